@@ -1,0 +1,68 @@
+# Tidemark's commands. On a machine with Python 3.11, a JDK 17 and Maven each of them does its own set-up.
+#
+#   make demo    the main job on embedded parts, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json)
+#   make test    every test on real parts
+#   make check   ruff, mypy, unit tests: under a minute
+#   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)
+#   make clean   removes .venv and .build, all that the others made
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+BUILD  := .build
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+SPARK_JARS  := $(BUILD)/jars/spark/.done
+BROKER_JARS := $(BUILD)/jars/broker/.done
+INSTALLED   := $(VENV)/.done
+
+FOR ?= 60s
+RATE ?= 5000
+DEVICES ?= 10000
+SEED ?= 7
+JSON ?=
+
+.PHONY: setup demo test check bench lock clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
+
+demo: setup
+	@$(BIN)/python -m load.demo --for $(FOR) --rate $(RATE) --devices $(DEVICES) --seed $(SEED) $(if $(JSON),--json $(JSON))
+
+test: setup
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	@$(BIN)/python -m pytest tests/unit -q
+
+bench: setup
+	@$(BIN)/python -m load.bench $(if $(JSON),--json $(JSON))
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@deploy/need python "$(PYTHON)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "installing the locked packages into $(VENV); the first time this takes a minute or two"
+	@$(PIP) install --no-deps --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BUILD)/jars/%/.done: deploy/pom.xml
+	@deploy/need java
+	@deploy/need maven
+	@echo "copying the jars of profile '$*' to $(@D)"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@mvn -q -B -ntp -f deploy/pom.xml -P $* dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)
+	@touch $@
+
+# Run after a change of the dependencies in pyproject.toml.
+lock: $(INSTALLED)
+	@$(PIP) install uv==0.13.8
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
+
+clean:
+	rm -rf $(VENV) $(BUILD)

@@ -1,0 +1,260 @@
+"""Differences: the hashes and sorted sets of Redis, as they are, against what the oracle expects."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+from load.expected import Device, MeasureValue
+from load.oracle import Expected
+
+EXAMPLES = 20
+RELATIVE = 1e-9
+"""Sums, means and deviations may differ by this share of themselves, or of the largest value that went into them."""
+
+Hash = Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was compared and what differs; `kinds` counts differences as `<thing>.<missing, extra or the field>`.
+
+    `compared` counts expected things by name. `duplicates` are rejects stored again, `ahead` are rejects beyond
+    progress, `omitted` are rejects announced without their bytes for being too large, `merged` are sessions that say
+    they went into another; none of these is a difference. `trailing` counts admitted records with bytes after them.
+    `partitions` has start, end, consumed, admitted and rejected by "topic[partition]".
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    compared: dict[str, int] = field(default_factory=dict)
+    partitions: dict[str, dict[str, int]] = field(default_factory=dict)
+    progress: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    ahead: int = 0
+    omitted: int = 0
+    merged: int = 0
+    trailing: int = 0
+
+    @property
+    def mismatches(self) -> int:
+        """All differences; a window with two wrong fields counts twice."""
+        return self.kinds.total()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no difference."""
+        return not self.kinds
+
+    def add(self, kind: str, sentence: str) -> None:
+        """Count a difference; the first 20 are kept as sentences."""
+        self.kinds[kind] += 1
+        if len(self.examples) < EXAMPLES:
+            # A device id may be any bytes, and this is to be printed.
+            self.examples.append(f"{kind}: {sentence}".encode(errors="backslashreplace").decode())
+
+    def to_json(self) -> str:
+        """One JSON object of all fields, `ok` and `mismatches`."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps({"ok": self.ok, "mismatches": self.mismatches, **found}, indent=2)
+
+
+def check_hashes(wanted: Expected, prefix: str, hashes: Iterable[tuple[str, Hash]], verdict: Verdict) -> None:
+    """All window, session and device hashes, by key, in any order; a key that comes twice is looked at once."""
+    checks = _Checks(wanted, verdict)
+    seen = {"window": checks.window, "session": checks.session, "device": checks.device}
+    for key, found in hashes:
+        kind, _, name = key.removeprefix(f"{prefix}:").partition(":")
+        seen[kind](key, name, found)
+    checks.finish(prefix)
+
+
+def check_indexes(wanted: Expected, prefix: str, sets: Mapping[str, Mapping[str, float]], verdict: Verdict) -> None:
+    """The sorted sets by name: a view's keys by last event time, and the windows that are not final by their end."""
+    right: dict[str, dict[str, float]] = {name: {} for name in sets}
+    for place, value in wanted.windows.items():
+        keys = right[f"{prefix}:keys:{place[0]}"]
+        keys[place[2]] = max(value.last, keys.get(place[2], value.last))
+        if not value.final:
+            right[f"{prefix}:open"][_window_key(prefix, place)] = value.end
+    for name, members in right.items():
+        kind = name.removeprefix(f"{prefix}:").partition(":")[0]
+        for member in sorted(members.keys() | sets[name].keys()):
+            if members.get(member) != sets[name].get(member):
+                score = f"expected with the score {members.get(member)}, is {sets[name].get(member)}"
+                verdict.add(f"{kind}.score", f"{name} {member}: {score}")
+
+
+def _window_key(prefix: str, place: tuple[object, ...]) -> str:
+    return ":".join(map(str, (prefix, "window", *place)))
+
+
+class _Checks:
+    """One method a kind of hash, called with its key, the key's name behind the kind, and the hash."""
+
+    def __init__(self, wanted: Expected, verdict: Verdict) -> None:
+        self._wanted, self._verdict = wanted, verdict
+        self._windows = bytearray(len(wanted.windows))
+        self._sessions: set[tuple[str, int]] = set()
+        self._devices: set[str] = set()
+        self._extra: set[str] = set()
+        self._merged: dict[tuple[str, int], tuple[str, Hash]] = {}
+        self._starts: dict[str, list[int]] = {}
+        for device, start in wanted.sessions:
+            self._starts.setdefault(device, []).append(start)
+
+    def window(self, key: str, name: str, found: Hash) -> None:
+        view, _, rest = name.partition(":")
+        measure, _, rest = rest.partition(":")
+        text, _, start = rest.rpartition(":")
+        place = (view, measure, text, _integer(start) or 0)
+        number = self._wanted.windows.number(place)
+        if number is None or key.rpartition(":")[2] != str(place[3]):
+            self._is_extra("window", key, found)
+            return
+        if self._windows[number]:
+            return
+        self._windows[number] = 1
+        right = self._wanted.windows[place]
+        check = _Fields("window", key, found, self._verdict)
+        for each in ("start", "end", "count", "first", "last"):
+            check.integer(each, getattr(right, each))
+        error = RELATIVE * max(abs(right.min), abs(right.max))
+        check.number("sum", right.sum, error * right.count)
+        check.number("mean", right.mean, error)
+        check.number("stddev", right.stddev, error)
+        check.number("min", right.min)
+        check.number("max", right.max)
+        check.text("final", "1" if right.final else "0")
+
+    def session(self, key: str, name: str, found: Hash) -> None:
+        device, _, text = name.rpartition(":")
+        place = (device, _integer(text) or 0)
+        right = self._wanted.sessions.get(place) if text == str(place[1]) else None
+        if right is None and found.get("state") == "merged":
+            self._merged[place] = key, found
+        elif right is None:
+            self._is_extra("session", key, found)
+        elif place not in self._sessions:
+            self._sessions.add(place)
+            check = _Fields("session", key, found, self._verdict)
+            for each in ("start", "last", "count"):
+                check.integer(each, getattr(right, each))
+            check.integer("duration", right.last - right.start)
+            check.text("state", right.state)
+            check.text("reason", right.reason)
+            check.none("merged_into")
+            for measure, value in right.measures.items():
+                _check_measure(check, measure, value)
+
+    def device(self, key: str, name: str, found: Hash) -> None:
+        right = self._wanted.devices.get(name)
+        if right is None:
+            self._is_extra("device", key, found)
+        elif name not in self._devices:
+            self._devices.add(name)
+            _check_device(_Fields("device", key, found, self._verdict), right)
+
+    def finish(self, prefix: str) -> None:
+        """What never came, and whether merged sessions went into one that is expected."""
+        wanted, add = self._wanted, self._verdict.add
+        for number, window in enumerate(wanted.windows):
+            if not self._windows[number]:
+                add("window.missing", f"{_window_key(prefix, window)}, expected {wanted.windows[window]}")
+        for place in wanted.sessions.keys() - self._sessions:
+            add("session.missing", f"{prefix}:session:{place[0]}:{place[1]}, expected {wanted.sessions[place]}")
+        for device in wanted.devices.keys() - self._devices:
+            add("device.missing", f"{prefix}:device:{device}, expected {wanted.devices[device]}")
+        for (device, start), (key, found) in self._merged.items():
+            self._verdict.merged += 1
+            if not any(wanted.sessions[device, s].last >= start > s for s in self._starts.get(device, ())):
+                add("session.extra", f"{key}: is merged, and no expected session covers it; is {dict(found)}")
+            into = (device, _integer(found.get("merged_into")))
+            if into not in wanted.sessions and into not in self._merged:
+                add("session.merged_into", f"{key}: merged_into {found.get('merged_into')} is no session of the device")
+        self._verdict.compared |= {
+            "windows": len(wanted.windows),
+            "sessions": len(wanted.sessions),
+            "devices": len(wanted.devices),
+        }
+
+    def _is_extra(self, kind: str, key: str, found: Hash) -> None:
+        if key not in self._extra:
+            self._extra.add(key)
+            self._verdict.add(f"{kind}.extra", f"{key}: no admitted reading gives it; is {dict(found)}")
+
+
+def _check_measure(check: "_Fields", measure: str, right: MeasureValue) -> None:
+    if right.count == 0:
+        check.optional_zero(f"{measure}.count")
+        for each in ("mean", "min", "max"):
+            check.none(f"{measure}.{each}")
+        return
+    check.integer(f"{measure}.count", right.count)
+    check.number(f"{measure}.mean", right.mean, RELATIVE * max(abs(right.min), abs(right.max)))
+    check.number(f"{measure}.min", right.min)
+    check.number(f"{measure}.max", right.max)
+
+
+def _check_device(check: "_Fields", right: Device) -> None:
+    check.text("status", right.status)
+    check.integer("last_seen", right.last_seen)
+    check.text("session", "" if right.session is None else str(right.session))
+    for column, attribute in right.attributes.items():
+        if attribute is None:
+            check.none(f"ref.{column}")
+        else:
+            check.text(f"ref.{column}", attribute)
+    for measure, (value, at) in right.values.items():
+        check.number(measure, value)
+        check.integer(f"{measure}.at", at)
+
+
+class _Fields:
+    """The fields of one hash against their right values."""
+
+    def __init__(self, kind: str, key: str, found: Hash, verdict: Verdict) -> None:
+        self._kind, self._key, self._found, self._verdict = kind, key, found, verdict
+        epoch, batch = _integer(found.get("epoch")), _integer(found.get("batch"))
+        now = verdict.progress["epoch"], verdict.progress["batch"]
+        if epoch is None or batch is None or (epoch, batch) > now:
+            self._wrong("batch", f"at most epoch and batch {now}, those of progress", f"{epoch}, {batch}")
+
+    def text(self, name: str, right: str) -> None:
+        if self._found.get(name) != right:
+            self._wrong(name, repr(right), self._found.get(name))
+
+    def integer(self, name: str, right: int) -> None:
+        if _integer(self._found.get(name)) != right:
+            self._wrong(name, str(right), self._found.get(name))
+
+    def number(self, name: str, right: float, error: float = 0.0) -> None:
+        """`error` is what the number may be off by, besides a share of its own; by default it is the same double."""
+        found = _number(self._found.get(name))
+        share = RELATIVE if error else 0.0
+        if found is None or not math.isclose(found, right, rel_tol=share, abs_tol=error):
+            self._wrong(name, repr(right), self._found.get(name))
+
+    def none(self, name: str) -> None:
+        if self._found.get(name, "") != "":
+            self._wrong(name, "nothing", self._found[name])
+
+    def optional_zero(self, name: str) -> None:
+        if self._found.get(name, "0") != "0":
+            self._wrong(name, "0", self._found[name])
+
+    def _wrong(self, name: str, right: str, found: str | None) -> None:
+        shown = "not there" if found is None else repr(found)
+        self._verdict.add(f"{self._kind}.{name}", f"{self._key} {name}: expected {right}, is {shown}")
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and text.removeprefix("-").isdecimal() else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

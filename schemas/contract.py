@@ -1,0 +1,214 @@
+"""Checks what is in a Redis against the contract: schemas/redis.json, and the rules that no format can express.
+
+    violations = check(client, "tidemark")    # [] when the contract holds
+
+It reads every key under the prefix. It may run beside a writer: each key is checked by itself, except where the writer
+changes two in one step.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+CONTRACT = Path(__file__).with_name("redis.json")
+_PAGE = 500
+
+# A hash with all its fields, its expiry and its score in the index of open windows, read in one step.
+_READ = """
+return {redis.call('HGETALL', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('ZSCORE', KEYS[2], KEYS[1])}
+"""
+
+_Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of key, its formats compiled."""
+
+    name: str
+    pattern: re.Pattern[str]
+    type: str
+    expires: bool
+    fields: Mapping[str, re.Pattern[str]]
+    optional: Mapping[str, re.Pattern[str]]
+    more: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
+    value: re.Pattern[str] | None
+
+    def check_fields(self, found: _Fields) -> Iterator[str]:
+        """Lacking, unknown and ill-formed fields."""
+        for name in self.fields.keys() - found.keys():
+            yield f"lacks {name}"
+        for name, text in found.items():
+            wanted = self.fields.get(name) or self.optional.get(name) or self._dynamic(name)
+            if wanted is None:
+                yield f"has a field {name!r} that the contract does not name"
+            elif not wanted.fullmatch(text):
+                yield f"{name} = {text!r} is not of the form {wanted.pattern}"
+
+    def _dynamic(self, name: str) -> re.Pattern[str] | None:
+        return next((value for pattern, value in self.more if pattern.fullmatch(name)), None)
+
+
+def check(client: "redis.Redis", prefix: str) -> list[str]:
+    """Every violation as "<key>: <what>", in no order; keys that expire meanwhile are passed over.
+
+    `client` may or may not decode its answers. Raises redis.RedisError when Redis does not answer.
+    """
+    kinds = _kinds()
+    return [f"{_text(key)}: {what}" for key in _scan(client, prefix) for what in _check_key(client, prefix, key, kinds)]
+
+
+def _check_key(client: "redis.Redis", prefix: str, key: bytes, kinds: list[_Kind]) -> Iterator[str]:
+    name = _text(key).removeprefix(f"{prefix}:")
+    found = next(((kind, match) for kind in kinds if (match := kind.pattern.fullmatch(name))), None)
+    if found is None:
+        yield "is no key of the contract"
+        return
+    kind, match = found
+    stored = _text(client.type(key))
+    if stored not in {kind.type, "none"}:
+        yield f"is a {stored}, the contract says {kind.type}"
+    elif stored == "hash":
+        yield from _check_hash(client, prefix, key, kind, match.groupdict())
+    elif stored != "none":
+        yield from _check_expiry(kind, int(_answer(client.pttl(key))))
+        yield from _OTHERS.get(kind.name, _nothing)(client, key, kind)
+
+
+def _check_hash(client: "redis.Redis", prefix: str, key: bytes, kind: _Kind, place: Mapping[str, str]) -> Iterator[str]:
+    flat, ttl_ms, score = _answer(client.eval(_READ, 2, key, f"{prefix}:open"))
+    texts = [_text(item) for item in flat]
+    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    if not fields:
+        return
+    problems = [*_check_expiry(kind, int(ttl_ms)), *kind.check_fields(fields)]
+    yield from problems
+    if problems:
+        return
+    if kind.name == "window":
+        yield from _check_window(fields, place)
+        if (score is None) != (fields["final"] == "1"):
+            yield f"final = {fields['final']} and {'not ' if score is None else ''}in the index of open windows"
+    elif kind.name == "session":
+        yield from _check_session(fields, place)
+    elif kind.name == "device":
+        if (fields["status"] == "online") != (fields["session"] != ""):
+            yield f"status = {fields['status']} with session = {fields['session']!r}"
+    elif kind.name == "progress":
+        yield from _check_offsets(fields["offsets"])
+
+
+def _check_expiry(kind: _Kind, ttl_ms: int) -> Iterator[str]:
+    if (ttl_ms == -1) == kind.expires:
+        yield "never expires" if kind.expires else f"expires in {ttl_ms} ms"
+
+
+def _check_window(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
+    start, end, first, last = (int(fields[name]) for name in ("start", "end", "first", "last"))
+    if place["start"] != fields["start"]:
+        yield f"start = {start} is not the key's"
+    if not start <= first <= last < end:
+        yield f"start <= first <= last < end does not hold: {start}, {first}, {last}, {end}"
+    count = int(fields["count"])
+    total, mean, low, high, stddev = (float(fields[name]) for name in ("sum", "mean", "min", "max", "stddev"))
+    slack = 1e-9 * max(abs(low), abs(high), 1e-300)
+    if not low - slack <= mean <= high + slack:
+        yield f"min <= mean <= max does not hold: {low}, {mean}, {high}"
+    if abs(mean * count - total) > slack * count:
+        yield f"mean * count = {mean * count} is not sum = {total}"
+    if not 0 <= stddev <= (high - low) / 2 + slack:
+        yield f"stddev = {stddev} is not between 0 and half of max - min"
+
+
+def _check_session(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
+    if place["start"] != fields["start"]:
+        yield f"start = {fields['start']} is not the key's"
+    if int(fields["last"]) - int(fields["start"]) != int(fields["duration"]):
+        yield f"duration = {fields['duration']} is not last - start"
+    state, reason = fields["state"], fields["reason"]
+    if reason not in {"open": {""}, "closed": {"gap", "max_duration"}, "merged": {"merged"}}[state]:
+        yield f"state = {state} with reason = {reason!r}"
+    if (state == "merged") != ("merged_into" in fields):
+        yield f"state = {state} with{'' if 'merged_into' in fields else 'out'} merged_into"
+    for name in [n.removesuffix(".count") for n in fields if n.endswith(".count")]:
+        has = [part for part in ("mean", "min", "max") if f"{name}.{part}" in fields]
+        if len(has) != (3 if int(fields[f"{name}.count"]) else 0):
+            yield f"{name}.count = {fields[f'{name}.count']} with {', '.join(has) or 'no values'}"
+
+
+def _check_offsets(text: str) -> Iterator[str]:
+    try:
+        offsets = json.loads(text)
+        fine = all(int(p) >= 0 and isinstance(o, int) and o >= 0 for ps in offsets.values() for p, o in ps.items())
+    except (ValueError, AttributeError):
+        fine = False
+    if not fine:
+        yield f"offsets = {text!r} is not topic -> partition -> offset"
+
+
+def _check_string(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[str]:
+    value = _answer(client.get(key))
+    if value is not None and kind.value is not None and not kind.value.fullmatch(_text(value)):
+        yield f"value = {_text(value)!r} is not of the form {kind.value.pattern}"
+
+
+def _check_stream(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[str]:
+    start = "-"
+    while entries := _answer(client.xrange(key, min=start, count=_PAGE)):
+        for number, fields in entries:
+            for what in kind.check_fields({_text(name): _text(value) for name, value in fields.items()}):
+                yield f"entry {_text(number)} {what}"
+        start = f"({_text(entries[-1][0])}"
+
+
+def _nothing(_client: "redis.Redis", _key: bytes, _kind: _Kind) -> Iterator[str]:
+    return iter(())
+
+
+_OTHERS: Mapping[str, Callable[["redis.Redis", bytes, _Kind], Iterator[str]]] = {
+    "changes": _check_stream,
+    "epoch": _check_string,
+    "lease": _check_string,
+}
+
+
+def _kinds() -> list[_Kind]:
+    document = json.loads(CONTRACT.read_text(encoding="utf-8"))
+    # DOTALL: a device id may hold a line break.
+    formats = {name: re.compile(text, re.DOTALL) for name, text in document["formats"].items()}
+    return [
+        _Kind(
+            name,
+            re.compile(kind["pattern"], re.DOTALL),
+            kind["type"],
+            kind["expires"],
+            {field: formats[form] for field, form in kind.get("fields", {}).items()},
+            {field: formats[form] for field, form in kind.get("optional", {}).items()},
+            tuple((re.compile(field), formats[form]) for field, form in kind.get("more", {}).items()),
+            formats[kind["value"]] if "value" in kind else None,
+        )
+        for name, kind in document["keys"].items()
+    ]
+
+
+def _scan(client: "redis.Redis", prefix: str) -> Iterator[bytes]:
+    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*"
+    seen: set[bytes] = set()
+    for key in client.scan_iter(pattern, count=_PAGE):
+        if key not in seen:
+            seen.add(key)
+            yield key
+
+
+def _answer(reply: Any) -> Any:
+    """redis-py types its replies as awaitable or not; this client's are not."""
+    return reply
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

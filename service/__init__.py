@@ -1,0 +1,1 @@
+"""Tidemark: device telemetry on Kafka, as live, correct numbers in Redis."""

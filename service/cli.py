@@ -1,0 +1,100 @@
+"""The command line: `tidemark run`, `tidemark check`, `tidemark version`.
+
+Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from service import settings
+from service.errors import TidemarkError
+
+TRACE = "TIDEMARK_TRACE"
+"""What deploy/log4j2.properties prints of exceptions in the JVM: "none" or "full"."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status. An error is one line on standard error, --debug adds a trace."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    _log(given.debug)
+    command: Callable[[argparse.Namespace], int] = given.command
+    try:
+        return command(given)
+    except TidemarkError as error:
+        if given.debug:
+            logging.getLogger(__name__).exception("ended by")
+        print(f"tidemark: {error.code}: {error}", file=sys.stderr, flush=True)
+        return error.status
+    except KeyboardInterrupt:
+        return 130
+
+
+def daemon() -> None:
+    """The entry for spark-submit: `deploy/daemon.py --config F` is `tidemark run --config F` in a JVM that is there."""
+    sys.exit(main(["run", *sys.argv[1:]]))
+
+
+def _run(given: argparse.Namespace) -> int:
+    from service import runner  # noqa: PLC0415 - Spark takes a second to import, `tidemark version` should not wait
+
+    return runner.run(settings.load(given.config), master=given.master)
+
+
+def _check(given: argparse.Namespace) -> int:
+    from service import check  # noqa: PLC0415
+
+    lines = check.check_file(given.config)
+    for line in lines:
+        print(line)
+    first = next((line for line in lines if line.status == "fail"), None)
+    return first.exit_status if first is not None else 0
+
+
+def _version(_given: argparse.Namespace) -> int:
+    python = ".".join(map(str, sys.version_info[:3]))
+    print(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tidemark", description="Device telemetry on Kafka, as live numbers in Redis."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def add(name: str, text: str, command: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.add_argument("--debug", action="store_true", help="log more, and tracebacks of what ends the service")
+        made.set_defaults(command=command)
+        return made
+
+    run = add("run", "Run the service until it is told to stop (SIGTERM or SIGINT).", _run)
+    run.add_argument("--master", help="Spark's master, local[*] if not given; spark-submit has its own --master")
+    check = add("check", "Try every address, topic, table, schema and view that the settings name.", _check)
+    for command in (run, check):
+        command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
+    add("version", "Print the versions of Tidemark, Spark and Python.", _version)
+    return parser
+
+
+def _log(debug: bool) -> None:
+    """Our own log, on standard error; the JVM's goes through log4j. Other libraries only warn."""
+    form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    form.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(form)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for name in ("service", "state"):
+        logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.INFO)
+    os.environ.setdefault(TRACE, "full" if debug else "none")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""A batch's cut: what a micro-batch covers, and on whose authority it is published."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Offsets = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One micro-batch as its writer knows it before the first write.
+
+    `start` and `end` map topic -> partition -> offset, half open: the batch holds `start <= offset < end`.
+    `watermark_ms` is the watermark the engine evicts by in this batch: a window with `end <= watermark_ms`
+    gets no reading in any later batch. `reference` is the snapshot's version, "" without a reference.
+    """
+
+    epoch: int
+    batch: int
+    watermark_ms: int
+    start: Offsets
+    end: Offsets
+    reference: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Records in the batch, over all partitions."""
+        return sum(
+            offset - self.start.get(topic, {}).get(partition, 0)
+            for topic, partitions in self.end.items()
+            for partition, offset in partitions.items()
+        )

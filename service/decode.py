@@ -1,0 +1,183 @@
+"""Decoding: a Kafka record's value becomes device, event time and measures, natively, whatever its schema looks like.
+
+Avro comes in the Confluent wire format (0x00, four bytes of schema id, the body) and every id in the schemas folder is
+decoded by Avro's rules of evolution into one reader schema, cut down to the fields that the settings map. JSON is parsed with
+a schema made of those same fields. Nothing here throws on what a device sent: what cannot be decoded is null.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+from pyspark.sql.avro.functions import from_avro
+
+from service.errors import SchemaError
+from service.settings import RECORD_KEY, Input
+
+_DECODED = "tidemark_decoded"
+"""An added reader field with a default. The engine answers a failed decode with a record of nulls; this field tells it apart."""
+_CORRUPT = "tidemark_corrupt"
+_HEADER_BYTES = 5
+
+
+def read_schemas(folder: Path) -> dict[int, dict[str, Any]]:
+    """The writers' schemas by id, from `<id>.avsc`; raises SchemaError naming the file."""
+    schemas: dict[int, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.avsc")):
+        if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
+            msg = f"{path}: a schema's file name must be its id, such as 1.avsc"
+            raise SchemaError(msg)
+        try:
+            schema = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            msg = f"{path}: is not JSON: {error}"
+            raise SchemaError(msg) from error
+        if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
+            msg = f"{path}: must be an Avro record"
+            raise SchemaError(msg)
+        schemas[int(path.stem)] = schema
+    if not schemas:
+        msg = f"{folder}: holds no schema"
+        raise SchemaError(msg, remedy="Put the writers' Avro schemas there as <id>.avsc, or set input.schemas")
+    return schemas
+
+
+def reader_schema(schemas: Mapping[int, dict[str, Any]], settings: Input) -> dict[str, Any]:
+    """The reader's schema, cut down to the top-level fields that the settings name, plus the mark of a decoded record."""
+    number = max(schemas) if settings.reader_schema is None else settings.reader_schema
+    if number not in schemas:
+        msg = f"input.reader_schema = {number}: {settings.schemas} holds the ids {', '.join(map(str, schemas))}"
+        raise SchemaError(msg)
+    schema = schemas[number]
+    wanted = [settings.event_time, *settings.measures.values()]
+    if settings.device_id != RECORD_KEY:
+        wanted.append(settings.device_id)
+    present = {field["name"] for field in schema["fields"]}
+    missing = [path for path in wanted if path.split(".")[0] not in present]
+    if missing:
+        msg = f"{settings.schemas}/{number}.avsc: has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
+        raise SchemaError(msg, remedy="Mend [input] or the schema")
+    heads = {path.split(".")[0] for path in wanted}
+    fields = [field for field in schema["fields"] if field["name"] in heads]
+    return {**schema, "fields": [*fields, {"name": _DECODED, "type": "boolean", "default": True}]}
+
+
+class Decoder:
+    """Columns of a decoded record. `framing` is the reason for which a record cannot even be tried, or null.
+
+    All columns read the Kafka columns `key` and `value`; `record` must have been selected under the name "record" before the
+    other columns are used, so that a record is decoded once.
+    """
+
+    def __init__(self, settings: Input, max_bytes: int) -> None:
+        self._settings = settings
+        self._value = F.when(F.length("value") <= max_bytes, F.col("value"))
+        self._schemas = read_schemas(settings.schemas) if settings.format == "avro" else {}
+
+    def framing(self) -> Column:
+        """`undecodable`, `unknown_schema` or null."""
+        if self._settings.format == "json":
+            return F.when(F.col("value").isNull(), "undecodable")
+        head = F.substring("value", 1, _HEADER_BYTES)
+        known = head.isin(*[F.lit(_header(number)) for number in self._schemas])
+        framed = (F.length("value") >= _HEADER_BYTES) & (F.substring("value", 1, 1) == F.lit(b"\0"))
+        return F.when(F.coalesce(~framed, F.lit(True)), "undecodable").when(~known, "unknown_schema")
+
+    def record(self) -> Column:
+        """The decoded record as a struct; null or a struct of nulls when the value cannot be decoded."""
+        if self._settings.format == "json":
+            text = F.trim(F.decode(self._value, "UTF-8"))
+            whole = text.startswith("{") & text.endswith("}")
+            options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+            return F.when(whole, F.from_json(text, _json_type(self._settings), options))
+        reader = json.dumps(reader_schema(self._schemas, self._settings))
+        head, body = F.substring(self._value, 1, _HEADER_BYTES), F.expr("substring(value, 6)")
+        choice: Column | None = None
+        for number, writer in self._schemas.items():
+            decoded = from_avro(body, json.dumps(writer), {"mode": "PERMISSIVE", "avroSchema": reader})
+            matches = head == F.lit(_header(number))
+            choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
+        assert choice is not None  # noqa: S101
+        return choice
+
+    def decoded(self) -> Column:
+        """Whether the record could be decoded; never null."""
+        if self._settings.format == "json":
+            return F.col("record").isNotNull() & F.col(f"record.{_CORRUPT}").isNull()
+        return F.coalesce(F.col(f"record.{_DECODED}"), F.lit(False))
+
+    def device(self) -> Column:
+        """The device id as text, null when it is missing or blank."""
+        if self._settings.device_id == RECORD_KEY:
+            text = F.decode("key", "UTF-8")
+        else:
+            text = _field(self._settings.device_id).cast("string")
+        return F.when(F.trim(text) != "", text)
+
+    def event_ms(self, record_type: t.StructType) -> Column:
+        """Event time in ms since the epoch, floored; null when it is missing or unreadable. Never overflows."""
+        column, unit = _field(self._settings.event_time), self._settings.event_time_unit
+        kind = _type_at(record_type, self._settings.event_time)
+        if isinstance(kind, t.TimestampType | t.TimestampNTZType):
+            return F.unix_millis(column.cast("timestamp"))
+        if unit == "iso":
+            return F.unix_millis(F.try_to_timestamp(column))
+        if unit == "logical":
+            msg = f"input.event_time = {self._settings.event_time!r}: has no timestamp logical type but {kind.simpleString()}"
+            raise SchemaError(msg, remedy="Set input.event_time_unit to s, ms, us or iso")
+        if isinstance(kind, t.LongType | t.IntegerType):
+            # Saturated: a clock at the end of all integers is early or late like any other, and no overflow.
+            limit = 9_000_000_000_000_000
+            value = F.least(F.greatest(column.cast("long"), F.lit(-limit)), F.lit(limit))
+            return {"s": value * 1000, "ms": value, "us": F.floor(value / 1000)}[unit]
+        decimal = column.cast("decimal(38,9)")
+        return F.floor({"s": decimal * 1000, "ms": decimal, "us": decimal / 1000}[unit]).cast("long")
+
+    def measures(self) -> dict[str, Column]:
+        """The measures as doubles, null where the record lacks one."""
+        return {name: _field(path).cast("double") for name, path in self._settings.measures.items()}
+
+
+def _header(schema_id: int) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def _field(path: str) -> Column:
+    return F.col("record." + ".".join(f"`{part}`" for part in path.split(".")))
+
+
+def _type_at(record: t.StructType, path: str) -> t.DataType:
+    kind: t.DataType = record
+    for part in path.split("."):
+        if not isinstance(kind, t.StructType) or part not in kind.fieldNames():
+            msg = f"input: the record has no field {path!r}"
+            raise SchemaError(msg, remedy="Mend [input] or the schema")
+        kind = kind[part].dataType
+    return kind
+
+
+def _json_type(settings: Input) -> t.StructType:
+    """A schema of the fields that the settings name: measures are numbers, the time and the device are text until parsed."""
+    tree: dict[str, Any] = {}
+
+    def put(path: str, kind: t.DataType) -> None:
+        node = tree
+        *parents, leaf = path.split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = kind
+
+    put(settings.event_time, t.StringType())
+    if settings.device_id != RECORD_KEY:
+        put(settings.device_id, t.StringType())
+    for path in settings.measures.values():
+        put(path, t.DoubleType())
+
+    def struct(node: dict[str, Any]) -> t.StructType:
+        return t.StructType([t.StructField(k, struct(v) if isinstance(v, dict) else v) for k, v in node.items()])
+
+    return struct(tree).add(_CORRUPT, t.StringType())

@@ -1,0 +1,90 @@
+"""What can go wrong, as a tree; each family has a code that logs and alerts can match and the exit status of the process.
+
+    TidemarkError
+    |-- SettingsError        2   the settings file, the environment, or a value in them
+    |-- SchemaError          3   a schema, an expectations file, or a type that does not fit the settings
+    |-- ReferenceDataError   4   the reference data: unreachable at the start, or refused by its expectations
+    |-- SourceError          5   Kafka: unreachable, topic missing, offsets gone (data loss)
+    |-- SinkError            6   Redis: unreachable, refusing writes, out of memory
+    |-- FencedError          7   another writer holds a newer epoch, or the lease
+    |-- CheckpointError      8   the checkpoint does not fit this version or these settings, or is damaged
+    |-- QueryError           9   the streaming query failed for a reason that is none of the above
+    `-- SetupError          10   the machine: a port in use, no JDK, no jars, no disk
+
+A message says what happened, where (topic[partition]@offset, batch, file), which limit it met and what to do.
+"""
+
+
+class TidemarkError(Exception):
+    """The root: `code` for machines, `status` for the process, the text for people."""
+
+    code = "TIDEMARK"
+    status = 1
+
+    def __init__(self, what: str, *, remedy: str = "") -> None:
+        self.what = what
+        self.remedy = remedy
+        super().__init__(f"{what}. {remedy}" if remedy else what)
+
+
+class SettingsError(TidemarkError):
+    """Settings that cannot be used; names every problem at once."""
+
+    code = "SETTINGS"
+    status = 2
+
+
+class SchemaError(TidemarkError):
+    """A schema or expectations file that is missing, malformed or incompatible."""
+
+    code = "SCHEMA"
+    status = 3
+
+
+class ReferenceDataError(TidemarkError):
+    """Reference data that cannot be read, or that its expectations refuse."""
+
+    code = "REFERENCE"
+    status = 4
+
+
+class SourceError(TidemarkError):
+    """Kafka cannot give what was asked for."""
+
+    code = "SOURCE"
+    status = 5
+
+
+class SinkError(TidemarkError):
+    """Redis did not acknowledge a write within its retries."""
+
+    code = "SINK"
+    status = 6
+
+
+class FencedError(TidemarkError):
+    """A newer epoch exists: this writer must stop and never write again."""
+
+    code = "FENCED"
+    status = 7
+
+
+class CheckpointError(TidemarkError):
+    """The checkpoint cannot be continued by this version with these settings."""
+
+    code = "CHECKPOINT"
+    status = 8
+
+
+class QueryError(TidemarkError):
+    """The streaming query ended for a reason that no other family names."""
+
+    code = "QUERY"
+    status = 9
+
+
+class SetupError(TidemarkError):
+    """The machine lacks something the program needs."""
+
+    code = "SETUP"
+    status = 10

@@ -1,0 +1,207 @@
+"""The fold: what a task read of the topic, reduced to panes, runs and rejects before anything is shuffled.
+
+A batch of a million readings of ten thousand devices over a minute or two is some ten thousand panes; windows, sliding ones
+above all, are then put together from panes instead of readings. docs/decisions/0001-fold-before-the-shuffle.md has the figures.
+
+Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches` through mapInArrow, nothing here knows it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from service import moments
+from service.frames import FOLDED, MOMENTS, PANE, REJECT, RUNS, STATS
+from state import codec
+from state.columns import factorise
+from state.rules import Rules
+from state.runs import fold_sorted
+
+LATENCY_STEP_MS = 10
+"""Readings are counted by their broker time in steps of this many ms, for the event-to-Redis latency."""
+
+_FOLDED = to_arrow_schema(FOLDED)
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What the fold needs to know; travels to the tasks.
+
+    `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
+    """
+
+    rules: Rules
+    pane_ms: int
+    buckets: int
+    max_rows: int = 1_000_000
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of readings.admit's rows in, batches of frames.FOLDED out."""
+        held: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            held.append(batch)
+            rows += batch.num_rows
+            if rows >= self.max_rows:
+                yield from self.fold(pa.Table.from_batches(held))
+                held, rows = [], 0
+        if held:
+            yield from self.fold(pa.Table.from_batches(held))
+
+    def fold(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
+        """One table of readings, any order."""
+        rejected = pc.is_valid(readings["reject"])
+        if pc.any(rejected).as_py():
+            yield from self._rejects(readings.filter(rejected)["reject"].combine_chunks())
+            readings = readings.filter(pc.invert(rejected))
+        if readings.num_rows:
+            yield from self._admitted(readings)
+
+    def _rejects(self, rejects: pa.Array) -> Iterator[pa.RecordBatch]:
+        size = len(rejects)
+        # Rejects of a poisoned batch are spread over the buckets, or one task would write them all.
+        yield _rows(size, kind=REJECT, bucket=np.arange(size, dtype=np.int32) % self.buckets, reject=rejects)
+
+    def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
+        codes, devices = factorise(readings["device"])
+        event_ms = readings["event_ms"].to_numpy()
+        order = _by_device_and_time(codes, event_ms)
+        codes, event_ms = codes[order], event_ms[order]
+        values = {name: readings[name].to_numpy()[order] for name in self.rules.measures}
+        bucket = readings["bucket"].to_numpy()[order]
+        bucket_of = np.empty(len(devices), np.int32)
+        bucket_of[codes] = bucket
+        yield from self._panes(codes, devices, event_ms, values, bucket_of)
+        yield from self._runs(codes, devices, event_ms, values, bucket)
+        yield self._stats(readings["broker_ms"].to_numpy())
+
+    def _panes(
+        self,
+        codes: NDArray[Any],
+        devices: pa.Array,
+        event_ms: Ints,
+        values: dict[str, NDArray[np.float64]],
+        bucket_of: NDArray[np.int32],
+    ) -> Iterator[pa.RecordBatch]:
+        readings = np.bincount(codes, minlength=len(devices))
+        counted = np.zeros(len(devices), np.bool_)
+        for measure, column in values.items():
+            given = ~np.isnan(column)
+            if given.all():
+                held_codes, held_ms, held = codes, event_ms, column
+            else:
+                held_codes, held_ms, held = codes[given], event_ms[given], column[given]
+            if held.size:
+                starts, counts, rows = self._measure_panes(held_codes, held_ms, held)
+                code = held_codes[starts]
+                # A reading may be in panes of several measures; the device's readings are counted on its first pane.
+                first = np.r_[True, code[1:] != code[:-1]] & ~counted[code]
+                counted[code] = True
+                yield _rows(
+                    len(starts),
+                    kind=PANE,
+                    bucket=bucket_of[code],
+                    device=devices.take(pa.array(code)),
+                    measure=pa.array([measure]).take(pa.array(np.zeros(len(starts), np.int32))),
+                    readings=np.where(first, readings[code], 0),
+                    count=counts,
+                    **rows,
+                )
+        bare = np.flatnonzero((readings > 0) & ~counted)
+        if bare.size:
+            yield _rows(
+                bare.size,
+                kind=PANE,
+                bucket=bucket_of[bare],
+                device=devices.take(pa.array(bare)),
+                readings=readings[bare],
+            )
+
+    def _measure_panes(
+        self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.intp], Ints, dict[str, NDArray[Any]]]:
+        pane = event_ms // self.pane_ms
+        new = np.ones(len(codes), np.bool_)
+        new[1:] = (codes[1:] != codes[:-1]) | (pane[1:] != pane[:-1])
+        starts = np.flatnonzero(new)
+        counts = np.diff(starts, append=len(codes))
+        parts = moments.split(values, starts, counts)
+        rows: dict[str, NDArray[Any]] = {name: getattr(parts, name) for name in MOMENTS}
+        rows |= {
+            "pane": pane[starts] * self.pane_ms,
+            "min": np.minimum.reduceat(values, starts),
+            "max": np.maximum.reduceat(values, starts),
+            "first": event_ms[starts],
+            "last": event_ms[starts + counts - 1],
+        }
+        return starts, counts, rows
+
+    def _runs(
+        self,
+        codes: NDArray[Any],
+        devices: pa.Array,
+        event_ms: Ints,
+        values: dict[str, NDArray[np.float64]],
+        bucket: NDArray[np.int32],
+    ) -> Iterator[pa.RecordBatch]:
+        runs = fold_sorted(codes, devices, event_ms, values, self.rules)
+        # Runs come in the order of the readings, so the first reading of each tells its bucket.
+        sizes = runs["count"].to_numpy()
+        run_bucket = bucket[np.cumsum(sizes) - sizes]
+        order = np.argsort(run_bucket, kind="stable")
+        runs, run_bucket, sizes = runs.take(pa.array(order)), run_bucket[order], sizes[order]
+        heads = np.flatnonzero(np.r_[True, run_bucket[1:] != run_bucket[:-1]])
+        lengths = np.diff(heads, append=len(run_bucket))
+        payload = [
+            codec.pack_runs(runs.slice(head, length)) for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)
+        ]
+        yield _rows(
+            len(heads),
+            kind=RUNS,
+            bucket=run_bucket[heads],
+            count=np.add.reduceat(sizes, heads),
+            first=np.minimum.reduceat(runs["start"].to_numpy(), heads),
+            last=np.maximum.reduceat(runs["last"].to_numpy(), heads),
+            payload=pa.array(payload, pa.binary()),
+        )
+
+    def _stats(self, broker_ms: Ints) -> pa.RecordBatch:
+        times, counts = np.unique(broker_ms // LATENCY_STEP_MS, return_counts=True)
+        table = pa.table({"broker_ms": times * LATENCY_STEP_MS, "count": counts})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        payload = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+        return _rows(1, kind=STATS, bucket=np.zeros(1, np.int32), count=np.array([len(broker_ms)]), payload=payload)
+
+
+def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]:
+    # One integer key sorts several times faster than two columns. A batch's times span less than 2^31 ms in practice,
+    # and admission keeps them below 2^42.
+    low = int(event_ms.min())
+    span = int(event_ms.max()) - low + 1
+    return np.argsort(codes.astype(np.int64) * span + (event_ms - low))
+
+
+def _rows(size: int, *, kind: int, **columns: Any) -> pa.RecordBatch:
+    """A batch of FOLDED with the named columns; all others null."""
+    arrays = []
+    for field in _FOLDED:
+        if field.name == "kind":
+            arrays.append(pa.array(np.full(size, kind, np.int8)))
+        elif field.name in columns:
+            column = columns[field.name]
+            arrays.append(column if isinstance(column, pa.Array) else pa.array(column, field.type))
+        else:
+            arrays.append(pa.nulls(size, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=_FOLDED)

@@ -1,0 +1,75 @@
+"""The two frames of the pass: FOLDED, what leaves the fold and crosses the one shuffle; OUTPUT, what reaches publish.
+
+Neither depends on the settings: views and measures are values in these frames, never columns of the state's schema, so
+that adding one of them leaves a running checkpoint valid.
+"""
+
+from pyspark.sql import types as t
+
+PANE = WINDOW = 0
+RUNS = SESSIONS = 1
+REJECT = 2
+STATS = 3
+"""`kind` of a row. The first two have one name before and another after the state operators."""
+
+REJECT_TYPE = t.StructType(
+    [
+        t.StructField("reason", t.StringType()),
+        t.StructField("detail", t.StringType()),
+        t.StructField("topic", t.StringType()),
+        t.StructField("partition", t.IntegerType()),
+        t.StructField("offset", t.LongType()),
+        t.StructField("broker_ms", t.LongType()),
+        t.StructField("key", t.BinaryType()),
+        t.StructField("value", t.BinaryType()),
+        t.StructField(
+            "headers",
+            t.ArrayType(
+                t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]),
+            ),
+        ),
+    ]
+)
+
+MOMENTS = ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")
+"""Columns that merge by addition: see service/moments.py."""
+
+_STATISTICS = [
+    t.StructField("count", t.LongType()),
+    *(t.StructField(name, t.DoubleType()) for name in MOMENTS),
+    t.StructField("min", t.DoubleType()),
+    t.StructField("max", t.DoubleType()),
+    t.StructField("first", t.LongType()),
+    t.StructField("last", t.LongType()),
+]
+
+FOLDED = t.StructType(
+    [
+        t.StructField("kind", t.ByteType()),
+        t.StructField("bucket", t.IntegerType()),
+        t.StructField("device", t.StringType()),
+        t.StructField("measure", t.StringType()),
+        t.StructField("pane", t.LongType()),
+        t.StructField("readings", t.LongType()),
+        *_STATISTICS,
+        t.StructField("payload", t.BinaryType()),
+        t.StructField("reject", REJECT_TYPE),
+    ]
+)
+"""PANE: device, measure, pane (start, ms), statistics, and on one pane of each device how many readings it sent in all (a
+device without any measure has a row with nothing else). RUNS: payload (state.codec.pack_runs), count = readings, first and last
+event time. REJECT: reject. STATS: payload, count = readings admitted."""
+
+OUTPUT = t.StructType(
+    [
+        t.StructField("kind", t.ByteType()),
+        t.StructField("view", t.StringType()),
+        t.StructField("measure", t.StringType()),
+        t.StructField("key", t.StringType()),
+        t.StructField("start", t.LongType()),
+        t.StructField("end", t.LongType()),
+        *_STATISTICS,
+        t.StructField("payload", t.BinaryType()),
+        t.StructField("reject", REJECT_TYPE),
+    ]
+)

@@ -1,0 +1,145 @@
+"""How far behind the topics the service is, and its offsets where Kafka's own tools look for them.
+
+Spark commits nothing to Kafka, and its progress reads 0 behind when it is not (Spark 4.1.1). The true lag is the end of
+a partition minus the end of the last *committed* batch. Both requests go to the broker from one thread of our own, so
+that an unreachable broker delays no batch; a failure is counted and tried again, and the last lags stand.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import admin as kafka_admin
+from confluent_kafka.admin import AdminClient
+
+from service.cut import Offsets
+from service.settings import Kafka
+
+EVERY_S = 2.0
+TIMEOUT_S = 5.0
+
+_kafka: Any = kafka_admin  # the client's types do not cover all that it exports
+_spec = _kafka.OffsetSpec
+_log = logging.getLogger(__name__)
+# librdkafka repeats a lost connection on its own; the counter and one line of ours say it better.
+_silent = logging.getLogger(f"{__name__}.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+class Lag(threading.Thread):
+    """Asks every two seconds; `publish` gets the lags, `failed` is called once per failed round."""
+
+    def __init__(self, kafka: Kafka, publish: Callable[[Offsets], None], failed: Callable[[], None]) -> None:
+        super().__init__(name="tidemark-lag", daemon=True)
+        self._kafka = kafka
+        self._publish = publish
+        self._failed = failed
+        self._wake = threading.Event()
+        self._closing = False
+        self._lock = threading.Lock()
+        self._done: dict[str, dict[int, int]] = {}
+        self._to_commit: dict[str, dict[int, int]] = {}
+        self._admin: AdminClient | None = None
+
+    def committed(self, end: Offsets) -> None:
+        """A batch that ends there is committed. Returns at once; the group's offsets follow within two seconds."""
+        with self._lock:
+            for mine in (self._done, self._to_commit):
+                for topic, partitions in end.items():
+                    mine.setdefault(topic, {}).update(partitions)
+
+    def close(self) -> None:
+        """Commit what is left and end; waits no longer than two requests to an unreachable broker take."""
+        self._closing = True
+        self._wake.set()
+        self.join(2 * TIMEOUT_S + 1)
+
+    def run(self) -> None:
+        failing = False
+        while True:
+            try:
+                if self._admin is None:
+                    self._admin = AdminClient(client(self._kafka), logger=_silent)
+                    self._resume(self._admin)
+                self._commit(self._admin)
+                if not self._closing:
+                    self._publish(self.lags(self._admin))
+                failing = False
+            except (KafkaException, TimeoutError) as error:
+                self._failed()
+                if not failing:
+                    _log.warning("The lag is not known, and offsets are not shown in the group: %s", error)
+                failing = True
+            if self._closing:
+                return
+            self._wake.wait(EVERY_S)
+
+    def lags(self, admin: AdminClient) -> Offsets:
+        """Records behind, by topic and partition; raises KafkaException."""
+        partitions = _partitions(admin, self._kafka.topics)
+        ends = _listed(admin, partitions, _spec.latest())
+        with self._lock:
+            done = {topic: dict(offsets) for topic, offsets in self._done.items()}
+        unread = [p for p in partitions if p.partition not in done.get(p.topic, {})]
+        # What no batch has covered yet is read from its beginning, except by a service that began with the latest.
+        from_end = self._kafka.starting == "latest" and not done
+        begins = _listed(admin, unread, _spec.latest() if from_end else _spec.earliest()) if unread else {}
+        lags: dict[str, dict[int, int]] = {}
+        for topic, offsets in ends.items():
+            for partition, end in offsets.items():
+                reached = done.get(topic, {}).get(partition)
+                if reached is None:
+                    reached = begins[topic][partition]
+                lags.setdefault(topic, {})[partition] = max(0, end - reached)
+        return lags
+
+    def _resume(self, admin: AdminClient) -> None:
+        """Before the first batch, what an earlier run committed is the best that is known."""
+        asked = ConsumerGroupTopicPartitions(self._kafka.group)
+        futures = admin.list_consumer_group_offsets([asked], request_timeout=TIMEOUT_S)
+        found = futures[self._kafka.group].result(TIMEOUT_S)
+        with self._lock:
+            for p in found.topic_partitions or ():
+                if p.topic in self._kafka.topics and p.offset >= 0:
+                    self._done.setdefault(p.topic, {}).setdefault(p.partition, p.offset)
+
+    def _commit(self, admin: AdminClient) -> None:
+        with self._lock:
+            offsets, self._to_commit = self._to_commit, {}
+        if not offsets:
+            return
+        rows = [TopicPartition(t, p, o) for t, partitions in offsets.items() for p, o in partitions.items()]
+        asked = ConsumerGroupTopicPartitions(self._kafka.group, rows)
+        try:
+            admin.alter_consumer_group_offsets([asked], request_timeout=TIMEOUT_S)[self._kafka.group].result(TIMEOUT_S)
+        except (KafkaException, TimeoutError):
+            with self._lock:  # tried again, unless a later batch has overtaken it
+                for topic, partitions in offsets.items():
+                    self._to_commit[topic] = {**partitions, **self._to_commit.get(topic, {})}
+            raise
+
+
+def client(kafka: Kafka) -> dict[str, str | int | float | bool]:
+    """The options of a librdkafka client, the operator's last."""
+    return {"bootstrap.servers": kafka.bootstrap, "socket.timeout.ms": int(TIMEOUT_S * 1000), **kafka.options}
+
+
+def _partitions(admin: AdminClient, topics: tuple[str, ...]) -> list[TopicPartition]:
+    found = []
+    for topic in topics:
+        metadata = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        if metadata.error is not None:
+            raise KafkaException(metadata.error)
+        found += [TopicPartition(topic, partition) for partition in metadata.partitions]
+    return found
+
+
+def _listed(admin: AdminClient, partitions: list[TopicPartition], spec: Any) -> dict[str, dict[int, int]]:
+    futures = admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=TIMEOUT_S)
+    listed: dict[str, dict[int, int]] = {}
+    for partition, future in futures.items():
+        listed.setdefault(partition.topic, {})[partition.partition] = future.result(TIMEOUT_S).offset
+    return listed

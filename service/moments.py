@@ -1,0 +1,66 @@
+"""Mergeable statistics: sums that stay accurate when they are added up natively, pane by pane.
+
+The variance of merged panes needs the sum of n*mean^2, and subtracting n*mean^2 of the whole from it cancels: with a mean a
+million times the deviation, plain double sums leave four digits, with a hundred million times none. So a pane's mean is
+split in two, `mean = coarse + fine`, where `coarse` has 16 significant bits. Its square has 32, so sums of n*coarse^2 stay
+exact up to two million readings of one magnitude; what is left over is 2^16 times smaller, and so is its rounding.
+
+    sum_hi = n*coarse   sum_lo = n*fine   sq_a = n*coarse^2   sq_b = 2*n*coarse*fine   sq_c = n*fine^2 + m2
+
+where m2 is the pane's own sum of squared deviations. All five merge by addition, which Spark does natively.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_COARSE_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The five sums, one array element per pane."""
+
+    sum_hi: Floats
+    sum_lo: Floats
+    sq_a: Floats
+    sq_b: Floats
+    sq_c: Floats
+
+
+def split(values: Floats, starts: NDArray[np.intp], counts: Integers) -> Parts:
+    """Fold `values` (finite, grouped: group i begins at `starts[i]` and has `counts[i]` > 0 of them) into sums per group."""
+    # The group's first value is taken off before adding up: values of one device and minute lie close together, so the
+    # differences, their sum and the deviations are small and lose nothing.
+    anchor = values[starts]
+    offset = values - np.repeat(anchor, counts)
+    offset_sum = np.add.reduceat(offset, starts)
+    offset_mean = offset_sum / counts
+    m2 = np.add.reduceat(np.square(offset - np.repeat(offset_mean, counts)), starts)
+    mantissa, exponent = np.frexp(anchor + offset_mean)
+    coarse = np.ldexp(np.round(np.ldexp(mantissa, _COARSE_BITS)), exponent - _COARSE_BITS)
+    fine = (anchor - coarse) + offset_mean
+    return Parts(
+        sum_hi=counts * coarse,
+        sum_lo=counts * fine,
+        sq_a=counts * np.square(coarse),
+        sq_b=2.0 * counts * coarse * fine,
+        sq_c=counts * np.square(fine) + m2,
+    )
+
+
+def finish(
+    count: Integers, sum_hi: Floats, sum_lo: Floats, sq_a: Floats, sq_b: Floats, sq_c: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Sum, mean and population standard deviation of merged panes, as float64 arrays."""
+    # Extended precision where the machine has it (64-bit mantissa on x86): the last subtraction is the one that cancels.
+    n = count.astype(np.longdouble)
+    high, low = sum_hi.astype(np.longdouble), sum_lo.astype(np.longdouble)
+    total = high + low
+    m2 = (sq_a - high * high / n) + (sq_b - 2 * high * low / n) + (sq_c - low * low / n)
+    variance = np.maximum(m2 / n, 0)
+    return total.astype(np.float64), (total / n).astype(np.float64), np.sqrt(variance).astype(np.float64)

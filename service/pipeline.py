@@ -1,0 +1,190 @@
+"""The one pass: from Kafka to Redis in one query, with one scan, one checkpoint, one watermark, one cut.
+
+    Kafka -> decode -> admit -> fold -> enrich -> one shuffle by bucket -> count -> watermark -+-> windows
+                                                                                              +-> sessions
+                                                                                              +-> rejects, statistics
+                                                                                              `-> union -> publish
+
+The order of the steps is not free. All branches start at the same shuffle, so that the topic is read and decoded once:
+- the count (`observe`) comes after the shuffle and names every column, which keeps the planner from pushing each branch's
+  filter and column pruning below it; without it the branches differ and nothing is reused;
+- the watermark comes above the shuffle. Below it, the reused branches do not see it: timers never fire, or windows are never
+  evicted, and no error says so. tests/stream/test_pass.py asserts on both.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from service import clock, progress, readings, sessions, windows
+from service.fold import Fold
+from service.frames import FOLDED, OUTPUT, PANE, REJECT, RUNS, STATS
+from service.publish import OUTCOME_SCHEMA, Outcome, Sink
+from service.reference import Holder, Snapshot
+from service.settings import Settings
+
+OBSERVED = "tidemark"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject."""
+
+    cut: progress.Cut
+    outcome: Outcome
+    admitted: int
+    rejected: Mapping[str, int]
+    unknown: int
+    finals: int
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+def build(records: DataFrame, settings: Settings, reference: DataFrame | None, partitions: int) -> DataFrame:
+    """Kafka records in, frames.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
+
+    `reference` has `device` and the attribute columns, strings; None where there is no reference data.
+    """
+    folded = fold(readings.admit(records, settings, reference), settings)
+    shared = observe(enrich(folded, reference).repartition(partitions, "bucket"))
+    event_time = F.when(F.col("kind") == RUNS, F.timestamp_millis("last"))
+    marked = shared.withColumn("event_time", event_time).withWatermark(
+        "event_time", f"{settings.admission.watermark_delay_ms} milliseconds"
+    )
+    panes = marked.where((F.col("kind") == PANE) & F.col("measure").isNotNull())
+    branches = [
+        windows.aggregate(windows.explode(panes, settings)),
+        sessions.advance(marked.where(F.col("kind") == RUNS), settings),
+        marked.where(F.col("kind").isin(REJECT, STATS)).select("kind", "count", "payload", "reject"),
+    ]
+    return reduce(DataFrame.union, [_widen(branch) for branch in branches])
+
+
+def fold(admitted: DataFrame, settings: Settings) -> DataFrame:
+    """readings.admit's rows in, frames.FOLDED out."""
+    step = Fold(sessions.rules(settings), settings.pane_ms, settings.sessions.buckets)
+    return admitted.mapInArrow(step, FOLDED)
+
+
+def enrich(folded: DataFrame, reference: DataFrame | None) -> DataFrame:
+    """The device's attributes beside its panes; `known` is null for a device that the reference lacks."""
+    if reference is None:
+        return folded.withColumn("known", F.lit(True))
+    return folded.join(F.broadcast(reference.withColumn("known", F.lit(True))), "device", "left")
+
+
+def observe(shared: DataFrame) -> DataFrame:
+    """Count what was admitted and rejected, by reason; and every column, for the reason that the module's text gives."""
+    reason = F.col("reject.reason")
+    is_pane = F.col("kind") == PANE
+    counts: list[Column] = [
+        F.coalesce(F.sum(F.when(F.col("kind") == STATS, F.col("count"))), F.lit(0)).alias("admitted"),
+        F.coalesce(F.sum(F.when(is_pane & F.col("known").isNull(), F.col("readings"))), F.lit(0)).alias("unknown"),
+        *[F.count_if(reason == name).alias(f"rejected_{name}") for name in readings.REASONS],
+        *[F.count(name).alias(f"rows_{name}") for name in shared.columns],
+    ]
+    return shared.observe(OBSERVED, *counts)
+
+
+def _widen(branch: DataFrame) -> DataFrame:
+    """All columns of OUTPUT, in order; null where the branch has none."""
+    return branch.select(
+        *[
+            F.col(f.name) if f.name in branch.columns else F.lit(None).cast(f.dataType).alias(f.name)
+            for f in OUTPUT.fields
+        ]
+    )
+
+
+@dataclass(slots=True)
+class Publication:
+    """What foreachBatch runs, and what it remembers: `failure` is the exception that ended the query, as it was raised.
+
+    The order is the guarantee:
+    1 rejects to Kafka, flushed;
+    2 windows and sessions to Redis, under the epoch;
+    3 windows that the watermark has passed are marked final;
+    4 the progress key. Only then does Spark commit the batch.
+    5 After the commit, by the runner: offsets to a Kafka consumer group, metrics.
+    Anything that fails in 1-4 fails the batch, and the replay writes the same keys with the same values.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    epoch: int
+    gate: Callable[[], None]
+    on_batch: Callable[[BatchReport], None]
+    snapshot: Snapshot | None = None
+    failure: BaseException | None = None
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        try:
+            self._publish(frame, batch)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _publish(self, frame: DataFrame, batch: int) -> None:
+        self.gate()
+        started = clock.monotonic_s()
+        name = self.settings.service.name
+        reference = self.snapshot.version if self.snapshot else ""
+        cut = progress.cut_of(self.spark, name, batch, self.epoch, reference)
+        sink = Sink(self.settings, cut, self.snapshot.attributes if self.snapshot else None)
+        planned = clock.monotonic_s()
+        if cut.rows <= self.settings.redis.driver_rows:
+            table = frame.toArrow()
+            ran = clock.monotonic_s()
+            outcome = sink.write(table.to_batches())
+        else:
+            outcome = _write_on_executors(frame, sink)
+            ran = clock.monotonic_s()
+        published = clock.monotonic_s()
+        finals = sink.finish()
+        sink.progress()
+        done = clock.monotonic_s()
+        observed = progress.observed(self.spark, name, OBSERVED)
+        phases = {"cut": planned - started, "run": ran - planned, "publish": published - ran, "finish": done - published}
+        rejected = {reason: observed.get(f"rejected_{reason}", 0) for reason in readings.REASONS}
+        self.on_batch(
+            BatchReport(cut, outcome, observed.get("admitted", 0), rejected, observed.get("unknown", 0), finals, phases)
+        )
+
+
+def _write_on_executors(frame: DataFrame, sink: Sink) -> Outcome:
+    """Publish where the rows are; only the outcomes travel."""
+
+    def write(batches: Any) -> Any:
+        yield sink.write(batches).to_batch()
+
+    outcomes: pa.Table = frame.mapInArrow(write, OUTCOME_SCHEMA).toArrow()
+    return Outcome.total(outcomes)
+
+
+def start(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    holder: Holder | None,
+    snapshot: Snapshot | None,
+    epoch: int,
+    gate: Callable[[], None],
+    on_batch: Callable[[BatchReport], None],
+) -> tuple[StreamingQuery, Publication]:
+    """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is."""
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
+    output = build(readings.source(spark, settings), settings, holder.frame if holder else None, partitions)
+    publication = Publication(spark, settings, epoch, gate, on_batch, snapshot)
+    writer = (
+        output.writeStream.queryName(settings.service.name)
+        .outputMode("update")
+        .option("checkpointLocation", settings.service.checkpoint)
+        .foreachBatch(publication)
+        .trigger(processingTime=f"{settings.service.trigger_ms} milliseconds")
+    )
+    return writer.start(), publication

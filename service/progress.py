@@ -1,0 +1,177 @@
+"""What the engine knows of a batch: its cut, while it runs, and its progress, after it is committed.
+
+Both are read from the query inside the JVM. A Python listener hears of a batch a median 371 ms after its end and
+competes with foreachBatch for py4j's callbacks (Spark 4.1.1), so the main thread asks instead.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from service.cut import Cut, Offsets
+from service.errors import CheckpointError, QueryError
+
+
+def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, reference: str = "") -> Cut:
+    """The cut of the running `batch`, from inside its foreachBatch.
+
+    `spark` is the session that started the query, not the batch frame's: the latter is a clone that knows of no query.
+    The offset log is written before a batch runs and stays as it is when the batch is replayed: a replay has the same
+    cut. The first batch begins where the source said it would when the checkpoint was made. A partition added since the
+    previous batch begins at 0, as the source requires (it reports data loss otherwise).
+
+    Raises QueryError when no such query is active, CheckpointError when the offset log lacks it or the one before.
+    """
+    execution = _execution(spark, query_name)
+    log = execution.offsetLog()
+    entry = _entry(log, batch)
+    end = _offsets(entry, batch)
+    before = _offsets(_entry(log, batch - 1), batch - 1) if batch > 0 else _initial(execution)
+    start = {
+        topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
+        for topic, partitions in end.items()
+    }
+    metadata = entry.metadata()
+    watermark_ms = metadata.get().batchWatermarkMs() if metadata.isDefined() else 0
+    return Cut(epoch=epoch, batch=batch, watermark_ms=watermark_ms, start=start, end=end, reference=reference)
+
+
+def observed(spark: SparkSession, query_name: str, name: str) -> Mapping[str, Any]:
+    """The observe() metrics `name` of the running batch, by alias: exact once the batch frame's action has returned.
+
+    Empty before that, and where the plan has no such metrics. To be called inside foreachBatch.
+    """
+    row = _execution(spark, query_name).lastExecution().observedMetrics().get(name)
+    return json.loads(row.get().json()) if row.isDefined() else {}
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Offsets as the Kafka source writes them: `{"topic":{"0":123}}`."""
+    return {
+        topic: {
+            int(partition): int(offset) for partition, offset in sorted(partitions.items(), key=lambda p: int(p[0]))
+        }
+        for topic, partitions in json.loads(text).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One stateful operator after a batch.
+
+    `dropped` counts rows after partial aggregation: it tells zero from not zero, no more.
+    """
+
+    name: str
+    rows: int
+    updated: int
+    removed: int
+    dropped: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One committed batch as the engine reports it.
+
+    `durations_ms` are Spark's own phases (addBatch, queryPlanning, ...), `observed` the metrics of observe() by name.
+    """
+
+    batch: int
+    rows: int
+    watermark: str
+    durations_ms: Mapping[str, int]
+    operators: tuple[Operator, ...]
+    observed: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def parse(cls, text: str) -> "Progress":
+        """From the JSON of Spark's StreamingQueryProgress."""
+        document = json.loads(text)
+        return cls(
+            batch=document["batchId"],
+            rows=sum(source.get("numInputRows") or 0 for source in document.get("sources", ())),
+            watermark=document.get("eventTime", {}).get("watermark", ""),
+            durations_ms=document.get("durationMs", {}),
+            operators=tuple(
+                Operator(
+                    name=item["operatorName"],
+                    rows=item["numRowsTotal"],
+                    updated=item["numRowsUpdated"],
+                    removed=item.get("numRowsRemoved", 0),
+                    dropped=item["numRowsDroppedByWatermark"],
+                    memory_bytes=item["memoryUsedBytes"],
+                )
+                for item in document.get("stateOperators", ())
+            ),
+            observed=document.get("observedMetrics", {}),
+        )
+
+
+class Poll:
+    """Yields each committed batch of a query once, in order.
+
+    Call it from one thread, more often than 100 batches take: that many the engine remembers.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        handle: Any = query
+        self._query = handle._jsq
+        self._seen = -1
+
+    def __call__(self) -> Iterator[Progress]:
+        """The batches committed since the last call. Never waits; works on a query that has ended, too."""
+        last = self._query.lastProgress()
+        if last is None or last.batchId() <= self._seen:
+            return
+        # Newest first: a steady service has one new batch in the engine's ring, and each access is a round trip.
+        fresh = []
+        for item in reversed(self._query.recentProgress()):
+            if item.batchId() <= self._seen:
+                break
+            fresh.append(Progress.parse(item.json()))
+        for progress in reversed(fresh):
+            # A query's first trigger without data reports, too, under the number of the batch that is yet to come.
+            if "addBatch" in progress.durations_ms and progress.batch > self._seen:
+                self._seen = progress.batch
+                yield progress
+
+
+def _execution(spark: SparkSession, query_name: str) -> Any:
+    session: Any = spark
+    for query in session._jsparkSession.streams().active():
+        if query.name() == query_name:
+            return query.streamingQuery()
+    what = f"The query {query_name!r} is not active in this session"
+    raise QueryError(what, remedy="A cut is read in the query's own foreachBatch, with the session that started it")
+
+
+def _entry(log: Any, batch: int) -> Any:
+    found = log.get(batch)
+    if not found.isDefined():
+        what = f"The checkpoint's offset log has no batch {batch}"
+        raise CheckpointError(what, remedy="Restore the checkpoint whole, or start with a new one")
+    return found.get()
+
+
+def _offsets(entry: Any, batch: int) -> Offsets:
+    # One source stands once for every branch of the plan that reads it, each time with the same offsets.
+    sources = entry.offsets()
+    found = {_json(sources.apply(i)) for i in range(sources.size())}
+    if len(found) != 1:
+        what = f"Batch {batch} of the checkpoint reads {len(found)} sources, not one"
+        raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
+    return parse_offsets(found.pop())
+
+
+def _json(offset: Any) -> str:
+    return str(offset.get().json()) if offset.isDefined() else "{}"
+
+
+def _initial(execution: Any) -> Offsets:
+    # The source keeps them in the checkpoint (sources/0/0) from the first time it is asked, before batch 0 runs.
+    return parse_offsets(execution.sources().apply(0).initialOffset().json())

@@ -1,0 +1,184 @@
+-- The only code that writes what readers see. One call is atomic: nobody reads a key between two of its writes.
+--   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress
+--   ARGV  1 what to do: write | keys | finish | progress   2 its arguments, msgpack (service/publish.py packs them)
+-- Runs on Redis 6.2 and later, one node; key names of rows are in the arguments, so not on Redis Cluster.
+-- Numbers arrive as text: Lua's own formatting keeps 14 digits of a double.
+
+local call = redis.call
+local a = cmsgpack.unpack(ARGV[2])
+local epoch, batch = tonumber(a.epoch), tonumber(a.batch)
+
+-- The fence, once per call. A key's own epoch would be none: a stale writer wins every key the new one has not touched.
+local current = tonumber(call('GET', KEYS[1]) or nil)
+if not current then
+  return redis.error_reply('EPOCHLOST there is no epoch')
+elseif current > epoch then
+  return redis.error_reply('FENCED the epoch is ' .. current)
+elseif current < epoch then
+  return redis.error_reply('EPOCHLOST the epoch is ' .. current)
+end
+
+local MOST = 1000  -- pairs in one variadic call: Lua's unpack() takes about 8,000 arguments
+
+local function zadd(key, flag, scores, members)
+  for from = 1, #members, MOST do
+    local args = {key}
+    if flag then args[2] = flag end
+    local n = #args
+    for i = from, math.min(from + MOST - 1, #members) do
+      args[n + 1], args[n + 2] = scores[i], members[i]
+      n = n + 2
+    end
+    call('ZADD', unpack(args, 1, n))
+  end
+end
+
+local function is_older(stored_epoch, stored_batch)
+  return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)
+end
+
+-- Rows of one kind, as columns. a.keys, a.ttl (ms) and a.columns[j], the values of the field a.fields[j].
+-- a.same      fields that, equal under an equal (epoch, batch), say that this row was written before
+-- a.seal      {field, value}: a key in this state does not change any more
+-- a.rising    {field, alike}: where `alike` is equal (or there is none), `field` never falls, whatever the epoch
+-- a.stable    the last a.stable of a.fields need not be written again where `alike` is equal
+-- a.replace   fields may be nil, "no such field", so an older value is removed in the same step; else no value is nil
+-- a.open      scores, when the rows are windows: the index of what is not final
+-- Returns how many rows were {written, unchanged, refused as older, refused as sealed}.
+local function write()
+  local keys, ttl, fields, columns, replace = a.keys, a.ttl, a.fields, a.columns, a.replace
+  local changes, open, seal_value = KEYS[2], a.open, a.seal[2]
+  local kind, epoch_text, batch_text = a.kind, a.epoch, a.batch
+  local written, unchanged, old, sealed = 0, 0, 0, 0
+
+  -- What has to be known of a stored value; wanted[name] is its place in HMGET's reply.
+  local names, wanted, column_of = {'HMGET', false, 'epoch', 'batch'}, {}, {}
+  for j, name in ipairs(fields) do column_of[name] = columns[j] end
+  local function want(name)
+    if name and not wanted[name] then
+      names[#names + 1] = name
+      wanted[name] = #names - 2
+    end
+    return wanted[name]
+  end
+  local seal = want(a.seal[1])
+  local rising, alike = want(a.rising[1]), want(a.rising[2])
+  local risen, likes = column_of[a.rising[1]], column_of[a.rising[2]]
+  local same, same_columns = {}, {}
+  for j, name in ipairs(a.same) do same[j], same_columns[j] = want(name), column_of[name] end
+
+  local function is_same(stored, i)
+    for j = 1, #same do
+      if (stored[same[j]] or nil) ~= (same_columns[j][i] or nil) then return false end
+    end
+    return true
+  end
+
+  local args = {'HSET', false, 'epoch', epoch_text, 'batch', batch_text, 'updated', a.updated}
+  local fixed, width = #args, #fields
+  if not replace then
+    for j = 1, width do args[fixed + 2 * j - 1] = fields[j] end
+  end
+  local opened, open_scores, open_members = 0, {}, {}
+
+  for i = 1, #keys do
+    local key, go, last = keys[i], true, width
+    names[2] = key
+    local stored = call(unpack(names))
+    local stored_epoch = tonumber(stored[1] or nil)
+    if stored_epoch then
+      local stored_batch = tonumber(stored[2] or nil) or -1
+      local is_alike = not alike or stored[alike] == likes[i]
+      if is_older(stored_epoch, stored_batch) then
+        old, go = old + 1, false
+      elseif seal and stored[seal] == seal_value then
+        if is_same(stored, i) then unchanged = unchanged + 1 else sealed = sealed + 1 end
+        go = false
+      elseif stored_epoch == epoch and stored_batch == batch and is_same(stored, i) then
+        unchanged, go = unchanged + 1, false
+        call('PEXPIRE', key, ttl[i])
+      elseif rising and is_alike and (tonumber(stored[rising] or nil) or 0) > tonumber(risen[i]) then
+        old, go = old + 1, false
+      elseif is_alike then
+        last = width - a.stable
+      end
+    end
+    if open and not (stored_epoch and stored[seal] == seal_value) then
+      opened = opened + 1
+      open_scores[opened], open_members[opened] = open[i], key
+    end
+    if go then
+      -- The feed first: should the next call fail (out of memory), the repeat announces the key again, not never.
+      call('XADD', changes, '*', 'kind', kind, 'key', key, 'batch', batch_text, 'epoch', epoch_text)
+      args[2] = key
+      local n = fixed
+      if replace then
+        for j = 1, width do
+          local value = columns[j][i]
+          if value then
+            args[n + 1], args[n + 2] = fields[j], value
+            n = n + 2
+          end
+        end
+        if stored_epoch then call('DEL', key) end
+      else
+        for j = 1, last do
+          n = n + 2
+          args[n] = columns[j][i]
+        end
+      end
+      call(unpack(args, 1, n))
+      call('PEXPIRE', key, ttl[i])
+      written = written + 1
+    end
+  end
+
+  if opened > 0 then zadd(KEYS[3], nil, open_scores, open_members) end
+  if written > 0 then call('XTRIM', changes, 'MAXLEN', '~', a.feed) end
+  return {written, unchanged, old, sealed}
+end
+
+-- The keys that a view has, by last event time: a.key, a.scores, a.members, a.floor (forget below; '' keeps all), a.ttl.
+local function keys()
+  zadd(a.key, 'GT', a.scores, a.members)
+  if a.floor ~= '' then call('ZREMRANGEBYSCORE', a.key, '-inf', '(' .. a.floor) end
+  call('PEXPIRE', a.key, a.ttl)
+  return {#a.members}
+end
+
+-- Marks at most a.limit windows with end <= a.watermark final. Returns {looked at, marked}; all are done when fewer
+-- than a.limit were looked at. The expiry stays that of the last reading.
+local function finish()
+  local due = call('ZRANGEBYSCORE', KEYS[3], '-inf', a.watermark, 'LIMIT', 0, a.limit)
+  local marked = 0
+  for i = 1, #due do
+    local key = due[i]
+    local stored = call('HMGET', key, 'epoch', 'batch', 'final')
+    local stored_epoch = tonumber(stored[1] or nil)
+    if stored_epoch and stored[3] ~= '1' and not is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
+      call('XADD', KEYS[2], '*', 'kind', 'window', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
+      call('HSET', key, 'final', '1', 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated)
+      marked = marked + 1
+    end
+  end
+  for from = 1, #due, MOST do
+    call('ZREM', KEYS[3], unpack(due, from, math.min(from + MOST - 1, #due)))
+  end
+  if marked > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
+  return {#due, marked}
+end
+
+-- Returns {1 when written and 0 when it would have gone back, the epoch and batch it held before or ''}.
+local function progress()
+  local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
+  local stored_epoch = tonumber(stored[1] or nil)
+  if stored_epoch and is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
+    return {0, stored[1], stored[2]}
+  end
+  call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'offsets', a.offsets,
+    'reference', a.reference, 'updated', a.updated)
+  return {1, stored[1] or '', stored[2] or ''}
+end
+
+local steps = {write = write, keys = keys, finish = finish, progress = progress}
+return steps[ARGV[1]]()

@@ -1,0 +1,303 @@
+"""Publish: the order of these steps is the guarantee.
+
+    1  rejects to Kafka, every delivery acknowledged                                     Sink.write, per partition
+    2  windows, sessions and devices to Redis, under the epoch; the views' keys          Sink.write, per partition
+    3  windows that the watermark has passed are marked final                            Sink.finish, once
+    4  the progress key: all values include the batch up to these offsets                Sink.progress, once
+
+Only then does Spark commit the batch. Whatever fails in 1-4 fails the batch, and the replay writes the same keys with
+the same values: every step may be repeated, also in part. What Redis accepts is decided in publish.lua, atomically:
+
+    a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError
+    a key        an older (epoch, batch) is refused; the same one is accepted again
+                 a final window and a closed session do not change
+                 a window's count and a device's last_seen do not fall, whoever writes
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service import clock, rejects
+from service.cut import Cut
+from service.errors import FencedError, SettingsError
+from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
+from service.redis_keys import RESERVED, Keys
+from service.redis_link import Budget, EpochLostError, Link, Place, link, shown
+from service.redis_rows import Call, Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+from service.settings import Settings
+from state.codec import unpack_changes
+
+__all__ = ["LATENCY_BOUNDS_MS", "OUTCOME_SCHEMA", "EpochLostError", "Outcome", "Sink"]
+
+SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
+
+LATENCY_BOUNDS_MS = (10, 20, 50, 100, 200, 300, 400, 500, 750, 1000, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000)
+"""Upper bounds, inclusive, of the latency histogram; one more bucket holds what is above the last."""
+
+_KEYS_A_CALL = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What writing did; the sum of two outcomes is the outcome of both.
+
+    `windows`, `sessions` and `devices` are rows; each was either `written`, `unchanged` (already there: a repeat),
+    `refused_old` (a newer or richer value is there) or `refused_final` (a final window or closed session would have
+    changed: in steady flow never). `dropped` are readings that came after their session was closed. `bytes` went to
+    Redis, in attempts of which `retries` failed. `latency` counts readings by broker time to acknowledged write, per
+    bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum.
+    """
+
+    rejects: int = 0
+    windows: int = 0
+    sessions: int = 0
+    devices: int = 0
+    written: int = 0
+    unchanged: int = 0
+    refused_old: int = 0
+    refused_final: int = 0
+    dropped: int = 0
+    bytes: int = 0
+    retries: int = 0
+    latency_ms: int = 0
+    latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
+        return Outcome(latency=tuple(map(sum, zip(self.latency, other.latency, strict=True))), **counts)
+
+    def to_batch(self) -> pa.RecordBatch:
+        """One row of OUTCOME_SCHEMA."""
+        return pa.RecordBatch.from_pylist([asdict(self)], schema=_ARROW)
+
+    @staticmethod
+    def total(rows: pa.Table) -> "Outcome":
+        """The sum of rows of OUTCOME_SCHEMA."""
+        found = Outcome()
+        for row in rows.select([*_COUNTS, "latency"]).to_pylist():
+            found += Outcome(**{**row, "latency": tuple(row["latency"])})
+        return found
+
+
+_COUNTS = tuple(f.name for f in fields(Outcome) if f.name != "latency")
+_ARROW = pa.schema([*((name, pa.int64()) for name in _COUNTS), ("latency", pa.list_(pa.int64()))])
+OUTCOME_SCHEMA = ", ".join([*(f"{name} bigint" for name in _COUNTS), "latency array<bigint>"])
+"""Outcome as a Spark schema, for mapInArrow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """Where and under whose authority a batch is published; it holds no connection and can be pickled.
+
+    Connections belong to the process that writes and stay open between batches. Redis's password file must exist there.
+    `attributes` is the reference: `device` and string columns.
+    """
+
+    settings: Settings
+    cut: Cut
+    attributes: pa.Table | None = None
+
+    def __post_init__(self) -> None:
+        taken = RESERVED & set(self.settings.input.measures)
+        if taken:
+            msg = f"input.measures: {', '.join(sorted(taken))} is a field of its own in a device's hash"
+            raise SettingsError(
+                msg, remedy="Give the measure another name; the name of its field in the record may stay"
+            )
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        """Steps 1 and 2 for rows of frames.OUTPUT: a partition's, or all of the batch.
+
+        Windows, sessions and statistics are held in memory, rejects are not. Rows of one device must come to one call,
+        in the order in which they were made. Raises SourceError (rejects), SinkError, EpochLostError, FencedError.
+        """
+        found = _Found()
+        for batch in batches:
+            found.rejects += self._reject(batch)
+            found.take(batch)
+        if found.rejects:
+            self._flush_rejects()
+        return self._write_rows(found)
+
+    def finish(self) -> int:
+        """Step 3, once all partitions are written: windows with end <= watermark are final. How many became so."""
+        budget, stamp, size = self._budget("finals"), self._stamp(), self.settings.redis.chunk
+        call = stamp.call("finish", watermark=str(self.cut.watermark_ms), limit=size)
+        looked, total = size, 0
+        while looked == size:
+            looked, marked = map(int, self._link().run([call], budget)[0])
+            total += marked
+        return total
+
+    def progress(self) -> tuple[int, int] | None:
+        """Step 4. Returns the (epoch, batch) that progress held before, None when there was none.
+
+        Raises FencedError when a later batch of this epoch is there already.
+        """
+        cut = self.cut
+        budget = self._budget("progress")
+        call = self._stamp().call(
+            "progress",
+            watermark=str(cut.watermark_ms),
+            offsets=json.dumps({t: {str(p): o for p, o in sorted(ps.items())} for t, ps in sorted(cut.end.items())}),
+            reference=cut.reference,
+        )
+        accepted, epoch, batch = self._link().run([call], budget)[0]
+        if not accepted:
+            msg = f"{budget.place}: refused, batch {int(batch)} of epoch {int(epoch)} is there already"
+            raise FencedError(msg, remedy="Another writer uses this epoch: this one must end")
+        return (int(epoch), int(batch)) if epoch else None
+
+    # Step 1
+
+    def _reject(self, batch: pa.RecordBatch) -> int:
+        found = _of_kind(batch, REJECT, ["reject"])["reject"].to_pylist()
+        if found:
+            sender = rejects.rejects(self.settings.kafka)
+            for reject in found:
+                sender.send(reject, self.cut)
+        return len(found)
+
+    def _flush_rejects(self) -> None:
+        try:
+            rejects.rejects(self.settings.kafka).flush(self.cut)
+        except BaseException:
+            rejects.discard(self.settings.kafka)
+            raise
+
+    # Step 2
+
+    def _write_rows(self, found: "_Found") -> Outcome:
+        keys, retain_ms = Keys(self.settings.redis.prefix), self.settings.sessions.retain_ms
+        retained = {view.name: view.retain_ms for view in self.settings.views}
+        windows = found.windows()
+        sessions, devices, dropped = found.changes()
+        rows: list[Rows] = []
+        if windows.num_rows:
+            rows.append(window_rows(windows, keys, retained))
+        if sessions is not None and sessions.num_rows:
+            rows.append(session_rows(sessions, keys, retain_ms))
+        if devices is not None and devices.num_rows:
+            rows.append(device_rows(devices, keys, retain_ms, self.cut.reference, self.attributes))
+        budget, counter = self._budget("values"), _Counter()
+        replies = self._link().run(counter.count(self._calls(rows, windows)), budget)
+        written, unchanged, old, final = (sum(int(r[i]) for r in replies[: counter.writes]) for i in range(4))
+        latency_ms, latency = found.latency(clock.now_ms())
+        count = {each.kind.name: len(each) for each in rows}
+        return Outcome(
+            rejects=found.rejects,
+            windows=count.get("window", 0),
+            sessions=count.get("session", 0),
+            devices=count.get("device", 0),
+            written=written,
+            unchanged=unchanged,
+            refused_old=old,
+            refused_final=final,
+            dropped=dropped,
+            bytes=counter.bytes,
+            retries=budget.retries,
+            latency_ms=latency_ms,
+            latency=latency,
+        )
+
+    def _calls(self, rows: Sequence[Rows], windows: pa.Table) -> Iterator[Call]:
+        stamp = self._stamp()
+        for each in rows:
+            yield from each.calls(stamp, self.settings.redis.chunk)
+        names = Keys(self.settings.redis.prefix)
+        retained = {view.name: view.retain_ms for view in self.settings.views}
+        for view, (scores, members) in view_keys(windows).items():
+            floor = self.cut.watermark_ms - retained[view]
+            for start in range(0, len(members), _KEYS_A_CALL):
+                part = slice(start, start + _KEYS_A_CALL)
+                yield stamp.call(
+                    "keys",
+                    key=names.view(view),
+                    scores=scores[part],
+                    members=members[part],
+                    floor=str(floor) if floor > 0 else "",
+                    ttl=retained[view],
+                )
+
+    def _link(self) -> Link:
+        keys = Keys(self.settings.redis.prefix)
+        return link(self.settings.redis, SCRIPT, (keys.epoch, keys.changes, keys.open, keys.progress))
+
+    def _budget(self, what: str) -> Budget:
+        place = Place(shown(self.settings.redis), f"{what} of batch {self.cut.batch}, epoch {self.cut.epoch}")
+        return Budget(self.settings.redis.retry_for_ms, place)
+
+    def _stamp(self) -> Stamp:
+        now_ms = clock.now_ms()
+        return Stamp(str(self.cut.epoch), str(self.cut.batch), str(now_ms), self.settings.redis.feed_length)
+
+
+_WINDOW_COLUMNS = [f.name for f in OUTPUT.fields if f.name not in {"kind", "payload", "reject"}]
+
+
+def _of_kind(batch: pa.RecordBatch, kind: int, columns: list[str]) -> Any:
+    """The named columns of the rows of a kind."""
+    mask: Any = pc.equal(batch["kind"], pa.scalar(kind, pa.int8()))
+    return batch.select(columns).filter(mask)
+
+
+@dataclass(slots=True)
+class _Found:
+    """Rows of the output frame, sorted by kind."""
+
+    rejects: int = 0
+    _windows: list[pa.RecordBatch] = field(default_factory=list)
+    _changes: list[bytes] = field(default_factory=list)
+    _stats: list[bytes] = field(default_factory=list)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        windows = _of_kind(batch, WINDOW, _WINDOW_COLUMNS)
+        if windows.num_rows:
+            self._windows.append(windows)
+        self._changes += _of_kind(batch, SESSIONS, ["payload"])["payload"].to_pylist()
+        self._stats += _of_kind(batch, STATS, ["payload"])["payload"].to_pylist()
+
+    def windows(self) -> pa.Table:
+        return pa.Table.from_batches(self._windows) if self._windows else pa.table({})
+
+    def changes(self) -> tuple[pa.Table | None, pa.Table | None, int]:
+        """Sessions, devices, readings dropped."""
+        unpacked = [unpack_changes(payload) for payload in self._changes]
+        if not unpacked:
+            return None, None, 0
+        sessions = pa.concat_tables([changes.sessions for changes in unpacked], promote_options="default")
+        devices = pa.concat_tables([changes.devices for changes in unpacked], promote_options="default")
+        return sessions, devices, sum(changes.dropped for changes in unpacked)
+
+    def latency(self, now_ms: int) -> tuple[int, tuple[int, ...]]:
+        """Sum in ms and counts per bucket. A reading from a broker ahead of our clock counts as 0 ms."""
+        counts = np.zeros(len(LATENCY_BOUNDS_MS) + 1, np.int64)
+        total = 0
+        for payload in self._stats:
+            table = pa.ipc.open_stream(payload).read_all()
+            took: Any = np.maximum(now_ms - table["broker_ms"].to_numpy(), 0)
+            readings = table["count"].to_numpy()
+            np.add.at(counts, np.searchsorted(LATENCY_BOUNDS_MS, took), readings)
+            total += int((took * readings).sum())
+        return total, tuple(counts.tolist())
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Counts calls on their way: the replies to the first `writes` of them are counts of rows."""
+
+    writes: int = 0
+    bytes: int = 0
+
+    def count(self, calls: Iterable[Call]) -> Iterator[Call]:
+        for call in calls:
+            self.writes += call[0] == "write"
+            self.bytes += len(call[1])
+            yield call

@@ -1,0 +1,171 @@
+"""Readings: the Kafka source, and admission: one decision per record, made before the watermark can see it."""
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from service.decode import Decoder
+from service.settings import Admission, Settings
+
+REASONS = (
+    "oversized",
+    "undecodable",
+    "unknown_schema",
+    "no_device",
+    "no_time",
+    "not_finite",
+    "out_of_range",
+    "early",
+    "late",
+    "unknown_device",
+)
+"""Why a record may be rejected; the first that applies, in this order, is its reason."""
+
+# The consumer's defaults fetch 500 records a poll, which halves the rate of the whole source.
+_CONSUMER_OPTIONS = {
+    "max.poll.records": "10000",
+    "max.partition.fetch.bytes": str(8 << 20),
+    "fetch.max.bytes": str(64 << 20),
+    "receive.buffer.bytes": str(1 << 20),
+}
+
+
+def source(spark: SparkSession, settings: Settings) -> DataFrame:
+    """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp, headers."""
+    kafka = settings.kafka
+    reader = (
+        spark.readStream.format("kafka")
+        .option("subscribe", ",".join(kafka.topics))
+        .option("startingOffsets", kafka.starting)
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true")
+        .option("maxOffsetsPerTrigger", kafka.max_per_batch)
+    )
+    for key, value in {**_CONSUMER_OPTIONS, **kafka.options, "bootstrap.servers": kafka.bootstrap}.items():
+        reader = reader.option(f"kafka.{key}", value)
+    return reader.load()
+
+
+def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None) -> DataFrame:
+    """Decode and decide: one row per record, in and out.
+
+    `known` is a frame of all known `device`s, needed only where unknown devices are rejected.
+    Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, one double per measure under its name, and
+    `reject` (frames.REJECT_TYPE), null when the reading is admitted. A rejected row has null device, time and measures, so
+    that nothing downstream can count it by mistake.
+    """
+    decoder = Decoder(settings.input, settings.admission.max_bytes)
+    decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
+    record_type = decoded.schema["record"].dataType
+    assert isinstance(record_type, t.StructType)  # noqa: S101
+    flat = decoded.select(
+        "key",
+        "value",
+        "headers",
+        "topic",
+        "partition",
+        "offset",
+        "framing",
+        F.unix_millis("timestamp").alias("broker_ms"),
+        decoder.decoded().alias("decoded"),
+        decoder.device().alias("device"),
+        decoder.event_ms(record_type).alias("event_ms"),
+        *[column.alias(_measure(name)) for name, column in decoder.measures().items()],
+    )
+    if settings.admission.unknown_device == "reject" and known is not None:
+        flat = flat.join(F.broadcast(known.select("device", F.lit(True).alias("known"))), "device", "left")
+    else:
+        flat = flat.withColumn("known", F.lit(True))
+    measures = list(settings.input.measures)
+    decided = flat.withColumn("reason", _reason(measures, settings.admission))
+    admitted = F.col("reason").isNull()
+    reject = F.struct(
+        "reason",
+        _detail(measures, settings.admission).alias("detail"),
+        "topic",
+        "partition",
+        "offset",
+        "broker_ms",
+        "key",
+        "value",
+        "headers",
+    )
+    bucket = F.pmod(F.xxhash64("device"), F.lit(settings.sessions.buckets)).cast("int")
+    return decided.select(
+        F.when(admitted, bucket).alias("bucket"),
+        F.when(admitted, F.col("device")).alias("device"),
+        F.when(admitted, F.col("event_ms")).alias("event_ms"),
+        "broker_ms",
+        *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
+        F.when(~admitted, reject).alias("reject"),
+    )
+
+
+def _measure(name: str) -> str:
+    # A measure may be called like a column of Kafka's.
+    return f"measure_{name}"
+
+
+def _any(conditions: list[Column]) -> Column:
+    result = F.lit(False)
+    for condition in conditions:
+        result = result | F.coalesce(condition, F.lit(False))
+    return result
+
+
+def _not_finite(name: str) -> Column:
+    value = F.col(_measure(name))
+    return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
+
+
+def _outside(name: str, limits: tuple[float, float]) -> Column:
+    return ~F.col(_measure(name)).between(*limits)
+
+
+def _reason(measures: list[str], admission: Admission) -> Column:
+    event, broker = F.col("event_ms"), F.col("broker_ms")
+    return (
+        F.when(F.coalesce(F.length("value"), F.lit(0)) > admission.max_bytes, "oversized")
+        .when(F.col("framing").isNotNull(), F.col("framing"))
+        .when(~F.col("decoded"), "undecodable")
+        .when(F.col("device").isNull(), "no_device")
+        .when(event.isNull(), "no_time")
+        .when(_any([_not_finite(name) for name in measures]), "not_finite")
+        .when(_any([_outside(name, limits) for name, limits in admission.ranges.items()]), "out_of_range")
+        .when(event > broker + admission.max_ahead_ms, "early")
+        .when(event < broker - admission.max_delay_ms, "late")
+        .when(F.col("known").isNull(), "unknown_device")
+    )
+
+
+def _detail(measures: list[str], admission: Admission) -> Column:
+    """The offending value and the limit it met, for the person who looks at the reject."""
+
+    def first(named: dict[str, Column]) -> Column:
+        parts = [F.when(condition, F.concat(F.lit(f"{m} = "), F.col(_measure(m)))) for m, condition in named.items()]
+        return F.coalesce(*parts, F.lit(None).cast("string"))
+
+    outside = [
+        F.when(
+            _outside(m, limits),
+            F.concat(F.lit(f"{m} = "), F.col(_measure(m)), F.lit(f", allowed {limits[0]} to {limits[1]}")),
+        )
+        for m, limits in admission.ranges.items()
+    ]
+    distance = F.col("event_ms") - F.col("broker_ms")
+    clock = F.concat(F.lit("event time "), F.col("event_ms"), F.lit(" ms, broker time "), F.col("broker_ms"), F.lit(" ms: "))
+    reason = F.col("reason")
+    return (
+        F.when(reason == "oversized", F.concat(F.length("value"), F.lit(f" bytes, the limit is {admission.max_bytes}")))
+        .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), F.hex(F.substring("value", 2, 4))))
+        .when(reason == "undecodable", F.concat(F.coalesce(F.length("value"), F.lit(0)), F.lit(" bytes")))
+        .when(reason == "not_finite", first({m: _not_finite(m) for m in measures}))
+        .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
+        .when(
+            reason == "early", F.concat(clock, distance, F.lit(f" ms ahead, the limit is {admission.max_ahead_ms} ms"))
+        )
+        .when(
+            reason == "late", F.concat(clock, -distance, F.lit(f" ms behind, the limit is {admission.max_delay_ms} ms"))
+        )
+        .when(reason == "unknown_device", F.concat(F.lit("device "), F.col("device")))
+    )

@@ -1,0 +1,375 @@
+"""Reference data: static facts about devices, read over JDBC, validated, versioned, joined by broadcast.
+
+    database --fetch--> table --validate--> store --> <folder>/<version>.arrow, named by the pointer `current`
+                                                                 |
+                                     Holder.swap() between two batches: pointer `serving`
+                                                                 v
+                                            one persisted DataFrame of fixed plan, joined by the running query
+
+A persisted side of a running query is never refreshed by itself, and another DataFrame's cache is not the query's.
+So there is one DataFrame whose plan never changes and whose rows are what the pointer `serving` names when they are
+computed; a swap moves the pointer and computes them anew (Spark 4.1.1: no read in between, no mixed batch). What is
+computed again because an executor was lost comes from the same pointer, so from the same snapshot. The snapshot
+folder must be the same for the driver and every executor.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
+from pyspark.sql.types import StringType, StructField, StructType
+
+from service import clock
+from service.errors import ReferenceDataError, SetupError
+from service.expectations import DEVICE, check_columns, require_columns, validate
+
+if TYPE_CHECKING:
+    from service.settings import Reference
+
+__all__ = ["Holder", "Snapshot", "UnreadableError", "columns", "fetch", "frame", "latest", "load", "store", "validate"]
+
+CURRENT = "current"
+SERVING = "serving"
+READ_MS = b"tidemark.read_ms"
+_SNAPSHOT = re.compile(r"^[0-9a-f]{12}\.arrow$")
+_DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
+_ROWS_PER_BATCH = 65_536
+_log = logging.getLogger(__name__)
+
+
+class UnreadableError(ReferenceDataError):
+    """The database did not answer the query: away, refusing, too slow, or without such a table."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One validated state of the reference data.
+
+    `version` is a hash of the content (12 hex digits): equal content has an equal version. `table` has `device` and
+    then the query's other columns in its order, all strings, sorted by device. `read_ms` is when the database was
+    asked.
+    """
+
+    version: str
+    table: pa.Table
+    read_ms: int
+    path: Path
+
+    @property
+    def attributes(self) -> pa.Table:
+        """`table` without what only this module needs: device and attributes, sorted by device."""
+        return self.table.replace_schema_metadata(None)
+
+
+def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
+    """Run the query once; returns `device` and the query's other columns, all strings, in no particular order.
+
+    Raises UnreadableError with the database's own words, and ReferenceDataError when the query's columns
+    are not what the settings say. Neither shows credentials.
+    """
+    source = spark.read.format("jdbc").options(**_options(reference))
+    read_ms = clock.now_ms()
+    try:
+        found = source.load().columns  # asks for the columns only, no row is read
+        check_columns(found, reference, _address(reference.url))
+        if _kind(reference.url) == "sqlite":
+            # SQLite's columns have no types, and its driver fails on a date stored as text: take everything as text.
+            source = source.option("customSchema", ", ".join(f"`{name}` STRING" for name in found))
+        names = [reference.key, *(name for name in found if name != reference.key)]
+        rows = source.load().select(*(col(f"`{name}`").cast("string") for name in names)).toArrow()
+    except (PySparkException, Py4JJavaError) as error:
+        said = _database_says(error, reference)
+        remedy = "Check [reference] url, user, password and query, and that the database can be reached from here"
+        if "No suitable driver" in said or "ClassNotFoundException" in said:
+            remedy = "Put the JDBC driver's jar on the class path of the driver and the executors"
+        msg = f"reference data cannot be read from {_address(reference.url)}: {said}"
+        raise UnreadableError(msg, remedy=remedy) from None  # the chain would show the JDBC options
+    wanted = pa.schema([(DEVICE, pa.string()), *((name, pa.string()) for name in names[1:])])
+    table = rows.rename_columns(wanted.names).cast(wanted)
+    return table.replace_schema_metadata({READ_MS: str(read_ms).encode()})
+
+
+def load(
+    spark: SparkSession, reference: "Reference", folder: Path, *, fallback: bool = False, require: Iterable[str] = ()
+) -> Snapshot:
+    """Fetch, validate, store: after it the snapshot is the folder's last good one.
+
+    Raises what `fetch`, `validate` and `store` raise; nothing is stored then. `require` names columns that must be
+    there, such as those a running query was built with. With `fallback`, an unreadable database gives the last good
+    snapshot, if there is one, and a warning. Data that was read and refused is never replaced by older data in
+    silence.
+    """
+    try:
+        table = fetch(spark, reference)
+    except UnreadableError as error:
+        snapshot = latest(folder) if fallback else None
+        if snapshot is None:
+            raise
+        age_s = (clock.now_ms() - snapshot.read_ms) // 1000
+        _log.warning("%s. Going on with the last good snapshot %s, read %d s ago", error.what, snapshot.version, age_s)
+        require_columns(snapshot.table, (*reference.columns, *require))
+        return snapshot
+    require_columns(table, require)
+    validate(table, reference)
+    return store(folder, table)
+
+
+def columns(snapshot: Snapshot, reference: "Reference") -> tuple[str, ...]:
+    """The attribute columns in use: those the settings name, or all of the query's, in order."""
+    names = reference.columns or tuple(snapshot.table.column_names[1:])
+    require_columns(snapshot.table, names)
+    return names
+
+
+def store(folder: Path, table: pa.Table) -> Snapshot:
+    """Write the table as the folder's last good snapshot; what it held before stays until the next one.
+
+    Both files are replaced whole, the pointer last: a crash in between leaves the former snapshot. Raises
+    SetupError when the folder cannot be written.
+    """
+    read_ms = int((table.schema.metadata or {}).get(READ_MS) or clock.now_ms())
+    table = table.sort_by(DEVICE).combine_chunks().replace_schema_metadata({READ_MS: str(read_ms).encode()})
+    version = _version(table)
+    path = folder / f"{version}.arrow"
+    kept = {version}
+    for pointer in (CURRENT, SERVING):
+        with contextlib.suppress(ReferenceDataError):  # a damaged pointer is no reason to refuse good data
+            kept.add(_pointed(folder, pointer) or version)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=_ROWS_PER_BATCH)
+    _replace(path, sink.getvalue())
+    _replace(folder / CURRENT, version.encode())
+    for old in folder.iterdir():
+        if _SNAPSHOT.match(old.name) and old.stem not in kept:
+            old.unlink(missing_ok=True)
+    return Snapshot(version, table, read_ms, path)
+
+
+def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
+    """The last good snapshot, None when there is none; raises ReferenceDataError naming the file when it is damaged.
+
+    With `pointer=SERVING`, the one that a Holder held last, perhaps before a restart.
+    """
+    version = _pointed(folder, pointer)
+    if version is None:
+        return None
+    path = folder / f"{version}.arrow"
+    try:
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+        table.validate(full=True)
+        read_ms = int((table.schema.metadata or {})[READ_MS])
+        if _version(table) != version:
+            raise _damaged(path, "its content is not what its name says")
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise _damaged(path, " ".join(str(error).split())) from error
+    return Snapshot(version, table, read_ms, path)
+
+
+def frame(spark: SparkSession, folder: Path, columns: Sequence[str], *, pointer: str = CURRENT) -> DataFrame:
+    """`device` and `columns`, all strings, of the snapshot that the pointer names whenever the rows are computed.
+
+    Not persisted: without a Holder every batch reads the file again, and a batch may see another snapshot than the
+    last.
+    """
+    source, names = str(folder), [DEVICE, *columns]
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # the one row that makes Spark call us
+            pass
+        version = (Path(source) / pointer).read_text(encoding="ascii")
+        with pa.memory_map(str(Path(source) / f"{version}.arrow")) as mapped:
+            file = pa.ipc.open_file(mapped)
+            for number in range(file.num_record_batches):
+                yield file.get_batch(number).select(names)
+
+    # One partition: a single task reads the pointer, so one computation is of one snapshot.
+    return spark.range(0, 1, 1, 1).mapInArrow(
+        read, StructType([StructField(n, StringType(), n != DEVICE) for n in names])
+    )
+
+
+class Holder:
+    """The snapshot that a running query joins with: one persisted DataFrame for the life of the query.
+
+    `frame` is the same object for ever, with `device` and `columns`; `snapshot` is what it holds. Between two swaps
+    nothing is read from the database or the folder.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, columns: Sequence[str], *, resume: bool = False) -> None:
+        """Take the folder's last good snapshot; raises ReferenceDataError when there is none, or it lacks a column.
+
+        With `resume`, take the one that was held when the service stopped, where it is still there and fits: a
+        batch that is replayed then joins with what it joined with the first time, and `swap` after it brings the
+        last good one.
+        """
+        self._folder = folder
+        self._columns = tuple(columns)
+        self.frame = frame(spark, folder, self._columns, pointer=SERVING)
+        self.snapshot = (self._held_before() if resume else None) or self._newest()
+        self._serve(self.snapshot)
+
+    def swap(self, snapshot: Snapshot | None = None) -> bool:
+        """Put the given snapshot, or the folder's last good one, in the place of the one that is held.
+
+        Call it when no batch is running: in foreachBatch after its action. The next batch joins with the new rows.
+        True when the content is another one; nothing is computed when it is not. Raises ReferenceDataError, and
+        goes on holding the former snapshot, when the new one lacks a column or cannot be loaded.
+        """
+        new, former = snapshot or self._newest(), self.snapshot
+        require_columns(new.table, self._columns)
+        if new.version != former.version:
+            try:
+                self._serve(new)
+            except ReferenceDataError:
+                self._serve(former)
+                raise
+        self.snapshot = new
+        return new.version != former.version
+
+    def close(self) -> None:
+        """Free the memory that the rows take on the executors."""
+        self.frame.unpersist(blocking=True)
+
+    def _held_before(self) -> Snapshot | None:
+        try:
+            snapshot = latest(self._folder, pointer=SERVING)
+        except ReferenceDataError as error:
+            _log.warning("%s. Going on with the last good one", error.what)
+            return None
+        fits = snapshot is not None and set(self._columns) <= set(snapshot.table.column_names)
+        return snapshot if fits else None
+
+    def _newest(self) -> Snapshot:
+        snapshot = latest(self._folder)
+        if snapshot is None:
+            msg = f"{self._folder}: there is no reference snapshot"
+            raise ReferenceDataError(msg, remedy="Load one from the database first")
+        require_columns(snapshot.table, self._columns)
+        return snapshot
+
+    def _serve(self, snapshot: Snapshot) -> None:
+        _replace(self._folder / SERVING, snapshot.version.encode())
+        self.frame.unpersist(blocking=True)
+        self.frame.persist()
+        remedy = "The snapshot folder must be the same on the driver and every executor"
+        try:
+            held = self.frame.count()
+        except (PySparkException, Py4JJavaError) as error:
+            msg = f"{snapshot.path}: an executor cannot load the reference snapshot: {_innermost(error)}"
+            raise ReferenceDataError(msg, remedy=remedy) from error
+        if held != snapshot.table.num_rows:
+            msg = f"{snapshot.path}: the executors hold {held} rows of the snapshot's {snapshot.table.num_rows}"
+            raise ReferenceDataError(msg, remedy=remedy)
+
+
+def _options(reference: "Reference") -> dict[str, str]:
+    """JDBC options. What is not Spark's own is handed to the database's driver."""
+    seconds = str(max(1, -(-reference.timeout_ms // 1000)))
+    kind = _kind(reference.url)
+    options = {
+        "url": reference.url,
+        "query": reference.query.strip().rstrip(";"),
+        "queryTimeout": seconds,
+        "fetchsize": "10000",
+    }
+    if kind in _DRIVERS:
+        options["driver"] = _DRIVERS[kind]
+    if kind == "postgresql":
+        # The query's timeout is the server's to keep; the others hold when the server says nothing at all.
+        options |= {"connectTimeout": seconds, "loginTimeout": seconds, "socketTimeout": str(int(seconds) + 5)}
+        options["ApplicationName"] = "tidemark"
+    if kind == "sqlite":
+        # Mode 1 is read only: a wrong path would make a new, empty file otherwise.
+        options |= {"open_mode": "1", "busy_timeout": str(reference.timeout_ms)}
+    if reference.user is not None:
+        options["user"] = reference.user
+    try:
+        secret = reference.secret()
+    except OSError as error:
+        msg = f"{reference.password_file}: the reference's password cannot be read ({error.strerror})"
+        raise ReferenceDataError(msg, remedy="Name the file in [reference] password_file") from error
+    if secret is not None:
+        options["password"] = secret
+    return options
+
+
+def _kind(url: str) -> str:
+    return url.split(":", 2)[1] if url.startswith("jdbc:") else ""
+
+
+def _address(url: str) -> str:
+    """The URL without what may be a credential: its parameters, and anything before an @."""
+    return re.sub(r"//[^/@]*@", "//", re.split(r"[?;]", url)[0])
+
+
+def _database_says(error: Exception, reference: "Reference") -> str:
+    said = _innermost(error)
+    secret = reference.secret()
+    return said.replace(secret, "***") if secret else said
+
+
+def _innermost(error: Exception) -> str:
+    """The first line of the innermost cause, which is the database's or the reading task's own."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if java is None:
+        return str(error).strip().splitlines()[0]
+    while java.getCause() is not None:
+        java = java.getCause()
+    text = str(java.getMessage() or java.toString())
+    # A failed task's cause is but text: `...: Lost task 0.0 in stage 1.0 (...): org.postgresql.util.PSQLException:
+    # ERROR: ...`
+    found = re.findall(r"\w(?:Exception|Error): (.+)", text)
+    return str(found[0] if found else text.strip().splitlines()[0])
+
+
+def _version(table: pa.Table) -> str:
+    """Content only: neither chunks nor metadata count. CSV tells null (nothing) from "" (quotes)."""
+    sink = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(table, sink)
+    return hashlib.sha256(sink.getvalue()).hexdigest()[:12]
+
+
+def _pointed(folder: Path, pointer: str) -> str | None:
+    try:
+        version = (folder / pointer).read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise _damaged(folder / pointer, str(error)) from error
+    if not _SNAPSHOT.match(f"{version}.arrow"):
+        raise _damaged(folder / pointer, "it names no snapshot")
+    return version
+
+
+def _damaged(path: Path, why: str) -> ReferenceDataError:
+    msg = f"{path}: the stored reference snapshot is damaged: {why}"
+    return ReferenceDataError(msg, remedy="Delete the file `current` beside it: the next start reads the database")
+
+
+def _replace(path: Path, content: Any) -> None:
+    """Write whole or not at all, also when the machine stops; raises SetupError when the folder cannot be written."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        msg = f"{path}: the reference snapshot cannot be written ({error.strerror})"
+        raise SetupError(msg, remedy="Make room, or give the service a checkpoint folder that it may write") from error

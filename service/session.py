@@ -1,0 +1,154 @@
+"""The Spark session: what deploy/spark-defaults.conf says, plus what depends on this machine.
+
+Under spark-submit the JVM already runs with that file (`--properties-file`) and with what the operator gave on the
+command line, which wins. In plain Python and in tests the JVM is started here, with the same file.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyspark
+from pyspark import SparkConf
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from service.errors import SetupError
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+DEFAULTS = DEPLOY / "spark-defaults.conf"
+
+_VERSIONED = re.compile(r"-\d[\w.\-]*\.jar$")
+
+
+def jars() -> Path:
+    """The folder of jars that Tidemark adds to Spark: `spark` under TIDEMARK_JARS, else under .build/jars."""
+    return Path(os.environ.get("TIDEMARK_JARS") or ROOT / ".build" / "jars") / "spark"
+
+
+def class_path(folder: Path | None = None) -> str:
+    """Tidemark's jars as a class path, without those that Spark itself brings.
+
+    The extra class path stands before Spark's own: an slf4j-api 1.7 there (a dependency of the Kafka connector) would
+    win over Spark's 2.0 and silence all logging. Raises SetupError when there are no jars.
+    """
+    folder = folder or jars()
+    shipped = {_artifact(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    found = sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
+    if not found:
+        what = f"{folder}: there are no jars for Spark"
+        raise SetupError(what, remedy="Run `make jars`, or name the folder above it in TIDEMARK_JARS")
+    return os.pathsep.join(str(jar) for jar in found)
+
+
+def java() -> str:
+    """The `java` that Spark's scripts run: JAVA_HOME's, else the one on PATH. Raises SetupError when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None or not Path(found).exists():
+        what = f"There is no Java{f' at {found}' if found else ''}"
+        raise SetupError(what, remedy="Install a full JDK 17 and set JAVA_HOME")
+    return found
+
+
+def conf(path: Path = DEFAULTS) -> dict[str, str]:
+    """The key-value pairs of a Spark properties file (`key value` lines, # comments), in the file's order."""
+    pairs = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        key, _, value = line.strip().partition(" ")
+        if key and not key.startswith("#"):
+            pairs[key] = value.strip()
+    return pairs
+
+
+def submitted() -> bool:
+    """Whether a JVM was there before this Python: spark-submit started both."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
+    """A session as Tidemark needs it. `settings` gives the application's name; `master` is local[*] unless given.
+
+    Starts a JVM unless spark-submit did. Shuffle partitions are the cores Spark has, unless the operator says
+    otherwise; a checkpoint keeps the number it began with. Raises SetupError without jars or a JVM that runs.
+    """
+    use_this_python()
+    name = settings.service.name if settings is not None else app_name
+    builder = SparkSession.builder.appName(name)
+    given: Mapping[str, str] = {}
+    if submitted():
+        given = dict(SparkConf().getAll())
+    else:
+        os.environ.setdefault("SPARK_CONF_DIR", str(DEPLOY))  # where the JVM looks for log4j2.properties
+        master = master or "local[*]"
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one process needs no address that others reach
+        path = class_path()
+        java()
+        builder = builder.master(master)
+        builder = builder.config("spark.driver.extraClassPath", path).config("spark.executor.extraClassPath", path)
+    wanted: dict[str, bool | float | int | str | None] = {k: v for k, v in conf().items() if k not in given}
+    try:
+        spark = builder.config(map=wanted).getOrCreate()
+    except Exception as error:
+        what = f"Spark does not start: {_first_line(error)}"
+        raise SetupError(
+            what, remedy="It needs a JDK 17 (JAVA_HOME or PATH) and its standard error says more"
+        ) from error
+    if "spark.sql.shuffle.partitions" not in {**given, **wanted}:
+        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    return spark
+
+
+def use_this_python(environment: Any = os.environ) -> None:
+    """Make Spark's workers run the interpreter that runs this.
+
+    Tasks take PYSPARK_PYTHON. The state operator's worker on the driver takes `python3` from the PATH of the JVM (Spark
+    4.1.1), so under spark-submit the submit script has to set PATH too: there it is too late to do it here.
+    """
+    folder = str(Path(sys.executable).parent)
+    environment["PYSPARK_PYTHON"] = sys.executable
+    path = environment.get("PATH", "").split(os.pathsep)
+    if path[0] != folder:
+        environment["PATH"] = os.pathsep.join([folder, *path])
+
+
+def on_jvm_signal(spark: SparkSession, call: Callable[[], None], name: str = "TERM") -> None:
+    """Call `call` when the *JVM* gets signal `name`, in place of the JVM's own end.
+
+    spark-submit's process is the JVM: that is the pid which supervisors know, and Spark never passes a signal on to
+    Python. `call` runs in a thread of py4j's callback server; it must return at once.
+    """
+    context: Any = spark.sparkContext
+    gateway = context._gateway
+    start_callbacks: Callable[[Any], None] = ensure_callback_server_started
+    start_callbacks(gateway)
+    signals = gateway.jvm.sun.misc
+    signals.Signal.handle(signals.Signal(name), _Handler(call))
+
+
+class _Handler:
+    """A sun.misc.SignalHandler that py4j calls."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def handle(self, _signal: Any) -> None:
+        self._call()
+
+    class Java:
+        implements: ClassVar = ["sun.misc.SignalHandler"]
+
+
+def _artifact(jar: Path) -> str:
+    return _VERSIONED.sub("", jar.name)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,329 @@
+"""Settings: one TOML file and the environment, validated once into frozen models.
+
+Every key has a default but the addresses. Durations and sizes are written with their unit ("10 s", "64 KiB") and kept as
+integers whose names say the unit. All problems are reported together, each with its key, its value and what is allowed;
+an unknown key is a problem. A secret comes from a file (`password_file`) or the environment and prints as `***`.
+
+Environment: `TIDEMARK_<SECTION>__<KEY>` overrides a scalar key, as in `TIDEMARK_REDIS__URL`.
+"""
+
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+
+from service.errors import SettingsError
+from service.units import Duration, Size, format_duration
+
+NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
+RECORD_KEY = "$key"
+"""`device_id = "$key"` takes the device id from the Kafka record's key."""
+
+# A path may stand in a setting; a duration has bounds that no clock or integer can break.
+YEAR_MS = 366 * 86_400_000
+Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
+NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+def _name(value: str) -> str:
+    if not NAME.match(value):
+        msg = "must be a name: lower-case letters, digits and _, a letter first, at most 63"
+        raise ValueError(msg)
+    return value
+
+
+class Service(Section):
+    name: str = "tidemark"
+    checkpoint: str
+    """A folder or URL that only this service writes; state, offsets and the last good reference live there."""
+    trigger_ms: NotNegative = Field(default=0, alias="trigger")
+    """Least time between the starts of two batches; 0 starts the next batch as soon as the last one ends."""
+    lease_ms: Positive = Field(default=10_000, alias="lease")
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        return _name(value)
+
+
+class Kafka(Section):
+    bootstrap: str
+    topics: tuple[str, ...] = Field(min_length=1)
+    group: str = "tidemark"
+    """Consumer group to which the offsets of finished batches are committed, for Kafka's own tools; it assigns nothing."""
+    starting: Literal["earliest", "latest"] = "earliest"
+    max_per_batch: int = Field(default=2_000_000, gt=0)
+    rejects: str = "{topic}.rejects"
+    options: Mapping[str, str] = Field(default_factory=dict)
+    """Client options handed to every Kafka client, such as `security.protocol`."""
+
+    def rejects_topic(self, topic: str) -> str:
+        return self.rejects.format(topic=topic)
+
+
+class Input(Section):
+    format: Literal["avro", "json"] = "avro"
+    schemas: Path = Path("schemas/avro")
+    """Folder of `<id>.avsc`; every id in it is a writer's schema that is decoded."""
+    reader_schema: int | None = None
+    """The id whose schema is the reader's; the highest one in the folder when not given."""
+    device_id: str = "device_id"
+    event_time: str = "event_time"
+    event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
+    measures: Mapping[str, str] = Field(min_length=1)
+    """Measure name -> the field's path in the record, dots between nested names."""
+
+    @field_validator("measures")
+    @classmethod
+    def _are_names(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name in value:
+            _name(name)
+        return value
+
+
+class Admission(Section):
+    max_delay_ms: NotNegative = Field(default=60_000, alias="max_delay")
+    max_ahead_ms: NotNegative = Field(default=10_000, alias="max_ahead")
+    max_bytes: Size = Field(default=65_536, gt=0)
+    ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
+    unknown_device: Literal["keep", "reject"] = "keep"
+
+    @field_validator("ranges")
+    @classmethod
+    def _are_ranges(cls, value: Mapping[str, tuple[float, float]]) -> Mapping[str, tuple[float, float]]:
+        for measure, (low, high) in value.items():
+            if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+                msg = f"{measure}: [{low}, {high}] must be two finite numbers, the lower one first"
+                raise ValueError(msg)
+        return value
+
+    @property
+    def watermark_delay_ms(self) -> int:
+        """With this delay a reading that was admitted is never behind the watermark in steady flow."""
+        return self.max_delay_ms + self.max_ahead_ms
+
+
+class Reference(Section):
+    url: str
+    """A JDBC URL without credentials, such as `jdbc:postgresql://host/db` or `jdbc:sqlite:/path/devices.db`."""
+    query: str
+    key: str = "device_id"
+    user: str | None = None
+    password: SecretStr | None = None
+    password_file: Path | None = None
+    expectations: Path = Path("schemas/reference.expectations.json")
+    refresh_ms: Positive = Field(default=300_000, alias="refresh")
+    max_age_ms: Positive = Field(default=86_400_000, alias="max_age")
+    timeout_ms: Positive = Field(default=10_000, alias="timeout")
+    columns: tuple[str, ...] = ()
+    """The query's columns apart from the key, in order: what views may group by and device hashes carry. All columns when empty."""
+
+    def secret(self) -> str | None:
+        """The password, from the file if one is named; None where the database asks for none."""
+        if self.password_file is not None:
+            return self.password_file.read_text(encoding="utf-8").strip()
+        return self.password.get_secret_value() if self.password is not None else None
+
+
+class View(Section):
+    name: str
+    by: tuple[str, ...] = ()
+    """Columns to group by: `device` or reference columns; none means over all devices."""
+    window_ms: Positive = Field(alias="window")
+    slide_ms: Positive | None = Field(default=None, alias="slide")
+    measures: tuple[str, ...] = ()
+    """Measures to aggregate; all of them when empty."""
+    retain_ms: Positive = Field(default=86_400_000, alias="retain")
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        return _name(value)
+
+    @model_validator(mode="after")
+    def _slides_evenly(self) -> Self:
+        if self.slide_ms is not None and self.window_ms % self.slide_ms != 0:
+            msg = (
+                f"window {format_duration(self.window_ms)} must be a whole multiple of slide "
+                f"{format_duration(self.slide_ms)}: windows are put together from slides"
+            )
+            raise ValueError(msg)
+        return self
+
+    @property
+    def step_ms(self) -> int:
+        """Distance between the starts of two neighbouring windows."""
+        return self.slide_ms or self.window_ms
+
+
+class Sessions(Section):
+    gap_ms: Positive = Field(default=300_000, alias="gap")
+    max_duration_ms: Positive = Field(default=86_400_000, alias="max_duration")
+    retain_ms: Positive = Field(default=604_800_000, alias="retain")
+    buckets: int = Field(default=16, gt=0, le=4096)
+    """Devices are spread over this many state tables; it is part of the checkpoint and cannot change with it."""
+
+
+class Redis(Section):
+    url: SecretStr
+    password_file: Path | None = None
+    prefix: str = "tidemark"
+    feed_length: int = Field(default=100_000, gt=0)
+    timeout_ms: Positive = Field(default=5_000, alias="timeout")
+    retry_for_ms: NotNegative = Field(default=30_000, alias="retry_for")
+    """How long one batch's writes are tried again, with back-off, before the batch fails and is replayed."""
+    chunk: int = Field(default=1_000, gt=0, le=10_000)
+    driver_rows: int = Field(default=100_000, ge=0)
+    """A batch of at most this many records is published from the driver, a larger one from the executors."""
+
+    def address(self) -> str:
+        """The URL to connect with, the password filled in. Never log it."""
+        url = self.url.get_secret_value()
+        if self.password_file is None:
+            return url
+        scheme, _, rest = url.partition("://")
+        host = rest.rpartition("@")[2]
+        user = rest.rpartition("@")[0].partition(":")[0]
+        return f"{scheme}://{user}:{self.password_file.read_text(encoding='utf-8').strip()}@{host}"
+
+
+class Metrics(Section):
+    address: str = "127.0.0.1"
+    port: int = Field(default=9400, ge=0, le=65_535)
+    """0 takes a free port, which the log names."""
+
+
+class Settings(Section):
+    service: Service
+    kafka: Kafka
+    input: Input
+    admission: Admission = Admission()
+    reference: Reference | None = None
+    views: tuple[View, ...] = Field(min_length=1)
+    sessions: Sessions = Sessions()
+    redis: Redis
+    metrics: Metrics = Metrics()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        problems = []
+        names = [view.name for view in self.views]
+        problems += [f"views: the name {n!r} is used more than once" for n in sorted({n for n in names if names.count(n) > 1})]
+        measures = set(self.input.measures)
+        allowed = None
+        if self.reference is None:
+            allowed = {"device"}
+        elif self.reference.columns:
+            allowed = {"device", *self.reference.columns}
+        for view in self.views:
+            problems += [
+                f"views.{view.name}.measures: {m!r} is no measure of [input]; there are {', '.join(sorted(measures))}"
+                for m in view.measures
+                if m not in measures
+            ]
+            problems += [
+                f"views.{view.name}.by: {c!r} is no column to group by; there are {', '.join(sorted(allowed))}"
+                for c in view.by
+                if allowed is not None and c not in allowed
+            ]
+        problems += [
+            f"admission.ranges: {m!r} is no measure of [input]; there are {', '.join(sorted(measures))}"
+            for m in self.admission.ranges
+            if m not in measures
+        ]
+        if self.pane_ms < 1_000:
+            problems.append(
+                f"views: the windows' lengths and slides have the common measure {self.pane_ms} ms, the limit is 1 s; "
+                "choose lengths that are multiples of a second or more"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def pane_ms(self) -> int:
+        """The longest interval that every window of every view is put together from."""
+        return reduce(math.gcd, [view.step_ms for view in self.views])
+
+    def view_measures(self, view: View) -> tuple[str, ...]:
+        """The measures a view aggregates, in the order of [input]."""
+        return tuple(m for m in self.input.measures if not view.measures or m in view.measures)
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read, override from the environment, validate.
+
+    Raises SettingsError with every problem in one message. Relative paths in the file are taken from the file's folder.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{path}: the settings file cannot be read ({error.strerror})"
+        raise SettingsError(msg, remedy="Name the file with --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{path}: is not TOML: {error}"
+        raise SettingsError(msg, remedy="See https://toml.io for the format") from error
+    return parse(_override(document, environment), where=str(path), folder=path.parent)
+
+
+def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None) -> Settings:
+    """Validate a document of sections; raises SettingsError naming each problem's key, value and what is allowed."""
+    try:
+        settings = Settings.model_validate(dict(document))
+    except ValidationError as error:
+        lines = [_problem(item) for item in error.errors()]
+        msg = f"{where}: {len(lines)} problem{'s' if len(lines) > 1 else ''}:\n  " + "\n  ".join(lines)
+        raise SettingsError(msg) from None
+    return _resolve(settings, folder) if folder is not None else settings
+
+
+def _problem(item: Any) -> str:
+    place = ".".join(str(part) for part in item["loc"]) or "settings"
+    kind, value = item["type"], item["input"]
+    if kind == "extra_forbidden":
+        return f"{place}: unknown key. Remove it or mend its spelling"
+    if kind == "missing":
+        return f"{place}: is missing and has no default"
+    secret = any(word in place for word in ("url", "password"))
+    shown = "" if isinstance(value, dict | list) else f" = {'***' if secret else repr(value)}"
+    return f"{place}{shown}: {item['msg'].removeprefix('Value error, ')}"
+
+
+def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    for variable, value in environment.items():
+        if not variable.startswith("TIDEMARK_") or "__" not in variable:
+            continue
+        section, _, key = variable.removeprefix("TIDEMARK_").lower().partition("__")
+        document[section] = {**document.get(section, {}), key: value}
+    return document
+
+
+def _resolve(settings: Settings, folder: Path) -> Settings:
+    """Paths in a settings file are relative to it, so that a service starts from any working directory."""
+
+    def resolved(path: Path | None) -> Path | None:
+        return path if path is None else (folder / path).resolve()
+
+    reference = settings.reference and settings.reference.model_copy(
+        update={
+            "expectations": resolved(settings.reference.expectations),
+            "password_file": resolved(settings.reference.password_file),
+        }
+    )
+    return settings.model_copy(
+        update={
+            "input": settings.input.model_copy(update={"schemas": resolved(settings.input.schemas)}),
+            "reference": reference,
+            "redis": settings.redis.model_copy(update={"password_file": resolved(settings.redis.password_file)}),
+        }
+    )

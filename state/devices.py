@@ -1,0 +1,103 @@
+"""The device table while a step works on it: NumPy columns indexed by device code.
+
+The codes 0 .. known - 1 are the rows of the state's device table; new devices follow.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from state.columns import Array, Block, Bools, Codes, Floats, Ints, combine_last, floats, ints, nullable
+from state.layout import OFFLINE, ONLINE, device_schema, status_schema
+
+
+class Devices:
+    """Mutable columns of one step; `last_seen` is -1 for a device none of whose runs was accepted."""
+
+    def __init__(self, table: pa.Table, names: Array, measures: tuple[str, ...]) -> None:
+        """`names` are the devices by code, beginning with those of `table`; n = len(names)."""
+        self.names = names
+        room = len(names) - table.num_rows
+        self.last_seen = _padded(ints(table, "last_seen"), room)
+        self.session = _padded(ints(table, "session"), room)
+        self.closed = _padded(ints(table, "closed"), room)
+        self.at: dict[str, Ints] = {m: _padded(ints(table, f"{m}.at"), room) for m in measures}
+        self.value: dict[str, Floats] = {m: np.append(floats(table, f"{m}.value"), [np.nan] * room) for m in measures}
+        self._session_before = self.session.copy()
+        self._touched = np.zeros(len(names), np.bool_)
+
+    def see(self, codes: Codes, runs: Block) -> None:
+        """Takes in accepted runs: last reading, and each measure's last value (the larger one when times are equal)."""
+        if not len(codes):
+            return
+        order = np.argsort(codes, kind="stable")
+        ordered = codes[order]
+        heads = np.flatnonzero(np.diff(ordered, prepend=-1))
+        rows = ordered[heads]
+        self._touched[rows] = True
+        self.last_seen[rows] = np.maximum(self.last_seen[rows], np.maximum.reduceat(runs.last[order], heads))
+        for measure, stat in runs.stats.items():
+            value, at = combine_last(stat.value[order], stat.at[order], heads, len(order))
+            had_value, had_at = self.value[measure][rows], self.at[measure][rows]
+            self.at[measure][rows] = np.maximum(at, had_at)
+            newest = np.where(at > had_at, value, had_value)
+            self.value[measure][rows] = np.where(at == had_at, np.fmax(value, had_value), newest)
+
+    def close(self, codes: Codes, last: Ints) -> None:
+        """Sessions of these devices closed at these last readings (a device may occur more than once)."""
+        np.maximum.at(self.closed, codes, last)
+
+    def set_open(self, codes: Codes, start: Ints) -> None:
+        """These are all open sessions there are; of a device's several the latest counts."""
+        self.session[:] = -1
+        np.maximum.at(self.session, codes, start)
+
+    def remembered(self, watermark_ms: int, forget_ms: int) -> Bools:
+        """Which devices stay: those with an open session, and those seen within `forget_ms` of the watermark."""
+        return (self.last_seen >= 0) & ((self.session >= 0) | (self.last_seen + forget_ms >= watermark_ms))
+
+    def statuses(self, measures: tuple[str, ...]) -> pa.Table:
+        """`status_schema` of the devices that had a reading or whose open session is another one than before."""
+        rows = np.flatnonzero(self._touched | (self.session != self._session_before))
+        session = self.session[rows]
+        status = pa.DictionaryArray.from_arrays((session < 0).astype(np.int8), pa.array([ONLINE, OFFLINE]))
+        return pa.Table.from_arrays(
+            [
+                self.names.take(rows),
+                status.cast(pa.string()),
+                pa.array(self.last_seen[rows]),
+                nullable(session, session < 0),
+                *self._measure_arrays(rows, measures),
+            ],
+            schema=status_schema(measures),
+        )
+
+    def table(self, keep: Bools, measures: tuple[str, ...]) -> pa.Table:
+        """`device_schema` of the devices to keep."""
+        rows = np.flatnonzero(keep)
+        names = self.names if len(rows) == len(self.names) else self.names.take(rows)
+        session, closed = self.session[rows], self.closed[rows]
+        return pa.Table.from_arrays(
+            [
+                names,
+                pa.array(self.last_seen[rows]),
+                nullable(session, session < 0),
+                nullable(closed, closed < 0),
+                *self._measure_arrays(rows, measures),
+            ],
+            schema=device_schema(measures),
+        )
+
+    def measures_in_use(self, keep: Bools, always: tuple[str, ...]) -> tuple[str, ...]:
+        """`always`, and the other measures that one of the devices to keep has a value of."""
+        return (*always, *(m for m, at in self.at.items() if m not in always and (at[keep] >= 0).any()))
+
+    def _measure_arrays(self, rows: Ints, measures: tuple[str, ...]) -> list[Array]:
+        arrays = []
+        for measure in measures:
+            at = self.at[measure][rows]
+            arrays += [nullable(self.value[measure][rows], at < 0), nullable(at, at < 0)]
+        return arrays
+
+
+def _padded(values: Ints, room: int) -> Ints:
+    return np.concatenate((values, np.full(room, -1, np.int64)))

@@ -1,0 +1,109 @@
+"""The tables that a bucket's state and its changes consist of; all times are event times in ms since the epoch."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from state import runs
+from state.columns import LAST, TOTALS, table_schema
+from state.rules import Rules
+
+OPEN, CLOSED, MERGED = "open", "closed", "merged"
+ONLINE, OFFLINE = "online", "offline"
+GAP, MAX_DURATION = "gap", "max_duration"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """What a bucket remembers between batches.
+
+    runs      `run_schema`: the runs of open sessions, sorted by (row of the device in `devices`, start)
+    devices   `device_schema`: the devices that are not forgotten, among them all that have an open session
+    timer_ms  the earliest timer registered with Spark that has not fired, None when there is none. `advance` hands it
+              on unchanged: whoever registers timers keeps it
+    """
+
+    runs: pa.Table
+    devices: pa.Table
+    timer_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one step changed, of the rules' measures; false when that is nothing.
+
+    sessions  `session_schema`: a session occurs once, in its newest state
+    devices   `status_schema`: a device that is merely forgotten does not occur
+    dropped   readings in runs that came after their session was closed
+    """
+
+    sessions: pa.Table
+    devices: pa.Table
+    dropped: int
+
+    def __bool__(self) -> bool:
+        return bool(self.sessions.num_rows or self.devices.num_rows or self.dropped)
+
+
+def run_schema(measures: Iterable[str]) -> pa.Schema:
+    """Of `BucketState.runs`: runs with the start of the session that each belongs to.
+
+    `device` is a dictionary array over `BucketState.devices.device`, in that order: its codes are rows of `devices`.
+    """
+    plain = runs.schema(tuple(measures))
+    device = pa.field("device", pa.dictionary(pa.int32(), pa.string()), nullable=False)
+    return plain.set(0, device).insert(1, pa.field("session", pa.int64(), nullable=False))
+
+
+def device_schema(measures: Iterable[str]) -> pa.Schema:
+    """Of `BucketState.devices`: `value` and `at` of a measure are null until the device has sent it.
+
+    `session` is the start of the latest open session, `closed` the last reading of the latest closed one, or null.
+    """
+    return table_schema(
+        [
+            pa.field("device", pa.string(), nullable=False),
+            pa.field("last_seen", pa.int64(), nullable=False),
+            pa.field("session", pa.int64()),
+            pa.field("closed", pa.int64()),
+        ],
+        measures,
+        LAST,
+    )
+
+
+def session_schema(measures: Iterable[str]) -> pa.Schema:
+    """Of `Changes.sessions`: `merged_into` is the start of the session that took this one over, else null."""
+    return table_schema(
+        [
+            pa.field("device", pa.string(), nullable=False),
+            pa.field("start", pa.int64(), nullable=False),
+            pa.field("last", pa.int64(), nullable=False),
+            pa.field("count", pa.int64(), nullable=False),
+            pa.field("state", pa.string(), nullable=False),
+            pa.field("reason", pa.string(), nullable=False),
+            pa.field("merged_into", pa.int64()),
+        ],
+        measures,
+        TOTALS,
+    )
+
+
+def status_schema(measures: Iterable[str]) -> pa.Schema:
+    """Of `Changes.devices`: `session` is the start of the (latest) open session, null when the device is offline."""
+    return table_schema(
+        [
+            pa.field("device", pa.string(), nullable=False),
+            pa.field("status", pa.string(), nullable=False),
+            pa.field("last_seen", pa.int64(), nullable=False),
+            pa.field("session", pa.int64()),
+        ],
+        measures,
+        LAST,
+    )
+
+
+def empty_state(rules: Rules) -> BucketState:
+    """A bucket that has seen nothing."""
+    return BucketState(run_schema(rules.measures).empty_table(), device_schema(rules.measures).empty_table(), None)

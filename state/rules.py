@@ -1,0 +1,54 @@
+"""The settings that decide where a session begins and ends."""
+
+from dataclasses import dataclass
+
+# Sixteen cells to a session's longest duration: the cut of an endless session is at most 1/16 early.
+CELLS = 16
+
+# An admitted event time is 0 <= ms < 2^42 (the year 2109). Admission bounds it against the broker's time, so a
+# negative one never gets here; folding refuses both ends instead of computing with them.
+EVENT_MS_LIMIT = 1 << 42
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What makes a session, and what is remembered of a device.
+
+    gap_ms           readings of a device at most this far apart are of one session. Exactly `gap_ms` apart still is:
+                     the same as Spark's `session_window`, whose merge condition is `start <= previous end`
+    max_duration_ms  a session is never longer; a device that never falls silent is cut at a cell's edge
+    retain_ms        a silent device is forgotten once the watermark is past its last reading by more than this
+                     (or by more than `forget_ms`, where this is shorter)
+    measures         names of the measures, in the order of their columns; no name may be empty or occur twice
+    """
+
+    gap_ms: int
+    max_duration_ms: int
+    retain_ms: int
+    measures: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):
+            if not 0 < value < EVENT_MS_LIMIT:
+                msg = f"{name} is {value}, allowed is 1 .. {EVENT_MS_LIMIT - 1}"
+                raise ValueError(msg)
+        if not 0 <= self.retain_ms < EVENT_MS_LIMIT:
+            msg = f"retain_ms is {self.retain_ms}, allowed is 0 .. {EVENT_MS_LIMIT - 1}"
+            raise ValueError(msg)
+        if "" in self.measures or len(set(self.measures)) != len(self.measures):
+            msg = f"measures are {self.measures}: every name must be there once and not be empty"
+            raise ValueError(msg)
+
+    @property
+    def cell_ms(self) -> int:
+        """Length of a cell: a run never crosses a multiple of it, and max_duration cuts only there."""
+        return max(1, self.max_duration_ms // CELLS)
+
+    @property
+    def forget_ms(self) -> int:
+        """How far the watermark must be past a silent device's last reading before it is forgotten.
+
+        `retain_ms`, but no less than a run can reach back (its length is below a cell's): a device that is forgotten
+        sooner would take its own closed session for a new one.
+        """
+        return max(self.retain_ms, 2 * self.gap_ms + self.cell_ms)

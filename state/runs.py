@@ -1,0 +1,164 @@
+"""Readings folded into runs.
+
+A run is a maximal stretch of one device's readings inside one cell with no gap above the session gap. A run is always
+inside one session, whatever else arrives, which makes runs the unit that may be shuffled and merged in any order.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from state.columns import (
+    LAST,
+    TOTALS,
+    Array,
+    Block,
+    Bools,
+    Codes,
+    Column,
+    Floats,
+    Ints,
+    Keys,
+    Stats,
+    combine,
+    combine_last,
+    factorise,
+    stats_arrays,
+    table_schema,
+)
+from state.rules import EVENT_MS_LIMIT, Rules
+
+
+def schema(measures: tuple[str, ...]) -> pa.Schema:
+    """Of a table of runs: `min`, `max`, `sum`, `value` and `at` of a measure are null when its count is 0."""
+    return table_schema(
+        [
+            pa.field("device", pa.string(), nullable=False),
+            pa.field("start", pa.int64(), nullable=False),
+            pa.field("last", pa.int64(), nullable=False),
+            pa.field("count", pa.int64(), nullable=False),
+        ],
+        measures,
+        (*TOTALS, *LAST),
+    )
+
+
+def fold(device: Column, event_ms: Ints, values: Mapping[str, Floats], rules: Rules) -> pa.Table:
+    """Readings in any order as runs, sorted by (first appearance of the device, start).
+
+    `device` is a string or dictionary array of n readings, `event_ms` their n event times (0 <= ms < 2^42), `values`
+    n numbers for each measure, NaN where a reading lacks it. A measure of the rules that `values` lacks is lacking
+    everywhere; one that the rules do not name is refused. ValueError also for a null device or a time out of range.
+    """
+    codes, devices = factorise(device)
+    return _fold(codes, devices, event_ms, values, rules, in_order=False)
+
+
+def fold_sorted(
+    codes: Codes | Ints, devices: Array, event_ms: Ints, values: Mapping[str, Floats], rules: Rules
+) -> pa.Table:
+    """The same for readings already sorted by (code, event time); `devices` holds the string of each code."""
+    return _fold(codes, devices, event_ms, values, rules, in_order=True)
+
+
+def _fold(
+    codes: Codes | Ints, devices: Array, event_ms: Ints, values: Mapping[str, Floats], rules: Rules, *, in_order: bool
+) -> pa.Table:
+    unknown = set(values) - set(rules.measures)
+    if unknown:
+        msg = f"measures {sorted(unknown)} are not among those of the rules: {rules.measures}"
+        raise ValueError(msg)
+    event_ms = np.asarray(event_ms, np.int64)
+    size = len(event_ms)
+    if size == 0:
+        return schema(rules.measures).empty_table()
+    low, high = int(event_ms.min()), int(event_ms.max())
+    if low < 0 or high >= EVENT_MS_LIMIT:
+        msg = f"event times {low} .. {high} ms: admission allows 0 .. {EVENT_MS_LIMIT - 1}"
+        raise ValueError(msg)
+    keys = Keys(len(devices), low, high).pack(codes, event_ms)
+    order = None
+    if not in_order and not bool(np.all(keys[1:] >= keys[:-1])):
+        # Not stable, which is faster, but the same for the same input: a replayed batch gives the same sums to the bit.
+        order = np.argsort(keys)
+        codes, event_ms = codes[order], event_ms[order]
+    heads = np.flatnonzero(_breaks(codes, event_ms, event_ms, event_ms // rules.cell_ms, rules.gap_ms))
+    sizes = np.diff(heads, append=size)
+    last = event_ms[heads + sizes - 1]
+    stats = {}
+    with np.errstate(invalid="ignore", over="ignore"):
+        for name in rules.measures:
+            given = values.get(name)
+            column = np.full(size, np.nan) if given is None else np.asarray(given, np.float64)
+            stats[name] = _fold_values(column if order is None else column[order], event_ms, heads, sizes, last)
+    block = Block(event_ms[heads], last, sizes, stats)
+    return to_table(devices.take(codes[heads]), block, rules.measures)
+
+
+def _fold_values(value: Floats, event_ms: Ints, heads: Ints, sizes: Ints, last: Ints) -> Stats:
+    lacking = np.isnan(value)
+    some = bool(lacking.any())
+    at = np.where(lacking, -1, event_ms) if some else event_ms
+    final, latest = combine_last(value, at, heads, len(value))
+    return Stats(
+        np.add.reduceat(~lacking, heads, dtype=np.int64) if some else sizes,
+        np.add.reduceat(np.where(lacking, 0.0, value) if some else value, heads),
+        np.fmin.reduceat(value, heads) if some else np.minimum.reduceat(value, heads),
+        np.fmax.reduceat(value, heads) if some else np.maximum.reduceat(value, heads),
+        final,
+        latest if some else last,
+    )
+
+
+def _breaks(codes: Codes | Ints, start: Ints, reach: Ints, cell: Ints, gap_ms: int) -> Bools:
+    """True where a row begins a new run: `reach[i]` is how far the device's rows up to and including i extend."""
+    first = np.ones(len(codes), np.bool_)
+    first[1:] = (codes[1:] != codes[:-1]) | (start[1:] - reach[:-1] > gap_ms) | (cell[1:] != cell[:-1])
+    return first
+
+
+def merge(codes: Codes, keys: Keys, block: Block, rules: Rules) -> tuple[Ints, Ints, Block]:
+    """Runs that touch become one: (order, heads, merged).
+
+    `order` sorts the n rows given by (code, start); `heads` are positions in that order where a merged run begins;
+    `merged` has one row per head. n >= 1.
+    """
+    order = np.argsort(keys.pack(codes, block.start), kind="stable")
+    codes, block = codes[order], block.take(order)
+    # A run may end inside an earlier one; what counts is how far all of the device's runs so far reach.
+    reach = keys.ms(np.maximum.accumulate(keys.pack(codes, block.last)))
+    heads = np.flatnonzero(_breaks(codes, block.start, reach, block.start // rules.cell_ms, rules.gap_ms))
+    return order, heads, (block if len(heads) == len(codes) else combine(block, heads))
+
+
+def session_heads(codes: Codes, keys: Keys, start: Ints, last: Ints, rules: Rules) -> Bools:
+    """True where a merged run, sorted by (code, start), begins a session.
+
+    A run joins the session before it iff the gap allows it and its cell ends within `max_duration_ms` of the session's
+    start. Only the set of runs matters. The loop runs once per session of the device with the most cuts.
+    """
+    chain = np.ones(len(codes), np.bool_)
+    chain[1:] = (codes[1:] != codes[:-1]) | (start[1:] - last[:-1] > rules.gap_ms)
+    heads = np.flatnonzero(chain)
+    ends = np.append(heads, len(codes))[1:]
+    sorted_keys: Ints | None = None
+    while True:
+        # Runs from this time on would end their cell after the session's longest duration.
+        limit = (start[heads] + rules.max_duration_ms) // rules.cell_ms * rules.cell_ms
+        long = start[ends - 1] >= limit
+        if not long.any():
+            return chain
+        if sorted_keys is None:
+            sorted_keys = keys.pack(codes, start)
+        heads, ends, limit = heads[long], ends[long], limit[long]
+        heads = np.searchsorted(sorted_keys, keys.pack(codes[heads], limit))
+        chain[heads] = True
+
+
+def to_table(device: Array, block: Block, measures: tuple[str, ...]) -> pa.Table:
+    """Runs as Arrow: `device` holds one string per row."""
+    arrays = [device, pa.array(block.start), pa.array(block.last), pa.array(block.count)]
+    for name in measures:
+        arrays += stats_arrays(block.stats[name], (*TOTALS, *LAST))
+    return pa.Table.from_arrays(arrays, schema=schema(measures))

@@ -1,0 +1,282 @@
+"""The one step that moves a bucket's sessions and devices forward.
+
+    advance(state, runs, watermark) -> (state, changes)
+
+is pure and vectorised: no loop over devices, sessions or readings. Its steps, whose numbers the code uses:
+
+1  a late run is dropped and its readings counted
+2  new runs are merged with the runs of the open sessions; the devices' last values are brought up to date
+3  a walk over each device's runs in time order finds where sessions begin
+4  a session that no longer begins where it did is emitted once, as "merged"; one that has changed as "open"
+5  a session that the watermark has passed is emitted as "closed" and its runs are forgotten
+6  a device without an open session is offline; one silent for longer than `forget_ms` is forgotten
+
+The close rule is `watermark_ms > last + gap_ms`: a reading exactly `gap_ms` after `last` still joins (as in Spark's
+`session_window`), and no reading below the watermark is admitted.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from state import runs as folding
+from state.columns import (
+    LAST,
+    TOTALS,
+    Array,
+    Block,
+    Bools,
+    Codes,
+    Ints,
+    Keys,
+    array,
+    block_of,
+    codes_of,
+    combine,
+    concat,
+    factorise,
+    ints,
+    measures_of,
+    stats_arrays,
+)
+from state.devices import Devices
+from state.layout import (
+    CLOSED,
+    GAP,
+    MAX_DURATION,
+    MERGED,
+    OFFLINE,
+    ONLINE,
+    OPEN,
+    BucketState,
+    Changes,
+    device_schema,
+    empty_state,
+    run_schema,
+    session_schema,
+    status_schema,
+)
+from state.rules import EVENT_MS_LIMIT, Rules
+
+__all__ = [
+    "CLOSED",
+    "GAP",
+    "MAX_DURATION",
+    "MERGED",
+    "OFFLINE",
+    "ONLINE",
+    "OPEN",
+    "BucketState",
+    "Changes",
+    "advance",
+    "device_schema",
+    "empty_state",
+    "next_expiry",
+    "run_schema",
+    "session_schema",
+    "status_schema",
+]
+
+
+def next_expiry(state: BucketState, rules: Rules) -> int | None:
+    """The earliest t such that a watermark > t closes a session or forgets a device; None when nothing is left.
+
+    It is not below the watermark that `state` was advanced to.
+    """
+    candidates: list[int] = []
+    if state.runs.num_rows:
+        codes, session, last = (
+            codes_of(state.runs.column("device")),
+            ints(state.runs, "session"),
+            ints(state.runs, "last"),
+        )
+        final = np.ones(len(session), np.bool_)
+        final[:-1] = (session[1:] != session[:-1]) | (codes[1:] != codes[:-1])
+        candidates.append(int(last[final].min()) + rules.gap_ms)
+    silent = ints(state.devices, "session") < 0
+    if silent.any():
+        candidates.append(int(ints(state.devices, "last_seen")[silent].min()) + rules.forget_ms)
+    return min(candidates, default=None)
+
+
+def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules: Rules) -> tuple[BucketState, Changes]:
+    """One step. `runs` is a table of `state.runs.schema`, in any order and cut; empty when only time has passed.
+
+    While the watermark does not pass them, the result depends on the set of readings only, not on how they were cut
+    into batches or ordered (sums: up to the rounding of additions in another order). When the step changes nothing,
+    the very `state` given is returned.
+    The rules' measures are computed and emitted. Others that `state` has are kept as long as a device or run has a
+    value of them, and not emitted. ValueError when a device is null.
+    """
+    before = state or empty_state(rules)
+    known = measures_of(before.runs), measures_of(before.devices), measures_of(runs)
+    measures = tuple(dict.fromkeys((*rules.measures, *itertools.chain(*known))))
+    codes, names = _common_codes(before.devices, runs)
+    devices = Devices(before.devices, names, measures)
+    new = block_of(runs, measures)
+
+    # 1. The second condition matters only when readings below the watermark get this far (a partition far behind its
+    # peers): a run that reaches back into a closed session must not begin another one over the same time.
+    closed = devices.closed[codes]
+    late = (new.last + rules.gap_ms < watermark_ms) | ((closed >= 0) & (new.start <= closed + rules.gap_ms))
+    dropped = int(new.count[late].sum())
+    if dropped:
+        codes, new = codes[~late], new.take(~late)
+    expiry = next_expiry(before, rules)
+    if not len(codes) and (expiry is None or expiry >= watermark_ms):
+        nothing = session_schema(rules.measures).empty_table(), status_schema(rules.measures).empty_table()
+        return before, Changes(*nothing, dropped)
+
+    # 2, 3
+    devices.see(codes, new)
+    old = _Old(codes_of(before.runs.column("device")), ints(before.runs, "session"), block_of(before.runs, measures))
+    walk = _walk(np.concatenate((old.codes, codes)), concat(old.runs, new), len(names), rules)
+
+    # 4
+    changed = np.zeros(len(walk.codes), np.bool_)
+    changed[walk.session_of_row[len(old.codes) :]] = True
+    merged = _moves(walk, old, changed)
+    over = walk.sessions.last + rules.gap_ms < watermark_ms
+    opened = np.flatnonzero(changed & ~over)
+    tables = [_sessions(names, walk.codes[opened], walk.sessions.take(opened), rules)]
+    if len(merged):
+        tables.append(_merged(names, walk, old, merged, rules))
+
+    # 5
+    ended = np.flatnonzero(over)
+    if len(ended):
+        table = _sessions(names, walk.codes[ended], walk.sessions.take(ended), rules)
+        reason = np.where(walk.followed(rules.gap_ms)[ended], MAX_DURATION, GAP)
+        tables.append(_with(table, state=pa.repeat(CLOSED, len(ended)), reason=pa.array(reason.tolist(), pa.string())))
+        devices.close(walk.codes[ended], walk.sessions.last[ended])
+
+    # 6
+    devices.set_open(walk.codes[~over], walk.sessions.start[~over])
+    changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures), dropped)
+    keep = ~over[walk.session_of_run]
+    session = walk.sessions.start[walk.session_of_run[keep]]
+    remembered = devices.remembered(watermark_ms, rules.forget_ms)
+    table = devices.table(remembered, devices.measures_in_use(remembered, rules.measures))
+    rows = (np.cumsum(remembered) - 1).astype(np.int32)[walk.run_codes[keep]]
+    return BucketState(
+        _runs(table, rows, session, walk.runs.take(keep), rules.measures), table, before.timer_ms
+    ), changes
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """The state's runs as columns, in its order, with the start of the session of each."""
+
+    codes: Codes
+    session: Ints
+    runs: Block
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Rows (old and new runs) merged into runs, and runs walked into sessions; runs and sessions by (code, start)."""
+
+    keys: Keys
+    runs: Block
+    run_codes: Codes
+    session_of_run: Ints
+    session_of_row: Ints
+    sessions: Block
+    codes: Codes  # of the sessions
+
+    def followed(self, gap_ms: int) -> Bools:
+        """Which sessions have another one of the same device within the gap: max_duration parted them."""
+        result = np.zeros(len(self.codes), np.bool_)
+        near = self.sessions.start[1:] - self.sessions.last[:-1] <= gap_ms
+        result[:-1] = near & (self.codes[1:] == self.codes[:-1])
+        return result
+
+    def covering(self, keys: Ints) -> tuple[Ints, Bools]:
+        """The session over each (code, ms) key, and whether it begins right there."""
+        starts = self.keys.pack(self.codes, self.sessions.start)
+        found = np.searchsorted(starts, keys, side="right") - 1
+        return found, starts[found] == keys
+
+
+def _walk(codes: Codes, rows: Block, devices: int, rules: Rules) -> _Walk:
+    keys = Keys(devices, int(rows.start.min(initial=EVENT_MS_LIMIT)), int(rows.last.max(initial=0)))
+    order, run_heads, runs = folding.merge(codes, keys, rows, rules)
+    run_codes = codes[order[run_heads]]
+    begins = folding.session_heads(run_codes, keys, runs.start, runs.last, rules)
+    heads = np.flatnonzero(begins)
+    session_of_run = np.cumsum(begins) - 1
+    session_of_row = np.empty(len(codes), np.int64)
+    session_of_row[order] = np.repeat(session_of_run, np.diff(run_heads, append=len(codes)))
+    return _Walk(keys, runs, run_codes, session_of_run, session_of_row, combine(runs, heads), run_codes[heads])
+
+
+def _moves(walk: _Walk, old: _Old, changed: Bools) -> Ints:
+    """Marks the sessions that old runs came into or went out of; returns the keys of those that begin no longer."""
+    moved = np.flatnonzero(walk.sessions.start[walk.session_of_row[: len(old.codes)]] != old.session)
+    if not len(moved):
+        return moved
+    changed[walk.session_of_row[moved]] = True
+    left = walk.keys.pack(old.codes[moved], old.session[moved])
+    covering, same = walk.covering(left)
+    changed[covering[same]] = True
+    return np.unique(left[~same])
+
+
+def _merged(names: Array, walk: _Walk, old: _Old, merged: Ints, rules: Rules) -> pa.Table:
+    """Sessions as they were before the step, and the start of the session that each is part of now."""
+    keys = walk.keys.pack(old.codes, old.session)
+    rows = np.flatnonzero(np.isin(keys, merged))
+    heads = np.flatnonzero(np.diff(keys[rows], prepend=-1))
+    into = walk.sessions.start[walk.covering(merged)[0]]
+    table = _sessions(names, old.codes[rows[heads]], combine(old.runs.take(rows), heads), rules)
+    word = pa.repeat(MERGED, len(heads))
+    return _with(table, state=word, reason=word, merged_into=pa.array(into))
+
+
+def _sessions(names: Array, codes: Codes, block: Block, rules: Rules) -> pa.Table:
+    """Open sessions."""
+    arrays = [
+        names.take(codes),
+        pa.array(block.start),
+        pa.array(block.last),
+        pa.array(block.count),
+        pa.repeat(OPEN, len(codes)),
+        pa.repeat("", len(codes)),
+        pa.nulls(len(codes), pa.int64()),
+    ]
+    for name in rules.measures:
+        arrays += stats_arrays(block.stats[name], TOTALS)
+    return pa.Table.from_arrays(arrays, schema=session_schema(rules.measures))
+
+
+def _with(table: pa.Table, **columns: Array) -> pa.Table:
+    for name, column in columns.items():
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, table.schema.field(index), column)
+    return table
+
+
+def _runs(devices: pa.Table, rows: Codes, session: Ints, block: Block, always: tuple[str, ...]) -> pa.Table:
+    measures = (*always, *(m for m, stat in block.stats.items() if m not in always and stat.count.any()))
+    arrays = [
+        pa.DictionaryArray.from_arrays(rows, array(devices.column("device"))),
+        pa.array(session),
+        pa.array(block.start),
+        pa.array(block.last),
+        pa.array(block.count),
+    ]
+    for name in measures:
+        arrays += stats_arrays(block.stats[name], (*TOTALS, *LAST))
+    return pa.Table.from_arrays(arrays, schema=run_schema(measures))
+
+
+def _common_codes(devices: pa.Table, runs: pa.Table) -> tuple[Codes, Array]:
+    """Codes of the runs' devices, and the devices by code: those of the device table first, in its order."""
+    column = runs.column("device")
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    chunks = [*devices.column("device").chunks, *column.chunks]
+    codes, names = factorise(pa.chunked_array(chunks, pa.string()))
+    return codes[devices.num_rows :], names

@@ -1,0 +1,28 @@
+"""One broker and one Redis for all tests that do not stop them."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from load.parts import Broker, Redis
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def redis_part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    with Redis(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def broker_part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A prefix of its own for each test, so that tests share a Redis and see only their own keys."""
+    return f"test{next(_numbers)}"

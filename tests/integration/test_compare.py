@@ -1,0 +1,265 @@
+"""The comparer on a real broker and a real Redis: right content passes, and each way of being wrong turns it red."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from load.compare import compare, main
+from load.oracle import Expected, expected, records
+from load.parts import CREATE_TIME, Broker, Postgres, Redis
+from load.rules import read_reference, read_rules
+
+pytestmark = pytest.mark.integration
+
+BROKER_MS = 1_700_000_040_000
+WATERMARK_MS = BROKER_MS - 5_000
+PREFIX = "test*[1]"
+SETTINGS = """
+[service]
+checkpoint = "checkpoint"
+[kafka]
+bootstrap = "{bootstrap}"
+topics = ["readings", "more"]
+rejects = "{rejects}"
+[input]
+format = "json"
+measures = {{ temperature = "t" }}
+[[views]]
+name = "device"
+by = ["device"]
+window = "10 s"
+[[views]]
+name = "all"
+window = "20 s"
+slide = "10 s"
+[sessions]
+gap = "500 ms"
+[redis]
+url = "{redis}"
+prefix = "test*[1]"
+"""
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A broker with topics, a Redis, and the settings that name them."""
+
+    folder: Path
+    broker: Broker
+    redis: Redis
+
+    def settings(self, rejects: str = "{topic}.rejects") -> Path:
+        path = self.folder / f"{rejects.strip('{}')}.toml"
+        path.write_text(SETTINGS.format(bootstrap=self.broker.bootstrap, redis=self.redis.url, rejects=rejects))
+        return path
+
+    def expected(self, **given: Any) -> Expected:
+        return expected(self.settings(), watermark_ms=WATERMARK_MS, **given)
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("compare")
+    with Broker(folder) as broker, Redis(folder) as redis:
+        for topic, partitions in (("readings", 2), ("more", 1)):
+            broker.create_topic(topic, partitions, CREATE_TIME)
+        for topic in ("readings.rejects", "more.rejects", "one_lost"):
+            broker.create_topic(topic, 1)
+        stand = Stand(folder, broker, redis)
+        send_readings(stand)
+        send_rejects(stand)
+        yield stand
+
+
+@pytest.fixture
+def published(stand: Stand) -> Expected:
+    """Redis holds what it must."""
+    right = stand.expected()
+    publish(stand, right, right)
+    return right
+
+
+def send_readings(stand: Stand) -> None:
+    producer = Producer({"bootstrap.servers": stand.broker.bootstrap})
+    poison = (b"no JSON", None, b'{"device_id": "d:1", "event_time": 1}', b"{}")
+    for number in range(400):
+        reading = {"device_id": f"d:{number % 7}", "event_time": BROKER_MS - 30_000 + number * 97, "t": number / 8}
+        value = poison[number // 50 % 4] if number % 50 == 17 else json.dumps(reading).encode()
+        topic, partition = (("readings", 0), ("readings", 1), ("more", 0))[number % 3]
+        producer.produce(topic, value, partition=partition, timestamp=BROKER_MS)
+    assert producer.flush(30) == 0
+
+
+def send_rejects(stand: Stand) -> None:
+    """The rejects as a service sends them, one of them twice and one ahead; the topic `one_lost` lacks one."""
+    right = stand.expected()
+    values = {r[:3]: r.value for r in records(read_rules(stand.settings()), ["readings", "more"])}
+    found = [(place, values[place], reason) for place, reason in sorted(right.rejects.items())]
+    ahead = (("readings", 0, 10_000), b"x", "late")
+    producer = Producer({"bootstrap.servers": stand.broker.bootstrap})
+
+    def send(to: str, place: tuple[str, int, int], value: bytes | None, reason: str) -> None:
+        said = dict(zip(("topic", "partition", "offset", "reason"), (*map(str, place), reason), strict=True))
+        producer.produce(to, value, headers=[(f"tidemark.{name}", text) for name, text in said.items()])
+
+    for each in [*found, found[0], ahead]:
+        send(f"{each[0][0]}.rejects", *each)
+    for each in found[1:]:
+        send("one_lost", *each)
+    assert producer.flush(30) == 0
+
+
+def publish(stand: Stand, values: Expected, progress: Expected) -> None:
+    """Write `values` into an empty Redis, with the progress that belongs to `progress`."""
+    with stand.redis.client() as client:
+        client.flushall()
+        pipe = client.pipeline(transaction=False)
+
+        def write(key: str, fields: Mapping[str, object]) -> None:
+            text = {name: repr(value) if isinstance(value, float) else str(value) for name, value in fields.items()}
+            pipe.hset(f"{PREFIX}:{key}", mapping={**text, "epoch": "1", "batch": "4"})
+
+        for (view, measure, key, start), window in values.windows.items():
+            names = ("start", "end", "count", "sum", "mean", "min", "max", "stddev", "first", "last")
+            fields = {name: getattr(window, name) for name in names}
+            write(f"window:{view}:{measure}:{key}:{start}", {**fields, "final": int(window.final)})
+            pipe.zadd(f"{PREFIX}:keys:{view}", {key: window.last}, gt=True)
+            if not window.final:
+                pipe.zadd(f"{PREFIX}:open", {f"{PREFIX}:window:{view}:{measure}:{key}:{start}": window.end})
+        for (name, start), session in values.sessions.items():
+            fields = {name: getattr(session, name) for name in ("start", "last", "count", "state", "reason")}
+            for measure, found in session.measures.items():
+                fields |= {f"{measure}.{each}": getattr(found, each) for each in ("count", "mean", "min", "max")}
+            write(f"session:{name}:{start}", {**fields, "duration": session.last - session.start})
+        for name, device in values.devices.items():
+            fields = {"status": device.status, "last_seen": device.last_seen, "session": device.session or ""}
+            fields |= {measure: value for measure, (value, _) in device.values.items()}
+            fields |= {f"{measure}.at": at for measure, (_, at) in device.values.items()}
+            write(f"device:{name}", fields)
+        offsets: dict[str, dict[int, int]] = {}
+        for (topic, number), partition in progress.partitions.items():
+            offsets.setdefault(topic, {})[number] = partition.end
+        write("progress", {"watermark": progress.watermark_ms, "offsets": json.dumps(offsets), "reference": ""})
+        pipe.execute()
+
+
+def test_right_content_is_no_difference(stand: Stand, published: Expected) -> None:
+    states = {session.state for session in published.sessions.values()}
+    assert states == {"open", "closed"}
+    assert {window.final for window in published.windows.values()} == {True, False}
+    verdict = compare(stand.settings())
+    assert verdict.examples == []
+    assert (verdict.ok, verdict.duplicates, verdict.ahead) == (True, 1, 1)
+    assert verdict.compared == {
+        "windows": len(published.windows),
+        "sessions": len(published.sessions),
+        "devices": 7,
+        "rejects": 8,
+    }
+    assert sum(each["admitted"] for each in verdict.partitions.values()) == 392
+    assert sum(each["consumed"] for each in verdict.partitions.values()) == 400
+
+
+def test_what_lies_beyond_progress_is_not_expected(stand: Stand) -> None:
+    ends = {"readings": {0: 100, 1: 90}, "more": {0: 0}}
+    right = stand.expected(ends=ends)
+    assert sum(each.consumed for each in right.partitions.values()) == 190
+    publish(stand, right, right)
+    verdict = compare(stand.settings())
+    assert verdict.examples == []
+    assert verdict.ahead == 1 + 8 + 1 - len(right.rejects) - verdict.duplicates
+
+
+def test_reading_from_given_starts_leaves_out_what_is_before(stand: Stand) -> None:
+    right = stand.expected(starts={"readings": {0: 100, 1: 90}})
+    assert [(each.start, each.consumed) for _, each in sorted(right.partitions.items())] == [
+        (0, 133),
+        (100, 34),
+        (90, 43),
+    ]
+
+
+def test_off_by_one_record_is_red(stand: Stand, published: Expected) -> None:
+    ends = {"readings": {0: 133, 1: 133}, "more": {0: 133}}
+    publish(stand, stand.expected(ends=ends), published)
+    verdict = compare(stand.settings())
+    assert verdict.kinds["window.count"] + verdict.kinds["window.missing"] == 3  # a device's, and two that slide
+    assert verdict.kinds["device.last_seen"] == 1
+
+
+Change = Callable[[Any, str], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda client, key: client.hset(key, "count", int(client.hget(key, "count")) + 1), "window.count"),
+        (lambda client, key: client.hset(key, "mean", float(client.hget(key, "mean")) * 1.000001), "window.mean"),
+        (lambda client, key: client.hset(key, "final", 1 - int(client.hget(key, "final"))), "window.final"),
+        (lambda client, key: client.hset(key, "batch", 5), "window.batch"),
+        (lambda client, key: client.delete(key), "window.missing"),
+        (lambda client, key: client.copy(key, key + "0"), "window.extra"),
+        (lambda client, _: client.hset(f"{PREFIX}:device:d:3", "status", "asleep"), "device.status"),
+        (lambda client, _: client.zrem(f"{PREFIX}:keys:device", "d:3"), "keys.score"),
+        (lambda client, key: client.zadd(f"{PREFIX}:open", {key: 1}), "open.score"),
+        (lambda client, _: client.delete(f"{PREFIX}:progress"), "progress.missing"),
+    ],
+)
+def test_one_change_in_redis_is_red(stand: Stand, published: Expected, change: Change, kind: str) -> None:
+    with stand.redis.client() as client:
+        change(client, f"{PREFIX}:window:all:temperature:all:{BROKER_MS - 30_000}")
+    verdict = compare(stand.settings())
+    assert verdict.kinds == {kind: 1}
+
+
+def test_a_watermark_that_is_elsewhere_is_red(stand: Stand, published: Expected) -> None:
+    with stand.redis.client() as client:
+        client.hset(f"{PREFIX}:progress", "watermark", str(BROKER_MS))
+    kinds = compare(stand.settings()).kinds
+    assert kinds["window.final"] > 0
+    assert kinds["session.state"] > 0
+
+
+def test_a_reject_that_is_lost_is_red(stand: Stand, published: Expected) -> None:
+    verdict = compare(stand.settings(rejects="one_lost"))
+    assert verdict.kinds == {"reject.missing": 1, "partition.sum": 1}
+
+
+def test_a_rejects_topic_that_is_not_there_is_red(stand: Stand, published: Expected) -> None:
+    verdict = compare(stand.settings(rejects="nowhere"))
+    assert verdict.kinds == {"reject.missing": 8, "partition.sum": 3}
+
+
+def test_the_command_says_what_differs_and_ends_with_status_1(
+    stand: Stand, published: Expected, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "verdict.json"
+    arguments = ["--config", str(stand.settings()), "--json", str(told)]
+    assert main(arguments) == 0
+    assert "0 differences" in capsys.readouterr().out
+    with stand.redis.client() as client:
+        client.hset(f"{PREFIX}:device:d:3", "last_seen", "7")
+    assert main(arguments) == 1
+    assert f"device.last_seen: {PREFIX}:device:d:3 last_seen: expected" in capsys.readouterr().out
+    verdict = json.loads(told.read_text())
+    assert (verdict["ok"], verdict["kinds"]) == (False, {"device.last_seen": 1})
+
+
+def test_reference_rows_come_from_postgresql_too(tmp_path: Path) -> None:
+    with Postgres(tmp_path) as postgres:
+        postgres.execute("create table d (device_id text, site text, floor int, indoors boolean)")
+        postgres.execute("insert into d values (%s, %s, %s, %s)", [("a", "x", 3, True), ("b", None, None, False)])
+        (tmp_path / "password").write_text(postgres.password + "\n")
+        settings = tmp_path / "tidemark.toml"
+        reference = {"url": postgres.jdbc_url, "user": postgres.user, "password_file": "password"}
+        lines = "".join(f'{name} = "{value}"\n' for name, value in {**reference, "query": "select * from d"}.items())
+        settings.write_text(SETTINGS.format(bootstrap="-", redis="-", rejects="-") + f"[reference]\n{lines}")
+        assert read_reference(read_rules(settings)) == {
+            "a": {"site": "x", "floor": "3", "indoors": "true"},
+            "b": {"site": None, "floor": None, "indoors": "false"},
+        }

@@ -1,0 +1,188 @@
+"""The generator against a real broker: what it says it sent is what the topic holds."""
+
+import collections
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fastavro
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from load.encode import SCHEMAS, YEAR_2099_MS
+from load.fleet import SHARES, Fleet, FleetSettings, Kind
+from load.generator import Generator, Summary
+from load.parts import CREATE_TIME, Broker
+from service.errors import SetupError
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+START_MS = 1_760_000_000_000
+SCHEMA = fastavro.parse_schema(json.loads((SCHEMAS / "1.avsc").read_text()))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("generator")) as running:
+        for topic in ("live", "sent", "stopped", "one", "spread", "held"):
+            running.create_topic(topic, partitions=4)
+        for topic in ("first", "second"):
+            running.create_topic(topic, partitions=4, config=CREATE_TIME)
+        yield running
+
+
+def read(broker: Broker, topic: str, summary: Summary) -> list[Message]:
+    """The records between the summary's offsets."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "test", "log_level": 0})
+    consumer.assign([TopicPartition(topic, partition, first) for partition, (first, _) in summary.offsets.items()])
+    wanted = sum(end - first for first, end in summary.offsets.values())
+    got: list[Message] = []
+    deadline = time.monotonic() + 60
+    while len(got) < wanted:
+        assert time.monotonic() < deadline, f"{len(got)} of {wanted} records after 60 s"
+        more = consumer.consume(10_000, timeout=0.2)
+        got += [each for each in more if each.offset() < summary.offsets[each.partition()][1]]
+    consumer.close()
+    return got
+
+
+def kind_of(message: Message) -> str:
+    return dict(message.headers() or [("kind", b"ordinary")])["kind"].decode()
+
+
+def generator(broker: Broker, topic: str, rate: float = 5_000.0, **options: object) -> Generator:
+    return Generator(broker.bootstrap, topic, Fleet(7, FleetSettings(devices=500, rate=rate)), **options)
+
+
+def test_the_summary_is_what_the_topic_holds(broker: Broker) -> None:
+    summary = generator(broker, "sent").send(20_000)
+    messages = read(broker, "sent", summary)
+    counts = collections.Counter(map(kind_of, messages))
+    assert summary.is_whole
+    assert summary.sent == len(messages)
+    assert sum(summary.readings.values()) == 20_000
+    for name, count in summary.readings.items():
+        assert counts[name] == count * (2 if name == "duplicate" else 1)
+    assert {kind.name.lower() for kind in SHARES} <= set(counts)
+    homes = collections.defaultdict(set)
+    for message in messages:
+        homes[message.key()].add(message.partition())
+    assert {len(each) for each in homes.values()} == {1}  # a device's readings keep their order
+
+
+def test_a_duplicate_is_the_same_bytes_twice(broker: Broker) -> None:
+    summary = generator(broker, "sent").send(5_000)
+    twice = collections.Counter(
+        (message.key(), message.value()) for message in read(broker, "sent", summary) if kind_of(message) == "duplicate"
+    )
+    assert len(twice) == summary.readings["duplicate"] > 0
+    assert set(twice.values()) == {2}
+
+
+def test_live_readings_are_steady_and_their_times_are_now(broker: Broker) -> None:
+    summary = generator(broker, "live", rate=5_000).run(4)
+    assert summary.sent == pytest.approx(20_000, rel=0.05)
+    assert summary.seconds == pytest.approx(4, abs=1)
+    assert summary.behind_s == 0
+    arrivals = collections.Counter()
+    for message in read(broker, "live", summary):
+        broker_ms = message.timestamp()[1]
+        arrivals[broker_ms // 500] += 1
+        if kind_of(message) == "ordinary":
+            record = fastavro.schemaless_reader(io.BytesIO(message.value()[5:]), SCHEMA, None)
+            # The delay, the clock's error, and what the machine adds.
+            assert -410 <= broker_ms - record["event_time"].timestamp() * 1000 <= 2_410 + 1_000
+    steady = sorted(arrivals.items())[1:-1]
+    assert all(1_500 < count < 3_500 for _, count in steady), steady
+
+
+def test_a_burst_runs_the_same_fleet_faster(broker: Broker) -> None:
+    source = generator(broker, "live", rate=1_000)
+    rates = [source.run(1.5, rate).sent / 1.5 for rate in (1_000, 10_000, 1_000)]
+    assert rates == pytest.approx([1_000, 10_000, 1_000], rel=0.15)
+
+
+def test_a_simulated_topic_is_the_same_bytes_at_the_same_times_again(broker: Broker) -> None:
+    held = []
+    for topic in ("first", "second"):
+        summary = generator(broker, topic, rate=100, simulate_ms=START_MS).run(120)
+        messages = read(broker, topic, summary)
+        held.append(sorted((m.partition(), m.offset(), m.timestamp(), m.key(), m.value() or b"") for m in messages))
+        assert summary.sent == pytest.approx(12_000, rel=0.05)
+    assert held[0] == held[1]
+    times = [each[2][1] for each in held[0]]
+    assert min(times) >= START_MS
+    assert START_MS + 119_000 < max(times) < START_MS + 120_000
+
+
+def test_runs_go_on_where_the_one_before_ended(broker: Broker) -> None:
+    whole = generator(broker, "first", rate=1_000, simulate_ms=START_MS).send(6_000)
+    source = generator(broker, "second", rate=1_000, simulate_ms=START_MS)
+    parts = [source.send(count) for count in (1, 1_999, 4_000)]
+    values = [m.value() for m in read(broker, "first", whole)]
+    again = [m.value() for part in parts for m in read(broker, "second", part)]
+    assert collections.Counter(values) == collections.Counter(again)
+
+
+def test_partitions_can_be_one_or_any(broker: Broker) -> None:
+    one = generator(broker, "one", partitions_by="2").send(100)
+    assert {partition: end - first for partition, (first, end) in one.offsets.items() if end > first} == {2: one.sent}
+    spread = generator(broker, "spread", partitions_by="spread").send(2_000)
+    assert all(end - first > 200 for first, end in spread.offsets.values())
+    with pytest.raises(SetupError, match="there is no 9"):
+        generator(broker, "one", partitions_by="9")
+    with pytest.raises(SetupError, match="Topic nowhere"):
+        generator(broker, "nowhere")
+
+
+def test_json_and_far_times(broker: Broker) -> None:
+    shares = {Kind.YEAR_2099: 0.2}
+    fleet = Fleet(7, FleetSettings(devices=50, rate=1_000, shares=shares))
+    summary = Generator(broker.bootstrap, "sent", fleet, value_format="json").send(1_000)
+    far = [json.loads(m.value())["event_time"] for m in read(broker, "sent", summary) if kind_of(m) == "year_2099"]
+    assert len(far) == summary.readings["year_2099"] > 100
+    assert min(far) >= YEAR_2099_MS
+
+
+def test_nothing_is_lost_or_doubled_when_the_broker_is_killed_under_it(broker: Broker) -> None:
+    command = [*program(broker, "held"), "--rate", "2000", "--for", "8s", "--progress"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        wait_for_records(broker, "held", 1_000)
+        broker.kill()
+        broker.start()
+        out, err = running.communicate(timeout=120)
+    told = json.loads(out)
+    assert running.returncode == 0, err
+    assert (told["failed"], told["waiting"]) == (0, 0)
+    assert sum(end - first for first, end in told["offsets"].values()) == told["sent"]
+
+
+def test_sigterm_flushes_and_prints_the_summary(broker: Broker) -> None:
+    command = [*program(broker, "stopped"), "--rate", "2000"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        wait_for_records(broker, "stopped", 1_000)
+        running.send_signal(signal.SIGTERM)
+        out, _ = running.communicate(timeout=60)
+    told = json.loads(out)
+    assert running.returncode == 0
+    assert told["sent"] >= 1_000
+    assert sum(end - first for first, end in told["offsets"].values()) == told["sent"]
+
+
+def program(broker: Broker, topic: str) -> list[str]:
+    options = ["--bootstrap", broker.bootstrap, "--topic", topic, "--devices", "200"]
+    return [sys.executable, "-W", "error", "-m", "load.generator", *options]
+
+
+def wait_for_records(broker: Broker, topic: str, count: int) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "test", "log_level": 0})
+    deadline = time.monotonic() + 60
+    partitions = [TopicPartition(topic, partition) for partition in range(4)]
+    while sum(consumer.get_watermark_offsets(each, timeout=10)[1] for each in partitions) < count:
+        assert time.monotonic() < deadline, f"{topic} did not reach {count} records"
+    consumer.close()

@@ -1,0 +1,237 @@
+"""Real parts: they start, survive a kill on their data, say why when they cannot start, and never stay behind."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from load.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows, write_reference_postgres
+from load.parts import CREATE_TIME, Broker, Part, Postgres, Redis, check_machine
+from service.errors import SetupError
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("parts")) as running:
+        yield running
+
+
+def setting(broker: Broker, topic: str, name: str) -> str:
+    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    return str(broker.admin.describe_configs([asked])[asked].result(10)[name].value)
+
+
+def send(broker: Broker, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "log_level": 0})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(20) == 0
+
+
+def read(broker: Broker, topic: str, count: int) -> list[Message]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "test", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    got: list[Message] = []
+    while len(got) < count:
+        more = consumer.consume(count, timeout=20)
+        assert more, f"{len(got)} of {count} records after 20 s"
+        got += more
+    consumer.close()
+    return got
+
+
+def test_this_machine_is_ready() -> None:
+    check_machine()
+
+
+def test_what_the_machine_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
+    with pytest.raises(SetupError, match=r"No java in JAVA_HOME.*No jars in .*spark.*broker"):
+        check_machine()
+
+
+def test_topics_have_the_brokers_time_unless_told_otherwise(broker: Broker) -> None:
+    broker.create_topic("readings", partitions=3)
+    broker.create_topic("prepared", partitions=1, config=CREATE_TIME)
+    assert setting(broker, "readings", "message.timestamp.type") == "LogAppendTime"
+    assert setting(broker, "prepared", "message.timestamp.type") == "CreateTime"
+    assert len(broker.admin.list_topics("readings", timeout=10).topics["readings"].partitions) == 3
+    with pytest.raises(SetupError, match=r"readings could not be created: .*already exists"):
+        broker.create_topic("readings", partitions=3)
+
+
+def test_topics_are_not_created_by_use(broker: Broker) -> None:
+    assert broker.admin.list_topics("unheard-of", timeout=10).topics["unheard-of"].error is not None
+
+
+def test_a_prepared_topic_takes_records_of_any_time(broker: Broker) -> None:
+    broker.create_topic("any-time", partitions=1, config=CREATE_TIME)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    times = [1_000_000_000_000, 4_070_908_800_000]
+    for time_ms in times:
+        producer.produce("any-time", b"x", timestamp=time_ms)
+    assert producer.flush(20) == 0
+    assert [message.timestamp()[1] for message in read(broker, "any-time", 2)] == times
+
+
+def test_the_broker_keeps_acknowledged_records_through_a_kill_and_a_stop(broker: Broker) -> None:
+    broker.create_topic("kept", partitions=1)
+    send(broker, "kept", b"1", b"2")
+    port = broker.port
+    broker.kill()
+    assert not broker.is_running()
+    broker.start()
+    send(broker, "kept", b"3")
+    broker.stop()
+    broker.start()
+    assert broker.port == port
+    assert [message.value() for message in read(broker, "kept", 3)] == [b"1", b"2", b"3"]
+
+
+def test_a_paused_part_hangs_and_goes_on(broker: Broker) -> None:
+    broker.pause()
+    assert psutil.Process(broker.pid).status() == psutil.STATUS_STOPPED
+    broker.resume()
+    assert AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=20).brokers
+
+
+def test_a_broker_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    data = tmp_path / "kafka" / "data"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("version=9\n")
+    with pytest.raises(
+        SetupError, match=r"kafka on 127\.0\.0\.1:\d+ ended with status 1; the last lines of .*kafka\.log"
+    ):
+        broker.start()
+    assert not broker.is_running()
+
+
+def test_redis_forgets_or_keeps_as_told(tmp_path: Path) -> None:
+    for keeps in (False, True):
+        with Redis(tmp_path / str(keeps), appendonly=keeps, settings={"appendfsync": "always"}) as redis:
+            redis.client().set("tide", "mark")
+            redis.kill()
+            redis.start()
+            assert redis.client().get("tide") == ("mark" if keeps else None)
+            assert redis.url == f"redis://127.0.0.1:{redis.port}/0"
+
+
+def test_a_paused_redis_can_be_stopped(tmp_path: Path) -> None:
+    with Redis(tmp_path) as redis:
+        redis.pause()
+    assert not redis.is_running()
+
+
+def test_postgres_keeps_its_rows_and_asks_for_a_password(tmp_path: Path) -> None:
+    fleet = Fleet(7, FleetSettings(devices=50))
+    with Postgres(tmp_path) as postgres:
+        assert postgres.jdbc_url == f"jdbc:postgresql://127.0.0.1:{postgres.port}/tidemark"
+        for _ in range(2):
+            write_reference_postgres(postgres, fleet)
+        children = psutil.Process(postgres.pid).children()
+        postgres.kill()
+        assert not any(is_alive(child.pid) for child in children)
+        postgres.start()
+        assert sorted(postgres.execute(REFERENCE_QUERY)) == sorted(reference_rows(fleet))
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(postgres.dsn.replace(postgres.password, "guess"))
+        postgres.stop()
+        postgres.start()
+        postgres.execute("update devices set site = %s where device_id = %s", [("here", fleet.names[0])])
+        assert postgres.execute("select count(*) from devices where site = 'here'") == [(1,)]
+        elsewhere = postgres.folder / "data-is-in"
+        outside = Path(elsewhere.read_text().strip()) if elsewhere.exists() else None
+    assert outside is None or not outside.exists()
+    assert stat.S_IMODE((postgres.folder / "password").stat().st_mode) == 0o600
+
+
+def test_a_part_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    redis = Redis(tmp_path)
+    thread = threading.Thread(target=redis.start)
+    thread.start()
+    thread.join()
+    try:
+        assert redis.client().ping()
+    finally:
+        redis.close()
+
+
+def test_a_failing_block_ends_its_part(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def fail() -> None:
+        with Redis(tmp_path) as redis:
+            seen.append(redis.pid)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert not psutil.pid_exists(seen[0])
+
+
+HOLDER = """
+import sys
+from load.parts import Postgres, Redis
+parts = [part(sys.argv[1]).start() for part in (Redis, Postgres)]
+print(*[part.pid for part in parts], flush=True)
+if sys.argv[2] == "wait":
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["kill", "return"])
+def test_parts_die_with_the_process_that_started_them(tmp_path: Path, end: str) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), "wait" if end == "kill" else "return"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        pids = [int(each) for each in holder.stdout.readline().split()]
+        assert len(pids) == 2
+        if end == "kill":
+            holder.send_signal(signal.SIGKILL)
+        holder.wait(30)
+    deadline = time.monotonic() + 20
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, pids
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is not: where init does not collect them, nobody does."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_port_in_use_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for part in (Broker(tmp_path, port), Redis(tmp_path, port), Postgres(tmp_path, port)):
+            with pytest.raises(SetupError, match=rf"Port {port} on 127.0.0.1 is in use, {part.name} cannot have it"):
+                part.start()
+    assert os.listdir(tmp_path) == []
+
+
+def test_stopping_what_is_down_and_starting_what_is_up_do_nothing(tmp_path: Path) -> None:
+    redis: Part = Redis(tmp_path)
+    redis.stop()
+    with redis:
+        pid = redis.pid
+        assert redis.start().pid == pid
+    redis.close()

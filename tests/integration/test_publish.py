@@ -1,0 +1,528 @@
+"""Publishing into a real Redis and a real broker: the fence, values that never go back, repeats, failures between."""
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+from outputs import MINUTE, T0, changes, cut, device, reject, session, settings, stats, window, windows
+
+from load.parts import Broker, Redis
+from schemas import contract
+from service import clock, rejects
+from service.cut import Cut
+from service.errors import FencedError, SinkError, SourceError
+from service.publish import EpochLostError, Outcome, Sink
+from service.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+Publish = Callable[..., Outcome]
+WINDOW = f"window:device_1m:temperature:d1:{T0}"
+REJECT_SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "reject.json"
+
+
+class Target:
+    """A prefix in a Redis, as a reader sees it, and a way to publish to it."""
+
+    def __init__(self, part: Redis, prefix: str, **options: Any) -> None:
+        self.prefix = prefix
+        self.settings: Settings = settings(part.url, prefix, **options)
+        self.client: Any = part.client()
+        self.client.set(f"{prefix}:epoch", 1)
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}:{name}"
+
+    def read(self, name: str = WINDOW) -> dict[str, str]:
+        fields: dict[str, str] = self.client.hgetall(self.key(name))
+        return fields
+
+    def feed(self, after: str = "-") -> list[tuple[str, dict[str, str]]]:
+        entries: list[tuple[str, dict[str, str]]] = self.client.xrange(self.key("changes"), min=after)
+        return entries
+
+    def sink(self, batch: int | Cut, **of: Any) -> Sink:
+        return Sink(self.settings, batch if isinstance(batch, Cut) else cut(batch, **of))
+
+    def write(self, batch: int, *found: pa.RecordBatch, **of: Any) -> Outcome:
+        return self.sink(batch, **of).write(found)
+
+
+@pytest.fixture
+def target(redis_part: Redis, prefix: str) -> Iterator[Target]:
+    made = Target(redis_part, prefix)
+    yield made
+    made.client.close()
+
+
+def test_a_batch_is_published_as_the_contract_says(target: Target) -> None:
+    attributes = pa.table({"device": ["d1"], "site": ["hamburg"]})
+    rows = [
+        windows([("device_1m", "d1", T0, [20.0, 22.5]), ("all_1m", "all", T0, [20.0, 22.5, -1e-7])]),
+        changes(
+            [session(), session("d2", state="merged", reason="merged", merged_into=T0 - 5)],
+            [device(), device("d2", status="offline", session=None)],
+            dropped=2,
+        ),
+        stats((clock.now_ms(), 5)),
+    ]
+    sink = Sink(target.settings, Cut(1, 4, T0, {}, {"readings": {0: 12}}, "v7"), attributes)
+    outcome = sink.write(rows)
+    assert sink.finish() == 0
+    assert sink.progress() is None
+    assert (outcome.windows, outcome.sessions, outcome.devices, outcome.written) == (2, 2, 2, 6)
+    assert (outcome.dropped, sum(outcome.latency), outcome.retries) == (2, 5, 0)
+    assert outcome.bytes > 500
+    assert contract.check(target.client, target.prefix) == []
+    assert float(target.read()["mean"]) == 21.25
+    known = target.read("device:d1")
+    assert (known["reference"], known["ref.site"], known["session"]) == ("v7", "hamburg", str(T0))
+    assert "ref.site" not in target.read("device:d2")
+    progress = target.read("progress")
+    assert json.loads(progress["offsets"]) == {"readings": {"0": 12}}
+    assert (progress["epoch"], progress["batch"], progress["reference"]) == ("1", "4", "v7")
+    assert int(progress["watermark"]) == T0
+
+
+def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
+    target.write(1, window([20.0]), changes([session()], [device()]))
+    assert contract.check(target.client, target.prefix) == []
+    target.client.hset(target.key(WINDOW), mapping={"mean": "99", "final": "1", "colour": "red"})
+    target.client.hset(target.key("device:d1"), "status", "offline")
+    target.client.hdel(target.key(f"session:d1:{T0}"), "duration")
+    target.client.persist(target.key("keys:device_1m"))
+    target.client.set(target.key("stray"), "1")
+    found = contract.check(target.client, target.prefix)
+    for part in ("colour", "status = offline", "lacks duration", "never expires", "stray: is no key"):
+        assert any(part in violation for violation in found), (part, found)
+    target.client.hdel(target.key(WINDOW), "colour")
+    found = contract.check(target.client, target.prefix)
+    assert any("min <= mean <= max" in violation for violation in found)
+    assert any("final = 1 and in the index" in violation for violation in found)
+
+
+# P5: one writer.
+
+
+def test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written(target: Target) -> None:
+    target.client.set(target.key("epoch"), 2)
+    sink = target.sink(9)
+    for step in (lambda: sink.write([window([20.0], "untouched")]), sink.finish, sink.progress):
+        with pytest.raises(FencedError, match="the epoch is 2"):
+            step()
+    assert set(target.client.scan_iter(f"{target.prefix}:*")) == {target.key("epoch")}
+
+
+def test_a_refusal_by_the_fence_is_not_tried_again(target: Target) -> None:
+    target.client.set(target.key("epoch"), 2)
+    started = time.monotonic()
+    with pytest.raises(FencedError):
+        target.write(9, window([20.0]))
+    assert time.monotonic() - started < 1.0
+
+
+@pytest.mark.parametrize("epoch", [None, 3])
+def test_a_redis_that_lost_its_epoch_refuses_with_an_error_of_its_own(target: Target, epoch: int | None) -> None:
+    target.client.delete(target.key("epoch"))
+    if epoch is not None:
+        target.client.set(target.key("epoch"), epoch)
+    with pytest.raises(EpochLostError, match="lost data") as caught:
+        target.write(1, window([20.0]), epoch=4)
+    assert isinstance(caught.value, SinkError)
+    assert target.read() == {}
+
+
+# P2: a value never goes back.
+
+
+def test_an_older_batch_is_refused(target: Target) -> None:
+    target.write(5, window([1.0, 2.0]), changes([session(count=2)], [device(last_seen=T0 + 9)]))
+    outcome = target.write(4, window([1.0, 2.0, 3.0]), changes([session(count=3)], [device(last_seen=T0 + 10)]))
+    assert (outcome.written, outcome.refused_old) == (0, 3)
+    assert target.read()["count"] == target.read(f"session:d1:{T0}")["count"] == "2"
+    assert target.read("device:d1")["last_seen"] == str(T0 + 9)
+
+
+def test_an_older_batch_of_a_newer_epoch_is_accepted(target: Target) -> None:
+    target.write(5, window([1.0]))
+    target.client.set(target.key("epoch"), 2)
+    assert target.write(4, window([1.0, 2.0]), epoch=2).written == 1
+    assert target.read()["count"] == "2"
+
+
+def test_the_same_batch_again_changes_nothing_and_is_not_announced(target: Target) -> None:
+    rows = [window([1.0]), changes([session()], [device()])]
+    assert target.write(5, *rows).written == 3
+    before, feed = target.read(), target.feed()
+    again = target.write(5, *rows)
+    assert (again.written, again.unchanged, again.refused_old) == (0, 3, 0)
+    assert target.read() == before
+    assert target.feed() == feed
+
+
+def test_the_same_batch_with_another_value_is_accepted(target: Target) -> None:
+    target.write(5, window([1.0]))
+    assert target.write(5, window([1.0, 2.0])).written == 1
+    assert target.read()["count"] == "2"
+
+
+def test_a_replay_by_a_new_writer_gives_the_same_values_under_its_epoch(target: Target) -> None:
+    target.write(5, window([1.0]))
+    before = target.read()
+    target.client.set(target.key("epoch"), 2)
+    assert target.write(5, window([1.0]), epoch=2).written == 1
+    own = {"epoch", "batch", "updated"}
+    assert {k: v for k, v in target.read().items() if k not in own} == {k: v for k, v in before.items() if k not in own}
+    assert target.read()["epoch"] == "2"
+
+
+def test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back(target: Target) -> None:
+    target.write(90, window([1.0, 2.0, 3.0]), changes(devices=[device(last_seen=T0 + 60)]))
+    target.client.set(target.key("epoch"), 2)
+    early = target.write(0, window([1.0]), changes(devices=[device(last_seen=T0 + 10)]), epoch=2)
+    assert (early.written, early.refused_old) == (0, 2)
+    assert (target.read()["count"], target.read("device:d1")["last_seen"]) == ("3", str(T0 + 60))
+    level = target.write(1, window([1.0, 2.0, 3.0]), changes(devices=[device(last_seen=T0 + 60)]), epoch=2)
+    assert level.written == 2
+    assert target.read()["epoch"] == "2"
+
+
+def test_a_final_window_does_not_change(target: Target) -> None:
+    target.write(1, windows([("device_1m", "d1", T0, [1.0]), ("device_1m", "d1", T0 + MINUTE, [1.0])]))
+    assert target.sink(1, watermark_ms=T0 + MINUTE - 1).finish() == 0
+    assert target.sink(2, watermark_ms=T0 + MINUTE).finish() == 1
+    assert target.read()["final"] == "1"
+    assert target.read(WINDOW.replace(str(T0), str(T0 + MINUTE)))["final"] == "0"
+    same = target.write(3, window([1.0]))
+    other = target.write(4, window([1.0, 2.0]))
+    assert (same.unchanged, same.refused_final) == (1, 0)
+    assert (other.unchanged, other.refused_final) == (0, 1)
+    assert (target.read()["count"], target.read()["batch"]) == ("1", "2")
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_finishing_is_done_in_chunks_to_the_end_and_once(redis_part: Redis, prefix: str) -> None:
+    target = Target(redis_part, prefix, chunk=10)
+    target.write(1, windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(35)]))
+    sink = target.sink(2, watermark_ms=T0 + MINUTE)
+    assert sink.finish() == 35
+    assert sink.finish() == 0
+    assert target.client.zcard(target.key("open")) == 0
+    assert [fields["batch"] for _, fields in target.feed()] == ["1"] * 35 + ["2"] * 35
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_a_window_that_expired_before_its_end_is_forgotten(target: Target) -> None:
+    target.write(1, window([1.0]))
+    target.client.delete(target.key(WINDOW))
+    assert target.sink(2, watermark_ms=T0 + MINUTE).finish() == 0
+    assert target.client.zcard(target.key("open")) == 0
+    assert target.read() == {}
+
+
+def test_a_closed_session_does_not_change_and_an_open_one_may_shed_fields(target: Target) -> None:
+    name = f"session:d1:{T0}"
+    target.write(1, changes([session(**{"humidity.count": 1, "humidity.sum": 5.0, "humidity.min": 5.0})]))
+    assert "humidity.min" in target.read(name)
+    target.write(2, changes([session(count=2)]))
+    assert "humidity.min" not in target.read(name)
+    assert target.write(3, changes([session(count=2, state="closed", reason="gap")])).written == 1
+    outcome = target.write(4, changes([session(count=3)]))
+    assert (outcome.written, outcome.refused_final) == (0, 1)
+    assert (target.read(name)["state"], target.read(name)["count"]) == ("closed", "2")
+
+
+def test_progress_never_goes_back(target: Target) -> None:
+    assert target.sink(5).progress() is None
+    assert target.sink(5).progress() == (1, 5)
+    assert target.sink(6).progress() == (1, 5)
+    with pytest.raises(FencedError, match="batch 6 of epoch 1 is there already"):
+        target.sink(5).progress()
+    assert target.read("progress")["batch"] == "6"
+    target.client.set(target.key("epoch"), 2)
+    assert target.sink(6, epoch=2).progress() == (1, 6)
+    assert (target.read("progress")["epoch"], target.read("progress")["batch"]) == ("2", "6")
+
+
+# P3: no torn value.
+
+
+def test_no_reader_sees_a_torn_value(redis_part: Redis, target: Target) -> None:
+    stop = threading.Event()
+    torn: list[dict[str, str]] = []
+    seen: list[int] = []
+
+    def read() -> None:
+        with redis_part.client() as client:
+            while not stop.is_set():
+                fields: dict[str, str] = client.hgetall(target.key(WINDOW))
+                if fields:
+                    seen.append(int(fields["count"]))
+                    if abs(float(fields["mean"]) * seen[-1] - float(fields["sum"])) > 1e-6:
+                        torn.append(fields)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for batch in itertools.count(1):
+        target.write(batch, window([float(i * batch) for i in range(batch)]))
+        if batch >= 200 and len(set(seen)) > 20:
+            break
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert torn == []
+
+
+# Expiry, keys, feed.
+
+
+def test_every_write_renews_the_expiry(target: Target) -> None:
+    kept_ms = {
+        WINDOW: 3_600_000,
+        f"session:d1:{T0}": 10_800_000,
+        "device:d1": 10_800_000,
+        "keys:device_1m": 3_600_000,
+    }
+    rows = [window([1.0]), changes([session()], [device()])]
+    for batch in (1, 2, 2):
+        target.write(batch, *rows)
+        for name, ttl_ms in kept_ms.items():
+            assert ttl_ms - 60_000 < target.client.pttl(target.key(name)) <= ttl_ms, name
+            target.client.pexpire(target.key(name), 90_000)
+
+
+def test_a_views_keys_are_kept_by_last_event_time_and_pruned(target: Target) -> None:
+    name = target.key("keys:device_1m")
+    target.write(1, windows([("device_1m", key, T0, [1.0, 2.0]) for key in ("old", "d1")]))
+    assert target.client.zrange(name, 0, -1, withscores=True) == [("d1", T0 + 1000), ("old", T0 + 1000)]
+    target.write(2, window([1.0], start=T0 - MINUTE))
+    assert target.client.zscore(name, "d1") == T0 + 1000, "a late window does not make its key older"
+    later = T0 + 3_600_000
+    target.write(3, window([1.0], start=later), watermark_ms=later + 60_000)
+    assert target.client.zrange(name, 0, -1, withscores=True) == [("d1", later)]
+
+
+def test_the_feed_names_what_was_written_and_can_be_resumed(target: Target) -> None:
+    target.write(1, window([1.0]))
+    [(last, fields)] = target.feed()
+    assert fields == {"kind": "window", "key": target.key(WINDOW), "batch": "1", "epoch": "1"}
+    target.write(0, window([1.0, 2.0]))
+    target.write(2, window([1.0, 2.0]), changes([session()], [device()]))
+    assert [(f["kind"], f["key"]) for _, f in target.feed(f"({last}")] == [
+        ("window", target.key(WINDOW)),
+        ("session", target.key(f"session:d1:{T0}")),
+        ("device", target.key("device:d1")),
+    ]
+
+
+def test_the_feed_is_capped(redis_part: Redis, prefix: str) -> None:
+    target = Target(redis_part, prefix, feed_length=100)
+    for batch in range(1, 4):
+        target.write(batch, windows([("device_1m", f"d{i}", T0, [1.0] * batch) for i in range(300)]))
+    assert 100 <= target.client.xlen(target.key("changes")) < 300
+
+
+def test_anything_a_device_may_be_called_is_published(target: Target) -> None:
+    names = ["a:b", "x" * 300, " ", "%7C|", "ü\n", "tidemark:epoch", "{tag}", "*"]
+    target.write(
+        1,
+        windows([("device_1m", name, T0, [1.0]) for name in names]),
+        changes([session(name) for name in names], [device(name) for name in names]),
+    )
+    for name in names:
+        assert target.read(f"device:{name}")["status"] == "online"
+    assert contract.check(target.client, target.prefix) == []
+
+
+# Failures.
+
+
+def test_a_script_that_redis_forgot_is_loaded_again(redis_part: Redis, target: Target) -> None:
+    target.write(1, window([1.0]))
+    redis_part.client().script_flush()
+    outcome = target.write(2, *[window([1.0, 2.0], f"d{i}") for i in range(5)])
+    assert (outcome.written, outcome.retries) == (5, 1)
+
+
+def test_a_redis_killed_and_restarted_during_a_publish_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    with Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"}) as part:
+        target = Target(part, "tidemark", chunk=50, retry_for="60 s")
+        rows = [windows([("device_1m", f"d{i}", T0, [1.0] * 3) for i in range(n, n + 500)]) for n in (0, 500, 1000)]
+        outcomes: list[Outcome] = []
+
+        def publish() -> None:
+            outcomes.extend(target.write(b, *(r.slice(0, 40 * b) for r in rows)) for b in range(1, 13))
+
+        writer = threading.Thread(target=publish)
+        writer.start()
+        for _ in range(2):
+            before = len(outcomes)
+            while len(outcomes) < before + 2 and writer.is_alive():
+                time.sleep(0.001)
+            part.kill()
+            part.start()
+        writer.join()
+        assert len(outcomes) == 12
+        assert sum(o.retries for o in outcomes) > 0
+        for outcome in outcomes:
+            assert outcome.written + outcome.unchanged == outcome.windows
+        client: Any = part.client()
+        counts = [client.hget(f"tidemark:window:device_1m:temperature:d{i}:{T0}", "batch") for i in range(480)]
+        assert counts == ["12"] * 480
+        assert contract.check(client, "tidemark") == []
+
+
+def test_a_redis_that_stays_away_fails_the_batch_by_name(tmp_path: Path) -> None:
+    with Redis(tmp_path) as part:
+        target = Target(part, "tidemark", retry_for="300 ms")
+        target.write(1, window([1.0]))
+        part.kill()
+        with pytest.raises(SinkError, match=rf"{part.address}/0, values of batch 2, epoch 1.*retries") as caught:
+            target.write(2, window([1.0]))
+        assert "Check that Redis runs" in caught.value.remedy
+        part.start()
+        target.client.set("tidemark:epoch", 1)
+        assert target.write(2, window([1.0])).written == 1
+
+
+def test_a_redis_that_hangs_is_asked_again(tmp_path: Path) -> None:
+    with Redis(tmp_path) as part:
+        target = Target(part, "tidemark", timeout="200 ms", retry_for="60 s")
+        target.write(1, window([1.0]))
+        part.pause()
+        waker = threading.Timer(0.5, part.resume)
+        waker.start()
+        outcome = target.write(2, window([1.0, 2.0]))
+        waker.join()
+        assert outcome.retries > 0
+        assert target.read()["count"] == "2"
+
+
+def test_a_redis_out_of_memory_or_read_only_says_what_to_do(tmp_path: Path) -> None:
+    with Redis(tmp_path) as part:
+        target = Target(part, "tidemark", retry_for="200 ms")
+        target.client.config_set("maxmemory", "1")
+        with pytest.raises(SinkError, match="OOM") as caught:
+            target.write(1, window([1.0]))
+        assert "maxmemory" in caught.value.remedy
+        target.client.config_set("maxmemory", "0")
+        target.client.replicaof("127.0.0.1", 1)
+        with pytest.raises(SinkError, match="READONLY") as caught:
+            target.write(1, window([1.0]))
+        assert "replica" in caught.value.remedy
+        target.client.replicaof("NO", "ONE")
+        assert target.write(1, window([1.0])).written == 1
+
+
+def test_somebody_elses_key_in_the_way_is_named_as_such(target: Target) -> None:
+    target.client.set(target.key(WINDOW), "mine")
+    with pytest.raises(SinkError, match="WRONGTYPE") as caught:
+        target.write(1, window([1.0]))
+    assert "prefix" in caught.value.remedy
+
+
+def test_a_wrong_password_is_not_tried_again_and_not_shown(tmp_path: Path) -> None:
+    with Redis(tmp_path) as part:
+        client: Any = part.client()
+        client.config_set("requirepass", "right")
+        bad = settings(part.url.replace("://", "://default:wrong-secret@"), retry_for="60 s")
+        with pytest.raises(SinkError) as caught:
+            Sink(bad, cut(1)).write([window([1.0])])
+        assert "wrong-secret" not in str(caught.value)
+        assert "password" in caught.value.remedy
+        password = tmp_path / "password"
+        password.write_text("right\n")
+        client.execute_command("AUTH", "right")
+        client.set("tidemark:epoch", 1)
+        good = settings(part.url, password_file=str(password))
+        assert Sink(good, cut(1)).write([window([1.0])]).written == 1
+        client.config_set("requirepass", "")
+
+
+# Rejects.
+
+
+def read_all(broker: Broker, topic: str, count: int) -> list[Message]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "t", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[Message] = []
+    while len(found) < count:
+        more = consumer.consume(count, timeout=20)
+        assert more, f"{len(found)} of {count} after 20 s"
+        found += more
+    consumer.close()
+    return found
+
+
+def with_rejects(redis_part: Redis, broker: Broker, prefix: str) -> Target:
+    topic = f"{prefix}.rejects"
+    broker.create_topic(topic, 1, {"max.message.bytes": "20000"})
+    target = Target(redis_part, prefix, bootstrap=broker.bootstrap)
+    kafka = target.settings.kafka.model_copy(update={"rejects": topic})
+    target.settings = target.settings.model_copy(update={"kafka": kafka})
+    return target
+
+
+def test_rejects_keep_their_bytes_and_say_why(redis_part: Redis, broker_part: Broker, prefix: str) -> None:
+    target = with_rejects(redis_part, broker_part, prefix)
+    headers = [{"key": "trace", "value": b"\x01"}, {"key": "none", "value": None}]
+    outcome = target.write(
+        8, reject(7, b"\x00\xffraw", headers=headers), window([1.0]), reject(8, None, key=None), epoch=1
+    )
+    assert (outcome.rejects, outcome.written) == (2, 1)
+    first, second = read_all(broker_part, f"{prefix}.rejects", 2)
+    assert (first.key(), first.value()) == (b"\xffkey", b"\x00\xffraw")
+    assert (second.key(), second.value()) == (None, None)
+    found = first.headers()
+    assert isinstance(found, list)
+    assert found[:2] == [("trace", b"\x01"), ("none", None)]
+    schema = json.loads(REJECT_SCHEMA.read_text())
+    for message, offset in ((first, 7), (second, 8)):
+        record = rejects.parse(message.headers())
+        jsonschema.validate(record, schema)
+        assert (record["topic"], record["partition"], record["offset"]) == ("readings", 3, offset)
+        assert (record["reason"], record["epoch"], record["batch"]) == ("late", 1, 8)
+
+
+def test_a_reject_too_large_for_its_topic_is_announced_without_its_bytes(
+    redis_part: Redis, broker_part: Broker, prefix: str
+) -> None:
+    target = with_rejects(redis_part, broker_part, prefix)
+    assert target.write(1, reject(1), reject(2, b"x" * 50_000), reject(3), window([1.0])).written == 1
+    records = {
+        r["offset"]: r for m in read_all(broker_part, f"{prefix}.rejects", 3) if (r := rejects.parse(m.headers()))
+    }
+    assert sorted(records) == [1, 2, 3]
+    assert records[2]["omitted_bytes"] == 50_000
+    jsonschema.validate(records[2], json.loads(REJECT_SCHEMA.read_text()))
+
+
+def test_nothing_is_written_to_redis_before_every_reject_is_delivered(
+    redis_part: Redis, broker_part: Broker, prefix: str
+) -> None:
+    target = Target(redis_part, prefix, bootstrap=broker_part.bootstrap)
+    with pytest.raises(SourceError, match="batch 3 of epoch 1: 1 rejects were not delivered"):
+        target.write(3, window([1.0]), reject(topic=f"no-such-{prefix}"))
+    assert target.read() == {}
+
+
+def test_rejects_go_out_again_when_the_broker_is_back(redis_part: Redis, tmp_path: Path, prefix: str) -> None:
+    with Broker(tmp_path) as broker:
+        target = with_rejects(redis_part, broker, prefix)
+        target.write(1, reject(1))
+        broker.kill()
+        back = threading.Thread(target=broker.start)
+        back.start()
+        assert target.write(2, reject(2), window([1.0])).written == 1
+        back.join()
+        offsets = {rejects.parse(m.headers())["offset"] for m in read_all(broker, f"{prefix}.rejects", 2)}
+        assert offsets == {1, 2}

@@ -1,0 +1,479 @@
+"""Reference data from real databases, on real files, joined by a real running query."""
+
+import logging
+import os
+import sqlite3
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from load.parts import Postgres, jars
+from service import clock, reference
+from service.errors import ReferenceDataError, SetupError
+from service.reference import Holder, UnreadableError
+from service.settings import Reference
+
+pytestmark = [
+    pytest.mark.spark,
+    # PySpark 4.1.1 leaves the sockets that its results come through to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+]
+QUERY = "select device_id, type, site, installed from devices"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    bin_folder = str(Path(sys.executable).parent)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PATH"] = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+    drivers = [str(path) for name in ("sqlite-jdbc", "postgresql") for path in jars("spark").glob(f"{name}-*.jar")]
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraClassPath", os.pathsep.join(drivers))
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+class Devices:
+    """A SQLite file with the demo's table, and settings that read it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "devices.db"
+        self.suite = folder / "suite.json"
+        self.suite.write_text(
+            '{"expectations": [{"type": "expect_column_values_to_match_regex",'
+            ' "kwargs": {"column": "site", "regex": "^[a-z]+$"}}]}',
+            encoding="utf-8",
+        )
+        self.execute("create table devices (device_id text, type text, site text, installed date)")
+
+    def execute(self, statement: str, rows: Sequence[Sequence[object]] = ((),)) -> None:
+        with sqlite3.connect(self.path) as connection:
+            connection.executemany(statement, rows)
+        connection.close()
+
+    def hold(self, *rows: Sequence[object]) -> None:
+        self.execute("delete from devices")
+        self.execute("insert into devices values (?, ?, ?, ?)", rows)
+
+    def settings(self, **changes: Any) -> Reference:
+        base = {"url": f"jdbc:sqlite:{self.path}", "query": QUERY, "expectations": self.suite}
+        return Reference(**{**base, **changes})
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> Devices:
+    made = Devices(tmp_path)
+    made.hold(("pump-2", "pump", "leeds", "2025-03-01"), ("meter-1", "meter", None, None))
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint" / "reference"
+
+
+def table(site: str, *ids: str) -> pa.Table:
+    return pa.table({"device": list(ids), "site": [site] * len(ids)})
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+# --- fetch ---
+
+
+def test_every_column_comes_as_text_and_the_key_as_device(spark: SparkSession, devices: Devices) -> None:
+    devices.execute("create table odd (serial integer, ratio real, born timestamp, label)")
+    devices.execute("insert into odd values (?, ?, ?, ?)", [(7, 1.5, "2025-03-01 10:00", "x"), (8, None, None, "")])
+    found = reference.fetch(spark, devices.settings(query="select ratio, born, serial, label from odd;", key="serial"))
+    assert found.schema.remove_metadata() == pa.schema([(n, pa.string()) for n in ("device", "ratio", "born", "label")])
+    assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == [
+        ("7", "1.5", "2025-03-01 10:00", "x"),
+        ("8", None, None, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"query": "select * from absent"}, "no such table: absent"),
+        ({"query": "select 1 fro x"}, 'near "x": syntax error'),
+        ({"url": "jdbc:sqlite:/no/such/folder/x.db"}, "jdbc:sqlite:/no/such/folder/x.db"),
+        ({"url": "jdbc:mysql://host/db?user=me&password=hunter2"}, "from jdbc:mysql://host/db: No suitable driver"),
+        ({"url": "jdbc:mysql://me:hunter2@host/db"}, "from jdbc:mysql://host/db: No suitable driver"),
+    ],
+)
+def test_a_database_that_does_not_answer_is_quoted(
+    spark: SparkSession, devices: Devices, changes: dict[str, str], named: str
+) -> None:
+    with pytest.raises(UnreadableError) as caught:
+        reference.fetch(spark, devices.settings(**changes))
+    assert named in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_wrong_path_makes_no_new_file(spark: SparkSession, devices: Devices, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match="unable to open database file"):
+        reference.fetch(spark, devices.settings(url=f"jdbc:sqlite:{tmp_path}/other.db"))
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_a_query_without_the_named_columns_is_refused(spark: SparkSession, devices: Devices) -> None:
+    with pytest.raises(ReferenceDataError, match="key 'serial' is not among them; columns: 'floor' is not among them"):
+        reference.fetch(spark, devices.settings(key="serial", columns=("site", "floor")))
+
+
+def test_a_password_file_that_is_missing_is_named(spark: SparkSession, devices: Devices, tmp_path: Path) -> None:
+    with pytest.raises(ReferenceDataError, match=f"{tmp_path}/secret: the reference's password cannot be read"):
+        reference.fetch(spark, devices.settings(password_file=tmp_path / "secret"))
+
+
+# --- store, latest, load ---
+
+
+def test_a_snapshot_survives_a_restart_and_its_version_is_its_content(folder: Path) -> None:
+    before = clock.now_ms()
+    first = reference.store(folder, table("leeds", "b", "a"))
+    again = reference.store(folder, table("leeds", "a", "b"))
+    found = reference.latest(folder)
+    assert found is not None
+    assert found.table.column("device").to_pylist() == ["a", "b"]
+    assert (found.version, found.path) == (first.version, folder / f"{first.version}.arrow")
+    assert again.version == first.version
+    assert before <= first.read_ms <= found.read_ms == again.read_ms <= clock.now_ms()
+    assert found.attributes.equals(table("leeds", "a", "b"))
+
+
+def test_null_and_empty_are_different_content(folder: Path) -> None:
+    null = pa.table({"device": ["a"], "site": pa.array([None], pa.string())})
+    assert reference.store(folder, null).version != reference.store(folder, table("", "a")).version
+
+
+def test_no_more_than_the_last_two_snapshots_and_the_one_in_use_are_kept(spark: SparkSession, folder: Path) -> None:
+    served = reference.store(folder, table("s0", "a"))
+    holder = Holder(spark, folder, ["site"])
+    for n in range(1, 5):
+        reference.store(folder, table(f"s{n}", "a"))
+    names = {path.stem for path in folder.glob("*.arrow")}
+    assert len(names) == 3
+    assert served.version in names
+    assert list(folder.glob(".*.tmp")) == []
+    holder.close()
+
+
+def test_a_folder_without_a_snapshot_has_no_latest(folder: Path) -> None:
+    assert reference.latest(folder) is None
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _flip(path: Path) -> None:
+    content = path.read_bytes()
+    at = content.index(b"leeds")
+    path.write_bytes(content[:at] + b"L" + content[at + 1 :])
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink, lambda path: path.write_bytes(b"")])
+def test_a_damaged_snapshot_is_named_and_never_used(folder: Path, damage: Callable[[Path], object]) -> None:
+    path = reference.store(folder, table("leeds", "a")).path
+    damage(path)
+    with pytest.raises(ReferenceDataError, match=f"{path}: the stored reference snapshot is damaged"):
+        reference.latest(folder)
+    reference.store(folder, table("leeds", "a"))
+    assert reference.latest(folder) is not None
+
+
+def test_a_damaged_pointer_is_named_and_does_not_refuse_good_data(folder: Path) -> None:
+    reference.store(folder, table("leeds", "a"))
+    (folder / "current").write_text("../../etc/passwd")
+    with pytest.raises(ReferenceDataError, match=f"{folder}/current: .* damaged: it names no snapshot"):
+        reference.latest(folder)
+    assert reference.store(folder, table("leeds", "a")) == reference.latest(folder)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match=f"{tmp_path}/file/reference/.* cannot be written"):
+        reference.store(tmp_path / "file" / "reference", table("leeds", "a"))
+
+
+def test_load_gives_what_the_database_has(spark: SparkSession, devices: Devices, folder: Path) -> None:
+    snapshot = reference.load(spark, devices.settings(), folder)
+    assert snapshot.table.column("device").to_pylist() == ["meter-1", "pump-2"]
+    assert snapshot.table.column("installed").to_pylist() == [None, "2025-03-01"]
+    assert reference.columns(snapshot, devices.settings()) == ("type", "site", "installed")
+    assert reference.columns(snapshot, devices.settings(columns=("site",))) == ("site",)
+    assert reference.latest(folder) == snapshot
+
+
+def test_refused_data_leaves_the_last_good_snapshot(spark: SparkSession, devices: Devices, folder: Path) -> None:
+    good = reference.load(spark, devices.settings(), folder)
+    devices.hold(("a", "pump", "Leeds 1", None), ("a", "pump", "cork", None), (" ", "pump", "cork", None))
+    with pytest.raises(ReferenceDataError) as caught:
+        reference.load(spark, devices.settings(), folder, fallback=True)
+    for part in (
+        "3 faults",
+        "'Leeds 1'",
+        "must not be null or blank",
+        "must be unique",
+        "expect_column_values_to_match",
+    ):
+        assert part in str(caught.value)
+    assert reference.latest(folder) == good
+
+
+def test_data_that_lacks_a_running_query_s_column_is_refused(
+    spark: SparkSession, devices: Devices, folder: Path
+) -> None:
+    good = reference.load(spark, devices.settings(), folder)
+    narrow = devices.settings(query="select device_id, site from devices")
+    with pytest.raises(ReferenceDataError, match="has no column 'type'; it has device, site"):
+        reference.load(spark, narrow, folder, require=["type", "site"])
+    assert reference.latest(folder) == good
+
+
+def test_a_database_that_is_away_at_the_start_is_stood_in_for_aloud(
+    spark: SparkSession, devices: Devices, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = devices.settings(url="jdbc:sqlite:/no/such/folder/x.db")
+    with pytest.raises(UnreadableError):
+        reference.load(spark, away, folder, fallback=True)  # there is nothing to fall back on
+    good = reference.load(spark, devices.settings(), folder)
+    with pytest.raises(UnreadableError):
+        reference.load(spark, away, folder)
+    with caplog.at_level(logging.WARNING, logger="service.reference"):
+        assert reference.load(spark, away, folder, fallback=True) == good
+    assert f"Going on with the last good snapshot {good.version}, read " in caplog.text
+    assert "/no/such/folder/x.db" in caplog.text
+    with pytest.raises(ReferenceDataError, match="has no column 'floor'"):
+        reference.load(spark, away, folder, fallback=True, require=["floor"])
+
+
+# --- Holder ---
+
+
+def test_a_holder_without_a_snapshot_says_so(spark: SparkSession, folder: Path) -> None:
+    with pytest.raises(ReferenceDataError, match="there is no reference snapshot"):
+        Holder(spark, folder, ["site"])
+
+
+def test_a_swap_that_fails_leaves_the_former_snapshot(spark: SparkSession, folder: Path) -> None:
+    former = reference.store(folder, table("old", "a"))
+    holder = Holder(spark, folder, ["site"])
+    frame = holder.frame
+    with pytest.raises(ReferenceDataError, match="has no column 'site'"):
+        holder.swap(reference.store(folder, pa.table({"device": ["a"]})))
+    gone = reference.store(folder, table("new", "a", "b"))
+    gone.path.unlink()
+    with pytest.raises(ReferenceDataError, match=f"{gone.path}: an executor cannot load the reference snapshot"):
+        holder.swap(gone)
+    assert holder.snapshot == former
+    assert holder.frame is frame
+    assert rows(frame) == [("a", "old")]
+    assert holder.swap(reference.store(folder, table("new", "a", "b")))
+    assert rows(frame) == [("a", "new"), ("b", "new")]
+    holder.close()
+
+
+def test_a_swap_to_the_same_content_reads_nothing(spark: SparkSession, folder: Path) -> None:
+    reference.store(folder, table("old", "a"))
+    holder = Holder(spark, folder, ["site"])
+    same = reference.store(folder, table("old", "a"))
+    same.path.unlink()
+    assert not holder.swap(same)
+    assert holder.snapshot.read_ms == same.read_ms
+    assert rows(holder.frame) == [("a", "old")]
+    holder.close()
+
+
+def test_rows_that_are_lost_come_back_from_the_snapshot_that_is_held_not_from_a_newer_one(
+    spark: SparkSession, folder: Path
+) -> None:
+    reference.store(folder, table("old", "a"))
+    holder = Holder(spark, folder, ["site"])
+    reference.store(folder, table("new", "a"))
+    holder.frame.unpersist(blocking=True)  # what the loss of an executor does to the rows
+    assert rows(holder.frame) == [("a", "old")]
+    holder.close()
+
+
+def test_after_a_restart_the_snapshot_held_before_can_be_resumed(spark: SparkSession, folder: Path) -> None:
+    reference.store(folder, table("old", "a"))
+    Holder(spark, folder, ["site"]).close()
+    reference.store(folder, table("new", "a"))
+    resumed = Holder(spark, folder, ["site"], resume=True)
+    assert rows(resumed.frame) == [("a", "old")]
+    assert resumed.swap()
+    assert rows(resumed.frame) == [("a", "new")]
+    resumed.close()
+
+
+def test_what_was_held_is_not_resumed_when_it_does_not_fit_or_is_damaged(spark: SparkSession, folder: Path) -> None:
+    held = reference.store(folder, table("old", "a"))
+    Holder(spark, folder, ["site"]).close()
+    wide = pa.table({"device": ["a"], "site": ["new"], "floor": ["1"]})
+    newest = reference.store(folder, wide)
+    wider = Holder(spark, folder, ["floor"], resume=True)
+    assert wider.snapshot == newest
+    wider.close()
+    held.path.unlink()
+    (folder / "serving").write_text(held.version)
+    again = Holder(spark, folder, ["site"], resume=True)
+    assert again.snapshot == newest
+    again.close()
+
+
+def test_a_running_query_joins_with_the_new_snapshot_from_the_batch_after_the_swap(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """Eight batches, swaps after the third and the sixth. No snapshot's file exists but while it is swapped in, so a
+    batch that read it once more would fail; and no batch sees two snapshots, or the wrong one."""
+    ids = [f"d{i}" for i in range(200)]
+    source = tmp_path / "source"
+    source.mkdir()
+    for batch in range(8):
+        lines = [f'{{"device": "d{i}"}}\n' for i in range(220)]
+        (source / f"{batch}.json").write_text("".join(lines), encoding="utf-8")
+    first = reference.store(folder, table("v0", *ids))
+    holder = Holder(spark, folder, ["site"])
+    first.path.unlink()
+    seen: list[tuple[str, dict[str | None, int]]] = []
+
+    def publish(frame: DataFrame, batch: int) -> None:
+        found = {row["site"]: row["n"] for row in frame.groupBy("site").agg(f.count("*").alias("n")).collect()}
+        seen.append((holder.snapshot.version, found))
+        if batch in {2, 5}:
+            newer = reference.store(folder, table(f"v{batch + 1}", *ids[: 200 - batch]))
+            assert holder.swap()
+            newer.path.unlink()
+
+    readings = spark.readStream.schema("device string").option("maxFilesPerTrigger", 1).json(str(source))
+    query = (
+        readings.join(f.broadcast(holder.frame), "device", "left")
+        .writeStream.foreachBatch(publish)
+        .option("checkpointLocation", str(tmp_path / "query"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert query.exception() is None
+    assert [found for _, found in seen] == [
+        *[{"v0": 200, None: 20}] * 3,
+        *[{"v3": 198, None: 22}] * 3,
+        *[{"v6": 195, None: 25}] * 2,
+    ]
+    assert len({version for version, _ in seen}) == 3
+    holder.close()
+
+
+# --- PostgreSQL ---
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with Postgres(tmp_path_factory.mktemp("postgres")) as database:
+        database.execute(
+            "create sequence reads;"
+            "create table devices (device_id uuid primary key, type text, site varchar(20), active boolean,"
+            " ratio numeric(6, 2), installed date, seen timestamptz, tags jsonb);"
+            "insert into devices values"
+            " ('6f7c36f0-0000-4000-8000-000000000001', 'pump', 'leeds', true, 1.50,"
+            " '2025-03-01', '2025-03-01 12:00+02', '[1]'),"
+            " ('6f7c36f0-0000-4000-8000-000000000002', 'meter', null, null, null, null, null, null)"
+        )
+        yield database
+
+
+def asking(database: Postgres, **changes: Any) -> Reference:
+    base = {"url": database.jdbc_url, "query": "select * from devices", "user": database.user}
+    return Reference(**{**base, "password": database.password, **changes})
+
+
+@pytest.mark.integration
+def test_postgresql_s_types_come_as_text(spark: SparkSession, postgres: Postgres) -> None:
+    found = reference.fetch(spark, asking(postgres)).sort_by("device").to_pylist()
+    assert found[0].pop("seen").startswith("2025-03-01 ")  # in the session's time zone
+    assert found[0] == {
+        "device": "6f7c36f0-0000-4000-8000-000000000001",
+        "type": "pump",
+        "site": "leeds",
+        "active": "true",
+        "ratio": "1.50",
+        "installed": "2025-03-01",
+        "tags": "[1]",
+    }
+    assert set(found[1].values()) == {"6f7c36f0-0000-4000-8000-000000000002", "meter", None}
+
+
+@pytest.mark.integration
+def test_the_database_runs_the_query_once_for_a_snapshot(spark: SparkSession, postgres: Postgres, folder: Path) -> None:
+    settings = asking(postgres, query="select device_id, nextval('reads') as nth from devices")
+    first = reference.fetch(spark, settings)
+    assert sorted(first.column("nth").to_pylist()) == ["1", "2"]
+    snapshot = reference.store(folder, first)
+    holder = Holder(spark, folder, ["nth"])
+    for _ in range(3):
+        assert len(rows(holder.frame)) == snapshot.table.num_rows
+    assert postgres.execute("select last_value from reads") == [(2,)]
+    holder.close()
+
+
+@pytest.mark.integration
+def test_a_wrong_password_is_the_database_s_to_tell_and_never_shown(spark: SparkSession, postgres: Postgres) -> None:
+    wrong = postgres.password[::-1]
+    with pytest.raises(UnreadableError) as caught:
+        reference.fetch(spark, asking(postgres, password=wrong))
+    assert 'password authentication failed for user "tidemark"' in str(caught.value)
+    assert postgres.jdbc_url in str(caught.value)
+    assert wrong not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.integration
+def test_a_query_that_takes_too_long_is_given_up(spark: SparkSession, postgres: Postgres) -> None:
+    before = clock.monotonic_s()
+    with pytest.raises(UnreadableError, match="canceling statement due to user request"):
+        reference.fetch(
+            spark, asking(postgres, query="select 'a' as device_id, pg_sleep(60)::text as x", timeout="1 s")
+        )
+    assert clock.monotonic_s() - before < 20
+
+
+@pytest.mark.integration
+def test_a_stopped_database_is_stood_in_for_and_a_running_query_does_not_notice(
+    spark: SparkSession, postgres: Postgres, folder: Path, tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite.json"
+    suite.write_text('{"expectations": []}', encoding="utf-8")
+    settings = asking(postgres, expectations=suite, columns=("site",))
+    good = reference.load(spark, settings, folder)
+    holder = Holder(spark, folder, reference.columns(good, settings))
+    postgres.stop()
+    try:
+        with pytest.raises(
+            UnreadableError, match=r"from jdbc:postgresql://127\.0\.0\.1:\d+/tidemark: Connection refused"
+        ):
+            reference.load(spark, settings, folder)
+        assert reference.load(spark, settings, folder, fallback=True) == good
+        assert [site for _, site in rows(holder.frame)] == ["leeds", None]
+    finally:
+        postgres.start()
+    assert reference.load(spark, settings, folder).version == good.version
+    holder.close()

@@ -1,0 +1,127 @@
+"""Rows of frames.OUTPUT as publish gets them, and settings that fit them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from service import moments
+from service.cut import Cut
+from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
+from service.settings import Settings, parse
+from state.codec import pack_changes
+from state.layout import Changes, session_schema, status_schema
+
+SCHEMA = to_arrow_schema(OUTPUT)
+MINUTE = 60_000
+T0 = 1_700_000_040_000
+"""A multiple of a minute."""
+
+
+def settings(
+    url: str, prefix: str = "tidemark", bootstrap: str = "127.0.0.1:1", lease: str = "10 s", **redis: Any
+) -> Settings:
+    return parse(
+        {
+            "service": {"checkpoint": "checkpoint", "lease": lease},
+            "kafka": {"bootstrap": bootstrap, "topics": ["readings"]},
+            "input": {"measures": {"temperature": "temperature", "humidity": "humidity"}},
+            "views": [
+                {"name": "device_1m", "by": ["device"], "window": "1 m", "retain": "1 h"},
+                {"name": "all_1m", "window": "1 m", "retain": "2 h"},
+            ],
+            "sessions": {"retain": "3 h"},
+            "redis": {"url": url, "prefix": prefix, "retry_for": "2 s", "timeout": "2 s", **redis},
+        }
+    )
+
+
+def cut(batch: int, epoch: int = 1, watermark_ms: int = 0, end: Mapping[int, int] | None = None) -> Cut:
+    return Cut(epoch, batch, watermark_ms, {}, {"readings": end or {0: 10 * batch}}, "")
+
+
+def rows(columns: Mapping[str, Any]) -> pa.RecordBatch:
+    count = len(next(iter(columns.values())))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(count, f.type) for f in SCHEMA],
+        schema=SCHEMA,
+    )
+
+
+def window(values: Sequence[float], key: str | None = "d1", start: int = T0, view: str = "device_1m") -> pa.RecordBatch:
+    """One window that has `values`, a second apart."""
+    return windows([(view, key, start, values)])
+
+
+def windows(found: Iterable[tuple[str, str | None, int, Sequence[float]]]) -> pa.RecordBatch:
+    """(view, key, start, values) each; the measure is temperature."""
+    found = list(found)
+    counts = np.array([len(values) for *_, values in found], np.int64)
+    flat = np.array([value for *_, values in found for value in values], np.float64)
+    heads = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.intp)
+    parts = moments.split(flat, heads, counts)
+    starts = np.array([start for _, _, start, _ in found], np.int64)
+    return rows(
+        {
+            "kind": np.full(len(found), WINDOW, np.int8),
+            "view": [view for view, *_ in found],
+            "measure": ["temperature"] * len(found),
+            "key": [key for _, key, *_ in found],
+            "start": starts,
+            "end": starts + MINUTE,
+            "count": counts,
+            **{name: getattr(parts, name) for name in ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")},
+            "min": np.minimum.reduceat(flat, heads),
+            "max": np.maximum.reduceat(flat, heads),
+            "first": starts,
+            "last": starts + 1000 * (counts - 1),
+        }
+    )
+
+
+def session(device: str = "d1", start: int = T0, **fields: Any) -> dict[str, Any]:
+    """A row of state.layout.session_schema: one reading of 20 degrees."""
+    plain = {"device": device, "start": start, "last": start, "count": 1, "state": "open", "reason": ""}
+    temperature = {"temperature.count": 1, "temperature.sum": 20.0, "temperature.min": 20.0, "temperature.max": 20.0}
+    return {**plain, **temperature, "humidity.count": 0, "humidity.sum": 0.0, **fields}
+
+
+def device(name: str = "d1", last_seen: int = T0, **fields: Any) -> dict[str, Any]:
+    """A row of state.layout.status_schema."""
+    plain = {"device": name, "status": "online", "last_seen": last_seen, "session": T0}
+    return {**plain, "temperature.value": 20.0, "temperature.at": last_seen, **fields}
+
+
+def changes(
+    sessions: Sequence[Mapping[str, Any]] = (), devices: Sequence[Mapping[str, Any]] = (), dropped: int = 0
+) -> pa.RecordBatch:
+    """What one call of the session operator gives."""
+    measures = ("temperature", "humidity")
+    tables = (
+        pa.Table.from_pylist(list(sessions), schema=session_schema(measures)),
+        pa.Table.from_pylist(list(devices), schema=status_schema(measures)),
+    )
+    return rows({"kind": [SESSIONS], "payload": [pack_changes(Changes(*tables, dropped))]})
+
+
+def reject(offset: int = 7, value: bytes | None = b"\x00raw", **fields: Any) -> pa.RecordBatch:
+    plain = {"reason": "late", "detail": "61 s", "topic": "readings", "partition": 3, "offset": offset}
+    row = {**plain, "broker_ms": T0, "key": b"\xffkey", "value": value, "headers": None, **fields}
+    return rows({"kind": [REJECT], "reject": [row]})
+
+
+def stats(*readings: tuple[int, int]) -> pa.RecordBatch:
+    """(broker_ms, count) each."""
+    table = pa.table(
+        {
+            "broker_ms": pa.array([ms for ms, _ in readings], pa.int64()),
+            "count": pa.array([count for _, count in readings], pa.int64()),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    total = sum(count for _, count in readings)
+    return rows({"kind": [STATS], "count": [total], "payload": [sink.getvalue().to_pybytes()]})

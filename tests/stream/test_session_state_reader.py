@@ -1,0 +1,130 @@
+"""The session operator in Spark itself: sessions over batches, a silent bucket, a restart, and the state read back."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from state import codec, reader
+from state.processor import OUTPUT, SessionProcessor
+from state.rules import Rules
+from state.runs import fold
+
+# py4j leaves its sockets to the garbage collector.
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:.*socket:ResourceWarning")]
+
+RULES = Rules(gap_ms=10_000, max_duration_ms=600_000, retain_ms=86_400_000, measures=("t",))
+DELAY_MS = 5_000
+
+
+@pytest.fixture(scope="module")
+def state_spark():
+    before = {name: os.environ.get(name) for name in ("PATH", "PYSPARK_PYTHON")}
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before['PATH']}"
+    session = (
+        SparkSession.builder.master("local[1]")
+        .appName("session state")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    yield session
+    session.stop()
+    for name, value in before.items():
+        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+class Query:
+    """Buckets of runs through the processor, one input file a batch; `changes` collects what came out."""
+
+    def __init__(self, spark, directory):
+        self.spark, self.directory, self.changes, self.files = spark, directory, [], 0
+        self.checkpoint = str(directory / "checkpoint")
+        (directory / "in").mkdir()
+
+    def start(self):
+        frame = (
+            self.spark.readStream.schema("bucket int, payload binary, at timestamp")
+            .parquet(str(self.directory / "in"))
+            .withWatermark("at", f"{DELAY_MS} milliseconds")
+        )
+        changes = frame.groupBy("bucket").transformWithStateInPandas(
+            SessionProcessor(RULES), outputStructType=OUTPUT, outputMode="Update", timeMode="EventTime"
+        )
+        writer = changes.writeStream.outputMode("update").option("checkpointLocation", self.checkpoint)
+        self.query = writer.foreachBatch(self.take).start()
+
+    def take(self, frame, batch):
+        for row in frame.collect():
+            for session in codec.unpack_changes(bytes(row.payload)).sessions.to_pylist():
+                self.changes.append((session["device"], session["start"], session["last"], session["state"]))
+
+    def add(self, buckets):
+        """A file of {bucket: [(device, ms), ...]}, processed with the batch without data that follows it."""
+        rows = []
+        for bucket, readings in buckets.items():
+            device, ms = zip(*readings, strict=True)
+            runs = fold(pa.array(device), np.array(ms, np.int64), {"t": np.array(ms) / 1000}, RULES)
+            rows.append({"bucket": bucket, "payload": codec.pack_runs(runs), "at": max(ms)})
+        schema = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("at", pa.timestamp("ms", "UTC"))])
+        self.files += 1
+        part = self.directory / f"{self.files}.part"
+        pq.write_table(pa.Table.from_pylist(rows, schema), part)
+        part.rename(self.directory / "in" / f"{self.files}.parquet")
+        self.query.processAllAvailable()
+        seen, self.changes = sorted(self.changes), []
+        return seen
+
+
+def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_checkpoint(state_spark, tmp_path):
+    query = Query(state_spark, tmp_path)
+    query.start()
+    try:
+        assert query.add({0: [("a", 100_000)], 1: [("b", 105_000), ("b2", 101_000)]}) == [
+            ("a", 100_000, 100_000, "open"),
+            ("b", 105_000, 105_000, "open"),
+            ("b2", 101_000, 101_000, "open"),
+        ]
+        # The watermark reaches 110,000: exactly a's end, so that its timer must not be used up and a stays open.
+        assert query.add({1: [("b", 115_000)]}) == [("b", 105_000, 115_000, "open")]
+        query.query.stop()
+
+        runs, devices = reader.read(state_spark, query.checkpoint)
+        names = ["bucket", "device", "session", "start", "last", "count", "t.sum"]
+        assert [tuple(row.values()) for row in runs.select(names).to_pylist()] == [
+            (0, "a", 100_000, 100_000, 100_000, 1, 100.0),
+            (1, "b", 105_000, 105_000, 105_000, 1, 105.0),  # two cells of 37.5 s
+            (1, "b", 105_000, 115_000, 115_000, 1, 115.0),
+            (1, "b2", 101_000, 101_000, 101_000, 1, 101.0),
+        ]
+        assert devices.select(["bucket", "device", "last_seen", "t.at"]).to_pylist()[1] == {
+            "bucket": 1,
+            "device": "b",
+            "last_seen": 115_000,
+            "t.at": 115_000,
+        }
+        assert reader.operators(state_spark, query.checkpoint) == [0]
+        assert reader.read(state_spark, query.checkpoint, operator_id=0)[0].equals(runs)
+
+        query.start()
+        # One millisecond more, from bucket 1 alone: the silent bucket 0 is closed by its timer.
+        assert query.add({1: [("b", 115_001)]}) == [
+            ("a", 100_000, 100_000, "closed"),
+            ("b", 105_000, 115_001, "open"),
+        ]
+        assert query.add({0: [("a", 200_000)]}) == [
+            ("a", 200_000, 200_000, "open"),
+            ("b", 105_000, 115_001, "closed"),
+            ("b2", 101_000, 101_000, "closed"),
+        ]
+    finally:
+        query.query.stop()

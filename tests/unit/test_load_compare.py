@@ -1,0 +1,297 @@
+"""The comparer's own sense: right values pass in whatever notation, and each kind of difference is found and named."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from load.compare import check_partitions, check_rejects
+from load.differences import EXAMPLES, Verdict, check_hashes, check_indexes
+from load.expected import Readings, View, devices, sessions, windows
+from load.oracle import Expected, Partition, Record, digest
+
+# Two devices; "d" is silent for more than the gap of 100, and has the measure h once. The first window is final.
+ROWS = [("d", 1_000, 0.1, 5.0), ("d", 1_010, 0.2, math.nan), ("d", 1_200, 0.4, math.nan), ("e:1", 1_005, 7.0, math.nan)]
+WATERMARK_MS = 1_120
+VIEWS = (View("v", ("site",), 1_100, 1_100, ("t",)),)
+REFERENCE: dict[str, dict[str, str | None]] = {"d": {"site": "a:b", "floor": None}}
+REJECTS = {("in", 0, 4): "late", ("in", 0, 5): "undecodable"}
+RAW = {("in", 0, 4): b"late one", ("in", 0, 5): None}
+
+Hashes = dict[str, dict[str, str]]
+NOW = {"epoch": "3", "batch": "9", "updated": "1"}
+
+
+def expectation() -> Expected:
+    names = list(dict.fromkeys(row[0] for row in ROWS))
+    readings = Readings(
+        names,
+        np.array([names.index(row[0]) for row in ROWS], np.int32),
+        np.array([row[1] for row in ROWS], np.int64),
+        {"t": np.array([row[2] for row in ROWS]), "h": np.array([row[3] for row in ROWS])},
+    )
+    found = sessions(readings, 100, 1_600, WATERMARK_MS)
+    values = {place: digest(raw) for place, raw in RAW.items()}
+    return Expected(
+        watermark_ms=WATERMARK_MS,
+        windows=windows(VIEWS, readings, REFERENCE, WATERMARK_MS),
+        sessions=found,
+        devices=devices(readings, found, REFERENCE),
+        rejects=REJECTS,
+        values=values,
+        partitions={("in", 0): Partition(0, 6, 6, 4, 2)},
+        trailing=0,
+    )
+
+
+# What Redis must hold, worked out by hand: a key, then its fields.
+RIGHT = """
+p:window:v:t:a:b:0      start=0 end=1100 count=2 sum=0.30000000000000004 mean=0.15 min=0.1 max=0.2 stddev=0.05
+                        first=1000 last=1010 final=1
+p:window:v:t:a:b:1100   start=1100 end=2200 count=1 sum=0.4 mean=0.4 min=0.4 max=4e-1 stddev=0
+                        first=1200 last=1200 final=0
+p:window:v:t:(none):0   start=0 end=1100 count=1 sum=7 mean=7.0 min=7 max=7 stddev=0.0
+                        first=1005 last=1005 final=1
+p:session:d:1000        start=1000 last=1010 count=2 duration=10 state=closed reason=gap
+                        t.count=2 t.mean=0.15000000000000002 t.min=0.1 t.max=0.2 h.count=1 h.mean=5 h.min=5 h.max=5
+p:session:d:1200        start=1200 last=1200 count=1 duration=0 state=open reason=
+                        t.count=1 t.mean=0.4 t.min=0.4 t.max=0.4 h.count=0
+p:session:e:1:1005      start=1005 last=1005 count=1 duration=0 state=closed reason=gap
+                        t.count=1 t.mean=7 t.min=7 t.max=7 h.count=0
+p:device:d              status=online last_seen=1200 session=1200 ref.site=a:b reference=x
+                        t=0.4 t.at=1200 h=5 h.at=1000
+p:device:e:1            status=offline last_seen=1005 session= reference=x t=7 t.at=1005
+"""
+
+
+def right() -> Hashes:
+    hashes: Hashes = {}
+    found: dict[str, str] = {}
+    for word in RIGHT.split():
+        name, is_field, value = word.partition("=")
+        if is_field:
+            found[name] = value
+        else:
+            found = hashes[word] = dict(NOW)
+    return hashes
+
+
+def judge(hashes: Mapping[str, Mapping[str, str]], twice: bool = False) -> Verdict:
+    verdict = Verdict(progress={"epoch": 3, "batch": 9})
+    items = list(hashes.items())
+    check_hashes(expectation(), "p", items * 2 if twice else items, verdict)
+    return verdict
+
+
+def test_right_values_are_no_difference() -> None:
+    verdict = judge(right())
+    assert verdict.examples == []
+    assert verdict.ok
+    assert verdict.compared == {"windows": 3, "sessions": 3, "devices": 2}
+
+
+def test_a_key_that_scan_gives_twice_is_looked_at_once() -> None:
+    hashes = right()
+    hashes["p:window:v:t:a:b:0"]["count"] = "3"
+    hashes["p:device:x"] = hashes["p:session:x:1"] = hashes["p:window:v:t:x:0"] = NOW
+    assert judge(hashes, twice=True).kinds == judge(hashes).kinds
+    assert judge(hashes).mismatches == 4
+
+
+@pytest.mark.parametrize("key", right())
+def test_each_missing_key_is_named(key: str) -> None:
+    hashes = right()
+    del hashes[key]
+    verdict = judge(hashes)
+    kind = key.split(":")[1]
+    assert verdict.kinds == {f"{kind}.missing": 1}
+    assert key in verdict.examples[0]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "p:window:v:t:a:b:2200",
+        "p:window:v:t:a:b:00",
+        "p:window:v:h:a:b:0",
+        "p:window:w:t:a:b:0",
+        "p:window:v:t:x",
+        "p:session:d:1010",
+        "p:session:d",
+        "p:device:f",
+    ],
+)
+def test_each_extra_key_is_named(key: str) -> None:
+    verdict = judge({**right(), key: NOW})
+    kind = key.split(":")[1]
+    assert verdict.kinds == {f"{kind}.extra": 1}
+    assert key in verdict.examples[0]
+
+
+FIELDS = [
+    (key, name)
+    for key, found in right().items()
+    for name in found
+    if name not in {"updated", "reference", "epoch", "batch"}
+]
+
+
+@pytest.mark.parametrize(("key", "name"), FIELDS)
+def test_each_changed_field_is_named_with_both_values(key: str, name: str) -> None:
+    hashes = right()
+    was = hashes[key][name]
+    try:
+        hashes[key][name] = repr(float(was) + 1e-6) if "." in was or "mean" in name else str(int(was) + 1)
+    except ValueError:
+        hashes[key][name] = was + "x"
+    verdict = judge(hashes)
+    assert verdict.kinds == {f"{key.split(':')[1]}.{name}": 1}
+    assert f"{key} {name}: expected" in verdict.examples[0]
+    assert hashes[key][name] in verdict.examples[0]
+
+
+@pytest.mark.parametrize(("key", "name"), [each for each in FIELDS if right()[each[0]][each[1]] not in {"", "0"}])
+def test_each_field_that_is_gone_is_named(key: str, name: str) -> None:
+    hashes = right()
+    del hashes[key][name]
+    verdict = judge(hashes)
+    assert verdict.kinds == {f"{key.split(':')[1]}.{name}": 1}
+    assert "is not there" in verdict.examples[0]
+
+
+def test_one_ulp_is_rounding_in_a_mean_and_a_difference_in_a_minimum() -> None:
+    hashes = right()
+    window = hashes["p:window:v:t:a:b:0"]
+    window["mean"] = repr(math.nextafter(0.15, 1))
+    assert judge(hashes).ok
+    window["min"] = repr(math.nextafter(0.1, 1))
+    assert judge(hashes).kinds == {"window.min": 1}
+
+
+def test_a_final_window_that_should_not_be_final_and_the_reverse() -> None:
+    hashes = right()
+    hashes["p:window:v:t:a:b:0"]["final"] = "0"
+    hashes["p:window:v:t:a:b:1100"]["final"] = "1"
+    assert judge(hashes).kinds == {"window.final": 2}
+
+
+@pytest.mark.parametrize(("epoch", "batch"), [("3", "10"), ("4", "0"), ("3", ""), ("x", "1")])
+def test_a_value_newer_than_progress_is_a_difference(epoch: str, batch: str) -> None:
+    hashes = right()
+    hashes["p:device:d"] |= {"epoch": epoch, "batch": batch}
+    assert judge(hashes).kinds == {"device.batch": 1}
+    hashes["p:device:d"] |= {"epoch": "2", "batch": "999"}
+    assert judge(hashes).ok
+
+
+def test_a_merged_session_must_be_covered_by_one_that_is_expected() -> None:
+    merged = {**NOW, "state": "merged", "reason": "merged", "merged_into": "1000"}
+    verdict = judge({**right(), "p:session:d:1010": merged})
+    assert verdict.ok
+    assert verdict.merged == 1
+    chained = {"p:session:d:1005": merged, "p:session:d:1010": {**merged, "merged_into": "1005"}}
+    assert judge({**right(), **chained}).ok
+    assert judge({**right(), "p:session:d:1011": merged}).kinds == {"session.extra": 1}
+    assert judge({**right(), "p:session:e:1:1010": merged}).kinds == {"session.extra": 1, "session.merged_into": 1}
+    elsewhere = {**merged, "merged_into": "900"}
+    assert judge({**right(), "p:session:d:1010": elsewhere}).kinds == {"session.merged_into": 1}
+    # One that is expected to be a session of its own is not merged.
+    hashes = right()
+    hashes["p:session:d:1200"] = merged
+    assert "session.state" in judge(hashes).kinds
+
+
+def test_indexes_hold_the_keys_and_the_windows_that_are_not_final() -> None:
+    def judged(keys: dict[str, float], opened: dict[str, float]) -> Mapping[str, int]:
+        verdict = Verdict()
+        check_indexes(expectation(), "p", {"p:keys:v": keys, "p:open": opened}, verdict)
+        return verdict.kinds
+
+    keys, opened = {"a:b": 1200.0, "(none)": 1005.0}, {"p:window:v:t:a:b:1100": 2200.0}
+    assert judged(keys, opened) == {}
+    assert judged({**keys, "c": 1.0}, opened) == {"keys.score": 1}
+    assert judged({"a:b": 1010.0}, opened) == {"keys.score": 2}
+    assert judged(keys, {}) == {"open.score": 1}
+    assert judged(keys, {**opened, "p:window:v:t:a:b:0": 1100.0}) == {"open.score": 1}
+
+
+def reject(at: int, reason: str, value: bytes | None, **more: bytes) -> Record:
+    said = {"reason": reason.encode(), "topic": b"in", "partition": b"0", "offset": str(at).encode(), **more}
+    headers = [("kind", b"x"), *((f"tidemark.{name}", text) for name, text in said.items())]
+    return Record("in.rejects", 0, 100 + at, 1, None, value, headers)
+
+
+STORED = [reject(4, "late", b"late one"), reject(5, "undecodable", None)]
+
+
+def test_rejects_are_found_by_their_coordinates() -> None:
+    verdict = Verdict()
+    assert check_rejects(expectation(), STORED, verdict) == {("in", 0): 2}
+    assert verdict.ok
+    assert verdict.compared == {"rejects": 2}
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind"),
+    [
+        (STORED[:1], "reject.missing"),
+        ([*STORED, reject(3, "late", b"")], "reject.extra"),
+        ([reject(4, "early", b"late one"), STORED[1]], "reject.reason"),
+        ([reject(4, "late", b"late onE"), STORED[1]], "reject.value"),
+        ([reject(4, "late", None), STORED[1]], "reject.value"),
+        ([STORED[0], reject(5, "undecodable", b"")], "reject.value"),
+        ([*STORED, reject(4, "early", b"late one")], "reject.reason"),
+        ([reject(4, "late", None, omitted_bytes=b"9"), STORED[1]], "reject.value"),
+        ([*STORED, reject(4, "late", b"late one", offset=b"four")], "reject.headers"),
+        ([*STORED, STORED[0]._replace(headers=())], "reject.headers"),
+    ],
+)
+def test_each_difference_of_a_reject_is_named(stored: list[Record], kind: str) -> None:
+    verdict = Verdict()
+    check_rejects(expectation(), stored, verdict)
+    assert verdict.kinds == {kind: 1}
+
+
+def test_rejects_may_be_there_twice_ahead_of_progress_or_without_bytes_that_are_too_many() -> None:
+    verdict = Verdict()
+    stored = [*STORED, STORED[0], STORED[0], reject(6, "late", b"x"), reject(6, "late", b"x")]
+    check_rejects(expectation(), stored, verdict)
+    assert (verdict.ok, verdict.duplicates, verdict.ahead) == (True, 2, 2)
+    omitting = Verdict()
+    check_rejects(expectation(), [reject(4, "late", None, omitted_bytes=b"8"), STORED[1]], omitting)
+    assert (omitting.ok, omitting.omitted) == (True, 1)
+
+
+def test_per_partition_consumed_must_be_admitted_plus_rejects() -> None:
+    verdict = Verdict()
+    check_partitions(expectation(), {("in", 0): 2}, {"in": {0: 6}}, verdict)
+    assert verdict.ok
+    assert verdict.partitions == {"in[0]": {"start": 0, "end": 6, "consumed": 6, "admitted": 4, "rejected": 2}}
+    for found, ends in (({("in", 0): 1}, {0: 6}), ({}, {0: 6}), ({("in", 0): 2}, {0: 7}), ({("in", 0): 2}, {})):
+        verdict = Verdict()
+        check_partitions(expectation(), found, {"in": ends}, verdict)
+        assert verdict.kinds == {"partition.sum": 1}
+    verdict = Verdict()
+    check_partitions(expectation(), {("in", 0): 2}, {"in": {0: 6, 1: 3}}, verdict)
+    assert verdict.kinds == {"partition.unknown": 1}
+
+
+def test_records_before_the_start_were_never_there() -> None:
+    wanted = replace(expectation(), partitions={("in", 0): Partition(2, 6, 4, 2, 2)})
+    verdict = Verdict()
+    check_partitions(wanted, {("in", 0): 2}, {"in": {0: 6}}, verdict)
+    assert verdict.ok
+
+
+def test_a_verdict_counts_everything_and_shows_the_first_twenty() -> None:
+    verdict = Verdict()
+    assert json.loads(verdict.to_json())["ok"] is True
+    for number in range(EXAMPLES + 5):
+        verdict.add("window.count", f"number {number} of \udcff")
+    shown = json.loads(verdict.to_json())
+    assert (shown["ok"], shown["mismatches"], shown["kinds"]) == (False, 25, {"window.count": 25})
+    assert len(shown["examples"]) == EXAMPLES
+    assert shown["examples"][0] == "window.count: number 0 of \\udcff"

@@ -1,0 +1,174 @@
+"""The fleet: the same seed gives the same readings however time is cut, and its shares and bounds hold."""
+
+import itertools
+import sqlite3
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from load.fleet import (
+    DAY_MS,
+    MEASURES,
+    RANGES,
+    REFERENCE_QUERY,
+    SHARES,
+    TYPES,
+    Fleet,
+    FleetSettings,
+    Kind,
+    Readings,
+    kinds_of,
+    reference_rows,
+    with_outsiders,
+    write_reference_sqlite,
+)
+
+START_MS = 1_760_000_000_000
+
+
+def joined(pieces: list[Readings]) -> Readings:
+    return Readings(*(np.concatenate([getattr(each, column.name) for each in pieces]) for column in fields(Readings)))
+
+
+def same(left: Readings, right: Readings) -> bool:
+    return all(
+        np.array_equal(getattr(left, column.name), getattr(right, column.name), equal_nan=column.name == "values")
+        for column in fields(Readings)
+    )
+
+
+def test_the_same_seed_gives_the_same_readings_however_time_is_cut() -> None:
+    settings = FleetSettings(devices=500, rate=1_000)
+    whole = Fleet(7, settings).readings(0, 20_000, START_MS)
+    other = Fleet(7, settings)
+    cuts = [0, 1, 17, 250, 4_999, 5_000, 12_345, 20_000]
+    pieces = [other.readings(start, end, START_MS) for start, end in itertools.pairwise(cuts)]
+    assert len(whole) > 15_000
+    assert same(joined(pieces), whole)
+
+
+def test_another_seed_gives_other_readings() -> None:
+    settings = FleetSettings(devices=500, rate=1_000)
+    one, two = (Fleet(seed, settings).readings(0, 10_000, START_MS) for seed in (7, 8))
+    assert not np.array_equal(one.values[:100], two.values[:100], equal_nan=True)
+    assert Fleet(7, settings).names != Fleet(8, settings).names
+
+
+@pytest.mark.parametrize("rate", [50.0, 3_000.0, 100_000.0])
+def test_the_rate_counts_records_duplicates_and_dropouts_included(rate: float) -> None:
+    fleet = Fleet(3, FleetSettings(devices=2_000, rate=rate, dropout_share=0.5))
+    assert fleet.rate == pytest.approx(rate)
+    span_ms = 600_000 if rate < 10_000 else 10_000
+    counts = kinds_of(fleet.readings(0, span_ms, START_MS))
+    assert (counts.sum() + counts[Kind.DUPLICATE]) / span_ms * 1000 == pytest.approx(rate, rel=0.03)
+
+
+def test_without_a_rate_devices_send_at_the_interval_of_their_type() -> None:
+    fleet = Fleet(3, FleetSettings(devices=300, dropout_share=0))
+    readings = fleet.readings(0, 60_000, START_MS)
+    for device in range(300):
+        mine = np.sort(readings.due_ms[readings.device == device])
+        assert np.diff(mine) == pytest.approx(TYPES[fleet.type[device]].interval_ms)
+
+
+def test_readings_are_in_the_order_they_are_due_and_uniform_over_time() -> None:
+    readings = Fleet(3, FleetSettings(devices=5_000, rate=20_000, dropout_share=0)).readings(0, 10_000, START_MS)
+    assert np.all(np.diff(readings.due_ms) >= 0)
+    per_tick = np.bincount((readings.due_ms // 20).astype(int), minlength=500)
+    assert per_tick.min() > 250
+    assert per_tick.max() < 550
+
+
+def test_disorder_and_clock_errors_are_bounded_and_there() -> None:
+    settings = FleetSettings(devices=3_000, rate=20_000, max_delay_ms=2_000, skew_ms=400)
+    fleet = Fleet(3, settings)
+    delays = fleet.readings(0, 10_000, START_MS).delay_ms
+    assert delays.min() == 0
+    assert 1_900 < delays.max() <= 2_000
+    assert 350 < np.abs(fleet.skew_ms).max() <= 400
+
+
+def test_kinds_come_in_the_shares_asked_for() -> None:
+    counts = kinds_of(Fleet(3, FleetSettings(devices=3_000, rate=50_000)).readings(0, 20_000, START_MS))
+    total = counts.sum()
+    for kind in Kind:
+        share = 1 - sum(SHARES.values()) if kind is Kind.ORDINARY else SHARES.get(kind, 0.0)
+        assert abs(counts[kind] - share * total) <= 5 * np.sqrt(share * total), kind.name
+
+
+def test_outsiders_can_be_off_or_one_kind() -> None:
+    assert set(with_outsiders(0.0).values()) == {0.0}
+    assert with_outsiders(0.01, Kind.YEAR_2099) == {Kind.YEAR_2099: 0.01}
+    assert sum(with_outsiders(0.02).values()) == pytest.approx(0.03)
+    fleet = Fleet(3, FleetSettings(devices=100, rate=5_000, shares=with_outsiders(0.1, Kind.LATE, Kind.RANDOM)))
+    counts = kinds_of(fleet.readings(0, 5_000, START_MS))
+    assert set(np.flatnonzero(counts)) == {Kind.ORDINARY, Kind.LATE, Kind.RANDOM}
+
+
+def test_values_are_those_of_the_type_and_in_range() -> None:
+    fleet = Fleet(3, FleetSettings(devices=3_000, rate=20_000))
+    readings = fleet.readings(0, 10_000, START_MS)
+    assert np.array_equal(~np.isnan(readings.values), fleet.has[readings.device])
+    for column, measure in enumerate(MEASURES):
+        taken = readings.values[:, column][~np.isnan(readings.values[:, column])]
+        low, high = RANGES[measure]
+        assert low <= taken.min()
+        assert taken.max() <= high
+        assert np.array_equal(taken, np.round(taken, 2))
+
+
+def test_a_day_has_a_curve() -> None:
+    fleet = Fleet(3, FleetSettings(devices=2_000, dropout_share=0))
+    means = [
+        np.nanmean(fleet.readings(0, 30_000, START_MS - START_MS % DAY_MS + hour * 3_600_000).values[:, 0][fleet_rows])
+        for hour in (3, 15)
+        for fleet_rows in [fleet.type[fleet.readings(0, 30_000, 0).device] == 4]
+    ]
+    assert means[1] - means[0] > 8  # a weather station's swing is +-6 degrees
+
+
+def test_dropouts_are_longer_than_a_gap_and_only_some_devices_have_them() -> None:
+    settings = FleetSettings(devices=400, dropout_share=0.25, dropout_ms=180_000, dropout_every_ms=600_000)
+    fleet = Fleet(3, settings)
+    readings = fleet.readings(0, 1_200_000, START_MS)
+    longest = np.zeros(400)
+    for device in range(400):
+        longest[device] = np.diff(np.sort(readings.due_ms[readings.device == device])).max()
+    dropped = longest > 100_000
+    assert 0.15 < dropped.mean() < 0.35
+    assert longest[dropped].min() >= 180_000 - 30_000
+    assert longest[~dropped].max() <= 30_001
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"devices": 0}, "a device"),
+        ({"rate": -1.0}, "rate"),
+        ({"shares": {Kind.LATE: 1.0}}, "less than 1"),
+        ({"shares": {Kind.LATE: -0.1}}, "at least 0"),
+        ({"dropout_ms": 600_000}, "shorter"),
+    ],
+)
+def test_an_impossible_fleet_is_refused(wrong: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        FleetSettings(**wrong)
+
+
+def test_the_reference_has_a_row_for_each_device_and_is_replaced_whole(tmp_path: Path) -> None:
+    small, large = Fleet(1, FleetSettings(devices=10)), Fleet(1, FleetSettings(devices=1_000))
+    path = tmp_path / "reference.sqlite"
+    for fleet in (small, large):
+        write_reference_sqlite(path, fleet)
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute(REFERENCE_QUERY).fetchall() == reference_rows(fleet)
+    assert [each.name for each in tmp_path.iterdir()] == ["reference.sqlite"]
+    device, kind, site, model, installed = reference_rows(large)[5]
+    assert device == large.names[5]
+    assert device.startswith(f"{kind}-")
+    assert site
+    assert model in TYPES[large.type[5]].models
+    assert installed < "2026"

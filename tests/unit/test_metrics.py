@@ -1,0 +1,154 @@
+"""Metrics, as a scraper and an orchestrator see them: over HTTP."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service import metrics
+from service.cut import Cut
+from service.errors import SetupError
+from service.metrics import Metrics, Server
+from service.pipeline import BatchReport
+from service.progress import Operator, Progress
+from service.publish import LATENCY_BOUNDS_MS, Outcome
+
+CUT = Cut(epoch=3, batch=7, watermark_ms=1_700_000_000_500, start={"r": {0: 10}}, end={"r": {0: 15, 1: 4}})
+LATENCY = (0, 2, 1, *[0] * (len(LATENCY_BOUNDS_MS) - 4), 4)
+REPORT = BatchReport(
+    cut=CUT,
+    outcome=Outcome(rejects=2, windows=5, written=4, refused_old=1, latency=(*LATENCY, 1), latency_ms=90_070),
+    admitted=7,
+    rejected={"late": 2, "early": 0},
+    unknown=1,
+    finals=3,
+    phases={"run": 0.25, "publish": 0.01},
+)
+PROGRESS = Progress(
+    batch=7,
+    rows=9,
+    watermark="2023-11-14T22:13:20.500Z",
+    durations_ms={"addBatch": 300, "latestOffset": 4, "getBatch": 1, "queryPlanning": 20, "triggerExecution": 340},
+    operators=(
+        Operator("stateStoreSave", 11, 5, 0, 2, 4096),
+        Operator("transformWithStateInPandasExec", 16, 2, 0, 0, 1),
+    ),
+    observed={},
+)
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+class Scraped:
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.server = Server(self.metrics, "127.0.0.1", 0)
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.server.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def value(self, name: str, **labels: str) -> float | None:
+        found: Samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(self.get("/metrics")[1])
+            for sample in family.samples
+        }
+        return found.get((f"tidemark_{name}", tuple(sorted(labels.items()))))
+
+
+@pytest.fixture
+def scraped() -> Iterator[Scraped]:
+    made = Scraped()
+    yield made
+    made.server.close()
+
+
+def test_a_batch_is_counted_once(scraped: Scraped) -> None:
+    scraped.metrics.batch_begins()
+    scraped.metrics.batch_ends(REPORT)
+    scraped.metrics.engine(PROGRESS)
+    assert scraped.value("records_total") == 9
+    assert scraped.value("readings_admitted_total") == 7
+    assert scraped.value("rejects_total", reason="late") == 2
+    assert scraped.value("rejects_total", reason="early") == 0
+    assert scraped.value("published_total", kind="windows") == 5
+    assert scraped.value("redis_writes_total", outcome="refused_old") == 1
+    assert scraped.value("windows_final_total") == 3
+    assert scraped.value("watermark_timestamp_seconds") == 1_700_000_000.5
+    assert (scraped.value("epoch"), scraped.value("batch")) == (3, 7)
+    assert scraped.value("state_rows", operator="sessions") == 16
+    assert scraped.value("state_dropped_total", operator="windows") == 2
+    for phase, seconds in {"run": 0.25, "publish": 0.01, "source": 0.005, "planning": 0.02, "total": 0.34}.items():
+        assert scraped.value("batch_seconds_count", phase=phase) == 1
+        assert scraped.value("batch_seconds_sum", phase=phase) == pytest.approx(seconds)
+    assert scraped.value("build_info", version="0.1.0", spark="4.1.1") == 1
+
+
+def test_latencies_are_weighed_by_readings_and_their_buckets_are_cumulative(scraped: Scraped) -> None:
+    scraped.metrics.batch_ends(REPORT)
+    scraped.metrics.batch_ends(REPORT)
+
+    def below(bound: str) -> float | None:
+        return scraped.value("event_to_redis_seconds_bucket", le=bound)
+
+    assert [below(bound) for bound in ("0.01", "0.02", "0.05", "30.0", "60.0", "+Inf")] == [0, 4, 6, 6, 14, 16]
+    assert scraped.value("event_to_redis_seconds_count") == 16
+    assert scraped.value("event_to_redis_seconds_sum") == pytest.approx(180.14)
+
+
+def test_a_partition_that_is_gone_leaves_the_lags(scraped: Scraped) -> None:
+    scraped.metrics.lags({"r": {0: 5, 1: 6}})
+    scraped.metrics.lags({"r": {0: 4}})
+    assert scraped.value("lag_records", topic="r", partition="0") == 4
+    assert scraped.value("lag_records", topic="r", partition="1") is None
+
+
+def test_one_reference_is_in_use(scraped: Scraped) -> None:
+    scraped.metrics.reference("a1", lambda: 5.0)
+    scraped.metrics.reference("b2", lambda: 2.5)
+    assert scraped.value("reference_info", version="b2") == 1
+    assert scraped.value("reference_info", version="a1") is None
+    assert scraped.value("reference_age_seconds") == 2.5
+
+
+def test_ready_means_that_the_lease_is_held_and_a_batch_is_done(scraped: Scraped) -> None:
+    status, body = scraped.get("/readyz")
+    assert status == 503
+    assert "lease" in json.loads(body)["reason"]
+    assert scraped.metrics.waiting("lease", "host-2 holds the lease")
+    assert not scraped.metrics.waiting("lease", "host-2 holds the lease")
+    assert "host-2" in json.loads(scraped.get("/readyz")[1])["reason"]
+    scraped.metrics.ready("lease")
+    assert json.loads(scraped.get("/readyz")[1]) == {"ready": False, "reason": "the first batch is not done yet"}
+    scraped.metrics.batch_ends(REPORT)
+    assert scraped.get("/readyz") == (200, '{"ready": true}\n')
+
+
+def test_a_batch_that_does_not_end_is_unhealthy(scraped: Scraped, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scraped.get("/healthz") == (200, '{"healthy": true}\n')
+    monkeypatch.setattr(metrics, "STUCK_S", -1.0)
+    assert scraped.get("/healthz")[0] == 200, "no batch, none stuck"
+    scraped.metrics.batch_begins()
+    status, body = scraped.get("/healthz")
+    assert status == 503
+    assert "a batch runs for" in json.loads(body)["reason"]
+    scraped.metrics.batch_ends(replace(REPORT, finals=0))
+    assert scraped.get("/healthz")[0] == 200
+
+
+def test_other_paths_are_not_found(scraped: Scraped) -> None:
+    assert scraped.get("/")[0] == 404
+
+
+def test_a_port_in_use_is_named(scraped: Scraped) -> None:
+    with pytest.raises(SetupError, match=rf"metrics\.port = {scraped.server.port}"):
+        Server(Metrics(), "127.0.0.1", scraped.server.port)

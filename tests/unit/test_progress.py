@@ -1,0 +1,59 @@
+"""What the engine tells of a batch, and the text of offsets; the running query: tests/integration/test_daemon.py."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.cut import Cut
+from service.progress import Operator, Progress, parse_offsets
+
+OFFSETS = st.dictionaries(
+    st.text(min_size=1, max_size=20),
+    st.dictionaries(st.integers(0, 10_000), st.integers(0, (1 << 63) - 1), min_size=1, max_size=5),
+    max_size=3,
+)
+
+
+@given(OFFSETS)
+def test_offsets_read_back_as_they_were_written(offsets: dict[str, dict[int, int]]) -> None:
+    text = json.dumps({topic: {str(p): o for p, o in partitions.items()} for topic, partitions in offsets.items()})
+    assert parse_offsets(text) == offsets
+
+
+def test_partitions_come_in_numeric_order() -> None:
+    assert list(parse_offsets('{"r": {"10": 1, "9": 2, "0": 3}}')["r"]) == [0, 9, 10]
+
+
+def test_a_cut_counts_the_records_of_all_topics() -> None:
+    cut = Cut(1, 0, 0, start={"a": {0: 5, 1: 7}, "b": {0: 0}}, end={"a": {0: 6, 1: 7}, "b": {0: 9}})
+    assert cut.rows == 10
+
+
+def test_progress_is_parsed_from_what_spark_writes() -> None:
+    document = {
+        "batchId": 4,
+        "durationMs": {"addBatch": 160, "triggerExecution": 198},
+        "eventTime": {"watermark": "2026-11-20T18:28:56.154Z"},
+        "stateOperators": [
+            {
+                "operatorName": "stateStoreSave",
+                "numRowsTotal": 2,
+                "numRowsUpdated": 1,
+                "numRowsRemoved": 3,
+                "numRowsDroppedByWatermark": 4,
+                "memoryUsedBytes": 5,
+            }
+        ],
+        "sources": [{"numInputRows": 30}, {"numInputRows": None}],
+        "observedMetrics": {"tidemark": {"admitted": 29}},
+    }
+    found = Progress.parse(json.dumps(document))
+    assert (found.batch, found.rows, found.watermark) == (4, 30, "2026-11-20T18:28:56.154Z")
+    assert found.operators == (Operator("stateStoreSave", rows=2, updated=1, removed=3, dropped=4, memory_bytes=5),)
+    assert found.observed["tidemark"]["admitted"] == 29
+
+
+def test_progress_of_a_stateless_query_without_sources_is_parsed_too() -> None:
+    found = Progress.parse('{"batchId": 0}')
+    assert (found.rows, found.operators, found.watermark) == (0, (), "")

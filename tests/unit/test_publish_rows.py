@@ -1,0 +1,291 @@
+"""What publish puts on the wire: names of keys, text of numbers, columns, calls."""
+
+import math
+
+import hypothesis
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from outputs import T0, changes, cut, device, reject, session, settings, stats, window, windows
+from pyspark import cloudpickle
+from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from service import clock, rejects
+from service.errors import FencedError, SettingsError, SinkError
+from service.publish import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
+from service.publish import _Found as Found
+from service.redis_keys import Keys, decimal, texts
+from service.redis_link import Budget, EpochLostError, Place, refuse, shown
+from service.redis_rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+
+KEYS = Keys("tidemark")
+STAMP = Stamp("3", "17", str(T0), 1000)
+RETAIN = {"device_1m": 3_600_000, "all_1m": 7_200_000}
+
+
+def found(*batches: pa.RecordBatch) -> Found:
+    into = Found()
+    for batch in batches:
+        into.take(batch)
+    return into
+
+
+def row(of: Rows, index: int = 0) -> dict[str, bytes]:
+    """Fields that a row sets."""
+    return {name: value for name, column in of.fields.items() if (value := column[index]) is not None}
+
+
+@hypothesis.settings(deadline=None)  # the first use of Arrow's cast takes a second
+@hypothesis.given(st.floats(allow_nan=False))
+def test_a_double_reads_back_from_its_text_as_the_same_double(value: float) -> None:
+    [text] = texts(decimal(np.array([value])))
+    assert text is not None
+    assert math.copysign(1, float(text)) == math.copysign(1, value)
+    assert float(text) == value
+
+
+def test_integers_are_decimal_and_null_stays_null() -> None:
+    assert texts(decimal(pa.array([0, -5, 2**53 + 1, None], pa.int64()))) == [b"0", b"-5", b"9007199254740993", None]
+
+
+def test_a_windows_key_is_named_by_view_measure_key_and_start() -> None:
+    found_rows = window_rows(found(window([20.0], "site|7:a")).windows(), KEYS, RETAIN)
+    assert found_rows.keys == [f"tidemark:window:device_1m:temperature:site|7:a:{T0}".encode()]
+    assert found_rows.keys == [KEYS.window("device_1m", "temperature", "site|7:a", T0).encode()]
+
+
+def test_a_window_without_a_key_is_named_none() -> None:
+    table = found(window([20.0], None)).windows()
+    assert window_rows(table, KEYS, RETAIN).keys == [f"tidemark:window:device_1m:temperature:(none):{T0}".encode()]
+    assert view_keys(table) == {"device_1m": ([T0], [b"(none)"])}
+
+
+def test_text_that_is_not_utf8_is_published_as_it_is() -> None:
+    key = pa.array([b"d\xff\x00"]).cast(pa.binary())
+    batch = window([20.0])
+    position = batch.schema.get_field_index("key")
+    raw = pa.StringArray.from_buffers(1, *key.buffers()[1:])
+    table = found(batch.set_column(position, batch.schema.field("key"), raw)).windows()
+    assert window_rows(table, KEYS, RETAIN).keys == [b"tidemark:window:device_1m:temperature:d\xff\x00:%d" % T0]
+    assert view_keys(table)["device_1m"][1] == [b"d\xff\x00"]
+
+
+def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
+    table = found(windows([("device_1m", "d1", T0, [1.0, 2.0, 6.0]), ("all_1m", "all", T0, [5.0])])).windows()
+    of = window_rows(table, KEYS, RETAIN)
+    assert of.ttl == [3_600_000, 7_200_000]
+    assert of.open == [b"%d" % (T0 + 60_000)] * 2
+    numbers = {name: float(text) for name, text in row(of).items()}
+    assert numbers == {
+        "count": 3,
+        "sum": 9,
+        "mean": 3,
+        "min": 1,
+        "max": 6,
+        "stddev": pytest.approx(math.sqrt(14 / 3)),
+        "first": T0,
+        "last": T0 + 2000,
+        "start": T0,
+        "end": T0 + 60_000,
+        "final": 0,
+    }
+
+
+def test_a_views_keys_occur_once_with_their_last_event_time() -> None:
+    batch = windows([("device_1m", "a", T0, [1.0]), ("device_1m", "a", T0 + 60_000, [1.0]), ("all_1m", "all", T0, [1])])
+    assert view_keys(found(batch).windows()) == {
+        "device_1m": ([T0 + 60_000], [b"a"]),
+        "all_1m": ([T0], [b"all"]),
+    }
+
+
+def test_a_session_has_means_of_the_measures_it_has() -> None:
+    batch = changes([session(last=T0 + 5000, count=4, **{"temperature.count": 4, "temperature.sum": 82.0})])
+    sessions, _, _ = found(batch).changes()
+    of = session_rows(sessions, KEYS, 1000)
+    assert of.keys == [f"tidemark:session:d1:{T0}".encode()]
+    assert row(of) == {
+        "start": b"%d" % T0,
+        "last": b"%d" % (T0 + 5000),
+        "count": b"4",
+        "duration": b"5000",
+        "state": b"open",
+        "reason": b"",
+        "temperature.count": b"4",
+        "temperature.mean": b"20.5",
+        "temperature.min": b"20",
+        "temperature.max": b"20",
+        "humidity.count": b"0",
+    }
+
+
+def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
+    first = changes([session(), session("d2")], [device(), device("d2")])
+    second = changes([session(state="closed", reason="gap")], [device(status="offline", session=None)], dropped=3)
+    sessions, devices, dropped = found(first, second).changes()
+    of = session_rows(sessions, KEYS, 1000)
+    assert dict(zip(of.keys, of.fields["state"], strict=True)) == {
+        f"tidemark:session:d1:{T0}".encode(): b"closed",
+        f"tidemark:session:d2:{T0}".encode(): b"open",
+    }
+    of = device_rows(devices, KEYS, 1000, "", None)
+    assert dict(zip(of.keys, of.fields["status"], strict=True)) == {
+        b"tidemark:device:d1": b"offline",
+        b"tidemark:device:d2": b"online",
+    }
+    assert dropped == 3
+
+
+def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
+    attributes = pa.table({"device": ["d2", "d1"], "site": ["hamburg", "bremen"], "type": [None, "t1"]})
+    _, devices, _ = found(changes(devices=[device("d1"), device("d2"), device("d3", session=None)])).changes()
+    of = device_rows(devices, KEYS, 1000, "v7", attributes)
+    assert of.fields["ref.site"] == [b"bremen", b"hamburg", None]
+    assert of.fields["ref.type"] == [b"t1", None, None]
+    assert row(of, 2) == {
+        "status": b"online",
+        "last_seen": b"%d" % T0,
+        "session": b"",
+        "reference": b"v7",
+        "temperature": b"20",
+        "temperature.at": b"%d" % T0,
+    }
+
+
+def test_calls_hold_at_most_a_chunk_of_rows_and_are_made_when_asked_for() -> None:
+    table = found(windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(5)])).windows()
+    of = window_rows(table, KEYS, RETAIN)
+    calls = [msgpack.unpackb(packed) for step, packed in of.calls(STAMP, 2) if step == "write"]
+    assert [len(call["keys"]) for call in calls] == [2, 2, 1]
+    assert [call["epoch"] + "/" + call["batch"] for call in calls] == ["3/17"] * 3
+    assert calls[2]["columns"][calls[2]["fields"].index("count")] == ["1"]
+    assert calls[2]["open"] == [str(T0 + 60_000)]
+
+
+def test_a_sink_and_its_outcome_can_travel() -> None:
+    sink = Sink(settings("redis://127.0.0.1:1"), cut(5), pa.table({"device": ["d"], "site": ["s"]}))
+    assert cloudpickle.loads(cloudpickle.dumps(sink)) == sink
+    latency = tuple(range(len(LATENCY_BOUNDS_MS) + 1))
+    outcome = Outcome(rejects=1, windows=2, sessions=3, written=4, dropped=5, bytes=6, latency=latency)
+    assert [field.split()[0] for field in OUTCOME_SCHEMA.split(", ")] == outcome.to_batch().schema.names
+    table = pa.Table.from_batches([outcome.to_batch(), outcome.to_batch()])
+    assert Outcome.total(table) == outcome + outcome
+    assert (outcome + outcome).latency[3] == 6
+    assert Outcome.total(table.slice(0, 0)) == Outcome()
+
+
+def test_latency_is_counted_per_reading_in_its_bucket() -> None:
+    now_ms = clock.now_ms()
+    total, counts = found(stats((now_ms - 10, 2), (now_ms - 11, 3)), stats((now_ms - 99_999, 4))).latency(now_ms)
+    assert total == 20 + 33 + 4 * 99_999
+    assert (counts[0], counts[1], counts[-1], sum(counts)) == (2, 3, 4, 9)
+
+
+def test_a_broker_ahead_of_this_clock_counts_as_no_latency() -> None:
+    total, counts = found(stats((5000, 1))).latency(1000)
+    assert (total, counts[0]) == (0, 1)
+
+
+def test_kinds_are_told_apart() -> None:
+    mixed = found(window([1.0]), reject(), stats((1, 1)), changes())
+    assert mixed.windows().num_rows == 1
+    assert mixed.windows()["view"].to_pylist() == ["device_1m"]
+    assert found(reject()).windows().num_rows == 0
+
+
+@pytest.mark.parametrize("taken", ["status", "epoch"])
+def test_a_measure_named_like_a_field_of_a_device_is_refused(taken: str) -> None:
+    plain = settings("redis://127.0.0.1:1")
+    broken = plain.model_copy(update={"input": plain.input.model_copy(update={"measures": {taken: "x"}})})
+    with pytest.raises(SettingsError, match=taken):
+        Sink(broken, cut(1))
+
+
+def test_reject_headers_keep_the_records_own_and_parse_back() -> None:
+    record = reject(headers=[{"key": "trace", "value": b"\x01"}, {"key": "none", "value": None}])["reject"][0].as_py()
+    headers = rejects.headers(record, cut(17, epoch=3))
+    assert headers[:2] == [("trace", b"\x01"), ("none", None)]
+    assert rejects.parse(headers) == {
+        "reason": "late",
+        "detail": "61 s",
+        "topic": "readings",
+        "partition": 3,
+        "offset": 7,
+        "broker_ms": T0,
+        "epoch": 3,
+        "batch": 17,
+    }
+
+
+def fail(budget: Budget, error: Exception, *, succeed_between: bool = False) -> None:
+    for _ in range(1000):
+        budget.failed(error)
+        if succeed_between:
+            budget.succeeded()
+
+
+PLACE = Place("127.0.0.1:6379/0", "batch 17")
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (AuthenticationError("invalid username-password pair"), "password_file"),
+        (NoPermissionError("this user has no permissions"), "ACL"),
+        (ResponseError("WRONGTYPE Operation against a key"), "prefix"),
+        (ResponseError("unknown command 'EVALSHA'"), "6.2"),
+    ],
+)
+def test_what_no_retry_can_mend_fails_at_once(error: Exception, remedy: str) -> None:
+    budget = Budget(60_000, PLACE)
+    with pytest.raises(SinkError, match=r"127.0.0.1:6379/0, batch 17") as caught:
+        budget.failed(error)
+    assert remedy in caught.value.remedy
+    assert budget.retries == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (RedisConnectionError("Connection refused"), "reached"),
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'", status_code="OOM"), "maxmemory"),
+        (ResponseError("Error running script: @user_script:7: -OOM command not allowed"), "maxmemory"),
+        (ResponseError("MISCONF Redis is configured to save RDB snapshots"), "log"),
+    ],
+)
+def test_what_may_pass_is_tried_again_until_the_budget_is_used_up(error: Exception, remedy: str) -> None:
+    budget = Budget(60, PLACE)
+    with pytest.raises(SinkError, match=r"given up after \d+ retries in \d.\d s") as caught:
+        fail(budget, error)
+    assert remedy in caught.value.remedy
+    assert 0 < budget.retries < 20
+
+
+def test_the_budget_counts_failures_in_all_not_in_a_row() -> None:
+    budget = Budget(100, PLACE)
+    with pytest.raises(SinkError):
+        fail(budget, RedisConnectionError("gone"), succeed_between=True)
+    assert 0 < budget.retries < 50
+
+
+def test_the_scripts_refusals_have_errors_of_their_own() -> None:
+    with pytest.raises(FencedError, match="the epoch is 5"):
+        refuse(ResponseError("FENCED the epoch is 5"), PLACE)
+    with pytest.raises(EpochLostError, match="lost data"):
+        refuse(ResponseError("EPOCHLOST there is no epoch"), PLACE)
+    refuse(ResponseError("else"), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis://user:secret@host:7000/2", "host:7000/2"),
+        ("rediss://:secret@host", "host:6379/0"),
+        ("unix:///run/redis.sock", "/run/redis.sock"),
+    ],
+)
+def test_an_address_is_shown_without_its_secret(url: str, text: str) -> None:
+    assert shown(settings(url).redis) == text

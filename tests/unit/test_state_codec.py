@@ -1,0 +1,138 @@
+"""Bytes of the state: they come back as they were, and bytes of another version or damaged ones are refused.
+
+`data/state_v1.b64` is a state as version 1 wrote it. If this file's tests fail because the layout has changed, the
+version has to go up and `decode` has to say what it does with version 1; the golden file stays as it is.
+"""
+
+import base64
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state import codec
+from state.layout import BucketState, Changes, empty_state
+from state.rules import Rules
+from state.runs import fold
+from state.table import advance
+
+RULES = Rules(gap_ms=10_000, max_duration_ms=600_000, retain_ms=86_400_000, measures=("temperature", "humidity"))
+GOLDEN = Path(__file__).parent / "data" / "state_v1.b64"
+
+
+def batch(first_ms):
+    device = pa.array(["pump-1", "pump-2", "pump-1", "naïve/Gerät"])
+    ms = np.array([0, 1_000, 20_000, 2_000], np.int64) + first_ms
+    values = {"temperature": np.array([20.5, 21.0, np.nan, -1.0]), "humidity": np.array([np.nan, np.nan, 40.0, 41.0])}
+    return fold(device, ms, values, RULES)
+
+
+def example():
+    """A state with open, closed and forgotten parts, and the last step's changes."""
+    state, _ = advance(None, batch(1_700_000_000_000), 0, RULES)
+    state, changes = advance(state, batch(1_700_000_015_000), 1_700_000_012_000, RULES)
+    return BucketState(state.runs, state.devices, 1_700_000_025_000), changes
+
+
+def same(left, right):
+    return left.schema.equals(right.schema) and left.to_pylist() == right.to_pylist()
+
+
+def golden():
+    return base64.b64decode(GOLDEN.read_text())
+
+
+def test_a_state_comes_back_as_it_was():
+    state, _ = example()
+    back = codec.decode(codec.encode(state))
+    assert same(back.runs, state.runs)
+    assert same(back.devices, state.devices)
+    assert back.timer_ms == 1_700_000_025_000
+    assert codec.encode(back) == codec.encode(state)
+
+
+def test_an_empty_state_and_no_timer_come_back():
+    back = codec.decode(codec.encode(empty_state(RULES)))
+    assert (back.runs.num_rows, back.devices.num_rows, back.timer_ms) == (0, 0, None)
+
+
+def test_changes_and_runs_come_back():
+    _, changes = example()
+    back = codec.unpack_changes(codec.pack_changes(Changes(changes.sessions, changes.devices, 7)))
+    assert same(back.sessions, changes.sessions)
+    assert same(back.devices, changes.devices)
+    assert back.dropped == 7
+    assert same(codec.unpack_runs(codec.pack_runs(batch(5))), batch(5))
+
+
+def test_the_state_that_version_1_wrote_is_still_read():
+    state, _ = example()
+    old = codec.decode(golden())
+    assert old.timer_ms == state.timer_ms
+    assert same(old.runs, state.runs)
+    assert same(old.devices, state.devices)
+
+
+def test_the_state_written_today_has_the_layout_of_version_1():
+    written = codec.encode(example()[0])
+    assert codec.VERSION == 1
+    assert written[:16] == golden()[:16]
+    for today, then in zip(tables(written), tables(golden()), strict=True):
+        assert same(today, then)
+
+
+def tables(data):
+    """The two Arrow streams, found as the layout says."""
+    first, second = (int.from_bytes(data[at : at + 8], "little") for at in (24, 32))
+    parts = data[40 : 40 + first], data[40 + first : 40 + first + second]
+    return [pa.ipc.open_stream(part).read_all() for part in parts]
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_is_refused_by_name(version):
+    data = bytearray(golden())
+    data[4] = version
+    with pytest.raises(codec.CodecError, match=f"of version {version}; supported is version 1"):
+        codec.decode(bytes(data))
+
+
+def test_bytes_of_another_kind_are_refused():
+    with pytest.raises(codec.CodecError, match=r"the state of a bucket: .* hold runs instead"):
+        codec.decode(codec.pack_runs(batch(5)))
+    with pytest.raises(codec.CodecError, match=r"changes: .* hold the state of a bucket instead"):
+        codec.unpack_changes(golden())
+
+
+def test_bytes_that_are_not_ours_are_refused():
+    for data in (b"", b"TDM", b"\x80\x04\x95 something pickled, long enough to have a head"):
+        with pytest.raises(codec.CodecError, match="supported is b'TDMK', version 1"):
+            codec.decode(data)
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_damage_anywhere_is_noticed(data):
+    whole = golden()
+    kind = data.draw(st.sampled_from(["flip", "cut", "grow"]))
+    where = data.draw(st.integers(0, len(whole) - 1))
+    damaged = {
+        "flip": lambda: whole[:where] + bytes([whole[where] ^ data.draw(st.integers(1, 255))]) + whole[where + 1 :],
+        "cut": lambda: whole[:where],
+        "grow": lambda: whole + bytes(where + 1),
+    }[kind]()
+    with pytest.raises(codec.CodecError):
+        codec.decode(damaged)
+
+
+def test_intact_bytes_that_are_no_arrow_are_refused_too():
+    head = bytearray(golden()[:40])
+    head[16:20] = bytes(4)
+    head[24:32], head[32:40] = (64).to_bytes(8, "little"), bytes(8)
+    body = b"\x07" * 64
+    head[16:20] = zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little")
+    with pytest.raises(codec.CodecError, match="cannot be read as version 1"):
+        codec.decode(bytes(head) + body)

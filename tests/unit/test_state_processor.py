@@ -1,0 +1,173 @@
+"""The session operator on Spark's contract: rows first, then timers up to the watermark, each used up when it fires.
+
+`Operator` stands in for Spark's side of that contract (4.1.1), so that a thousand schedules take a second;
+`tests/stream/test_session_state_reader.py` runs the same processor in Spark itself.
+"""
+
+import random as randoms
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
+from typing_extensions import override
+
+from state import codec
+from state.processor import OUTPUT, STATE_SCHEMA, SessionProcessor
+from state.rules import Rules
+from state.runs import fold
+from state.table import advance
+
+RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))
+FAR = 1 << 41
+PICKLE = CPickleSerializer()  # as Spark sends it to its workers
+
+
+class Operator(StatefulProcessorHandle):
+    """One partition of `transformWithStateInPandas` with several buckets: keyed state, timers, a watermark."""
+
+    def __init__(self, rules):
+        self.rules, self.states, self.timers, self.calls = rules, {}, set(), []
+
+    # What a processor gets as its handle, and as its value state.
+    @override
+    def getValueState(self, name, schema):
+        assert (name, schema) == ("bucket", STATE_SCHEMA)
+        return self
+
+    @override
+    def registerTimer(self, timer_ms):
+        assert timer_ms > self.watermark_ms, "a timer that is due already would fire in this very batch"
+        self.calls.append("timer")
+        self.timers.add((timer_ms, self.key))
+
+    def get(self):
+        self.calls.append("get")
+        return self.states.get(self.key)
+
+    def update(self, value):
+        self.calls.append("update")
+        self.states[self.key] = value
+
+    def clear(self):
+        self.calls.append("clear")
+        self.states.pop(self.key, None)
+
+    def batch(self, watermark_ms, payloads):
+        """Runs one batch in a new task; returns the changes by bucket, in order."""
+        self.watermark_ms, self.calls = watermark_ms, []
+        processor = PICKLE.loads(PICKLE.dumps(SessionProcessor(self.rules)))
+        processor.init(self)
+        times, out = TimerValues(0, watermark_ms), []
+        for bucket, parts in payloads.items():
+            self.key = (bucket,)
+            frames = iter([pd.DataFrame({"bucket": [bucket] * len(parts), "payload": parts})])
+            out += list(processor.handleInputRows(key=self.key, rows=frames, timerValues=times))
+        for timer_ms, key in sorted(self.timers):
+            if timer_ms <= watermark_ms:
+                self.key = key
+                info = ExpiredTimerInfo(timer_ms)
+                out += list(processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info))
+                self.timers.discard((timer_ms, key))
+        processor.close()
+        assert all(list(frame.columns) == OUTPUT.names and len(frame) == 1 for frame in out)
+        return [(int(frame.bucket[0]), codec.unpack_changes(frame.payload[0])) for frame in out]
+
+
+def payload(*readings):
+    device, ms = zip(*readings, strict=True)
+    values = {"t": np.array(ms, np.float64)}
+    return codec.pack_runs(fold(pa.array(device), np.array(ms, np.int64), values, RULES))
+
+
+def brief(changes):
+    return [(bucket, r["device"], r["start"], r["state"]) for bucket, c in changes for r in c.sessions.to_pylist()]
+
+
+def test_a_bucket_costs_one_get_one_update_and_one_timer():
+    operator = Operator(RULES)
+    operator.batch(0, {1: [payload(("a", 100)), payload(("b", 100), ("a", 105))]})
+    assert operator.calls == ["get", "timer", "update"]
+    operator.batch(50, {1: [payload(("a", 110))]})
+    assert operator.calls == ["get", "update"], "an earlier timer is kept"
+    operator.batch(60, {1: [payload(("c", 20))]})
+    assert operator.calls == ["get"], "nothing but late readings: nothing to write"
+
+
+def test_a_silent_bucket_is_closed_by_its_timer_in_the_batch_whose_watermark_allows_it():
+    operator = Operator(RULES)
+    operator.batch(0, {1: [payload(("a", 100))], 2: [payload(("b", 100))]})
+    assert brief(operator.batch(110, {})) == []
+    assert operator.calls == []
+    assert brief(operator.batch(111, {2: [payload(("b", 109))]})) == [(2, "b", 100, "open"), (1, "a", 100, "closed")]
+    assert operator.calls == ["get", "timer", "update"] * 2, "bucket 2 is not asked again by its timer"
+
+
+def test_an_empty_bucket_keeps_neither_state_nor_timer():
+    operator = Operator(RULES)
+    operator.batch(0, {1: [payload(("a", 100))]})
+    assert brief(operator.batch(FAR, {})) == [(1, "a", 100, "closed")]
+    assert (operator.states, operator.timers, operator.calls) == ({}, set(), ["get", "clear"])
+
+
+def test_only_late_readings_are_reported_as_dropped():
+    ((bucket, changes),) = Operator(RULES).batch(1_000, {7: [payload(("a", 100), ("b", 200))]})
+    assert (bucket, changes.dropped, changes.sessions.num_rows, changes.devices.num_rows) == (7, 2, 0, 0)
+
+
+def test_state_that_cannot_be_read_fails_the_batch_and_stays():
+    operator = Operator(RULES)
+    operator.states[(1,)] = (b"TDMK\x09" + bytes(60),)
+    with pytest.raises(codec.CodecError, match="of version 9; supported is version 1"):
+        operator.batch(0, {1: [payload(("a", 100))]})
+    assert operator.states[(1,)][0][4] == 9
+
+
+def test_the_order_of_payloads_does_not_matter_to_the_bit():
+    rng = randoms.Random(7)
+    parts = []
+    for first in range(0, 100, 5):
+        values = {"t": np.array([rng.random() * 10.0 ** rng.randint(-9, 9) for _ in range(5)])}
+        parts.append(codec.pack_runs(fold(pa.array(["a"] * 5), np.arange(first, first + 5), values, RULES)))
+    written = set()
+    for _ in range(5):
+        operator = Operator(RULES)
+        operator.batch(0, {1: rng.sample(parts, len(parts))})
+        written.add(operator.states[(1,)][0])
+    assert len(written) == 1
+
+
+batches = st.lists(
+    st.tuples(
+        st.integers(0, 60),
+        st.dictionaries(
+            st.integers(0, 1), st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 80)), min_size=1, max_size=6)
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(batches)
+@settings(deadline=None)
+def test_timers_and_rows_do_in_every_batch_what_advancing_every_bucket_would(schedule):
+    operator, plain, watermark = Operator(RULES), {0: None, 1: None}, 0
+    empty = fold(pa.array([], pa.string()), np.array([], np.int64), {}, RULES)
+    for step, inputs in [*schedule, (FAR, {})]:
+        watermark += step
+        payloads = {bucket: [payload(*((d, watermark + ms) for d, ms in rows))] for bucket, rows in inputs.items()}
+        got = {bucket: changes for bucket, changes in operator.batch(watermark, payloads) if changes}
+        expected = {}
+        for bucket, state in plain.items():
+            table = codec.unpack_runs(payloads[bucket][0]) if bucket in payloads else empty
+            plain[bucket], changes = advance(state, table, watermark, RULES)
+            if changes:
+                expected[bucket] = changes
+        assert {b: (c.sessions.to_pylist(), c.devices.to_pylist(), c.dropped) for b, c in got.items()} == {
+            b: (c.sessions.to_pylist(), c.devices.to_pylist(), c.dropped) for b, c in expected.items()
+        }
+    assert (operator.states, operator.timers) == ({}, set())
