@@ -1,1 +1,1 @@
-"""Load: embedded parts, a seeded generator, an independent oracle, the demo and the benchmark. Nothing in service/ imports it."""
+"""Load: embedded parts, a generator, an independent oracle, the demo and the benchmark; service/ imports none of it."""

@@ -35,6 +35,11 @@ class RejectedError(Exception):
     """A record cannot be used; the argument is the reason."""
 
 
+def _no_constant(name: str) -> None:
+    msg = f"JSON has no {name}"
+    raise ValueError(msg)
+
+
 class Json:
     """One JSON object a record, UTF-8."""
 
@@ -43,7 +48,7 @@ class Json:
     def read(self, value: bytes) -> tuple[Mapping[str, Any], bool]:
         """The record and whether bytes followed it (never); raises RejectedError."""
         try:
-            record = json.loads(value.decode())
+            record = json.loads(value.decode(), parse_constant=_no_constant)
         except (ValueError, RecursionError):
             raise RejectedError(UNDECODABLE) from None
         if not isinstance(record, dict):
@@ -82,7 +87,7 @@ class Avro:
         body = io.BytesIO(value)
         body.seek(_HEADER_BYTES)
         try:
-            # Avro's readers on the JVM do not look into text: a device id may be any bytes, and stays them.
+            # Avro's readers on the JVM do not look into text: only a device id has to be UTF-8.
             record: Any = fastavro.schemaless_reader(body, writer, None, handle_unicode_errors="surrogateescape")
             end = body.tell()
             if not _writes_back(writer, record, value[_HEADER_BYTES:end]):
@@ -120,15 +125,19 @@ def as_number(value: object) -> float | None:
 
 
 def as_device(value: object) -> str:
-    """A device id, "" when it is missing, lone surrogates for bytes that are not UTF-8. RejectedError for no text."""
+    """A device id, "" when it is missing. RejectedError for no text, or text that is not UTF-8."""
     if value is None:
         return ""
-    if type(value) is str:
-        return value
-    if type(value) is bytes:
-        return value.decode(errors="surrogateescape")
     if type(value) is int:
         return str(value)
+    try:
+        if type(value) is str:
+            value.encode()
+            return value
+        if type(value) is bytes:
+            return value.decode()
+    except UnicodeError:
+        pass
     raise RejectedError(UNDECODABLE)
 
 

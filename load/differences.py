@@ -63,10 +63,10 @@ class Verdict:
 def check_hashes(wanted: Expected, prefix: str, hashes: Iterable[tuple[str, Hash]], verdict: Verdict) -> None:
     """All window, session and device hashes, by key, in any order; a key that comes twice is looked at once."""
     checks = _Checks(wanted, verdict)
-    seen = {"window": checks.window, "session": checks.session, "device": checks.device}
+    by_kind = {"window": checks.window, "session": checks.session, "device": checks.device}
     for key, found in hashes:
         kind, _, name = key.removeprefix(f"{prefix}:").partition(":")
-        seen[kind](key, name, found)
+        by_kind[kind](key, name, found)
     checks.finish(prefix)
 
 

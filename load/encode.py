@@ -187,6 +187,9 @@ class JsonEncoder:
 Encoder = AvroEncoder | JsonEncoder
 
 
+_OVERSIZE = 70_000
+
+
 def encode(encoder: Encoder, fleet: Fleet, readings: Readings, event_ms: Ints) -> list[Value]:
     """The value of each reading's record, outsiders made what they are. A duplicate's is here once."""
     whole = encoder.ordinary(readings, event_ms)
@@ -220,6 +223,8 @@ def _outsider(encoder: Encoder, fleet: Fleet, reading: Readings, event_ms: int, 
     }
     if kind is Kind.NULL_VALUE:
         return None
+    if kind is Kind.OVERSIZED:
+        return whole + bytes(_OVERSIZE)
     if kind in damage:
         return damage[kind](whole, noise.to_bytes(8, "big"))
     device = int(reading.device[0])

@@ -56,6 +56,7 @@ class Kind(enum.IntEnum):
     OUT_OF_RANGE = 12  # 1e9 in every measure it has
     NO_DEVICE = 13  # an empty device id
     UNKNOWN_DEVICE = 14  # a well-formed reading of a device that is not in the reference
+    OVERSIZED = 15  # 70,000 bytes, more than the 64 KiB that a service admits unless told otherwise
 
 
 # Dates as text: sqlite-jdbc does not read a DATE column that holds text.
@@ -65,7 +66,7 @@ REFERENCE_QUERY = "select device_id, type, site, model, installed from devices"
 # One in a hundred readings, as the faults' "1 % of traffic"; duplicates on top.
 SHARES: Mapping[Kind, float] = {
     Kind.DUPLICATE: 0.005,
-    **{kind: 0.01 / 12 for kind in Kind if kind not in {Kind.ORDINARY, Kind.DUPLICATE, Kind.TRAILING}},
+    **{kind: 0.01 / 13 for kind in Kind if kind not in {Kind.ORDINARY, Kind.DUPLICATE, Kind.TRAILING}},
 }
 
 

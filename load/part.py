@@ -225,6 +225,6 @@ def _listens(port: int) -> bool:
 
 
 @atexit.register
-def _stop_all() -> None:
+def _close_all() -> None:
     for part in _running[:]:
-        part.stop()
+        part.close()

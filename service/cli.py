@@ -93,6 +93,8 @@ def _log(debug: bool) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("service", "state"):
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.INFO)
+    # It logs what foreachBatch raises, a stop between two batches too; the query's end is named by us.
+    logging.getLogger("py4j").setLevel(logging.WARNING if debug else logging.CRITICAL)
     os.environ.setdefault(TRACE, "full" if debug else "none")
 
 

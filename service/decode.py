@@ -22,6 +22,7 @@ _DECODED = "tidemark_decoded"
 """An added reader field with a default. The engine answers a failed decode with a record of nulls; this field tells it apart."""
 _CORRUPT = "tidemark_corrupt"
 _HEADER_BYTES = 5
+_BLANKS = " \t\n\v\f\r"
 
 
 def read_schemas(folder: Path) -> dict[int, dict[str, Any]]:
@@ -59,7 +60,9 @@ def reader_schema(schemas: Mapping[int, dict[str, Any]], settings: Input) -> dic
     present = {field["name"] for field in schema["fields"]}
     missing = [path for path in wanted if path.split(".")[0] not in present]
     if missing:
-        msg = f"{settings.schemas}/{number}.avsc: has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
+        msg = (
+            f"{settings.schemas}/{number}.avsc: has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
+        )
         raise SchemaError(msg, remedy="Mend [input] or the schema")
     heads = {path.split(".")[0] for path in wanted}
     fields = [field for field in schema["fields"] if field["name"] in heads]
@@ -90,9 +93,15 @@ class Decoder:
     def record(self) -> Column:
         """The decoded record as a struct; null or a struct of nulls when the value cannot be decoded."""
         if self._settings.format == "json":
-            text = F.trim(F.decode(self._value, "UTF-8"))
-            whole = text.startswith("{") & text.endswith("}")
-            options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+            text = F.trim(F.try_validate_utf8(self._value.cast("string")), F.lit(_BLANKS))
+            # The parser stops at the end of the first value; as the only element of an array, nothing may follow it.
+            whole = text.startswith("{") & (F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1)
+            options = {
+                "mode": "PERMISSIVE",
+                "columnNameOfCorruptRecord": _CORRUPT,
+                "allowSingleQuotes": "false",
+                "allowNonNumericNumbers": "false",
+            }
             return F.when(whole, F.from_json(text, _json_type(self._settings), options))
         reader = json.dumps(reader_schema(self._schemas, self._settings))
         head, body = F.substring(self._value, 1, _HEADER_BYTES), F.expr("substring(value, 6)")
@@ -105,18 +114,22 @@ class Decoder:
         return choice
 
     def decoded(self) -> Column:
-        """Whether the record could be decoded; never null."""
+        """Whether the record could be decoded, and the device id is text; never null."""
+        # Avro does not check that a string is UTF-8, and neither does the engine; Python and the readers of Redis do.
+        text = F.coalesce(F.is_valid_utf8(self._device_text()), F.lit(True))
         if self._settings.format == "json":
-            return F.col("record").isNotNull() & F.col(f"record.{_CORRUPT}").isNull()
-        return F.coalesce(F.col(f"record.{_DECODED}"), F.lit(False))
+            return F.col("record").isNotNull() & F.col(f"record.{_CORRUPT}").isNull() & text
+        return F.coalesce(F.col(f"record.{_DECODED}"), F.lit(False)) & text
 
     def device(self) -> Column:
         """The device id as text, null when it is missing or blank."""
+        text = self._device_text()
+        return F.when(F.trim(text, F.lit(_BLANKS)) != "", text)
+
+    def _device_text(self) -> Column:
         if self._settings.device_id == RECORD_KEY:
-            text = F.decode("key", "UTF-8")
-        else:
-            text = _field(self._settings.device_id).cast("string")
-        return F.when(F.trim(text) != "", text)
+            return F.col("key").cast("string")
+        return _field(self._settings.device_id).cast("string")
 
     def event_ms(self, record_type: t.StructType) -> Column:
         """Event time in ms since the epoch, floored; null when it is missing or unreadable. Never overflows."""
@@ -134,8 +147,9 @@ class Decoder:
             limit = 9_000_000_000_000_000
             value = F.least(F.greatest(column.cast("long"), F.lit(-limit)), F.lit(limit))
             return {"s": value * 1000, "ms": value, "us": F.floor(value / 1000)}[unit]
-        decimal = column.cast("decimal(38,9)")
-        return F.floor({"s": decimal * 1000, "ms": decimal, "us": decimal / 1000}[unit]).cast("long")
+        # Whole microseconds before the floor: 1790000000.123 s is a little less than its last digit as a double.
+        us = F.round(column.cast("double") * {"s": 1_000_000.0, "ms": 1_000.0, "us": 1.0}[unit])
+        return F.when(~F.isnan(us), F.floor(F.least(F.greatest(us, F.lit(-9e18)), F.lit(9e18)) / 1000)).cast("long")
 
     def measures(self) -> dict[str, Column]:
         """The measures as doubles, null where the record lacks one."""
@@ -161,7 +175,7 @@ def _type_at(record: t.StructType, path: str) -> t.DataType:
 
 
 def _json_type(settings: Input) -> t.StructType:
-    """A schema of the fields that the settings name: measures are numbers, the time and the device are text until parsed."""
+    """A schema of the fields that the settings name: measures and times are numbers, the device and an ISO time are text."""
     tree: dict[str, Any] = {}
 
     def put(path: str, kind: t.DataType) -> None:
@@ -171,7 +185,7 @@ def _json_type(settings: Input) -> t.StructType:
             node = node.setdefault(parent, {})
         node[leaf] = kind
 
-    put(settings.event_time, t.StringType())
+    put(settings.event_time, t.StringType() if settings.event_time_unit == "iso" else t.DoubleType())
     if settings.device_id != RECORD_KEY:
         put(settings.device_id, t.StringType())
     for path in settings.measures.values():

@@ -9,6 +9,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service.errors import CheckpointError, FencedError, QueryError, SetupError, SourceError, TidemarkError
 
+_WRAPPERS = ("StreamingQueryException", "ForeachBatchUserFuncException", "ForeachUserFuncException")
+
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
@@ -91,10 +93,17 @@ def _jvm(query: StreamingQuery | None) -> Iterator[str]:
 
 
 def _chain(java: Any) -> Iterator[str]:
-    """`class: message` of a Throwable and its causes."""
+    """`class: message` of a Throwable and its causes, but for the wrappers, whose messages repeat plan and settings."""
     while java is not None:
-        yield f"{java.getClass().getName()}: {java.getMessage()}"
-        java = java.getCause()
+        cause, name = java.getCause(), java.getClass().getName()
+        if cause is None or not name.endswith(_WRAPPERS):
+            yield f"{name}: {_said(java.getMessage() or '')}"
+        java = cause
+
+
+def _said(message: str) -> str:
+    """The message without the stack traces in it: their lines name classes that have nothing to do with the cause."""
+    return "\n".join(line for line in message.splitlines() if not line.lstrip().startswith(("at ", "...")))
 
 
 def _ours(text: str) -> TidemarkError | None:

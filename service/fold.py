@@ -163,7 +163,8 @@ class Fold:
         heads = np.flatnonzero(np.r_[True, run_bucket[1:] != run_bucket[:-1]])
         lengths = np.diff(heads, append=len(run_bucket))
         payload = [
-            codec.pack_runs(runs.slice(head, length)) for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)
+            codec.pack_runs(runs.slice(head, length))
+            for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)
         ]
         yield _rows(
             len(heads),

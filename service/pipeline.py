@@ -149,7 +149,12 @@ class Publication:
         sink.progress()
         done = clock.monotonic_s()
         observed = progress.observed(self.spark, name, OBSERVED)
-        phases = {"cut": planned - started, "run": ran - planned, "publish": published - ran, "finish": done - published}
+        phases = {
+            "cut": planned - started,
+            "run": ran - planned,
+            "publish": published - ran,
+            "finish": done - published,
+        }
         rejected = {reason: observed.get(f"rejected_{reason}", 0) for reason in readings.REASONS}
         self.on_batch(
             BatchReport(cut, outcome, observed.get("admitted", 0), rejected, observed.get("unknown", 0), finals, phases)

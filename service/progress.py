@@ -26,10 +26,13 @@ def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, referen
 
     Raises QueryError when no such query is active, CheckpointError when the offset log lacks it or the one before.
     """
-    execution = _execution(spark, query_name)
+    query = _query(spark, query_name)
+    execution = query.streamingQuery()
     log = execution.offsetLog()
     entry = _entry(log, batch)
     end = _offsets(entry, batch)
+    if query.lastProgress() is None:
+        _ask_source(execution, entry)
     before = _offsets(_entry(log, batch - 1), batch - 1) if batch > 0 else _initial(execution)
     start = {
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
@@ -43,9 +46,9 @@ def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, referen
 def observed(spark: SparkSession, query_name: str, name: str) -> Mapping[str, Any]:
     """The observe() metrics `name` of the running batch, by alias: exact once the batch frame's action has returned.
 
-    Empty before that, and where the plan has no such metrics. To be called inside foreachBatch.
+    Zeros before that; empty where the plan has no such metrics. To be called inside foreachBatch.
     """
-    row = _execution(spark, query_name).lastExecution().observedMetrics().get(name)
+    row = _query(spark, query_name).streamingQuery().lastExecution().observedMetrics().get(name)
     return json.loads(row.get().json()) if row.isDefined() else {}
 
 
@@ -141,11 +144,11 @@ class Poll:
                 yield progress
 
 
-def _execution(spark: SparkSession, query_name: str) -> Any:
+def _query(spark: SparkSession, query_name: str) -> Any:
     session: Any = spark
     for query in session._jsparkSession.streams().active():
         if query.name() == query_name:
-            return query.streamingQuery()
+            return query
     what = f"The query {query_name!r} is not active in this session"
     raise QueryError(what, remedy="A cut is read in the query's own foreachBatch, with the session that started it")
 
@@ -175,3 +178,14 @@ def _json(offset: Any) -> str:
 def _initial(execution: Any) -> Offsets:
     # The source keeps them in the checkpoint (sources/0/0) from the first time it is asked, before batch 0 runs.
     return parse_offsets(execution.sources().apply(0).initialOffset().json())
+
+
+def _ask_source(execution: Any, entry: Any) -> None:
+    """Have the source ask Kafka for its latest offsets, as it does before every batch but a replayed one.
+
+    Without that a run whose first batch is a replay ends after it, though the batch is committed: the engine reports the
+    source's metrics and meets a null (Spark 4.1.0 and 4.1.1, a regression of SPARK-54027, apache/spark#55236).
+    """
+    source, offset = execution.sources().apply(0), entry.offsets().apply(0)
+    if offset.isDefined():
+        source.latestOffset(source.deserializeOffset(offset.get().json()), source.getDefaultReadLimit())

@@ -18,20 +18,7 @@ elseif current < epoch then
   return redis.error_reply('EPOCHLOST the epoch is ' .. current)
 end
 
-local MOST = 1000  -- pairs in one variadic call: Lua's unpack() takes about 8,000 arguments
-
-local function zadd(key, flag, scores, members)
-  for from = 1, #members, MOST do
-    local args = {key}
-    if flag then args[2] = flag end
-    local n = #args
-    for i = from, math.min(from + MOST - 1, #members) do
-      args[n + 1], args[n + 2] = scores[i], members[i]
-      n = n + 2
-    end
-    call('ZADD', unpack(args, 1, n))
-  end
-end
+local MOST = 1000  -- members in one variadic call: Lua's unpack() takes about 8,000 arguments
 
 local function is_older(stored_epoch, stored_batch)
   return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)
@@ -43,7 +30,7 @@ end
 -- a.rising    {field, alike}: where `alike` is equal (or there is none), `field` never falls, whatever the epoch
 -- a.stable    the last a.stable of a.fields need not be written again where `alike` is equal
 -- a.replace   fields may be nil, "no such field", so an older value is removed in the same step; else no value is nil
--- a.open      scores, when the rows are windows: the index of what is not final
+-- a.open      scores, when the rows are windows: a new one enters the index of what is not final
 -- Returns how many rows were {written, unchanged, refused as older, refused as sealed}.
 local function write()
   local keys, ttl, fields, columns, replace = a.keys, a.ttl, a.fields, a.columns, a.replace
@@ -79,7 +66,6 @@ local function write()
   if not replace then
     for j = 1, width do args[fixed + 2 * j - 1] = fields[j] end
   end
-  local opened, open_scores, open_members = 0, {}, {}
 
   for i = 1, #keys do
     local key, go, last = keys[i], true, width
@@ -103,12 +89,9 @@ local function write()
         last = width - a.stable
       end
     end
-    if open and not (stored_epoch and stored[seal] == seal_value) then
-      opened = opened + 1
-      open_scores[opened], open_members[opened] = open[i], key
-    end
     if go then
-      -- The feed first: should the next call fail (out of memory), the repeat announces the key again, not never.
+      -- The value last: should a call fail, the repeat finds the old value and does all of this again.
+      if open and last == width then call('ZADD', KEYS[3], open[i], key) end
       call('XADD', changes, '*', 'kind', kind, 'key', key, 'batch', batch_text, 'epoch', epoch_text)
       args[2] = key
       local n = fixed
@@ -133,14 +116,20 @@ local function write()
     end
   end
 
-  if opened > 0 then zadd(KEYS[3], nil, open_scores, open_members) end
   if written > 0 then call('XTRIM', changes, 'MAXLEN', '~', a.feed) end
   return {written, unchanged, old, sealed}
 end
 
 -- The keys that a view has, by last event time: a.key, a.scores, a.members, a.floor (forget below; '' keeps all), a.ttl.
 local function keys()
-  zadd(a.key, 'GT', a.scores, a.members)
+  for from = 1, #a.members, MOST do
+    local args, n = {'ZADD', a.key, 'GT'}, 3
+    for i = from, math.min(from + MOST - 1, #a.members) do
+      args[n + 1], args[n + 2] = a.scores[i], a.members[i]
+      n = n + 2
+    end
+    call(unpack(args, 1, n))
+  end
   if a.floor ~= '' then call('ZREMRANGEBYSCORE', a.key, '-inf', '(' .. a.floor) end
   call('PEXPIRE', a.key, a.ttl)
   return {#a.members}
@@ -155,9 +144,12 @@ local function finish()
     local key = due[i]
     local stored = call('HMGET', key, 'epoch', 'batch', 'final')
     local stored_epoch = tonumber(stored[1] or nil)
-    if stored_epoch and stored[3] ~= '1' and not is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
+    if stored_epoch and stored[3] ~= '1' then
       call('XADD', KEYS[2], '*', 'kind', 'window', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
-      call('HSET', key, 'final', '1', 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated)
+      call('HSET', key, 'final', '1', 'updated', a.updated)
+      if not is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
+        call('HSET', key, 'epoch', a.epoch, 'batch', a.batch)
+      end
       marked = marked + 1
     end
   end

@@ -38,7 +38,7 @@ __all__ = ["LATENCY_BOUNDS_MS", "OUTCOME_SCHEMA", "EpochLostError", "Outcome", "
 
 SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
-LATENCY_BOUNDS_MS = (10, 20, 50, 100, 200, 300, 400, 500, 750, 1000, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000)
+LATENCY_BOUNDS_MS = (10, 25, *range(50, 1001, 50), 1250, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000)
 """Upper bounds, inclusive, of the latency histogram; one more bucket holds what is above the last."""
 
 _KEYS_A_CALL = 5_000

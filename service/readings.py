@@ -153,7 +153,9 @@ def _detail(measures: list[str], admission: Admission) -> Column:
         for m, limits in admission.ranges.items()
     ]
     distance = F.col("event_ms") - F.col("broker_ms")
-    clock = F.concat(F.lit("event time "), F.col("event_ms"), F.lit(" ms, broker time "), F.col("broker_ms"), F.lit(" ms: "))
+    clock = F.concat(
+        F.lit("event time "), F.col("event_ms"), F.lit(" ms, broker time "), F.col("broker_ms"), F.lit(" ms: ")
+    )
     reason = F.col("reason")
     return (
         F.when(reason == "oversized", F.concat(F.length("value"), F.lit(f" bytes, the limit is {admission.max_bytes}")))

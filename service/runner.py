@@ -43,6 +43,7 @@ PATIENCE_S = 20.0
 LIMIT_S = 28.0
 """When a stop is over, whatever still hangs: supervisors begin to kill after 30 s."""
 
+_ENGINE = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _log = logging.getLogger(__name__)
 
 
@@ -69,6 +70,7 @@ class Runner:
         self.stop = threading.Event()
         self._guard: threading.Timer | None = None
         self._lease = Lease(settings, f"{socket.gethostname()}:{os.getpid()}")
+        self._spark: SparkSession | None = None
         self._in_batch = threading.Event()
         self._ends: dict[int, Offsets] = {}
         self._refresher: Refresher | None = None
@@ -85,7 +87,7 @@ class Runner:
             epoch = self._acquire()
             if epoch is None or self.stop.is_set():
                 return 0
-            spark = session.build(settings, master=self.master)
+            spark = self._spark = session.build(settings, master=self.master)
             cleanup.callback(_end_spark, spark)
             self._on_signals(spark)
             while epoch is not None:
@@ -98,6 +100,8 @@ class Runner:
         if self._lease.lost.is_set():
             raise self._lost()
         if self.stop.is_set():
+            if self._spark is not None:
+                session.silence(self._spark, _ENGINE)  # it would report the end that we ask for as an error
             raise Stopping
         self._in_batch.set()
         self.metrics.batch_begins()

@@ -133,6 +133,13 @@ def on_jvm_signal(spark: SparkSession, call: Callable[[], None], name: str = "TE
     signals.Signal.handle(signals.Signal(name), _Handler(call))
 
 
+def silence(spark: SparkSession, logger: str) -> None:
+    """Turn one of the JVM's loggers off."""
+    context: Any = spark.sparkContext
+    log4j = context._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+
+
 class _Handler:
     """A sun.misc.SignalHandler that py4j calls."""
 

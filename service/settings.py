@@ -218,7 +218,9 @@ class Settings(Section):
     def _fits_together(self) -> Self:
         problems = []
         names = [view.name for view in self.views]
-        problems += [f"views: the name {n!r} is used more than once" for n in sorted({n for n in names if names.count(n) > 1})]
+        problems += [
+            f"views: the name {n!r} is used more than once" for n in sorted({n for n in names if names.count(n) > 1})
+        ]
         measures = set(self.input.measures)
         allowed = None
         if self.reference is None:

@@ -62,7 +62,11 @@ def aggregate(exploded: DataFrame) -> DataFrame:
     """The one aggregation: WINDOW rows of frames.OUTPUT, as far as they go."""
     sums = [F.sum(name).alias(name) for name in ("count", *MOMENTS)]
     grouped = exploded.groupBy("view", "measure", "key", "window").agg(
-        *sums, F.min("min").alias("min"), F.max("max").alias("max"), F.min("first").alias("first"), F.max("last").alias("last")
+        *sums,
+        F.min("min").alias("min"),
+        F.max("max").alias("max"),
+        F.min("first").alias("first"),
+        F.max("last").alias("last"),
     )
     return grouped.select(
         F.lit(WINDOW).cast("tinyint").alias("kind"),

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outputs import cut, settings, window
 
 from load.parts import Redis
 from service.errors import FencedError, SinkError
 from service.lease import Lease, Waiting
 from service.publish import EpochLostError, Sink
+from tests.outputs import cut, settings, window
 
 pytestmark = pytest.mark.integration
-TESTS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Writers:
@@ -118,7 +118,7 @@ def test_a_writer_that_died_is_followed_after_its_lease_has_expired(writers: Wri
 
 FROZEN = """
 import sys
-from outputs import cut, settings, window
+from tests.outputs import cut, settings, window
 from service.errors import TidemarkError
 from service.lease import Lease
 from service.publish import Sink
@@ -142,7 +142,7 @@ except TidemarkError as error:
 
 
 def test_a_frozen_writer_is_followed_and_refused_when_it_wakes(writers: Writers) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", FROZEN, writers.part.url, writers.prefix]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
         try:

@@ -1,6 +1,7 @@
 """Real parts: they start, survive a kill on their data, say why when they cannot start, and never stay behind."""
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -209,6 +210,9 @@ def test_parts_die_with_the_process_that_started_them(tmp_path: Path, end: str) 
     deadline = time.monotonic() + 20
     while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, pids
+    elsewhere = tmp_path / "postgres" / "data-is-in"
+    if elsewhere.exists():
+        shutil.rmtree(elsewhere.read_text().strip(), ignore_errors=True)  # what a killed process cannot do
 
 
 def is_alive(pid: int) -> bool:

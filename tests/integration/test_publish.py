@@ -12,7 +12,6 @@ import jsonschema
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from outputs import MINUTE, T0, changes, cut, device, reject, session, settings, stats, window, windows
 
 from load.parts import Broker, Redis
 from schemas import contract
@@ -21,6 +20,7 @@ from service.cut import Cut
 from service.errors import FencedError, SinkError, SourceError
 from service.publish import EpochLostError, Outcome, Sink
 from service.settings import Settings
+from tests.outputs import MINUTE, T0, changes, cut, device, reject, session, settings, stats, window, windows
 
 pytestmark = pytest.mark.integration
 
@@ -151,6 +151,14 @@ def test_an_older_batch_is_refused(target: Target) -> None:
     assert target.read("device:d1")["last_seen"] == str(T0 + 9)
 
 
+def test_a_window_that_grew_equals_one_written_at_once(target: Target) -> None:
+    target.write(1, window([20.0]))
+    target.write(2, window([20.0, 30.0, -5.0]), window([20.0, 30.0, -5.0], "at once"))
+    grown, at_once = target.read(), target.read(WINDOW.replace(":d1:", ":at once:"))
+    assert grown["last"] == str(T0 + 2000)
+    assert {**grown, "updated": ""} == {**at_once, "updated": ""}
+
+
 def test_an_older_batch_of_a_newer_epoch_is_accepted(target: Target) -> None:
     target.write(5, window([1.0]))
     target.client.set(target.key("epoch"), 2)
@@ -218,6 +226,15 @@ def test_finishing_is_done_in_chunks_to_the_end_and_once(redis_part: Redis, pref
     assert target.client.zcard(target.key("open")) == 0
     assert [fields["batch"] for _, fields in target.feed()] == ["1"] * 35 + ["2"] * 35
     assert contract.check(target.client, target.prefix) == []
+
+
+def test_a_window_of_another_length_replaces_one_of_the_same_start(target: Target) -> None:
+    target.write(1, window([1.0, 2.0]))
+    target.client.hset(target.key(WINDOW), "end", T0 + 10 * MINUTE)
+    target.client.zadd(target.key("open"), {target.key(WINDOW): T0 + 10 * MINUTE})
+    assert target.write(2, window([1.0])).written == 1
+    assert (target.read()["count"], target.read()["end"]) == ("1", str(T0 + MINUTE))
+    assert target.sink(2, watermark_ms=T0 + MINUTE).finish() == 1
 
 
 def test_a_window_that_expired_before_its_end_is_forgotten(target: Target) -> None:

@@ -1,9 +1,7 @@
 """Reference data from real databases, on real files, joined by a real running query."""
 
 import logging
-import os
 import sqlite3
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from load.parts import Postgres, jars
+from load.parts import Postgres
 from service import clock, reference
 from service.errors import ReferenceDataError, SetupError
 from service.reference import Holder, UnreadableError
@@ -26,24 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
 ]
 QUERY = "select device_id, type, site, installed from devices"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    bin_folder = str(Path(sys.executable).parent)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PATH"] = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
-    drivers = [str(path) for name in ("sqlite-jdbc", "postgresql") for path in jars("spark").glob(f"{name}-*.jar")]
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraClassPath", os.pathsep.join(drivers))
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
 
 
 class Devices:

@@ -3,15 +3,11 @@
 `max_duration` has no counterpart in Spark, so it is out of reach here; gaps of exactly the session gap are in.
 """
 
-import os
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from state.rules import Rules
@@ -23,25 +19,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:.*socket:Res
 
 GAP_MS = 10_000
 RULES = Rules(gap_ms=GAP_MS, max_duration_ms=1 << 40, retain_ms=0, measures=("t",))
-
-
-@pytest.fixture(scope="module")
-def oracle_spark():
-    before = {name: os.environ.get(name) for name in ("PATH", "PYSPARK_PYTHON")}
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before['PATH']}"
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("session oracle")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
-    for name, value in before.items():
-        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
 def readings(seed):
@@ -90,13 +67,13 @@ def by_us(rows, seed):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_sessions_are_those_of_session_window(oracle_spark, seed):
+def test_sessions_are_those_of_session_window(spark, seed):
     rows = readings(seed)
-    assert by_us(rows, seed) == by_spark(oracle_spark, rows)
+    assert by_us(rows, seed) == by_spark(spark, rows)
 
 
 @pytest.mark.parametrize(("step", "sessions"), [(GAP_MS - 1, 1), (GAP_MS, 1), (GAP_MS + 1, 3)])
-def test_a_gap_of_exactly_the_session_gap_merges_in_both(oracle_spark, step, sessions):
+def test_a_gap_of_exactly_the_session_gap_merges_in_both(spark, step, sessions):
     rows = [("a", 1_000_000 + i * step, 1.0) for i in range(3)]
     assert len(by_us(rows, 0)) == sessions
-    assert by_us(rows, 0) == by_spark(oracle_spark, rows)
+    assert by_us(rows, 0) == by_spark(spark, rows)

@@ -1,14 +1,9 @@
 """The session operator in Spark itself: sessions over batches, a silent bucket, a restart, and the state read back."""
 
-import os
-import sys
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from state import codec, reader
 from state.processor import OUTPUT, SessionProcessor
@@ -20,27 +15,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:.*socket:Res
 
 RULES = Rules(gap_ms=10_000, max_duration_ms=600_000, retain_ms=86_400_000, measures=("t",))
 DELAY_MS = 5_000
-
-
-@pytest.fixture(scope="module")
-def state_spark():
-    before = {name: os.environ.get(name) for name in ("PATH", "PYSPARK_PYTHON")}
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before['PATH']}"
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("session state")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    session.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
-    yield session
-    session.stop()
-    for name, value in before.items():
-        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
 class Query:
@@ -63,7 +37,7 @@ class Query:
         writer = changes.writeStream.outputMode("update").option("checkpointLocation", self.checkpoint)
         self.query = writer.foreachBatch(self.take).start()
 
-    def take(self, frame, batch):
+    def take(self, frame, _batch):
         for row in frame.collect():
             for session in codec.unpack_changes(bytes(row.payload)).sessions.to_pylist():
                 self.changes.append((session["device"], session["start"], session["last"], session["state"]))
@@ -85,8 +59,8 @@ class Query:
         return seen
 
 
-def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_checkpoint(state_spark, tmp_path):
-    query = Query(state_spark, tmp_path)
+def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_checkpoint(spark, tmp_path):
+    query = Query(spark, tmp_path)
     query.start()
     try:
         assert query.add({0: [("a", 100_000)], 1: [("b", 105_000), ("b2", 101_000)]}) == [
@@ -98,7 +72,7 @@ def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_chec
         assert query.add({1: [("b", 115_000)]}) == [("b", 105_000, 115_000, "open")]
         query.query.stop()
 
-        runs, devices = reader.read(state_spark, query.checkpoint)
+        runs, devices = reader.read(spark, query.checkpoint)
         names = ["bucket", "device", "session", "start", "last", "count", "t.sum"]
         assert [tuple(row.values()) for row in runs.select(names).to_pylist()] == [
             (0, "a", 100_000, 100_000, 100_000, 1, 100.0),
@@ -112,8 +86,8 @@ def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_chec
             "last_seen": 115_000,
             "t.at": 115_000,
         }
-        assert reader.operators(state_spark, query.checkpoint) == [0]
-        assert reader.read(state_spark, query.checkpoint, operator_id=0)[0].equals(runs)
+        assert reader.operators(spark, query.checkpoint) == [0]
+        assert reader.read(spark, query.checkpoint, operator_id=0)[0].equals(runs)
 
         query.start()
         # One millisecond more, from bucket 1 alone: the silent bucket 0 is closed by its timer.

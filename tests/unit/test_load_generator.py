@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from load.generator import Summary, _arguments, _seconds, main
+from load.generator import Summary, main
+from load.generator_options import arguments, seconds_of
 from load.part import HOST, Part, free_port, port_is_free
 from service.errors import SetupError
 
@@ -16,19 +17,19 @@ NEEDED = ["--bootstrap", "127.0.0.1:1", "--topic", "readings"]
     ("text", "seconds"), [("500ms", 0.5), ("60s", 60.0), ("20m", 1200.0), ("2h", 7200.0), ("1.5", 1.5)]
 )
 def test_durations_have_units(text: str, seconds: float) -> None:
-    assert _seconds(text) == seconds
+    assert seconds_of(text) == seconds
 
 
 def test_a_simulated_run_needs_an_end(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        _arguments([*NEEDED, "--simulate", "1760000000000"])
+        arguments([*NEEDED, "--simulate", "1760000000000"])
     assert "--simulate needs" in capsys.readouterr().err
 
 
 def test_a_count_over_a_span_is_a_rate() -> None:
-    args = _arguments([*NEEDED, "--simulate", "1760000000000", "--count", "1200", "--span", "20m"])
+    args = arguments([*NEEDED, "--simulate", "1760000000000", "--count", "1200", "--span", "20m"])
     assert (args.rate, args.seconds, args.count) == (1.0, math.inf, 1200)
-    assert _arguments([*NEEDED, "--simulate", "1760000000000", "--span", "20m"]).seconds == 1200
+    assert arguments([*NEEDED, "--simulate", "1760000000000", "--span", "20m"]).seconds == 1200
 
 
 def test_without_a_broker_it_says_so_and_ends_with_the_setup_status(

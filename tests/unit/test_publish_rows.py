@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
-from outputs import T0, changes, cut, device, reject, session, settings, stats, window, windows
 from pyspark import cloudpickle
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -20,6 +19,7 @@ from service.publish import _Found as Found
 from service.redis_keys import Keys, decimal, texts
 from service.redis_link import Budget, EpochLostError, Place, refuse, shown
 from service.redis_rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+from tests.outputs import T0, changes, cut, device, reject, session, settings, stats, window, windows
 
 KEYS = Keys("tidemark")
 STAMP = Stamp("3", "17", str(T0), 1000)
@@ -127,11 +127,13 @@ def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
     second = changes([session(state="closed", reason="gap")], [device(status="offline", session=None)], dropped=3)
     sessions, devices, dropped = found(first, second).changes()
     of = session_rows(sessions, KEYS, 1000)
+    assert len(of) == 2
     assert dict(zip(of.keys, of.fields["state"], strict=True)) == {
         f"tidemark:session:d1:{T0}".encode(): b"closed",
         f"tidemark:session:d2:{T0}".encode(): b"open",
     }
     of = device_rows(devices, KEYS, 1000, "", None)
+    assert len(of) == 2
     assert dict(zip(of.keys, of.fields["status"], strict=True)) == {
         b"tidemark:device:d1": b"offline",
         b"tidemark:device:d2": b"online",

@@ -160,6 +160,8 @@ def test_a_device_is_forgotten_only_after_it_was_silent_for_retain_ms():
     state, _ = advance(state, nothing(), 500, RULES)
     assert next_expiry(state, RULES) == 1_100
     assert advance(state, nothing(), 1_100, RULES)[0] is state
+    busy, _ = advance(state, runs(("c", 1_100)), 1_100, RULES)
+    assert busy.devices.column("device").to_pylist() == ["a", "b", "c"]
     state, changes = advance(state, nothing(), 1_101, RULES)
     assert (state.devices.column("device").to_pylist(), bool(changes)) == (["b"], False)
     state, _ = advance(state, runs(("c", 1_150)), 1_101, RULES)

@@ -1,0 +1,293 @@
+"""The stage: all parts of a run in one folder, on loopback, with the service under spark-submit on it.
+
+The demo, the benchmark and the end-to-end tests set it up the same way:
+
+    with Stage(folder, fleet, views=VIEWS) as stage:
+        stage.start_service()
+        stage.wait_ready()
+        ...
+        stage.stop_service()
+
+Everything is kept in the folder, temporary files of the JVM included, and no process outlives the `with` block.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from load.encode import SCHEMAS
+from load.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
+from load.parts import HOST, LOG_APPEND_TIME, Broker, Redis, free_port
+from load.tied import Child, spawn
+from service.errors import SetupError
+
+ROOT = Path(__file__).resolve().parent.parent
+TOPIC = "readings"
+PARTITIONS = 4
+POLL_S = 0.1
+
+T = TypeVar("T")
+
+VIEWS: tuple[Mapping[str, Any], ...] = (
+    {"name": "device", "by": ["device"], "window": "1 m", "retain": "1 d"},
+    {"name": "type", "by": ["type"], "window": "1 m", "retain": "1 d"},
+    {"name": "site", "by": ["site"], "window": "10 m", "slide": "1 m", "retain": "1 d"},
+    {"name": "all", "window": "1 m", "retain": "1 d"},
+)
+
+
+class Stage:
+    """Broker, Redis, reference and service in `folder`, which is emptied first.
+
+    `sections` replace or extend sections of the settings key by key; `views` are the settings' views.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fleet: Fleet,
+        *,
+        views: Sequence[Mapping[str, Any]] = VIEWS,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+        topic_config: Mapping[str, str] = LOG_APPEND_TIME,
+        master: str = "local[*]",
+    ) -> None:
+        self.folder = folder.absolute()
+        self.fleet = fleet
+        self.master = master
+        self._topic_config = dict(topic_config)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "tmp").mkdir(parents=True)
+        self.broker = Broker(self.folder)
+        self.redis = Redis(self.folder)
+        self.metrics_port = free_port()
+        self.config = self.folder / "tidemark.toml"
+        self.log = self.folder / "service.log"
+        self._service: Child | None = None
+        self.settings = self._settings(views, sections or {})
+
+    def _settings(
+        self, views: Sequence[Mapping[str, Any]], sections: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "service": {"checkpoint": str(self.folder / "checkpoint")},
+            "kafka": {"bootstrap": self.broker.bootstrap, "topics": [TOPIC]},
+            "input": {
+                "format": "avro",
+                "schemas": str(SCHEMAS),
+                "device_id": "device_id",
+                "event_time": "event_time",
+                "event_time_unit": "logical",
+                "measures": {"temperature": "temperature"},
+            },
+            "admission": {
+                "max_delay": "10 s",
+                "max_ahead": "5 s",
+                "ranges": {name: list(limits) for name, limits in RANGES.items()},
+            },
+            "reference": {
+                "url": f"jdbc:sqlite:{self.folder / 'reference.db'}",
+                "query": REFERENCE_QUERY,
+                "columns": ["type", "site", "model"],
+                "expectations": str(ROOT / "schemas" / "reference.expectations.json"),
+            },
+            "sessions": {"gap": "30 s", "max_duration": "1 h", "retain": "1 d"},
+            "redis": {"url": self.redis.url},
+            "metrics": {"address": HOST, "port": self.metrics_port},
+        }
+        for name, section in sections.items():
+            document[name] = {**document.get(name, {}), **section}
+        measures = document["input"]["measures"]
+        ranges = document["admission"]["ranges"]
+        document["admission"]["ranges"] = {name: limits for name, limits in ranges.items() if name in measures}
+        return {**document, "views": [dict(view) for view in views]}
+
+    def __enter__(self) -> Self:
+        try:
+            self.broker.start()
+            self.redis.start()
+            self.broker.create_topic(TOPIC, PARTITIONS, self._topic_config)
+            write_reference_sqlite(self.folder / "reference.db", self.fleet)
+            self.config.write_text(to_toml(self.settings), encoding="utf-8")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all, in the order in which they need each other."""
+        self.kill_service()
+        self.redis.close()
+        self.broker.close()
+
+    # The service.
+
+    def start_service(self, environment: Mapping[str, str] | None = None) -> None:
+        """spark-submit it, in client mode; returns at once."""
+        # perf data of a JVM would be a file in the machine's own temporary folder.
+        options = f"-Djava.io.tmpdir={self.folder / 'tmp'} -XX:-UsePerfData"
+        env = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "TMPDIR": str(self.folder / "tmp"),
+            "SPARK_LOCAL_DIRS": str(self.folder / "tmp"),
+            "SPARK_LOCAL_IP": HOST,
+            "JAVA_TOOL_OPTIONS": options,
+            **(environment or {}),
+        }
+        command = [str(ROOT / "deploy" / "run"), str(self.config), "--master", self.master]
+        self._service = spawn(command, cwd=self.folder, log=self.log, environ=env)
+
+    @property
+    def service_pid(self) -> int:
+        """The process id of spark-submit's JVM; raises SetupError with the end of its log when it is not running."""
+        if self._service is None or self._service.poll() is not None:
+            status = None if self._service is None else self._service.returncode
+            what = f"The service is not running (status {status}); the last lines of {self.log}:\n{self.log_tail()}"
+            raise SetupError(what)
+        return self._service.pid
+
+    def stop_service(self, patience_s: float = 60.0) -> int:
+        """SIGTERM, wait, and return the exit status."""
+        pid = self.service_pid
+        service = self._service
+        assert service is not None  # noqa: S101
+        os.kill(pid, signal.SIGTERM)
+        status = service.wait(patience_s)
+        self._service = None
+        return status
+
+    def kill_service(self) -> None:
+        """SIGKILL it and its children; nothing happens when it is down."""
+        service, self._service = self._service, None
+        if service is None or service.poll() is not None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(service.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+        service.kill()
+        service.wait()
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines the service wrote."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+    # What it says.
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body from the service's metrics port; status 0 while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self.metrics_port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def metrics(self) -> dict[str, float]:
+        """The service's samples by `name{label="value"}`; {} while it does not answer."""
+        status, text = self.get("/metrics")
+        samples: dict[str, float] = {}
+        if status == 200:
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+                    samples[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+        return samples
+
+    def progress(self) -> dict[str, Any]:
+        """The progress key; `offsets` is parsed. {} before the first batch."""
+        with self.redis.client() as client:
+            found: Any = client.hgetall("tidemark:progress")
+        return {**found, "offsets": json.loads(found["offsets"])} if found else {}
+
+    def wait_ready(self, within_s: float = 120.0) -> None:
+        """Until /readyz says so: the first batch is done."""
+        self.wait(lambda: self.get("/readyz")[0] == 200, within_s, "the service to be ready")
+
+    def wait_published(self, ends: Mapping[int, int], within_s: float = 120.0) -> None:
+        """Until progress has reached `ends` (partition -> offset) and the batches that close things have run."""
+        wanted = {str(partition): end for partition, end in ends.items()}
+        seen: list[tuple[str, float]] = []
+
+        def settled() -> bool:
+            progress = self.progress()
+            if progress.get("offsets", {}).get(TOPIC) != wanted:
+                return False
+            # A batch that moves the watermark is followed by one without data that closes what it has passed.
+            if not seen or seen[-1][0] != progress["batch"]:
+                seen.append((progress["batch"], time.monotonic()))
+            return time.monotonic() - seen[-1][1] > 3.0
+
+        self.wait(settled, within_s, f"everything up to {wanted} to be published")
+
+    def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
+        """Ask until the answer is true, and return it; SetupError when the service ends or the time is over."""
+        deadline = time.monotonic() + within_s
+        while not (answer := condition()):
+            if self._service is not None:
+                _ = self.service_pid
+            if time.monotonic() > deadline:
+                tail = f"the last lines of {self.log}:\n{self.log_tail()}"
+                message = f"Waited {within_s:.0f} s for {what}; {tail}"
+                raise SetupError(message)
+            time.sleep(POLL_S)
+        return answer
+
+
+def percentile(samples: Mapping[str, float], share: float, name: str = "tidemark_event_to_redis_seconds") -> float:
+    """The `share` quantile of a histogram in ms, interpolated inside its bucket; NaN when it is empty."""
+    buckets = sorted(
+        (float(key.split('le="')[1].split('"')[0]), value)
+        for key, value in samples.items()
+        if key.startswith(f"{name}_bucket")
+    )
+    total = buckets[-1][1] if buckets else 0.0
+    below_bound, below = 0.0, 0.0
+    for bound, cumulative in buckets:
+        if total and cumulative >= share * total:
+            if bound == float("inf"):
+                return below_bound * 1000
+            inside = (share * total - below) / (cumulative - below)
+            return (below_bound + (bound - below_bound) * inside) * 1000
+        below_bound, below = bound, cumulative
+    return float("nan")
+
+
+def to_toml(document: Mapping[str, Any]) -> str:
+    """A settings document as TOML: sections of scalars, lists and inline tables, then the views."""
+
+    def value(item: Any) -> str:
+        if isinstance(item, Mapping):
+            return "{" + ", ".join(f"{json.dumps(key)} = {value(each)}" for key, each in item.items()) + "}"
+        if isinstance(item, list | tuple):
+            return "[" + ", ".join(value(each) for each in item) + "]"
+        return json.dumps(item)
+
+    lines: list[str] = []
+    for name, section in document.items():
+        for table in section if isinstance(section, list) else [section]:
+            lines.append(f"[[{name}]]" if isinstance(section, list) else f"[{name}]")
+            lines += [f"{key} = {value(item)}" for key, item in table.items()]
+            lines.append("")
+    return "\n".join(lines)

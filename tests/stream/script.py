@@ -1,0 +1,214 @@
+"""Stream tests as scripts: a list of actions run in order against the real pass, checks tied to progress, never to time.
+
+    run(spark, settings, tmp_path, [
+        Add(reading("a", 0, 20.0), reading("a", 5, 22.0)),
+        Expect(windows={("device", "temperature", "a", 0): (2, 21.0)}),
+        Restart(),
+        ...
+    ])
+
+The source is a folder of files with Kafka's columns, so a batch holds exactly what one Add put there; everything from
+decoding to the frame that publish gets is the service's own. A failure prints the script with => at the step that failed.
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from service import frames, moments, pipeline
+from service.settings import Settings
+from state import codec
+from tests.stream.records import BASE_MS, KAFKA, Record, rows
+
+
+@dataclass
+class World:
+    """What readers of the output would see, kept up to date from the batches: later values replace earlier ones."""
+
+    spark: SparkSession
+    settings: Settings
+    folder: Path
+    reference: DataFrame | None = None
+    query: StreamingQuery | None = None
+    windows: dict[tuple[str, str, str, int], dict[str, Any]] = field(default_factory=dict)
+    sessions: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    devices: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rejects: list[dict[str, Any]] = field(default_factory=list)
+    dropped: int = 0
+    batches: int = 0
+    added: int = 0
+    crash_in_batch: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        (self.folder / "input").mkdir(exist_ok=True)
+        records = self.spark.readStream.schema(KAFKA).parquet(str(self.folder / "input"))
+        output = pipeline.build(records, self.settings, self.reference, 2)
+        self.query = (
+            output.writeStream.queryName(self.settings.service.name)
+            .outputMode("update")
+            .option("checkpointLocation", self.settings.service.checkpoint)
+            .foreachBatch(self._on_batch)
+            .start()
+        )
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+            self.query = None
+
+    def settle(self) -> None:
+        """Until all that was added is processed, and the no-data batch that a moved watermark asks for has run."""
+        if self.query is None:
+            self.start()
+        assert self.query is not None
+        self.query.processAllAvailable()
+
+    def progress(self) -> list[Any]:
+        assert self.query is not None
+        return [p for p in self.query.recentProgress if "addBatch" in p.durationMs]
+
+    def _on_batch(self, frame: DataFrame, _batch: int) -> None:
+        table = frame.toArrow()
+        if self.crash_in_batch is not None:
+            self.crash_in_batch()
+        self.batches += 1
+        self._take(table)
+
+    def _take(self, table: pa.Table) -> None:
+        columns = [table[name].to_numpy(zero_copy_only=False) for name in ("count", *frames.MOMENTS)]
+        for row in table.to_pylist():
+            if row["kind"] == frames.WINDOW:
+                self.windows[row["view"], row["measure"], row["key"], row["start"] - BASE_MS] = row
+            elif row["kind"] == frames.SESSIONS:
+                changes = codec.unpack_changes(row["payload"])
+                self.dropped += changes.dropped
+                for session in changes.sessions.to_pylist():
+                    self.sessions[session["device"], session["start"] - BASE_MS] = session
+                for device in changes.devices.to_pylist():
+                    self.devices[device["device"]] = device
+            elif row["kind"] == frames.REJECT:
+                self.rejects.append(row["reject"])
+        assert len(columns) == 1 + len(frames.MOMENTS)
+
+
+def finished(row: dict[str, Any]) -> dict[str, Any]:
+    """A window row with sum, mean and stddev as publish would write them."""
+    arrays = [pa.array([row[name]]).to_numpy() for name in ("count", *frames.MOMENTS)]
+    total, mean, stddev = moments.finish(*arrays)
+    return {**row, "sum": float(total[0]), "mean": float(mean[0]), "stddev": float(stddev[0])}
+
+
+class Action:
+    def do(self, world: World) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Add(Action):
+    """One file of records: one batch, if nothing else is waiting."""
+
+    records: tuple[Record, ...]
+
+    def __init__(self, *records: Record) -> None:
+        self.records = records
+
+    def __repr__(self) -> str:
+        return f"Add({len(self.records)} records)"
+
+    def do(self, world: World) -> None:
+        frame = world.spark.createDataFrame(rows(self.records), KAFKA).coalesce(1)
+        name = f"{world.added:06d}"
+        world.added += 1
+        part = world.folder / "parts" / name
+        frame.write.parquet(str(part))
+        (world.folder / "input").mkdir(exist_ok=True)
+        (file,) = part.glob("*.parquet")
+        shutil.move(file, world.folder / "input" / f"{name}.parquet")
+        world.settle()
+
+
+@dataclass
+class Restart(Action):
+    """Stop the query and start it from its checkpoint, perhaps with other settings."""
+
+    settings: Settings | None = None
+
+    def do(self, world: World) -> None:
+        world.stop()
+        if self.settings is not None:
+            world.settings = self.settings
+        world.settle()
+
+
+@dataclass
+class Expect(Action):
+    """Every part that is given must match; sessions, windows and rejects that are not named must not exist.
+
+    windows   (view, measure, key, seconds from BASE_MS) -> (count, mean)
+    sessions  (device, seconds from BASE_MS) -> state
+    devices   device -> (status, last value of temperature); others may exist
+    rejects   reasons, in any order
+    """
+
+    windows: dict[tuple[str, str, str, float], tuple[int, float]] | None = None
+    sessions: dict[tuple[str, float], str] | None = None
+    devices: dict[str, tuple[str, float]] | None = None
+    rejects: Sequence[str] | None = None
+    dropped: int | None = None
+
+    def do(self, world: World) -> None:
+        if self.windows is not None:
+            seen = {(v, m, k, s / 1000): finished(row) for (v, m, k, s), row in world.windows.items()}
+            found = {key: (row["count"], round(row["mean"], 9)) for key, row in seen.items()}
+            _same("windows", found, {key: (c, round(m, 9)) for key, (c, m) in self.windows.items()})
+        if self.sessions is not None:
+            _same("sessions", {(d, s / 1000): row["state"] for (d, s), row in world.sessions.items()}, self.sessions)
+        if self.devices is not None:
+            found_devices = {d: (row["status"], row["temperature.value"]) for d, row in world.devices.items()}
+            _same("devices", {d: found_devices.get(d) for d in self.devices}, self.devices)
+        if self.rejects is not None:
+            _same("rejects", sorted(row["reason"] for row in world.rejects), sorted(self.rejects))
+        if self.dropped is not None:
+            _same("dropped", world.dropped, self.dropped)
+
+
+@dataclass
+class Check(Action):
+    """Anything else, as a function of the world."""
+
+    check: Callable[[World], None]
+
+    def __repr__(self) -> str:
+        return f"Check({getattr(self.check, '__name__', 'check')})"
+
+    def do(self, world: World) -> None:
+        self.check(world)
+
+
+def _same(what: str, found: object, expected: object) -> None:
+    assert found == expected, f"{what}:\n  found    {found}\n  expected {expected}"
+
+
+def run(
+    spark: SparkSession, settings: Settings, folder: Path, script: Sequence[Action], reference: DataFrame | None = None
+) -> World:
+    """Run the script; the query is stopped whatever happens. Returns the world for further looks."""
+    world = World(spark, settings, folder, reference)
+    try:
+        for number, action in enumerate(script):
+            try:
+                action.do(world)
+            except Exception as error:
+                lines = [f"{'=>' if n == number else '  '} {step}" for n, step in enumerate(script)]
+                msg = "\n".join([str(error), "script:", *lines])
+                raise AssertionError(msg) from error
+    finally:
+        world.stop()
+    return dataclasses.replace(world)
