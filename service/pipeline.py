@@ -20,9 +20,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, progress, readings, sessions, windows
+from service.cut import Cut
 from service.fold import Fold
 from service.frames import FOLDED, OUTPUT, PANE, REJECT, RUNS, STATS
 from service.publish import OUTCOME_SCHEMA, Outcome, Sink
@@ -36,7 +37,7 @@ OBSERVED = "tidemark"
 class BatchReport:
     """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject."""
 
-    cut: progress.Cut
+    cut: Cut
     outcome: Outcome
     admitted: int
     rejected: Mapping[str, int]

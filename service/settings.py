@@ -126,7 +126,7 @@ class Reference(Section):
     max_age_ms: Positive = Field(default=86_400_000, alias="max_age")
     timeout_ms: Positive = Field(default=10_000, alias="timeout")
     columns: tuple[str, ...] = ()
-    """The query's columns apart from the key, in order: what views may group by and device hashes carry. All columns when empty."""
+    """The query's columns apart from the key, in order: what views group by and device hashes carry; all of them when empty."""
 
     def secret(self) -> str | None:
         """The password, from the file if one is named; None where the database asks for none."""

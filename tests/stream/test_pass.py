@@ -3,12 +3,13 @@
 import re
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from service import readings
 from tests.stream.records import BASE_MS, Record, avro, make_settings, reading
 from tests.stream.script import Add, Check, Expect, Restart, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = pytest.mark.spark
 
 VIEWS = [
     {"name": "device", "by": ["device"], "window": "1 m"},
@@ -219,32 +220,22 @@ def test_a_reject_keeps_its_bytes_headers_and_coordinates(spark, tmp_path):
     run(spark, make_settings(tmp_path), tmp_path, [Add(record), Check(check)])
 
 
-def test_a_batch_that_fails_is_replayed_with_the_same_result(spark, tmp_path):
-    def arm(world):
+class AddAndCrash(Add):
+    """The batch with these records fails once, after its values are computed and before anybody has seen them."""
+
+    def do(self, world):
         def crash():
             world.crash_in_batch = None
-            raise RuntimeError("crash before publish")  # noqa: EM101
+            message = "crash before publish"
+            raise RuntimeError(message)
 
         world.crash_in_batch = crash
-
-    def crashes(world):
-        try:
-            world.settle()
-        except Exception as error:
-            assert "crash before publish" in str(error)
+        with pytest.raises(StreamingQueryException, match="crash before publish"):
+            super().do(world)
         world.query = None
 
-    class AddAndCrash(Add):
-        def do(self, world):
-            arm(world)
-            try:
-                super().do(world)
-            except Exception as error:
-                assert "crash before publish" in str(error)
-            else:
-                raise AssertionError("the batch did not fail")  # noqa: EM101
-            world.query = None
 
+def test_a_batch_that_fails_is_replayed_with_the_same_result(spark, tmp_path):
     run(
         spark,
         make_settings(tmp_path),
