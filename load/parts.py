@@ -90,7 +90,7 @@ def check_machine(folder: Path = ROOT) -> None:
         problems.append(f"{problem.what}: {problem.remedy[:-1]}")
     missing = [str(jars(which)) for which in ("spark", "broker") if not any(jars(which).glob("*.jar"))]
     if missing:
-        maven = "run `make jars`" if shutil.which("mvn") else "install Maven and run `make jars`"
+        maven = "run `make setup`" if shutil.which("mvn") else "install Maven and run `make setup`"
         problems.append(f"No jars in {', '.join(missing)}: {maven}")
     free = shutil.disk_usage(folder).free
     if free < _FREE_BYTES:
@@ -227,7 +227,7 @@ def _class_path() -> str:
     found = sorted(jars("broker").glob("*.jar"))
     if not found:
         what = f"No jars in {jars('broker')}"
-        raise SetupError(what, remedy="Run `make jars`, or set TIDEMARK_JARS to their folder.")
+        raise SetupError(what, remedy="Run `make setup`, or set TIDEMARK_JARS to their folder.")
     return os.pathsep.join(map(str, found))
 
 

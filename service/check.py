@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import fastavro
 import redis
@@ -22,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service import decode, pipeline, readings, redis_link, reference, session, settings, topics
+from service import checkpoint, decode, pipeline, readings, redis_link, reference, session, settings, topics
 from service.errors import (
     CheckpointError,
     ReferenceDataError,
@@ -130,14 +129,14 @@ def _jars(given: Settings) -> Iterator[Line]:
     folder = session.jars()
     names = session.class_path()
     wanted = list(JARS)
-    if _local(given.service.checkpoint):
+    if checkpoint.local(given.service.checkpoint) is not None:
         wanted.append(JARS_FOR_FILES)
     if given.reference is not None and (kind := given.reference.url.split(":")[1]) in JDBC_JARS:
         wanted.append(JDBC_JARS[kind])
     missing = [jar for jar in wanted if f"/{jar}" not in names]
     if missing:
         what = f"{folder} lacks {', '.join(f'{jar}*.jar' for jar in missing)}"
-        raise SetupError(what, remedy="Run `make jars`, or name the folder above it in TIDEMARK_JARS")
+        raise SetupError(what, remedy="Run `make setup`, or name the folder above it in TIDEMARK_JARS")
     yield _ok("jars", f"{folder}, {len(wanted)} needed ones are there")
 
 
@@ -154,11 +153,10 @@ def _metrics_port(given: Settings) -> Iterator[Line]:
 
 
 def _checkpoint(given: Settings) -> Iterator[Line]:
-    where = given.service.checkpoint
-    if not _local(where):
-        yield Line("checkpoint", "warn", f"{where} is not a local path and was not tried")
+    folder = checkpoint.local(given.service.checkpoint)
+    if folder is None:
+        yield Line("checkpoint", "warn", f"{given.service.checkpoint} is not a local path and was not tried")
         return
-    folder = Path(urlsplit(where).path)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -170,8 +168,14 @@ def _checkpoint(given: Settings) -> Iterator[Line]:
     if free < FREE_BYTES:
         detail = f"{existing} has {free >> 20} MiB free"
         yield Line("checkpoint", "warn", detail, "A full disk ends the service: give it more")
-    batches = [int(path.name) for path in folder.glob("offsets/*") if path.name.isdigit()]
-    yield _ok("checkpoint", f"{folder}, " + (f"goes on after batch {max(batches)}" if batches else "new"))
+    files = checkpoint.damaged(folder)
+    if files:
+        what = f"{', '.join(map(str, files))} is damaged"
+        raise CheckpointError(
+            what, remedy="Restore the checkpoint whole, or rebuild with an empty one: see docs/operator.md"
+        )
+    batch = checkpoint.last_batch(folder)
+    yield _ok("checkpoint", f"{folder}, " + ("new" if batch is None else f"its last batch is {batch}"))
 
 
 # Kafka
@@ -314,7 +318,7 @@ def _redis(given: Settings) -> Iterator[Line]:
         epoch, lease, ttl_ms = client.get(keys.epoch), client.get(keys.lease), client.pttl(keys.lease)
     except redis.RedisError as error:
         what = f"Redis at {where}: {error}"
-        raise SinkError(what, remedy="Check redis.url, its user and password, and the ACL in deploy/") from error
+        raise SinkError(what, remedy="Check redis.url, its user and password, and its ACL (docs/operator.md)") from error
     finally:
         with suppress(redis.RedisError):
             client.close()
@@ -366,7 +370,3 @@ def _plan(given: Settings) -> Iterator[Line]:
         known = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *columns)))
     pipeline.build(readings.source(spark, given), given, known, 1)
     yield _ok("plan", "Spark accepts the query")
-
-
-def _local(where: str) -> bool:
-    return urlsplit(where).scheme in {"", "file"}

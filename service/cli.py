@@ -4,6 +4,7 @@ Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 
 """
 
 import argparse
+import faulthandler
 import logging
 import os
 import sys
@@ -44,6 +45,7 @@ def daemon() -> None:
 def _run(given: argparse.Namespace) -> int:
     from service import runner  # noqa: PLC0415 - Spark takes a second to import, `tidemark version` should not wait
 
+    faulthandler.enable()  # Kafka's, Arrow's and Redis's clients are native: should one crash, say where
     return runner.run(settings.load(given.config), master=given.master)
 
 

@@ -7,14 +7,36 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from service import checkpoint
 from service.errors import CheckpointError, FencedError, QueryError, SetupError, SourceError, TidemarkError
 
+_DEBUG = "Start with --debug to see where it comes from"
+_FRAMES = 40
 _WRAPPERS = ("StreamingQueryException", "ForeachBatchUserFuncException", "ForeachUserFuncException")
 
 
 @dataclass(frozen=True, slots=True)
+class _Cause:
+    """One exception of a chain; `places` are the classes on its stack, for the innermost one."""
+
+    name: str
+    message: str
+    places: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}: {self.message}"
+
+    def short(self) -> str:
+        """One line: the class without its package, and what a Python traceback ends with, or the first line there is."""
+        lines = [line.strip() for line in self.message.splitlines() if line.strip()] or [""]
+        said = lines[-1] if "Traceback (most recent call last)" in self.message else lines[0]
+        return f"{self.name.rpartition('.')[2]}: {said[:500]}"
+
+
+@dataclass(frozen=True, slots=True)
 class _Rule:
-    """`pattern` is looked for in "class: message" of each cause."""
+    """`pattern` is looked for in "class: message" of each cause, then in the classes on the innermost one's stack."""
 
     family: type[TidemarkError]
     pattern: re.Pattern[str]
@@ -35,7 +57,7 @@ _RULES = (
     _Rule(
         SourceError,
         re.compile(r"OffsetOutOfRange|KAFKA_DATA_LOSS|failOnDataLoss|Some data may have been lost|Cannot fetch offset"),
-        "Records were deleted before they were read: see the runbook before going on without them",
+        "Records were deleted before they were read: see docs/operator.md before going on without them",
     ),
     _Rule(
         SourceError,
@@ -47,9 +69,9 @@ _RULES = (
         re.compile(
             r"StateStore|STATE_STORE|STDS_|STATEFUL_|StateSchema|STREAMING_STATE|RocksDB|CodecError|"
             r"streaming\.checkpointing\.|OffsetSeq|HDFSMetadataLog|offsets? log|Incomplete log file|log version|"
-            r"Log file was malformed|[Cc]heckpoint|MISSING_METADATA|StreamMetadata|batch \d+ doesn't exist"
+            r"ChecksumException|Log file was malformed|[Cc]heckpoint|MISSING_METADATA|StreamMetadata|batch \d+ doesn't exist"
         ),
-        "Restore the checkpoint whole, undo the change of settings, or rebuild with an empty one: see the runbook",
+        "Restore the checkpoint whole, undo the change of settings, or rebuild with an empty one: see docs/operator.md",
     ),
 )
 
@@ -61,29 +83,46 @@ def named(failure: BaseException | None, query: StreamingQuery | None) -> Tidema
     """
     if isinstance(failure, TidemarkError):
         return failure
-    causes = [*_python(failure), *_jvm(query)]
+    # What was raised in foreachBatch comes back in the query's exception, as text: the original says more.
+    causes = [*_python(failure)] or [*_jvm(query)]
     for cause in causes:
-        ours = _ours(cause)
+        ours = _ours(cause.text)
         if ours is not None:
             return ours
     for rule in _RULES:  # the rules' order decides, not the chain's: a full disk breaks checkpoints, too
         for cause in causes:
-            if rule.pattern.search(cause):
-                return rule.family(_short(cause), remedy=rule.remedy)
-    innermost = causes[-1] if causes else "it ended and gave no reason"
-    return QueryError(_short(innermost), remedy="Start with --debug to see where it comes from")
+            if rule.pattern.search(cause.text):
+                return _error(rule, cause, query)
+    if not causes:
+        return QueryError("The query ended and gave no reason", remedy=_DEBUG)
+    innermost = causes[-1]
+    for rule in _RULES:  # a parser's error is about what was being read
+        if any(rule.pattern.search(place) for place in innermost.places):
+            return _error(rule, innermost, query)
+    return QueryError(innermost.short(), remedy=_DEBUG)
 
 
-def _python(failure: BaseException | None) -> Iterator[str]:
+def _error(rule: _Rule, cause: _Cause, query: StreamingQuery | None) -> TidemarkError:
+    where = ""
+    if rule.family is CheckpointError and query is not None:
+        handle: Any = query
+        root = str(handle._jsq.streamingQuery().resolvedCheckpointRoot())
+        folder = checkpoint.local(root)
+        files = checkpoint.damaged(folder) if folder is not None else []
+        where = f"{', '.join(map(str, files))} is damaged: " if files else f"{root}: "
+    return rule.family(where + cause.short(), remedy=rule.remedy)
+
+
+def _python(failure: BaseException | None) -> Iterator[_Cause]:
     seen: set[int] = set()
     while failure is not None and id(failure) not in seen:
         seen.add(id(failure))
-        yield f"{type(failure).__name__}: {failure}"
+        yield _Cause(type(failure).__name__, str(failure))
         yield from _chain(getattr(failure, "java_exception", None) or getattr(failure, "_origin", None))
         failure = failure.__cause__ or failure.__context__
 
 
-def _jvm(query: StreamingQuery | None) -> Iterator[str]:
+def _jvm(query: StreamingQuery | None) -> Iterator[_Cause]:
     if query is None:
         return
     handle: Any = query
@@ -92,12 +131,13 @@ def _jvm(query: StreamingQuery | None) -> Iterator[str]:
         yield from _chain(exception.get())
 
 
-def _chain(java: Any) -> Iterator[str]:
-    """`class: message` of a Throwable and its causes, but for the wrappers, whose messages repeat plan and settings."""
+def _chain(java: Any) -> Iterator[_Cause]:
+    """A Throwable and its causes, but for the wrappers, whose messages repeat plan and settings."""
     while java is not None:
         cause, name = java.getCause(), java.getClass().getName()
         if cause is None or not name.endswith(_WRAPPERS):
-            yield f"{name}: {_said(java.getMessage() or '')}"
+            places = [frame.getClassName() for frame in java.getStackTrace()[:_FRAMES]] if cause is None else []
+            yield _Cause(name, _said(java.getMessage() or ""), tuple(places))
         java = cause
 
 
@@ -118,11 +158,3 @@ def _families(root: type[TidemarkError]) -> Iterator[type[TidemarkError]]:
     yield root
     for family in root.__subclasses__():
         yield from _families(family)
-
-
-def _short(cause: str) -> str:
-    """One line of it: the class without its package, and what comes before the first line that is a stack trace's."""
-    name, _, message = cause.partition(": ")
-    lines = [line.strip() for line in message.splitlines()]
-    said = next((line for line in lines if line and not line.startswith(("at ", "Traceback", "Parsed Logical"))), "")
-    return f"{name.rpartition('.')[2]}: {said[:500]}"

@@ -6,10 +6,12 @@ above all, are then put together from panes instead of readings. docs/decisions/
 Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches` through mapInArrow, nothing here knows it.
 """
 
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from service import moments
-from service.frames import FOLDED, MOMENTS, PANE, REJECT, RUNS, STATS
+from service.frames import FOLDED, MOMENTS, PANE, REJECT, REJECT_AVRO, RUNS, STATS
 from state import codec
 from state.columns import factorise
 from state.rules import Rules
@@ -27,6 +29,7 @@ LATENCY_STEP_MS = 10
 """Readings are counted by their broker time in steps of this many ms, for the event-to-Redis latency."""
 
 _FOLDED = to_arrow_schema(FOLDED)
+_REJECT = fastavro.parse_schema(REJECT_AVRO)
 
 Ints = NDArray[np.int64]
 
@@ -67,7 +70,9 @@ class Fold:
         if readings.num_rows:
             yield from self._admitted(readings)
 
-    def _rejects(self, rejects: pa.Array) -> Iterator[pa.RecordBatch]:
+    def _rejects(self, encoded: pa.Array) -> Iterator[pa.RecordBatch]:
+        decoded = [fastavro.schemaless_reader(io.BytesIO(each), _REJECT, None) for each in encoded.to_pylist()]
+        rejects = pa.array(decoded, _FOLDED.field("reject").type)
         size = len(rejects)
         # Rejects of a poisoned batch are spread over the buckets, or one task would write them all.
         yield _rows(size, kind=REJECT, bucket=np.arange(size, dtype=np.int32) % self.buckets, reject=rejects)

@@ -4,6 +4,8 @@ Neither depends on the settings: views and measures are values in these frames, 
 that adding one of them leaves a running checkpoint valid.
 """
 
+from typing import Any
+
 from pyspark.sql import types as t
 
 PANE = WINDOW = 0
@@ -30,6 +32,37 @@ REJECT_TYPE = t.StructType(
         ),
     ]
 )
+
+REJECT_AVRO: dict[str, Any] = {
+    "type": "record",
+    "name": "Reject",
+    "namespace": "tidemark",
+    "fields": [
+        {"name": "reason", "type": "string"},
+        {"name": "detail", "type": ["null", "string"]},
+        {"name": "topic", "type": "string"},
+        {"name": "partition", "type": "int"},
+        {"name": "offset", "type": "long"},
+        {"name": "broker_ms", "type": "long"},
+        {"name": "key", "type": ["null", "bytes"]},
+        {"name": "value", "type": ["null", "bytes"]},
+        {
+            "name": "headers",
+            "type": [
+                "null",
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "record",
+                        "name": "Header",
+                        "fields": [{"name": "key", "type": "string"}, {"name": "value", "type": ["null", "bytes"]}],
+                    },
+                },
+            ],
+        },
+    ],
+}
+"""REJECT_TYPE on its way into the fold, as one column: a nested one would cost every admitted reading a dozen nulls."""
 
 MOMENTS = ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")
 """Columns that merge by addition: see service/moments.py."""

@@ -23,10 +23,6 @@ TIMEOUT_S = 5.0
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
 _spec = _kafka.OffsetSpec
 _log = logging.getLogger(__name__)
-# librdkafka repeats a lost connection on its own; the counter and one line of ours say it better.
-_silent = logging.getLogger(f"{__name__}.librdkafka")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
 
 
 class Lag(threading.Thread):
@@ -62,7 +58,7 @@ class Lag(threading.Thread):
         while True:
             try:
                 if self._admin is None:
-                    self._admin = AdminClient(client(self._kafka), logger=_silent)
+                    self._admin = AdminClient(client(self._kafka))
                     self._resume(self._admin)
                 self._commit(self._admin)
                 if not self._closing:
@@ -71,7 +67,7 @@ class Lag(threading.Thread):
             except (KafkaException, TimeoutError) as error:
                 self._failed()
                 if not failing:
-                    _log.warning("The lag is not known, and offsets are not shown in the group: %s", error)
+                    _log.warning("The lag is not known, and offsets are not shown in the group: %s", text(error))
                 failing = True
             if self._closing:
                 return
@@ -123,8 +119,19 @@ class Lag(threading.Thread):
 
 
 def client(kafka: Kafka) -> dict[str, str | int | float | bool]:
-    """The options of a librdkafka client, the operator's last."""
-    return {"bootstrap.servers": kafka.bootstrap, "socket.timeout.ms": int(TIMEOUT_S * 1000), **kafka.options}
+    """The options of a librdkafka client, the operator's last.
+
+    Its own log is off: it repeats a lost connection without end, a counter and one line of ours say it better.
+    """
+    timeout_ms = int(TIMEOUT_S * 1000)
+    return {"bootstrap.servers": kafka.bootstrap, "socket.timeout.ms": timeout_ms, "log_level": 0, **kafka.options}
+
+
+def text(error: Exception) -> str:
+    """What the broker or its client says, without the client's wrapping."""
+    if isinstance(error, KafkaException):
+        return str(error.args[0].str())
+    return str(error) or "no answer in time"
 
 
 def _partitions(admin: AdminClient, topics: tuple[str, ...]) -> list[TopicPartition]:

@@ -127,6 +127,8 @@ class Metrics:
         self.reference_info = gauge("reference_info", "1 for the version of the reference in use", "version")
         self.last_batch = gauge("last_batch_timestamp_seconds", "When the last batch was finished")
         self.batch = gauge("batch", "The number of the last finished batch")
+        self.running = gauge("batch_running_seconds", "For how long the batch that runs has been running; 0 for none")
+        self.running.set_function(self._running_s)
         self.epoch = gauge("epoch", "The writer's term")
         self.query_running = gauge("query_running", "1 while the query runs")
         self.seconds = Histogram(
@@ -214,11 +216,7 @@ class Metrics:
 
     def unhealthy(self) -> str:
         """Why the process should be replaced, "" when it should not."""
-        with self._lock:
-            since = self._batch_since
-        if since is None:
-            return ""
-        running_s = clock.monotonic_s() - since
+        running_s = self._running_s()
         return f"a batch runs for {running_s:.0f} s, the limit is {STUCK_S:.0f} s" if running_s > STUCK_S else ""
 
     def unready(self) -> str:
@@ -226,6 +224,11 @@ class Metrics:
         with self._lock:
             reasons = list(self._reasons.values())
         return "; ".join(filter(None, [*reasons, self.unhealthy()]))
+
+    def _running_s(self) -> float:
+        with self._lock:
+            since = self._batch_since
+        return clock.monotonic_s() - since if since is not None else 0.0
 
 
 class Server:

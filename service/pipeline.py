@@ -120,7 +120,7 @@ class Publication:
     epoch: int
     gate: Callable[[], None]
     on_batch: Callable[[BatchReport], None]
-    snapshot: Snapshot | None = None
+    holder: Holder | None = None
     failure: BaseException | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -134,9 +134,10 @@ class Publication:
         self.gate()
         started = clock.monotonic_s()
         name = self.settings.service.name
-        reference = self.snapshot.version if self.snapshot else ""
-        cut = progress.cut_of(self.spark, name, batch, self.epoch, reference)
-        sink = Sink(self.settings, cut, self.snapshot.attributes if self.snapshot else None)
+        # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
+        snapshot = self.holder.snapshot if self.holder else None
+        cut = progress.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
+        sink = Sink(self.settings, cut, self._attributes(snapshot))
         planned = clock.monotonic_s()
         if cut.rows <= self.settings.redis.driver_rows:
             table = frame.toArrow()
@@ -162,6 +163,14 @@ class Publication:
         )
 
 
+    def _attributes(self, snapshot: Snapshot | None) -> pa.Table | None:
+        """What device hashes carry: the columns that the settings name, all when they name none."""
+        if snapshot is None or self.settings.reference is None:
+            return None
+        chosen = self.settings.reference.columns
+        return snapshot.attributes.select(["device", *chosen]) if chosen else snapshot.attributes
+
+
 def _write_on_executors(frame: DataFrame, sink: Sink) -> Outcome:
     """Publish where the rows are; only the outcomes travel."""
 
@@ -177,7 +186,6 @@ def start(
     settings: Settings,
     *,
     holder: Holder | None,
-    snapshot: Snapshot | None,
     epoch: int,
     gate: Callable[[], None],
     on_batch: Callable[[BatchReport], None],
@@ -185,7 +193,7 @@ def start(
     """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is."""
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
     output = build(readings.source(spark, settings), settings, holder.frame if holder else None, partitions)
-    publication = Publication(spark, settings, epoch, gate, on_batch, snapshot)
+    publication = Publication(spark, settings, epoch, gate, on_batch, holder)
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

@@ -183,8 +183,8 @@ def _initial(execution: Any) -> Offsets:
 def _ask_source(execution: Any, entry: Any) -> None:
     """Have the source ask Kafka for its latest offsets, as it does before every batch but a replayed one.
 
-    Without that a run whose first batch is a replay ends after it, though the batch is committed: the engine reports the
-    source's metrics and meets a null (Spark 4.1.0 and 4.1.1, a regression of SPARK-54027, apache/spark#55236).
+    Without that a run whose first batch is a replay ends after it, though the batch is committed: the engine reports
+    the source's metrics and meets a null (Spark 4.1.0 and 4.1.1, a regression of SPARK-54027, apache/spark#55236).
     """
     source, offset = execution.sources().apply(0), entry.offsets().apply(0)
     if offset.isDefined():

@@ -3,13 +3,21 @@
 Spark puts pyspark.zip, py4j's zip and the spark-core jar on the workers' `sys.path` and calls
 `importlib.invalidate_caches()` at the start of every task, which makes Python 3.11 read the directories of all three
 again: 45 % of a worker's samples in a steady query (Spark 4.1.1). Everything in them is also in site-packages,
-so they can go. Named by `spark.python.daemon.module`; the JVM runs it as `python -m service.pyworker pyspark.worker`.
+so they can go.
+
+What the workers need is imported here once, before they are forked: pandas, Arrow and our own modules take each worker
+two seconds of a core otherwise, and the first batch of a service needs half a dozen workers at once.
+
+Named by `spark.python.daemon.module`; the JVM runs it as `python -m service.pyworker pyspark.worker`.
 """
 
+import importlib
 import runpy
 import sys
 
 ARCHIVES = (".zip", ".jar")
+PRELOADED = ("pyspark.worker", "state.processor", "service.fold", "service.publish")
+"""None of them starts a thread or opens a connection when it is imported, so a fork inherits nothing but modules."""
 
 
 def drop_archives() -> None:
@@ -21,5 +29,7 @@ def drop_archives() -> None:
 
 if __name__ == "__main__":
     drop_archives()
+    for module in PRELOADED:
+        importlib.import_module(module)
     # Not an import: pyspark.daemon starts its manager only as __main__, and reads the worker's module from sys.argv.
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

@@ -1,10 +1,14 @@
 """Readings: the Kafka source, and admission: one decision per record, made before the watermark can see it."""
 
+import json
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
+from pyspark.sql.avro.functions import to_avro
 
 from service.decode import Decoder
+from service.frames import REJECT_AVRO
 from service.settings import Admission, Settings
 
 REASONS = (
@@ -22,7 +26,7 @@ REASONS = (
 """Why a record may be rejected; the first that applies, in this order, is its reason."""
 
 # The consumer's defaults fetch 500 records a poll, which halves the rate of the whole source.
-_CONSUMER_OPTIONS = {
+CONSUMER_OPTIONS = {
     "max.poll.records": "10000",
     "max.partition.fetch.bytes": str(8 << 20),
     "fetch.max.bytes": str(64 << 20),
@@ -41,7 +45,7 @@ def source(spark: SparkSession, settings: Settings) -> DataFrame:
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", kafka.max_per_batch)
     )
-    for key, value in {**_CONSUMER_OPTIONS, **kafka.options, "bootstrap.servers": kafka.bootstrap}.items():
+    for key, value in {**CONSUMER_OPTIONS, **kafka.options, "bootstrap.servers": kafka.bootstrap}.items():
         reader = reader.option(f"kafka.{key}", value)
     return reader.load()
 
@@ -51,8 +55,8 @@ def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None
 
     `known` is a frame of all known `device`s, needed only where unknown devices are rejected.
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, one double per measure under its name, and
-    `reject` (frames.REJECT_TYPE), null when the reading is admitted. A rejected row has null device, time and measures, so
-    that nothing downstream can count it by mistake.
+    `reject` (binary, frames.REJECT_AVRO), null when the reading is admitted. A rejected row has null device, time and
+    measures, so that nothing downstream can count it by mistake.
     """
     decoder = Decoder(settings.input, settings.admission.max_bytes)
     decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
@@ -90,6 +94,7 @@ def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None
         "value",
         "headers",
     )
+    encoded = to_avro(reject, json.dumps(REJECT_AVRO))
     bucket = F.pmod(F.xxhash64("device"), F.lit(settings.sessions.buckets)).cast("int")
     return decided.select(
         F.when(admitted, bucket).alias("bucket"),
@@ -97,7 +102,7 @@ def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None
         F.when(admitted, F.col("event_ms")).alias("event_ms"),
         "broker_ms",
         *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
-        F.when(~admitted, reject).alias("reject"),
+        F.when(~admitted, encoded).alias("reject"),
     )
 
 

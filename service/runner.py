@@ -21,13 +21,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failure, metrics, pipeline, reference, session, topics
+from service import checkpoint, clock, failure, metrics, pipeline, reference, session, topics
 from service.cut import Offsets
 from service.errors import FencedError, ReferenceDataError, SettingsError, TidemarkError
 from service.lag import Lag
@@ -158,7 +157,6 @@ class Runner:
                 spark,
                 settings,
                 holder=holder,
-                snapshot=holder.snapshot if holder else None,
                 epoch=epoch,
                 gate=self.gate,
                 on_batch=self.on_batch,
@@ -318,11 +316,11 @@ class Refresher:
 
 def snapshot_folder(settings: Settings) -> Path:
     """Where the last good reference lives: beside the query's own files in the checkpoint."""
-    url = urlsplit(settings.service.checkpoint)
-    if url.scheme not in {"", "file"}:
+    folder = checkpoint.local(settings.service.checkpoint)
+    if folder is None:
         what = f"service.checkpoint = {settings.service.checkpoint!r}: with [reference] it must be a folder"
         raise SettingsError(what, remedy="Name a folder that the driver and every executor share")
-    return Path(url.path) / "reference"
+    return folder / "reference"
 
 
 def _ended(query: StreamingQuery, wait_s: float) -> bool:

@@ -43,7 +43,7 @@ def class_path(folder: Path | None = None) -> str:
     found = sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
     if not found:
         what = f"{folder}: there are no jars for Spark"
-        raise SetupError(what, remedy="Run `make jars`, or name the folder above it in TIDEMARK_JARS")
+        raise SetupError(what, remedy="Run `make setup`, or name the folder above it in TIDEMARK_JARS")
     return os.pathsep.join(str(jar) for jar in found)
 
 

@@ -22,6 +22,10 @@ from service.errors import SettingsError
 from service.units import Duration, Size, format_duration
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
+RESERVED_MEASURES = frozenset(
+    {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
+) | {"epoch", "batch", "updated"}
+"""Columns of the pass and fields of a device's hash: a measure of that name would be one of them."""
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
@@ -62,7 +66,7 @@ class Kafka(Section):
     group: str = "tidemark"
     """Consumer group to which the offsets of finished batches are committed, for Kafka's own tools; it assigns nothing."""
     starting: Literal["earliest", "latest"] = "earliest"
-    max_per_batch: int = Field(default=2_000_000, gt=0)
+    max_per_batch: int = Field(default=3_000_000, gt=0)
     rejects: str = "{topic}.rejects"
     options: Mapping[str, str] = Field(default_factory=dict)
     """Client options handed to every Kafka client, such as `security.protocol`."""
@@ -88,6 +92,9 @@ class Input(Section):
     def _are_names(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name in value:
             _name(name)
+            if name in RESERVED_MEASURES:
+                msg = f"{name!r} is a name of Tidemark's own; call the measure something else, its field may keep the name"
+                raise ValueError(msg)
         return value
 
 
@@ -306,6 +313,9 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[
         if not variable.startswith("TIDEMARK_") or "__" not in variable:
             continue
         section, _, key = variable.removeprefix("TIDEMARK_").lower().partition("__")
+        if not isinstance(document.get(section, {}), dict):
+            msg = f"{variable}: [[{section}]] is a list, which the environment cannot override"
+            raise SettingsError(msg, remedy="Change it in the settings file")
         document[section] = {**document.get(section, {}), key: value}
     return document
 

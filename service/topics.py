@@ -28,8 +28,8 @@ class Topic:
 
 
 def admin(kafka: Kafka) -> AdminClient:
-    """A client that waits `lag.TIMEOUT_S` for an answer and keeps its own log to itself."""
-    return AdminClient({**lag.client(kafka), "log_level": 0})
+    """A client that waits `lag.TIMEOUT_S` for an answer."""
+    return AdminClient(lag.client(kafka))
 
 
 def describe(client: AdminClient, kafka: Kafka) -> Mapping[str, Topic]:
@@ -79,7 +79,7 @@ def create(client: AdminClient, partitions: Mapping[str, int], *, dry_run: bool 
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 continue
-            what = f"The rejects topic {name} does not exist and cannot be created: {text(error)}"
+            what = f"The rejects topic {name} does not exist and cannot be created: {lag.text(error)}"
             return SourceError(what, remedy="Create it, or let this user create it")
     return None
 
@@ -91,17 +91,10 @@ def missing(kafka: Kafka, names: Sequence[str]) -> SourceError:
 
 
 def unreachable(kafka: Kafka, error: Exception) -> SourceError:
-    what = f"Kafka at {kafka.bootstrap} does not answer: {text(error)}"
+    what = f"Kafka at {kafka.bootstrap} does not answer: {lag.text(error)}"
     return SourceError(
         what, remedy="Check kafka.bootstrap, kafka.options and that the brokers can be reached from here"
     )
-
-
-def text(error: Exception) -> str:
-    """What the broker or its client says, without the client's wrapping."""
-    if isinstance(error, KafkaException):
-        return str(error.args[0].str())
-    return str(error) or type(error).__name__
 
 
 def _configuration(client: AdminClient, name: str) -> dict[str, str]:

@@ -97,10 +97,9 @@ def test_latencies_are_weighed_by_readings_and_their_buckets_are_cumulative(scra
     scraped.metrics.batch_ends(REPORT)
     scraped.metrics.batch_ends(REPORT)
 
-    def below(bound: str) -> float | None:
-        return scraped.value("event_to_redis_seconds_bucket", le=bound)
-
-    assert [below(bound) for bound in ("0.01", "0.02", "0.05", "30.0", "60.0", "+Inf")] == [0, 4, 6, 6, 14, 16]
+    bounds = [*(repr(bound_ms / 1000) for bound_ms in LATENCY_BOUNDS_MS), "+Inf"]
+    below = [scraped.value("event_to_redis_seconds_bucket", le=bound) for bound in bounds]
+    assert below == [0, 4, *[6] * (len(bounds) - 4), 14, 16]
     assert scraped.value("event_to_redis_seconds_count") == 16
     assert scraped.value("event_to_redis_seconds_sum") == pytest.approx(180.14)
 
@@ -135,9 +134,11 @@ def test_ready_means_that_the_lease_is_held_and_a_batch_is_done(scraped: Scraped
 
 def test_a_batch_that_does_not_end_is_unhealthy(scraped: Scraped, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scraped.get("/healthz") == (200, '{"healthy": true}\n')
-    monkeypatch.setattr(metrics, "STUCK_S", -1.0)
+    monkeypatch.setattr(metrics, "STUCK_S", 0.0)
     assert scraped.get("/healthz")[0] == 200, "no batch, none stuck"
+    assert scraped.value("batch_running_seconds") == 0
     scraped.metrics.batch_begins()
+    assert (scraped.value("batch_running_seconds") or 0) > 0
     status, body = scraped.get("/healthz")
     assert status == 503
     assert "a batch runs for" in json.loads(body)["reason"]

@@ -1,0 +1,315 @@
+"""The benchmark: catch-up rate, its floor, steady latency and peak memory, with everything real on this one machine.
+
+    python -m load.bench [--json FILE] [--readings 8000000] [--devices 10000] [--steady 60s] [--runs 1]
+
+catch_up  the service, started on a prepared topic: records over the time from the start of its first batch to the end of its
+          last one, so the JVM's warming up is in it; four views of which one slides 10 minutes by 1, sessions on, Redis real
+floor     the same records fetched and decoded by the same reader, and thrown away: what no service on this engine can beat
+steady    the service at 5,000 readings a second, after a warm-up: from the broker's time for a reading to Redis having
+          acknowledged the values that include it
+
+The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from load.fleet import Fleet, FleetSettings
+from load.generator import Generator
+from load.generator_options import seconds_of
+from load.parts import CREATE_TIME, check_machine
+from load.stage import ROOT, TOPIC, VIEWS, Stage, percentile
+from load.tied import spawn
+from service.errors import TidemarkError
+
+FOLDER = ROOT / ".build" / "bench"
+SPAN_MS = 20 * 60_000
+START_MS = 1_790_000_000_000
+RATE = 5_000.0
+SECTIONS: Mapping[str, Mapping[str, Any]] = {"input": {"measures": {"temperature": "temperature", "power": "power"}}}
+FLOOR = "FLOOR "
+"""Marks the line in which the floor's process reports."""
+
+
+@dataclass
+class Batch:
+    """One batch of the catch-up."""
+
+    batch: int
+    records: int
+    seconds: float
+
+
+@dataclass
+class CatchUp:
+    """One run of the catch-up; `phases` are seconds by name, over all batches."""
+
+    per_second: float
+    seconds: float
+    readings: int
+    batches: list[Batch]
+    phases: dict[str, float]
+    peak_memory_mb: float
+
+
+@dataclass
+class Steady:
+    """One run at a constant rate."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    rate: float
+    seconds: float
+    batches: int
+    batch_mean_ms: float
+    phases_ms: dict[str, float]
+    peak_memory_mb: float
+
+
+@dataclass
+class Memory(threading.Thread):
+    """Samples the resident memory of a process and its children; `peak` is in bytes."""
+
+    pid: int
+    peak: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def run(self) -> None:
+        """Until `done`."""
+        while not self.done.wait(0.5):
+            total = 0
+            try:
+                process = psutil.Process(self.pid)
+                for each in [process, *process.children(recursive=True)]:
+                    total += each.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            self.peak = max(self.peak, total)
+
+    def stop_mb(self) -> float:
+        """End it; the peak in MB."""
+        self.done.set()
+        self.join()
+        return round(self.peak / 1e6)
+
+
+def prepare(stage: Stage, readings: int) -> dict[int, int]:
+    """Fill the topic with simulated readings; returns the end offsets."""
+    fleet = stage.fleet
+    generator = Generator(stage.broker.bootstrap, TOPIC, fleet, simulate_ms=START_MS)
+    summary = generator.send(readings)
+    if not summary.is_whole:
+        message = f"The topic could not be prepared: {summary.to_json()}"
+        raise TidemarkError(message)
+    print(f"prepared {summary.sent:,} records at {summary.rate:,.0f}/s", flush=True)
+    return {partition: end for partition, (_, end) in summary.offsets.items()}
+
+
+def catch_up(stage: Stage, ends: Mapping[int, int]) -> CatchUp:
+    """Start the service on the prepared topic and wait until all of it is published."""
+    total = sum(ends.values())
+    stage.start_service()
+    memory = Memory(stage.service_pid)
+    memory.start()
+    # The first batch begins when the query runs; the gauge turns 1 before anything is planned.
+    stage.wait(lambda: stage.metrics().get("tidemark_query_running"), 120, "the query to start")
+    began = last = time.time()
+    batches: list[Batch] = []
+    seen = 0
+    while seen < total:
+        metrics = stage.metrics()
+        records = int(metrics.get("tidemark_records_total", 0))
+        if records > seen:
+            ended = metrics["tidemark_last_batch_timestamp_seconds"]
+            batches.append(Batch(int(metrics["tidemark_batch"]), records - seen, round(ended - last, 3)))
+            seen, last = records, ended
+            print(f"  batch {batches[-1].batch}: {batches[-1].records:,} in {batches[-1].seconds:.2f} s", flush=True)
+        _ = stage.service_pid
+        time.sleep(0.05)
+    seconds = last - began
+    phases = _phases(stage.metrics())
+    peak = memory.stop_mb()
+    stage.stop_service()
+    return CatchUp(round(total / seconds, 0), round(seconds, 2), total, batches, phases, peak)
+
+
+def floor(stage: Stage) -> list[float]:
+    """Records per second of fetch and decode alone, three passes in one JVM, in a process of its own."""
+    log = stage.folder / "floor.log"
+    command = [sys.executable, "-m", "load.bench", "--floor-of", str(stage.config)]
+    child = spawn(command, cwd=ROOT, log=log, environ={**os.environ, "SPARK_LOCAL_DIRS": str(stage.folder / "tmp")})
+    status = child.wait(600)
+    lines = [line for line in log.read_text().splitlines() if line.startswith(FLOOR)]
+    if status or not lines:
+        message = f"The floor could not be measured (status {status}); see {log}"
+        raise TidemarkError(message)
+    found: list[float] = json.loads(lines[-1].removeprefix(FLOOR))
+    return found
+
+
+def measure_floor(config: Path) -> list[float]:
+    """In a process with a JVM of its own: read the topic as a batch, decode it, throw it away."""
+    from pyspark.sql import functions as F  # noqa: PLC0415 - only the floor's process needs Spark
+
+    from service import decode, readings, session, settings  # noqa: PLC0415
+
+    chosen = settings.load(config)
+    spark = session.build(chosen)
+    spark.sparkContext.setLogLevel("ERROR")
+    options = {f"kafka.{k}": v for k, v in readings.CONSUMER_OPTIONS.items()}
+    rates = []
+    for _ in range(3):
+        began = time.monotonic()
+        records = (
+            spark.read.format("kafka")
+            .options(**options)
+            .option("kafka.bootstrap.servers", chosen.kafka.bootstrap)
+            .option("subscribe", TOPIC)
+            .load()
+        )
+        decoder = decode.Decoder(chosen.input, chosen.admission.max_bytes)
+        record = records.select(decoder.record().alias("record"))
+        row = record.agg(F.count("record.device_id").alias("n"), F.sum("record.temperature").alias("t")).collect()[0]
+        rates.append(round(row["n"] / (time.monotonic() - began)))
+    spark.stop()
+    return rates
+
+
+def steady(devices: int, seconds: float, warm_up: float, seed: int) -> Steady:
+    """The service at a constant rate, on a topic with the broker's own time."""
+    fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
+    with Stage(FOLDER / "steady", fleet, views=VIEWS, sections=SECTIONS) as stage:
+        stage.start_service()
+        stage.wait(lambda: stage.metrics().get("tidemark_query_running"), 120, "the query to start")
+        memory = Memory(stage.service_pid)
+        memory.start()
+        log = stage.folder / "generator.log"
+        command = [sys.executable, "-m", "load.generator", "--bootstrap", stage.broker.bootstrap, "--topic", TOPIC]
+        command += ["--rate", str(RATE), "--devices", str(devices), "--seed", str(seed), "--outsiders", "off"]
+        generator = spawn([*command, "--for", f"{warm_up + seconds + 5}s"], cwd=ROOT, log=log)
+        time.sleep(warm_up)
+        before = stage.metrics()
+        time.sleep(seconds)
+        after = stage.metrics()
+        generator.wait(120)
+        peak = memory.stop_mb()
+        stage.stop_service()
+    delta = {key: value - before.get(key, 0.0) for key, value in after.items()}
+    batches = int(delta["tidemark_batch"])
+    phases = _phases(delta)
+    return Steady(
+        p50_ms=round(percentile(delta, 0.5), 1),
+        p95_ms=round(percentile(delta, 0.95), 1),
+        p99_ms=round(percentile(delta, 0.99), 1),
+        rate=round(delta["tidemark_records_total"] / seconds),
+        seconds=seconds,
+        batches=batches,
+        batch_mean_ms=round(seconds / max(batches, 1) * 1000, 1),
+        phases_ms={name: round(value / max(batches, 1) * 1000, 1) for name, value in phases.items()},
+        peak_memory_mb=peak,
+    )
+
+
+def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
+    name = "tidemark_batch_seconds_sum{"
+    return {key.split('"')[1]: round(value, 3) for key, value in metrics.items() if key.startswith(name)}
+
+
+def machine() -> dict[str, Any]:
+    """What this ran on."""
+    return {
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "cpu": next(
+            (line.split(":")[1].strip() for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")),
+            platform.processor(),
+        ),
+        "system": platform.platform(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the JSON."""
+    parser = argparse.ArgumentParser(prog="make bench", description="Catch-up rate, floor, latency, memory.")
+    parser.add_argument("--readings", type=int, default=8_000_000)
+    parser.add_argument("--devices", type=int, default=10_000)
+    parser.add_argument("--steady", type=seconds_of, default=60.0, metavar="60s")
+    parser.add_argument("--warm-up", type=seconds_of, default=45.0, metavar="45s")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--only", choices=("catch_up", "steady"))
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--floor-of", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.floor_of:
+        print(FLOOR + json.dumps(measure_floor(args.floor_of)))
+        return 0
+    try:
+        check_machine(folder=ROOT)
+        report = run(args)
+    except TidemarkError as error:
+        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
+        return error.status
+    text = json.dumps(report, indent=2)
+    if args.json:
+        args.json.write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """All parts of the benchmark, in turn."""
+    report: dict[str, Any] = {"machine": machine(), "readings": args.readings, "devices": args.devices, "runs": []}
+    runs: list[dict[str, Any]] = []
+    for number in range(args.runs):
+        entry: dict[str, Any] = {}
+        if args.only != "steady":
+            rate = args.readings / (SPAN_MS / 1000)
+            fleet = Fleet(args.seed, FleetSettings(devices=args.devices, rate=rate, shares={}))
+            with Stage(FOLDER / "catch_up", fleet, views=VIEWS, sections=SECTIONS, topic_config=CREATE_TIME) as stage:
+                ends = prepare(stage, args.readings)
+                entry["catch_up"] = asdict(catch_up(stage, ends))
+                entry["floor"] = {"per_second": max(floors := floor(stage)), "passes": floors}
+            print(
+                f"run {number}: {entry['catch_up']['per_second']:,.0f}/s, floor {entry['floor']['passes']}", flush=True
+            )
+        if args.only != "catch_up":
+            entry["steady"] = asdict(steady(args.devices, args.steady, args.warm_up, args.seed))
+            print(f"run {number}: {entry['steady']}", flush=True)
+        runs.append(entry)
+    report["runs"] = runs
+    for part in ("catch_up", "floor", "steady"):
+        found = sorted(
+            (each[part] for each in runs if part in each), key=lambda p: p.get("per_second", p.get("p99_ms"))
+        )
+        if found:
+            report[part] = found[len(found) // 2]
+    report["peak_memory_mb"] = max(each[p]["peak_memory_mb"] for each in runs for p in each if p != "floor")
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""`tidemark check` against real parts: every line of a good set-up, and what each broken one says."""
+
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from load.parts import CREATE_TIME, Broker, Redis
+from service.check import Line, checks
+from service.settings import Settings, parse
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEVICES = [("pump-1", "pump", "leeds", "2025-03-01"), ("meter-1", "meter", "york", "2025-03-02")]
+
+
+class World:
+    """Settings of a set-up in which all is well, to be broken in one place."""
+
+    def __init__(self, broker: Broker, redis: Redis, folder: Path, name: str) -> None:
+        self.broker = broker
+        self.redis = redis.client()
+        self.topic = f"check-{name}"
+        self.database = folder / "devices.db"
+        connection = sqlite3.connect(self.database)
+        with connection:
+            connection.execute("create table devices (device_id text, type text, site text, installed text)")
+            connection.executemany("insert into devices values (?, ?, ?, ?)", DEVICES)
+        connection.close()
+        self.document: dict[str, Any] = {
+            "service": {"checkpoint": str(folder / "checkpoint")},
+            "kafka": {"bootstrap": broker.bootstrap, "topics": [self.topic]},
+            "input": {
+                "schemas": str(ROOT / "schemas" / "avro"),
+                "event_time_unit": "logical",
+                "measures": {"temperature": "temperature"},
+            },
+            "reference": {
+                "url": f"jdbc:sqlite:{self.database}",
+                "query": "select device_id, type, site, installed from devices",
+                "expectations": str(ROOT / "schemas" / "reference.expectations.json"),
+            },
+            "views": [{"name": "sites", "by": ["site"], "window": "1 m"}],
+            "redis": {"url": redis.url, "prefix": self.topic, "retry_for": "1 s"},
+            "metrics": {"port": 0},
+        }
+
+    def settings(self) -> Settings:
+        return parse(self.document)
+
+    def lines(self) -> list[Line]:
+        return checks(self.settings())
+
+
+def of(lines: list[Line], status: str) -> dict[str, str]:
+    return {line.name: f"{line.detail} {line.remedy}" for line in lines if line.status == status}
+
+
+@pytest.fixture
+def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> World:
+    made = World(broker_part, redis_part, tmp_path, prefix)
+    broker_part.create_topic(made.topic, partitions=3)
+    return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark_ends() -> Iterator[None]:
+    yield
+    if (spark := SparkSession.getActiveSession()) is not None:
+        spark.stop()
+
+
+def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, tmp_path: Path) -> None:
+    topics = set(world.broker.admin.list_topics(timeout=10).topics)
+    lines = world.lines()
+    assert not of(lines, "fail")
+    assert not of(lines, "warn")
+    found = of(lines, "ok")
+    assert "Java 17" in found["java"]
+    assert "3 partitions" in found[f"topic {world.topic}"]
+    assert "may create it, with 3 partitions" in found[f"topic {world.topic}.rejects"]
+    assert "temperature is double" in found["input.measures.temperature"]
+    assert "2 devices, columns type, site, installed" in found["reference"]
+    assert "by site, 1 m" in found["view sites"]
+    assert "accepts" in found["plan"]
+    assert set(world.broker.admin.list_topics(timeout=10).topics) == topics
+    assert world.redis.keys(f"{world.topic}:*") == []
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_what_is_wrong_is_named_all_at_once_with_a_remedy(world: World, tmp_path: Path) -> None:
+    world.document["kafka"]["topics"] = ["nowhere"]
+    world.document["input"] |= {"measures": {"name": "device_id", "depth": "depth.below"}, "event_time_unit": "iso"}
+    world.document["views"].append({"name": "owners", "by": ["owner"], "window": "1 m"})
+    world.document["redis"]["url"] = "redis://127.0.0.1:1"
+    connection = sqlite3.connect(world.database)
+    with connection:
+        connection.execute("insert into devices values ('pump-1', 'PUMP', null, '2025')")
+    connection.close()
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "7").write_text("v1\n{")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        world.document["metrics"]["port"] = taken.getsockname()[1]
+        lines = world.lines()
+    failures = of(lines, "fail")
+    assert "metrics.port" in failures["metrics"]
+    assert "nowhere does not exist" in failures["topic nowhere"]
+    assert "127.0.0.1:1" in failures["redis"]
+    assert "offsets/7 is damaged" in failures["checkpoint"]
+    assert "depth.below" in failures["schemas"]
+    assert "device_id: a key must be unique" in failures["reference"]
+    assert {line.exit_status for line in lines if line.status == "fail"} == {3, 4, 5, 6, 8, 10}
+    assert all(line.remedy for line in lines if line.status == "fail")
+
+
+def test_a_field_of_the_wrong_type_is_named(world: World) -> None:
+    world.document["reference"] = None
+    world.document["views"] = [{"name": "all", "window": "1 m"}]
+    world.document["input"] |= {"measures": {"name": "device_id"}, "event_time": "firmware"}
+    failures = of(world.lines(), "fail")
+    assert "'device_id' is string" in failures["input.measures.name"]
+    assert "'firmware' is string" in failures["input.event_time"]
+
+
+def test_a_view_by_a_column_that_the_reference_lacks_is_named(world: World) -> None:
+    world.document["views"].append({"name": "owners", "by": ["owner"], "window": "1 m"})
+    failures = of(world.lines(), "fail")
+    assert "no column 'owner'" in failures["view owners"]
+
+
+def test_what_works_but_is_risky_is_a_warning(world: World, redis_part: Redis) -> None:
+    world.document["reference"] = None
+    world.document["views"] = [{"name": "all", "window": "1 m"}]
+    world.broker.create_topic("check-create-time", partitions=1, config=CREATE_TIME)
+    world.document["kafka"]["topics"] = ["check-create-time"]
+    world.document["admission"] = {"max_bytes": "2 MiB"}
+    world.redis.set(f"{world.topic}:lease", "host-2", px=60_000)
+    world.redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        warnings = of(world.lines(), "warn")
+    finally:
+        world.redis.config_set("maxmemory-policy", "noeviction")
+    assert "message.timestamp.type is CreateTime" in warnings["topic check-create-time"]
+    assert "allkeys-lru" in warnings["redis memory"]
+    assert "host-2 holds the lease" in warnings["redis lease"]
+    assert "2097152" in warnings["admission.max_bytes"]
+
+
+def test_a_kafka_that_does_not_answer_is_named(world: World) -> None:
+    world.document |= {"reference": None, "views": [{"name": "all", "window": "1 m"}]}
+    world.document["kafka"]["bootstrap"] = "127.0.0.1:1"
+    assert "127.0.0.1:1 does not answer" in of(world.lines(), "fail")["kafka"]
+
+
+def test_without_jars_nothing_that_needs_spark_is_tried(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "TIDEMARK_JARS", str(tmp_path))
+    lines = world.lines()
+    assert "no jars" in of(lines, "fail")["jars"]
+    assert "not tried" in of(lines, "warn")["reference"]
+    assert json.dumps([line.name for line in lines]).count("plan") == 0

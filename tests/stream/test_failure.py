@@ -1,0 +1,111 @@
+"""How failures of a real query are named: what was raised in a Python worker, and what the engine itself refuses."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from service import session
+from service.errors import CheckpointError, QueryError, SinkError, TidemarkError
+from service.failure import named
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    made = session.build(master="local[1]")
+    yield made
+    made.stop()
+
+
+def ended(frame: DataFrame, checkpoint: Path, write: Callable[[DataFrame, int], None]) -> TidemarkError:
+    """Run the query until it fails; what foreachBatch raised, and the query, are what the runner has, too."""
+    raised: list[BaseException] = []
+
+    def batch(rows: DataFrame, number: int) -> None:
+        try:
+            write(rows, number)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    query = (
+        frame.writeStream.foreachBatch(batch)
+        .outputMode("update")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(120)
+    return named(raised[0] if raised else None, query)
+
+
+def rate(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+
+
+def refuse(batches: Any) -> Any:
+    for batch in batches:
+        if batch.num_rows:
+            what = "Redis at h:1/0: OOM command not allowed"
+            raise SinkError(what, remedy="Raise Redis's maxmemory")
+        yield batch
+
+
+def divide(batches: Any) -> Any:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"value": [1 // (value * 0) for value in batch["value"].to_pylist()]})
+
+
+def test_an_error_of_ours_in_a_python_worker_keeps_its_name_and_text(spark: SparkSession, tmp_path: Path) -> None:
+    found = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(refuse, rows.schema).toArrow() and None)
+    assert type(found) is SinkError
+    assert str(found) == "Redis at h:1/0: OOM command not allowed. Raise Redis's maxmemory"
+
+
+def test_any_other_error_in_a_python_worker_is_a_query_error_and_no_other(spark: SparkSession, tmp_path: Path) -> None:
+    found = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(divide, "value long").toArrow() and None)
+    assert type(found) is QueryError
+    assert "ZeroDivisionError" in str(found)
+
+
+def test_an_error_in_foreach_batch_is_not_blamed_on_the_plan_that_its_report_shows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def fail(_rows: DataFrame, _number: int) -> None:
+        what = "no such thing"
+        raise KeyError(what)
+
+    found = ended(rate(spark), tmp_path / "org.apache.kafka.checkpoint", fail)
+    assert type(found) is QueryError
+    assert "KeyError: 'no such thing'" in str(found)
+
+
+def test_an_operator_added_to_a_checkpoint_is_a_checkpoint_error(spark: SparkSession, tmp_path: Path) -> None:
+    stateless = rate(spark).select("value")
+    query = (
+        stateless.writeStream.foreachBatch(lambda rows, _: rows.count() and None)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    stateful = rate(spark).groupBy("value").agg(F.count("*"))
+    found = ended(stateful, tmp_path, lambda rows, _: rows.count() and None)
+    assert type(found) is CheckpointError, found
+    assert str(tmp_path) in str(found)
+
+
+def test_a_damaged_file_of_the_checkpoint_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1\n{}\n")
+    found = ended(rate(spark), tmp_path, lambda rows, _: rows.count() and None)
+    assert type(found) is CheckpointError, found
+    assert "offsets/0 is damaged" in str(found)

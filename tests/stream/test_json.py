@@ -1,0 +1,218 @@
+"""JSON values: what is a reading, what is none, and why. All cases of a table go through one frame."""
+
+import json
+
+import pytest
+
+from tests.stream.records import BASE_MS, Record, make_settings
+from tests.stream.test_admission import decide
+
+pytestmark = pytest.mark.spark
+
+MEASURES = {"temperature": "temperature", "humidity": "air.humidity"}
+GOOD = f'{{"device_id":"a","event_time":{BASE_MS},"temperature":1.5,"air":{{"humidity":40}}}}'
+ADMITTED = ("a", 0, 1.5, 40.0)
+
+
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def first(fields: str) -> str:
+    """With more fields in front."""
+    return "{" + fields + "," + GOOD[1:]
+
+
+def time(text: str) -> str:
+    return changed(str(BASE_MS), text)
+
+
+# What is not a tuple is a reason; a tuple is (device, ms after BASE_MS, temperature, humidity).
+CASES = {
+    "a reading": (GOOD, ADMITTED),
+    "white space around": (" \t\r\n" + GOOD + "\n\f\v ", ADMITTED),
+    "white space inside": (json.dumps(json.loads(GOOD), indent=4), ADMITTED),
+    "another order of fields": (json.dumps(dict(reversed(json.loads(GOOD).items()))), ADMITTED),
+    "fields that nobody asked for": (first('"more":{"x":[1,{"y":null}]}'), ADMITTED),
+    "a name written with an escape": (changed("device_id", "device\\u005fid"), ADMITTED),
+    "text beyond ASCII": (changed('"a"', '"S\u00fcd-\U0001f321"'), ("S\u00fcd-\U0001f321", 0, 1.5, 40.0)),
+    "a pair of surrogates": (changed('"a"', '"\\ud83c\\udf21"'), ("\U0001f321", 0, 1.5, 40.0)),
+    "a null measure": (changed("1.5", "null"), ("a", 0, None, 40.0)),
+    "a missing measure": (changed('"temperature":1.5,', ""), ("a", 0, None, 40.0)),
+    "a missing parent of a measure": (changed(',"air":{"humidity":40}', ""), ("a", 0, 1.5, None)),
+    "a null parent of a measure": (changed('{"humidity":40}', "null"), ("a", 0, 1.5, None)),
+    "no measure at all": (f'{{"device_id":"a","event_time":{BASE_MS}}}', ("a", 0, None, None)),
+    "names are told apart by case": (changed("temperature", "Temperature"), ("a", 0, None, 40.0)),
+    "a measure as a whole number": (changed("1.5", "-7"), ("a", 0, -7.0, 40.0)),
+    "a measure with an exponent": (changed("1.5", "1.5E2"), ("a", 0, 150.0, 40.0)),
+    "a device id that is a number": (changed('"a"', "17"), ("17", 0, 1.5, 40.0)),
+    "part of a millisecond is cut off": (time(f"{BASE_MS}.999"), ADMITTED),
+    "a time with an exponent": (time(f"{BASE_MS / 1e12}e12"), ADMITTED),
+    "the mark of a broken record in a sound one": (
+        first('"tidemark_corrupt":"x","tidemark_decoded":false'),
+        ADMITTED,
+    ),
+    # Not JSON, or not one object.
+    "nothing": ("", "undecodable"),
+    "blanks": (" \n ", "undecodable"),
+    "a number": ("5", "undecodable"),
+    "null": ("null", "undecodable"),
+    "text": ('"a"', "undecodable"),
+    "an array": ("[" + GOOD + "]", "undecodable"),
+    "an empty array": ("[]", "undecodable"),
+    "two objects": (GOOD + GOOD, "undecodable"),
+    "two objects with blanks between": (GOOD + " " + GOOD, "undecodable"),
+    "two objects with a comma between": (GOOD + "," + GOOD, "undecodable"),
+    "a letter after the end": (GOOD + "x", "undecodable"),
+    "a brace after the end": (GOOD + "}", "undecodable"),
+    "a comma after the end": (GOOD + ",", "undecodable"),
+    "a zero byte after the end": (GOOD + "\0", "undecodable"),
+    "a comment after the end": (GOOD + "/* */", "undecodable"),
+    "cut in the middle": (GOOD[:40], "undecodable"),
+    "cut before the last brace": (GOOD[:-1], "undecodable"),
+    "a byte order mark": ("\ufeff" + GOOD, "undecodable"),
+    "single quotes": (GOOD.replace('"', "'"), "undecodable"),
+    "names without quotes": (changed('"device_id"', "device_id"), "undecodable"),
+    "a comma before the brace": (changed("1.5,", "1.5,,"), "undecodable"),
+    "a line break in a text": (changed('"a"', '"a\nb"'), "undecodable"),
+    "more levels than a parser takes": (first('"x":' + "[" * 3_000 + "]" * 3_000), "undecodable"),
+    "more digits than a parser takes": (changed("1.5", "1" * 2_000), "undecodable"),
+    # Wrong types.
+    "a measure as text": (changed("1.5", '"1.5"'), "undecodable"),
+    "a measure as true": (changed("1.5", "true"), "undecodable"),
+    "a measure as an object": (changed("1.5", "{}"), "undecodable"),
+    "a measure as an array": (changed("1.5", "[1.5]"), "undecodable"),
+    "a parent that is a number": (changed('{"humidity":40}', "40"), "undecodable"),
+    "a time as text": (time(f'"{BASE_MS}"'), "undecodable"),
+    "a time as true": (time("true"), "undecodable"),
+    "NaN": (changed("1.5", "NaN"), "undecodable"),
+    "Infinity": (changed("1.5", "-Infinity"), "undecodable"),
+    "NaN as text": (changed("1.5", '"NaN"'), "undecodable"),
+    "a leading zero": (changed("1.5", "01.5"), "undecodable"),
+    "a leading point": (changed("1.5", ".5"), "undecodable"),
+    # JSON, but no reading.
+    "an empty object": ("{}", "no_device"),
+    "no device": (changed('"device_id":"a",', ""), "no_device"),
+    "a null device": (changed('"a"', "null"), "no_device"),
+    "an empty device": (changed('"a"', '""'), "no_device"),
+    "a blank device": (changed('"a"', '" \\t\\n"'), "no_device"),
+    "a measure beyond a double": (changed("1.5", "1e400"), "not_finite"),
+    "a measure with an exponent of nine digits": (changed("1.5", "-1e999999999"), "not_finite"),
+    "a time beyond all integers": (time("1e300"), "early"),
+    "a time before all integers": (time("-1e300"), "late"),
+    "a time beyond a double": (time("1e999"), "early"),
+    "a time before the epoch": (time("-1"), "late"),
+}
+
+ISO = {
+    "2026-09-21T14:14:00Z": 0,
+    "2026-09-21T14:14:00": 0,
+    "2026-09-21T14:14:00.123Z": 123,
+    "2026-09-21T14:14:00.123999Z": 123,
+    "2026-09-21T16:14:00+02:00": 0,
+    "2026-09-21 14:14:01": 1_000,
+    "2026-09-21T14:13:59.5Z": -500,
+    "": "no_time",
+    "yesterday": "no_time",
+    "now": "no_time",
+    "2026-13-01T00:00:00Z": "no_time",
+    "2026-09-21T14:14:60Z": "no_time",
+    "2026-09-21T14:14:00 Nowhere/City": "no_time",
+    "1790000040000": "no_time",
+    "2099-01-01T00:00:00Z": "early",
+    "99999-01-01T00:00:00Z": "early",
+    "1970-01-01T00:00:00Z": "late",
+    "-0001-01-01T00:00:00Z": "late",
+}
+
+
+def outcome(row, *measures):
+    """(device, ms after BASE_MS, measures...) or the reason."""
+    if row["reject"] is not None:
+        assert [row[name] for name in ("device", "event_ms", "bucket", *measures)] == [None] * (3 + len(measures))
+        return row["reject"]["reason"]
+    return (row["device"], row["event_ms"] - BASE_MS, *(row[name] for name in measures))
+
+
+@pytest.fixture(scope="module")
+def outcomes(spark, tmp_path_factory):
+    """Name of a case -> what became of it."""
+    settings = make_settings(tmp_path_factory.mktemp("json"), input={"format": "json", "measures": MEASURES})
+    records = [Record(text.encode(), BASE_MS) for text, _ in CASES.values()]
+    rows = decide(spark, settings, records)
+    return dict(zip(CASES, (outcome(row, "temperature", "humidity") for row in rows), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_value_is_admitted_or_rejected_for_what_it_holds(outcomes, case):
+    assert outcomes[case] == CASES[case][1]
+
+
+def test_bytes_that_are_no_text_are_undecodable_wherever_they_are(spark, tmp_path):
+    good = GOOD.encode()
+    values = [
+        None,
+        b"\xff",
+        good + b"\xff",
+        b"\xff" + good,
+        good.replace(b'"a"', b'"\xff"'),
+        good.replace(b'"a"', b'"\xc3"'),
+        good.replace(b'"a"', b'"\xed\xa0\x80"'),  # half of a pair of surrogates
+        good.replace(b'"a"', b'"\xc0\x80"'),  # a zero in two bytes
+        first('"x":"y"').encode().replace(b"y", b"\xfe"),  # in a field that nobody asked for
+        GOOD.encode("utf-16"),
+        GOOD.encode("utf-32-le"),
+        bytes(range(256)),
+    ]
+    settings = make_settings(tmp_path, input={"format": "json", "measures": MEASURES})
+    rows = decide(spark, settings, [Record(value, BASE_MS) for value in values])
+    assert [outcome(row) for row in rows] == ["undecodable"] * len(values)
+    assert [row["reject"]["value"] for row in rows] == values
+    assert rows[1]["reject"]["detail"] == "1 bytes"
+
+
+def test_a_value_that_is_too_large_is_not_even_parsed(spark, tmp_path):
+    settings = make_settings(
+        tmp_path, input={"format": "json", "measures": MEASURES}, admission={"max_bytes": len(GOOD)}
+    )
+    rows = decide(spark, settings, [Record(text.encode(), BASE_MS) for text in (GOOD, GOOD + " ", "x" * 1_000)])
+    assert [outcome(row) for row in rows] == [("a", 0), "oversized", "oversized"]
+    assert rows[2]["reject"]["detail"] == f"1000 bytes, the limit is {len(GOOD)}"
+
+
+def test_times_may_be_text_as_in_iso_8601(spark, tmp_path):
+    settings = make_settings(tmp_path, input={"format": "json", "measures": MEASURES, "event_time_unit": "iso"})
+    records = [Record(time(json.dumps(text)).encode(), BASE_MS) for text in ISO]
+    found = [outcome(row) for row in decide(spark, settings, records)]
+    assert dict(zip(ISO, found, strict=True)) == {
+        text: right if isinstance(right, str) else ("a", right) for text, right in ISO.items()
+    }
+    lacking = [changed(f'"event_time":{BASE_MS},', ""), time("null"), time("5"), time("true")]
+    found = [outcome(row) for row in decide(spark, settings, [Record(text.encode(), BASE_MS) for text in lacking])]
+    assert found == ["no_time"] * len(lacking)
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"),
+    [
+        ("s", f"{BASE_MS // 1000}"),
+        ("s", f"{BASE_MS // 1000}.0004"),
+        ("ms", f"{BASE_MS}"),
+        ("us", f"{BASE_MS}000"),
+        ("us", f"{BASE_MS}999"),
+    ],
+)
+def test_numeric_times_are_in_the_unit_of_the_settings(spark, tmp_path, unit, text):
+    settings = make_settings(tmp_path, input={"format": "json", "measures": MEASURES, "event_time_unit": unit})
+    (row,) = decide(spark, settings, [Record(time(text).encode(), BASE_MS)])
+    assert outcome(row) == ("a", 0)
+
+
+def test_the_device_may_be_nested_or_in_the_records_key(spark, tmp_path):
+    value = f'{{"meta":{{"id":"n"}},"device_id":"x","event_time":{BASE_MS}}}'.encode()
+    record = Record(value, BASE_MS, key=b"k")
+    for path, device in (("meta.id", "n"), ("$key", "k")):
+        settings = make_settings(tmp_path, input={"format": "json", "measures": MEASURES, "device_id": path})
+        (row,) = decide(spark, settings, [record])
+        assert outcome(row) == (device, 0)

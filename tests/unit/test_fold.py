@@ -1,0 +1,303 @@
+"""The fold against a plain recomputation: whatever the readings and however they are cut into batches, nothing is lost."""
+
+import io
+import math
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from service import moments
+from service.fold import LATENCY_STEP_MS, Fold
+from service.frames import FOLDED, MOMENTS, PANE, REJECT, REJECT_AVRO, REJECT_TYPE, RUNS, STATS
+from state import codec, runs
+from state.rules import Rules
+
+BASE_MS = 1_790_000_040_000
+RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t", "h"))
+FOLD = Fold(RULES, pane_ms=10_000, buckets=4)
+REJECT_FIELDS = REJECT_TYPE.fieldNames()
+SCHEMA = pa.schema(
+    [
+        pa.field("bucket", pa.int32()),
+        pa.field("device", pa.string()),
+        pa.field("event_ms", pa.int64()),
+        pa.field("broker_ms", pa.int64()),
+        pa.field("t", pa.float64()),
+        pa.field("h", pa.float64()),
+        pa.field("reject", pa.binary()),
+    ]
+)
+
+
+def bucket_of(device):
+    return len(device) * 7 % FOLD.buckets
+
+
+def admitted(device, ms, t=None, h=None, broker_ms=None):
+    """A row of readings.admit, `ms` after BASE_MS."""
+    at = BASE_MS + ms
+    broker = at if broker_ms is None else BASE_MS + broker_ms
+    row = {"bucket": bucket_of(device), "device": device, "event_ms": at, "broker_ms": broker, "t": t, "h": h}
+    return {**row, "reject": None}
+
+
+def rejected(offset, reason="late", value=b"\0\xff", headers=None):
+    reject = dict.fromkeys(REJECT_FIELDS) | {
+        "reason": reason,
+        "detail": f"detail {offset}",
+        "topic": "readings",
+        "partition": 3,
+        "offset": offset,
+        "broker_ms": BASE_MS + offset,
+        "key": b"k",
+        "value": value,
+        "headers": headers,
+    }
+    row = dict.fromkeys(SCHEMA.names)
+    return {**row, "broker_ms": BASE_MS + offset, "reject": reject}
+
+
+def encoded(reject):
+    """A reject as readings.admit hands it over."""
+    if reject is None:
+        return None
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, REJECT_AVRO, reject)
+    return out.getvalue()
+
+
+def folded(rows, *, sizes=(), fold=FOLD):
+    """Rows cut into batches of `sizes` (the rest in one), folded in one task; rows of FOLDED."""
+    table = pa.Table.from_pylist([{**row, "reject": encoded(row["reject"])} for row in rows], SCHEMA)
+    batches, start = [], 0
+    for size in [*sizes, len(rows)]:
+        part = table.slice(start, size).combine_chunks()
+        batches += part.to_batches() or [pa.RecordBatch.from_pylist([], SCHEMA)]
+        start += size
+    out = list(fold(iter(batches)))
+    for batch in out:
+        assert batch.schema == to_arrow_schema(FOLDED)
+    return [row for batch in out for row in batch.to_pylist()]
+
+
+def of_kind(rows, kind):
+    return [row for row in rows if row["kind"] == kind]
+
+
+def panes(rows):
+    """(device, measure, pane) -> its rows merged by addition, as Spark would."""
+    groups = defaultdict(list)
+    for row in of_kind(rows, PANE):
+        if row["measure"] is not None:
+            groups[row["device"], row["measure"], row["pane"]].append(row)
+    found = {}
+    for key, parts in groups.items():
+        sums = [np.array([math.fsum(row[name] for row in parts)]) for name in MOMENTS]
+        count = sum(row["count"] for row in parts)
+        total, mean, stddev = (float(a[0]) for a in moments.finish(np.array([count]), *sums))
+        found[key] = {
+            "count": count,
+            "sum": total,
+            "mean": mean,
+            "stddev": stddev,
+            "min": min(row["min"] for row in parts),
+            "max": max(row["max"] for row in parts),
+            "first": min(row["first"] for row in parts),
+            "last": max(row["last"] for row in parts),
+        }
+    return found
+
+
+def plain_panes(rows, pane_ms):
+    """The same from the readings, in fractions."""
+    groups = defaultdict(list)
+    for row in rows:
+        for measure in ("t", "h"):
+            if row["reject"] is None and row[measure] is not None:
+                groups[row["device"], measure, row["event_ms"] // pane_ms * pane_ms].append(
+                    (row["event_ms"], row[measure])
+                )
+    found = {}
+    for key, pairs in groups.items():
+        values = [Fraction(value) for _, value in pairs]
+        mean = sum(values) / len(values)
+        found[key] = {
+            "count": len(values),
+            "sum": pytest.approx(float(sum(values)), rel=1e-12, abs=1e-9),
+            "mean": pytest.approx(float(mean), rel=1e-12, abs=1e-9),
+            "stddev": pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in values) / len(values)), rel=1e-6, abs=1e-3),
+            "min": min(value for _, value in pairs),
+            "max": max(value for _, value in pairs),
+            "first": min(ms for ms, _ in pairs),
+            "last": max(ms for ms, _ in pairs),
+        }
+    return found
+
+
+def run_set(table):
+    """Runs as a set of rows in a form that does not depend on their order or on a sum's rounding."""
+    rows = table.to_pylist()
+    for row in rows:
+        for name in RULES.measures:
+            total = row[f"{name}.sum"]
+            row[f"{name}.sum"] = None if total is None else round(total, 6)
+    return sorted((sorted((k, repr(v)) for k, v in row.items()) for row in rows), key=repr)
+
+
+def runs_of(rows):
+    """What state.runs makes of admitted rows."""
+    kept = [row for row in rows if row["reject"] is None]
+    values = {
+        name: np.array([math.nan if row[name] is None else row[name] for row in kept], np.float64)
+        for name in RULES.measures
+    }
+    device = pa.array([row["device"] for row in kept], pa.string())
+    return runs.fold(device, np.array([row["event_ms"] for row in kept], np.int64), values, RULES)
+
+
+def stats_of(rows):
+    """Broker time -> readings, over all STATS rows."""
+    found = Counter()
+    for row in of_kind(rows, STATS):
+        table = pa.ipc.open_stream(row["payload"]).read_all()
+        assert table.schema == pa.schema([("broker_ms", pa.int64()), ("count", pa.int64())])
+        assert sum(table["count"].to_pylist()) == row["count"]
+        found.update(dict(zip(table["broker_ms"].to_pylist(), table["count"].to_pylist(), strict=True)))
+    return dict(found)
+
+
+values = st.none() | st.integers(-800, 800).map(lambda n: n / 8) | st.floats(-1e6, 1e6)
+rows_of_readings = st.lists(
+    st.one_of(
+        st.builds(
+            admitted,
+            device=st.sampled_from(["a", "bb", "ccc", "dddd", "\u00fc\u00df"]),
+            ms=st.integers(0, 60_000),
+            t=values,
+            h=values,
+            broker_ms=st.integers(0, 100),
+        ),
+        st.builds(rejected, offset=st.integers(0, 10**9), reason=st.sampled_from(["late", "undecodable"])),
+    ),
+    max_size=60,
+)
+cuts = st.lists(st.integers(0, 30), max_size=4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows_of_readings, cuts, st.integers(1, 40))
+def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomputation(rows, sizes, max_rows):
+    fold = Fold(RULES, pane_ms=10_000, buckets=4, max_rows=max_rows)
+    found = folded(rows, sizes=sizes, fold=fold)
+    assert panes(found) == plain_panes(rows, 10_000)
+    kept = [row for row in rows if row["reject"] is None]
+
+    # Every reading is counted once for its device, whatever it measured.
+    counted = Counter()
+    for row in of_kind(found, PANE):
+        counted[row["device"]] += row["readings"]
+        assert row["bucket"] == bucket_of(row["device"])
+    assert +counted == Counter(row["device"] for row in kept)
+
+    # Rejects keep their order and all of their content.
+    assert [row["reject"] for row in of_kind(found, REJECT)] == [row["reject"] for row in rows if row["reject"]]
+
+    # Statistics count by broker time in steps.
+    assert stats_of(found) == dict(Counter(row["broker_ms"] // LATENCY_STEP_MS * LATENCY_STEP_MS for row in kept))
+    assert sum(row["count"] for row in of_kind(found, RUNS)) == len(kept)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows_of_readings, cuts)
+def test_the_payload_of_a_bucket_is_what_state_makes_of_its_readings(rows, sizes):
+    found = folded(rows, sizes=sizes)
+    payloads = of_kind(found, RUNS)
+    by_bucket = defaultdict(list)
+    for row in rows:
+        if row["reject"] is None:
+            by_bucket[row["bucket"]].append(row)
+    assert sorted(row["bucket"] for row in payloads) == sorted(by_bucket)
+    for row in payloads:
+        table = codec.unpack_runs(row["payload"])
+        mine = by_bucket[row["bucket"]]
+        assert table.schema == runs.schema(RULES.measures)
+        assert run_set(table) == run_set(runs_of(mine))
+        times = [reading["event_ms"] for reading in mine]
+        assert (row["count"], row["first"], row["last"]) == (len(mine), min(times), max(times))
+
+
+@given(rows_of_readings)
+@settings(max_examples=50, deadline=None)
+def test_the_same_readings_give_the_same_bytes_again(rows):
+    """A batch that is replayed must publish the same values to the bit."""
+    assert repr(folded(rows)) == repr(folded(rows))
+
+
+def test_nothing_comes_of_nothing():
+    assert list(FOLD(iter([]))) == []
+    assert list(FOLD(iter([pa.RecordBatch.from_pylist([], SCHEMA)]))) == []
+
+
+def test_only_rejects_give_only_rejects_spread_over_the_buckets():
+    rows = [rejected(offset, headers=[{"key": "trace", "value": b"\xff"}]) for offset in range(9)]
+    found = folded(rows)
+    assert {row["kind"] for row in found} == {REJECT}
+    assert [row["bucket"] for row in found] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert [row["reject"] for row in found] == [row["reject"] for row in rows]
+
+
+def test_a_reject_without_value_key_or_headers_is_kept_as_it_is():
+    row = rejected(7, value=None)
+    row["reject"]["key"] = None
+    (found,) = folded([row])
+    assert found["reject"] == row["reject"]
+
+
+def test_a_device_without_any_measure_has_a_pane_row_that_only_counts():
+    found = folded([admitted("a", 0), admitted("a", 1), admitted("bb", 2, t=1.0)])
+    bare = [row for row in of_kind(found, PANE) if row["measure"] is None]
+    assert [(row["device"], row["readings"], row["bucket"]) for row in bare] == [("a", 2, bucket_of("a"))]
+    assert {name for name, value in bare[0].items() if value is not None} == {"kind", "bucket", "device", "readings"}
+    # It has a session and a last_seen all the same.
+    (payload,) = [row for row in of_kind(found, RUNS) if row["bucket"] == bucket_of("a")]
+    assert codec.unpack_runs(payload["payload"])["count"].to_pylist()[0] == 2
+
+
+def test_the_readings_of_a_device_are_counted_once_though_it_has_many_panes_and_measures():
+    rows = [admitted("a", ms, t=1.0, h=2.0) for ms in range(0, 60_000, 1_000)]
+    found = of_kind(folded(rows), PANE)
+    assert len(found) == 2 * 6
+    assert sorted(row["readings"] for row in found) == [0] * 11 + [60]
+
+
+def test_readings_without_the_first_measure_are_counted_on_the_second():
+    found = of_kind(folded([admitted("a", 0, t=1.0), admitted("bb", 0, h=1.0), admitted("bb", 1)]), PANE)
+    assert [(row["device"], row["measure"], row["readings"]) for row in found] == [("a", "t", 1), ("bb", "h", 2)]
+
+
+def test_panes_are_half_open_and_aligned_to_the_epoch():
+    assert BASE_MS % 10_000 == 0
+    found = panes(folded([admitted("a", ms, t=1.0) for ms in (-1, 0, 9_999, 10_000)]))
+    assert {pane - BASE_MS: row["count"] for (_, _, pane), row in found.items()} == {-10_000: 1, 0: 2, 10_000: 1}
+
+
+def test_a_large_batch_is_folded_in_steps_of_bounded_size():
+    rows = [admitted("a", ms, t=float(ms)) for ms in range(100)]
+    found = folded(rows, sizes=[10] * 9, fold=Fold(RULES, pane_ms=10_000, buckets=4, max_rows=30))
+    assert [row["count"] for row in of_kind(found, STATS)] == [30, 30, 30, 10]
+    assert panes(found) == panes(folded(rows))
+
+
+def test_devices_and_times_at_the_edges_of_what_admission_lets_through_do_not_overflow():
+    late, far = 1 << 41, (1 << 42) - 1
+    rows = [admitted(f"d{n}", 0, t=1.0) | {"event_ms": ms} for n in range(500) for ms in (0, late, far)]
+    found = panes(folded(rows))
+    assert len(found) == 1_500
+    assert all(row["count"] == 1 for row in found.values())

@@ -1,0 +1,412 @@
+"""Settings: one file and the environment in, frozen models or every problem at once out."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service import settings
+from service.errors import SettingsError
+from service.settings import Settings, load, parse
+
+MINIMAL = {
+    "service": {"checkpoint": "/var/lib/tidemark"},
+    "kafka": {"bootstrap": "broker:9092", "topics": ["readings"]},
+    "input": {"measures": {"temperature": "temperature", "humidity": "air.humidity"}},
+    "views": [{"name": "device", "by": ["device"], "window": "1 m"}],
+    "redis": {"url": "redis://cache:6379/0"},
+}
+
+TOML = """
+[service]
+checkpoint = "/var/lib/tidemark"
+[kafka]
+bootstrap = "broker:9092"
+topics = ["readings"]
+[input]
+measures = {temperature = "temperature"}
+[[views]]
+name = "device"
+by = ["device"]
+window = "1 m"
+[redis]
+url = "redis://cache:6379/0"
+"""
+
+
+def document(**sections):
+    """MINIMAL with sections changed key by key; a value of ... removes its key."""
+    result = deepcopy(MINIMAL)
+    for name, section in sections.items():
+        merged = {**result.get(name, {}), **section} if isinstance(section, dict) else section
+        result[name] = {k: v for k, v in merged.items() if v is not ...} if isinstance(merged, dict) else merged
+    return {name: section for name, section in result.items() if section is not ...}
+
+
+def problems(**sections) -> list[str]:
+    """The lines of the one message that refuses these settings, without its head."""
+    with pytest.raises(SettingsError) as refusal:
+        parse(document(**sections), where="tidemark.toml")
+    head, *lines = str(refusal.value).split("\n  ")
+    assert head == f"tidemark.toml: {len(lines)} problem{'s' if len(lines) > 1 else ''}:"
+    return lines
+
+
+def view(**keys):
+    return {"name": "v", "window": "1 m", **keys}
+
+
+def load_text(folder: Path, text: str, **environment: str) -> Settings:
+    file = folder / "tidemark.toml"
+    file.write_text(text, encoding="utf-8")
+    return load(file, environment)
+
+
+# What is taken for granted
+
+
+def test_everything_but_the_addresses_has_a_default():
+    found = parse(document())
+    assert found.service.name == "tidemark"
+    assert (found.service.trigger_ms, found.service.lease_ms) == (0, 10_000)
+    assert (found.kafka.group, found.kafka.starting, found.kafka.max_per_batch) == ("tidemark", "earliest", 3_000_000)
+    assert found.kafka.rejects_topic("readings") == "readings.rejects"
+    assert (found.input.format, found.input.event_time_unit, found.input.reader_schema) == ("avro", "ms", None)
+    assert (found.input.device_id, found.input.event_time) == ("device_id", "event_time")
+    assert (found.admission.max_delay_ms, found.admission.max_ahead_ms) == (60_000, 10_000)
+    assert (found.admission.max_bytes, dict(found.admission.ranges)) == (65_536, {})
+    assert found.admission.unknown_device == "keep"
+    assert found.reference is None
+    assert (found.sessions.gap_ms, found.sessions.max_duration_ms) == (300_000, 86_400_000)
+    assert (found.sessions.retain_ms, found.sessions.buckets) == (604_800_000, 16)
+    assert (found.redis.prefix, found.redis.feed_length, found.redis.chunk) == ("tidemark", 100_000, 1_000)
+    assert (found.redis.timeout_ms, found.redis.retry_for_ms) == (5_000, 30_000)
+    assert (found.metrics.address, found.metrics.port) == ("127.0.0.1", 9400)
+    assert (found.views[0].slide_ms, found.views[0].retain_ms, found.views[0].measures) == (None, 86_400_000, ())
+
+
+def test_settings_are_frozen():
+    found = parse(document())
+    with pytest.raises(ValidationError, match="frozen"):
+        found.kafka.bootstrap = "elsewhere:9092"
+    with pytest.raises(ValidationError, match="frozen"):
+        found.kafka = parse(document()).kafka
+
+
+def test_the_watermark_delay_covers_everything_that_admission_lets_through():
+    found = parse(document(admission={"max_delay": "7 s", "max_ahead": "250 ms"}))
+    assert found.admission.watermark_delay_ms == 7_250
+
+
+def test_durations_and_sizes_are_kept_as_integers_in_the_unit_of_their_name():
+    found = parse(
+        document(
+            service={"trigger": "250 ms", "lease": 3_000},
+            admission={"max_delay": "2 m", "max_bytes": "1 MiB"},
+            sessions={"gap": "1.5 m", "max_duration": "1 h", "retain": "7 d"},
+        )
+    )
+    assert (found.service.trigger_ms, found.service.lease_ms) == (250, 3_000)
+    assert (found.admission.max_delay_ms, found.admission.max_bytes) == (120_000, 1 << 20)
+    assert (found.sessions.gap_ms, found.sessions.max_duration_ms, found.sessions.retain_ms) == (
+        90_000,
+        3_600_000,
+        604_800_000,
+    )
+
+
+# What is refused
+
+
+def test_every_problem_is_reported_in_one_message_with_key_value_and_what_is_allowed():
+    lines = problems(
+        service={"checkpoint": ..., "trigger": "soon", "lease": "0 s"},
+        kafka={"starting": "newest", "topics": [], "max_per_batch": 0},
+        input={"format": "xml", "event_time_unit": "ns", "measures": {"Temp": "t"}},
+        admission={"max_delay": "-1 s", "unknown_device": "drop", "max_bytes": "64"},
+        sessions={"buckets": 5_000, "gap": "367 d"},
+        redis=...,
+        metrics={"port": 70_000},
+    )
+    assert sorted(lines) == sorted(
+        [
+            "service.checkpoint: is missing and has no default",
+            "service.trigger = 'soon': must be a number and a unit, one of ms, s, m, min, h, d, such as '10 s'",
+            "service.lease = '0 s': Input should be greater than 0",
+            "kafka.starting = 'newest': Input should be 'earliest' or 'latest'",
+            "kafka.topics: Tuple should have at least 1 item after validation, not 0",
+            "kafka.max_per_batch = 0: Input should be greater than 0",
+            "input.format = 'xml': Input should be 'avro' or 'json'",
+            "input.event_time_unit = 'ns': Input should be 'logical', 's', 'ms', 'us' or 'iso'",
+            "input.measures: must be a name: lower-case letters, digits and _, a letter first, at most 63",
+            "admission.max_delay = '-1 s': must be a number and a unit, one of ms, s, m, min, h, d, such as '10 s'",
+            "admission.unknown_device = 'drop': Input should be 'keep' or 'reject'",
+            "admission.max_bytes = '64': must be a number and a unit, one of b, kb, kib, mb, mib, gb, gib, "
+            "such as '64 KiB'",
+            "sessions.buckets = 5000: Input should be less than or equal to 4096",
+            "sessions.gap = '367 d': Input should be less than or equal to 31622400000",
+            "redis: is missing and has no default",
+            "metrics.port = 70000: Input should be less than or equal to 65535",
+        ]
+    )
+
+
+def test_an_error_of_settings_has_the_familys_code_and_exit_status():
+    with pytest.raises(SettingsError) as refusal:
+        parse({})
+    assert (refusal.value.code, refusal.value.status) == ("SETTINGS", 2)
+    assert "5 problems" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("sections", "place"),
+    [
+        ({"kafak": {"bootstrap": "x"}}, "kafak"),
+        ({"kafka": {"topic": "readings"}}, "kafka.topic"),
+        ({"service": {"trigger_ms": 5}}, "service.trigger_ms"),
+        ({"views": [view(), view(name="w", window_ms=60_000)]}, "views.1.window_ms"),
+        ({"views": [view(), view(name="w", slid="10 s")]}, "views.1.slid"),
+        ({"reference": {"url": "jdbc:sqlite:x", "query": "q", "passwort": "p"}}, "reference.passwort"),
+    ],
+)
+def test_an_unknown_key_is_refused_by_its_place(sections, place):
+    assert problems(**sections) == [f"{place}: unknown key. Remove it or mend its spelling"]
+
+
+@pytest.mark.parametrize("name", ["Temperature", "1st", "", "a-b", "a b", "_a", "a" * 64, "temperatur\u00e9"])
+def test_a_name_that_could_not_stand_in_a_key_is_refused(name):
+    rule = "must be a name: lower-case letters, digits and _, a letter first, at most 63"
+    assert problems(input={"measures": {name: "t"}}) == [f"input.measures: {rule}"]
+    assert problems(views=[view(), view(name=name)]) == [f"views.1.name = {name!r}: {rule}"]
+    assert problems(service={"name": name}) == [f"service.name = {name!r}: {rule}"]
+
+
+def test_a_slide_must_divide_its_window():
+    (line,) = problems(views=[view(name="fine"), view(name="odd", window="1 m", slide="25 s")])
+    assert line == "views.1: window 1 m must be a whole multiple of slide 25 s: windows are put together from slides"
+    (line,) = problems(views=[view(name="fine"), view(window="10 s", slide="20 s")])
+    assert "window 10 s must be a whole multiple of slide 20 s" in line
+    assert parse(document(views=[view(window="1 m", slide="20 s")])).views[0].slide_ms == 20_000
+
+
+def test_a_range_is_two_finite_numbers_in_order():
+    for low, high in [(5, 1), (float("nan"), 1), (0, float("inf"))]:
+        (line,) = problems(admission={"ranges": {"temperature": [low, high]}})
+        assert line.startswith("admission.ranges: temperature: [")
+        assert line.endswith("must be two finite numbers, the lower one first")
+    assert parse(document(admission={"ranges": {"temperature": [3, 3]}})).admission.ranges == {"temperature": (3, 3)}
+
+
+def test_measures_that_input_does_not_name_are_named_with_those_there_are():
+    text = "; ".join(
+        problems(
+            views=[view(name="a", measures=["temperature", "pressure"])],
+            admission={"ranges": {"voltage": [0, 1]}},
+        )
+    )
+    assert "views.a.measures: 'pressure' is no measure of [input]; there are humidity, temperature" in text
+    assert "admission.ranges: 'voltage' is no measure of [input]; there are humidity, temperature" in text
+
+
+def test_columns_that_nobody_has_are_named_with_those_there_are():
+    (line,) = problems(views=[view(by=["device", "site"])])
+    assert "views.v.by: 'site' is no column to group by; there are device" in line
+    reference = {"url": "jdbc:sqlite:x", "query": "q", "columns": ["type", "site"]}
+    (line,) = problems(views=[view(by=["sight"])], reference=reference)
+    assert "views.v.by: 'sight' is no column to group by; there are device, site, type" in line
+    assert parse(document(views=[view(by=["site", "type"])], reference=reference)).views[0].by == ("site", "type")
+
+
+def test_columns_are_not_checked_before_the_query_has_said_which_there_are():
+    reference = {"url": "jdbc:sqlite:x", "query": "q"}
+    assert parse(document(views=[view(by=["anything"])], reference=reference)).views[0].by == ("anything",)
+
+
+def test_the_name_of_a_view_is_used_once():
+    (line,) = problems(views=[view(name="a"), view(name="b"), view(name="a", window="2 m")])
+    assert "views: the name 'a' is used more than once" in line
+
+
+def test_there_must_be_a_view_and_a_measure():
+    assert problems(views=[]) == ["views: Tuple should have at least 1 item after validation, not 0"]
+    assert problems(input={"measures": {}})[0].startswith("input.measures: ")
+
+
+def test_a_section_that_is_no_table_is_a_problem_and_no_crash():
+    (line,) = problems(kafka=5)
+    assert line.startswith("kafka = 5: ")
+
+
+# Panes
+
+
+@pytest.mark.parametrize(
+    ("views", "pane_ms"),
+    [
+        ([view(window="1 m")], 60_000),
+        ([view(window="10 m", slide="1 m")], 60_000),
+        ([view(window="1 m"), view(name="w", window="10 m", slide="2 m")], 60_000),
+        ([view(window="90 s"), view(name="w", window="1 m")], 30_000),
+        ([view(window="7 s"), view(name="w", window="3 s")], 1_000),
+        ([view(window="1 h", slide="1 h")], 3_600_000),
+    ],
+)
+def test_the_pane_is_the_longest_interval_that_all_windows_are_made_of(views, pane_ms):
+    found = parse(document(views=views))
+    assert found.pane_ms == pane_ms
+    for each in found.views:
+        assert each.window_ms % found.pane_ms == each.step_ms % found.pane_ms == 0
+
+
+def test_a_pane_below_a_second_is_refused():
+    (line,) = problems(views=[view(window="10 s"), view(name="w", window="1500 ms")])
+    assert "have the common measure 500 ms, the limit is 1 s" in line
+
+
+def test_a_view_without_measures_has_all_of_them_in_the_order_of_input():
+    found = parse(document(views=[view(), view(name="w", measures=["humidity", "temperature"]), view(name="x")]))
+    assert [found.view_measures(each) for each in found.views] == [("temperature", "humidity")] * 3
+    only = parse(document(views=[view(measures=["humidity"])]))
+    assert only.view_measures(only.views[0]) == ("humidity",)
+
+
+# The file and the environment
+
+
+def test_a_file_is_read_and_its_problems_name_it(tmp_path):
+    assert load_text(tmp_path, TOML).kafka.bootstrap == "broker:9092"
+    with pytest.raises(SettingsError, match=r"tidemark\.toml: 1 problem:\n  kafka\.group: .*unknown|valid string"):
+        load_text(tmp_path, TOML.replace("[input]", "group = 5\n[input]"))
+
+
+def test_a_file_that_is_not_there_says_how_to_name_one(tmp_path):
+    with pytest.raises(
+        SettingsError, match=r"nowhere\.toml: the settings file cannot be read \(No such file.*--config"
+    ):
+        load(tmp_path / "nowhere.toml", {})
+
+
+@pytest.mark.parametrize("content", [b"[kafka", b"a = \xff", b"a = 1\na = 2"])
+def test_a_file_that_is_not_toml_is_refused_with_the_place(tmp_path, content):
+    file = tmp_path / "tidemark.toml"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"tidemark\.toml: is not TOML: "):
+        load(file, {})
+
+
+def test_the_environment_overrides_scalars_of_any_section_even_one_that_the_file_lacks(tmp_path):
+    found = load_text(
+        tmp_path,
+        TOML,
+        TIDEMARK_REDIS__URL="redis://other:6379/1",
+        TIDEMARK_KAFKA__MAX_PER_BATCH="500",
+        TIDEMARK_SERVICE__TRIGGER="250 ms",
+        TIDEMARK_METRICS__PORT="0",
+        TIDEMARK_ADMISSION__UNKNOWN_DEVICE="reject",
+        TIDEMARK_HOME="/not/a/setting",
+        PATH="/bin",
+    )
+    assert found.redis.address() == "redis://other:6379/1"
+    assert (found.kafka.max_per_batch, found.kafka.bootstrap) == (500, "broker:9092")
+    assert (found.service.trigger_ms, found.metrics.port) == (250, 0)
+    assert found.admission.unknown_device == "reject"
+
+
+def test_a_value_from_the_environment_is_validated_like_one_from_the_file(tmp_path):
+    with pytest.raises(SettingsError) as refusal:
+        load_text(
+            tmp_path,
+            TOML,
+            TIDEMARK_METRICS__PORT="none",
+            TIDEMARK_KAFKA__STARTING="now",
+            TIDEMARK_KAFKA__TOPIK="x",
+            TIDEMARK_NOWHERE__KEY="x",
+        )
+    text = str(refusal.value)
+    assert "4 problems" in text
+    assert "metrics.port = 'none': Input should be a valid integer" in text
+    assert "kafka.starting = 'now': Input should be 'earliest' or 'latest'" in text
+    assert "kafka.topik: unknown key" in text
+    assert "nowhere: unknown key" in text
+
+
+def test_relative_paths_are_taken_from_the_files_folder(tmp_path):
+    reference = '[reference]\nurl = "jdbc:sqlite:x"\nquery = "q"\nexpectations = "e.json"\npassword_file = "db"\n'
+    text = TOML.replace("[input]", '[input]\nschemas = "avro"') + 'password_file = "../secret"\n' + reference
+    found = load_text(tmp_path, text)
+    assert found.input.schemas == tmp_path / "avro"
+    assert found.redis.password_file == tmp_path.parent / "secret"
+    assert found.reference is not None
+    assert found.reference.expectations == tmp_path / "e.json"
+    assert found.reference.password_file == tmp_path / "db"
+
+
+def test_an_absolute_path_stays_what_it_is(tmp_path):
+    found = load_text(tmp_path, TOML.replace("[input]", '[input]\nschemas = "/etc/tidemark/avro"'))
+    assert found.input.schemas == Path("/etc/tidemark/avro")
+    assert found.redis.password_file is None
+    assert found.reference is None
+
+
+# Secrets
+
+
+def test_secrets_print_as_asterisks():
+    found = parse(
+        document(
+            redis={"url": "redis://user:hunter2@cache:6379/0"},
+            reference={"url": "jdbc:postgresql://db/devices", "query": "q", "user": "u", "password": "hunter2"},
+        )
+    )
+    for text in (repr(found), str(found), found.model_dump_json(), repr(found.redis), repr(found.reference)):
+        assert "hunter2" not in text
+        assert "***" in text
+    assert found.redis.address() == "redis://user:hunter2@cache:6379/0"
+    assert found.reference is not None
+    assert found.reference.secret() == "hunter2"
+
+
+def test_a_refused_secret_is_not_in_the_message(tmp_path):
+    reference = {"url": 5, "query": "q", "password": ["hunter2"]}
+    lines = problems(redis={"url": ["redis://:hunter2@cache"]}, reference=reference)
+    assert len(lines) == 3
+    assert "hunter2" not in "".join(lines)
+    assert "reference.url = ***: Input should be a valid string" in lines
+    (line,) = problems(redis={"url": 12345})
+    assert line == "redis.url = ***: Input should be a valid string"
+
+
+def test_a_password_file_is_read_when_the_secret_is_needed_and_goes_before_the_password(tmp_path):
+    (tmp_path / "secret").write_text("hunter2\n")
+    found = load_text(
+        tmp_path,
+        TOML.replace("redis://cache", "rediss://tidemark@cache")
+        + 'password_file = "secret"\n[reference]\nurl = "jdbc:sqlite:x"\nquery = "q"\npassword_file = "secret"\n'
+        + 'password = "another"\n',
+    )
+    assert found.redis.address() == "rediss://tidemark:hunter2@cache:6379/0"
+    assert found.reference is not None
+    assert found.reference.secret() == "hunter2"
+    assert "hunter2" not in repr(found)
+
+
+def test_a_password_file_replaces_the_password_of_the_url(tmp_path):
+    (tmp_path / "secret").write_text("new")
+    for url, address in [
+        ("redis://cache:6379", "redis://:new@cache:6379"),
+        ("redis://:old@cache:6379", "redis://:new@cache:6379"),
+        ("redis://me:old@cache:6379", "redis://me:new@cache:6379"),
+    ]:
+        found = parse(document(redis={"url": url, "password_file": str(tmp_path / "secret")}))
+        assert found.redis.address() == address
+
+
+def test_a_secret_is_none_where_no_password_is_set():
+    found = parse(document(reference={"url": "jdbc:sqlite:x", "query": "q"}))
+    assert found.reference is not None
+    assert found.reference.secret() is None
+
+
+def test_the_record_key_is_named_by_a_sign_that_no_field_can_have():
+    assert parse(document(input={"device_id": settings.RECORD_KEY})).input.device_id == "$key"
