@@ -318,7 +318,9 @@ def _redis(given: Settings) -> Iterator[Line]:
         epoch, lease, ttl_ms = client.get(keys.epoch), client.get(keys.lease), client.pttl(keys.lease)
     except redis.RedisError as error:
         what = f"Redis at {where}: {error}"
-        raise SinkError(what, remedy="Check redis.url, its user and password, and its ACL (docs/operator.md)") from error
+        raise SinkError(
+            what, remedy="Check redis.url, its user and password, and its ACL (docs/operator.md)"
+        ) from error
     finally:
         with suppress(redis.RedisError):
             client.close()

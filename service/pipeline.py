@@ -162,7 +162,6 @@ class Publication:
             BatchReport(cut, outcome, observed.get("admitted", 0), rejected, observed.get("unknown", 0), finals, phases)
         )
 
-
     def _attributes(self, snapshot: Snapshot | None) -> pa.Table | None:
         """What device hashes carry: the columns that the settings name, all when they name none."""
         if snapshot is None or self.settings.reference is None:

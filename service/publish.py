@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 
 from service import clock, rejects
 from service.cut import Cut
-from service.errors import FencedError, SettingsError
+from service.errors import FencedError
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
-from service.redis_keys import RESERVED, Keys
+from service.redis_keys import Keys
 from service.redis_link import Budget, EpochLostError, Link, Place, link, shown
 from service.redis_rows import Call, Rows, Stamp, device_rows, session_rows, view_keys, window_rows
 from service.settings import Settings
@@ -103,14 +103,6 @@ class Sink:
     settings: Settings
     cut: Cut
     attributes: pa.Table | None = None
-
-    def __post_init__(self) -> None:
-        taken = RESERVED & set(self.settings.input.measures)
-        if taken:
-            msg = f"input.measures: {', '.join(sorted(taken))} is a field of its own in a device's hash"
-            raise SettingsError(
-                msg, remedy="Give the measure another name; the name of its field in the record may stay"
-            )
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Steps 1 and 2 for rows of frames.OUTPUT: a partition's, or all of the batch.

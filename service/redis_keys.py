@@ -13,9 +13,6 @@ import pyarrow.compute as pc
 Array: TypeAlias = "pa.Array[Any]"  # a string: Arrow's classes take no arguments when the program runs
 Texts = list[bytes | None]
 
-RESERVED = frozenset({"status", "last_seen", "session", "reference", "epoch", "batch", "updated"})
-"""Fields of a device's hash; a measure of that name would overwrite one of them."""
-
 NO_KEY = b"(none)"
 
 

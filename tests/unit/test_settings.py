@@ -182,6 +182,13 @@ def test_a_name_that_could_not_stand_in_a_key_is_refused(name):
     assert problems(service={"name": name}) == [f"service.name = {name!r}: {rule}"]
 
 
+@pytest.mark.parametrize("name", ["device", "bucket", "event_ms", "broker_ms", "reject"])
+def test_a_measure_is_not_called_like_a_column_of_the_pass(name):
+    (line,) = problems(input={"measures": {name: "t"}})
+    assert line.startswith(f"input.measures: {name!r} is a name of Tidemark's own")
+    assert parse(document(input={"measures": {"other": name}})).input.measures["other"] == name
+
+
 def test_a_slide_must_divide_its_window():
     (line,) = problems(views=[view(name="fine"), view(name="odd", window="1 m", slide="25 s")])
     assert line == "views.1: window 1 m must be a whole multiple of slide 25 s: windows are put together from slides"
