@@ -257,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--readings", type=int, default=8_000_000)
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--steady", type=seconds_of, default=60.0, metavar="60s")
-    parser.add_argument("--warm-up", type=seconds_of, default=45.0, metavar="45s")
+    parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--only", choices=("catch_up", "steady"))
     parser.add_argument("--seed", type=int, default=7)

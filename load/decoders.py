@@ -21,10 +21,14 @@ from load.rules import Rules
 
 UNDECODABLE = "undecodable"
 UNKNOWN_SCHEMA = "unknown_schema"
+BLANKS = " \t\n\v\f\r"
+"""What is cut off at both ends of a time, and makes no device id."""
 UNITS = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("0.001")}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+# As Spark has it: a zone only after seconds, and up to 18 hours.
+_ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
+_ISO = re.compile(rf"\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?", re.ASCII)
 _LOGICAL = {"timestamp-millis": "ms", "timestamp-micros": "us"}
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _HEADER_BYTES = 5
@@ -151,7 +155,7 @@ def to_ms(value: object, unit: str) -> int | None:
     if unit == "iso":
         if type(value) is not str:
             raise RejectedError(UNDECODABLE)
-        return _iso_ms(value.strip())
+        return _iso_ms(value.strip(BLANKS))
     if type(value) is int:
         return value if unit == "ms" else value * 1000 if unit == "s" else value // 1000
     if type(value) is float:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from load.decoders import UNDECODABLE, UNITS, Avro, Json, RejectedError, as_device, as_number, at, to_ms
+from load.decoders import BLANKS, UNDECODABLE, UNITS, Avro, Json, RejectedError, as_device, as_number, at, to_ms
 from load.expected import Device, Readings, Session, Windows, devices, sessions, windows
 from load.rules import Reference, Rules, read_reference, read_rules
 
@@ -30,6 +30,8 @@ Digest = tuple[int, bytes] | None
 """A value's length and 16 bytes of its hash; None for a null value."""
 
 _SILENCE_S = 60.0
+_LARGEST = 1e150  # what a measure without a range may be
+_LATEST_MS = 1 << 42  # the year 2109: what an event time may be, whatever a record's own timestamp says
 
 
 class Record(NamedTuple):
@@ -240,7 +242,7 @@ class Ledger:
             values = {name: as_number(at(record, path)) for name, path in self._paths.items()}
         except RejectedError as rejected:
             return str(rejected)
-        if not device.strip():
+        if not device.strip(BLANKS):
             return "no_device"
         if event_ms is None:
             return "no_time"
@@ -259,13 +261,13 @@ class Ledger:
         rules = self._rules
         if not all(math.isfinite(number) for number in values.values() if number is not None):
             yield "not_finite"
-        for name, (low, high) in rules.ranges.items():
-            number = values[name]
+        for name, number in values.items():
+            low, high = rules.ranges.get(name, (-_LARGEST, _LARGEST))
             if number is not None and not low <= number <= high:
                 yield "out_of_range"
-        if event_ms > broker_ms + rules.max_ahead_ms:
+        if event_ms > broker_ms + rules.max_ahead_ms or event_ms >= _LATEST_MS:
             yield "early"
-        if event_ms < broker_ms - rules.max_delay_ms:
+        if event_ms < broker_ms - rules.max_delay_ms or event_ms < 0:
             yield "late"
         if rules.reject_unknown and device not in self._reference:
             yield "unknown_device"

@@ -64,10 +64,12 @@ class Stage:
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         topic_config: Mapping[str, str] = LOG_APPEND_TIME,
         master: str = "local[*]",
+        submit_options: Sequence[str] = (),
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
         self.master = master
+        self.submit_options = tuple(submit_options)
         self._topic_config = dict(topic_config)
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
@@ -153,7 +155,7 @@ class Stage:
             "JAVA_TOOL_OPTIONS": options,
             **(environment or {}),
         }
-        command = [str(ROOT / "deploy" / "run"), str(self.config), "--master", self.master]
+        command = [str(ROOT / "deploy" / "run"), str(self.config), "--master", self.master, *self.submit_options]
         self._service = spawn(command, cwd=self.folder, log=self.log, environ=env)
 
     @property

@@ -22,7 +22,11 @@ _DECODED = "tidemark_decoded"
 """An added reader field with a default. The engine answers a failed decode with a record of nulls; this field tells it apart."""
 _CORRUPT = "tidemark_corrupt"
 _HEADER_BYTES = 5
+# What the engine's parser takes: a zone only after seconds, and up to 18 hours; a year that Python has too.
+_ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
+_ISO = rf"^\s*(?!0000)\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?\s*\z"
 _BLANKS = " \t\n\v\f\r"
+_JSON_BLANKS = " \t\n\r"
 
 
 def read_schemas(folder: Path) -> dict[int, dict[str, Any]]:
@@ -93,9 +97,12 @@ class Decoder:
     def record(self) -> Column:
         """The decoded record as a struct; null or a struct of nulls when the value cannot be decoded."""
         if self._settings.format == "json":
-            text = F.trim(F.try_validate_utf8(self._value.cast("string")), F.lit(_BLANKS))
-            # The parser stops at the end of the first value; as the only element of an array, nothing may follow it.
-            whole = text.startswith("{") & (F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1)
+            text = F.trim(F.try_validate_utf8(self._value.cast("string")), F.lit(_JSON_BLANKS))
+            # The parsers stop at the end of the first value. As the only element of an array nothing may follow it but a
+            # closing bracket, as the only member of an object nothing but a closing brace: both together leave nothing.
+            alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+            member = F.size(F.json_object_keys(F.concat(F.lit('{"r":'), text, F.lit("}")))) == 1
+            whole = text.startswith("{") & alone & member
             options = {
                 "mode": "PERMISSIVE",
                 "columnNameOfCorruptRecord": _CORRUPT,
@@ -139,7 +146,8 @@ class Decoder:
         if isinstance(kind, t.TimestampType | t.TimestampNTZType):
             return F.unix_millis(column.cast("timestamp"))
         if unit == "iso":
-            return F.unix_millis(F.try_to_timestamp(column))
+            # A time without a date would be today's: a replay tomorrow must decide the same.
+            return F.when(column.rlike(_ISO), F.unix_millis(F.try_to_timestamp(column)))
         if unit == "logical":
             msg = f"input.event_time = {self._settings.event_time!r}: has no timestamp logical type but {kind.simpleString()}"
             raise SchemaError(msg, remedy="Set input.event_time_unit to s, ms, us or iso")
@@ -147,10 +155,13 @@ class Decoder:
             # Saturated: a clock at the end of all integers is early or late like any other, and no overflow.
             limit = 9_000_000_000_000_000
             value = F.least(F.greatest(column.cast("long"), F.lit(-limit)), F.lit(limit))
-            return {"s": value * 1000, "ms": value, "us": F.floor(value / 1000)}[unit]
+            ms = {"s": value * 1000, "ms": value, "us": F.floor(value / 1000)}[unit]
+            return F.when(column.isNotNull(), ms)  # least and greatest pass over a null
         # Whole microseconds before the floor: 1790000000.123 s is a little less than its last digit as a double.
         us = F.round(column.cast("double") * {"s": 1_000_000.0, "ms": 1_000.0, "us": 1.0}[unit])
-        return F.when(~F.isnan(us), F.floor(F.least(F.greatest(us, F.lit(-9e18)), F.lit(9e18)) / 1000)).cast("long")
+        return F.when(
+            us.isNotNull() & ~F.isnan(us), F.floor(F.least(F.greatest(us, F.lit(-9e18)), F.lit(9e18)) / 1000)
+        ).cast("long")
 
     def measures(self) -> dict[str, Column]:
         """The measures as doubles, null where the record lacks one."""

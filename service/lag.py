@@ -8,11 +8,8 @@ that an unreachable broker delays no batch; a failure is counted and tried again
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka import admin as kafka_admin
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from service.cut import Offsets
 from service.settings import Kafka
@@ -20,8 +17,6 @@ from service.settings import Kafka
 EVERY_S = 2.0
 TIMEOUT_S = 5.0
 
-_kafka: Any = kafka_admin  # the client's types do not cover all that it exports
-_spec = _kafka.OffsetSpec
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +33,9 @@ class Lag(threading.Thread):
         self._lock = threading.Lock()
         self._done: dict[str, dict[int, int]] = {}
         self._to_commit: dict[str, dict[int, int]] = {}
-        self._admin: AdminClient | None = None
+        # A consumer that joins nothing and reads nothing. The admin client's calls for groups and offsets would do, too,
+        # but asked for a group that does not exist yet they crash the process now and then (confluent-kafka 2.16.0).
+        self._consumer: Consumer | None = None
 
     def committed(self, end: Offsets) -> None:
         """A batch that ends there is committed. Returns at once; the group's offsets follow within two seconds."""
@@ -57,61 +54,56 @@ class Lag(threading.Thread):
         failing = False
         while True:
             try:
-                if self._admin is None:
-                    self._admin = AdminClient(client(self._kafka))
-                    self._resume(self._admin)
-                self._commit(self._admin)
+                if self._consumer is None:
+                    self._consumer = Consumer(
+                        {**client(self._kafka), "group.id": self._kafka.group, "enable.auto.commit": False}
+                    )
+                    self._resume(self._consumer)
+                self._commit(self._consumer)
                 if not self._closing:
-                    self._publish(self.lags(self._admin))
+                    self._publish(self.lags(self._consumer))
                 failing = False
-            except (KafkaException, TimeoutError) as error:
+            except KafkaException as error:
                 self._failed()
                 if not failing:
                     _log.warning("The lag is not known, and offsets are not shown in the group: %s", text(error))
                 failing = True
             if self._closing:
+                if self._consumer is not None:
+                    self._consumer.close()
                 return
             self._wake.wait(EVERY_S)
 
-    def lags(self, admin: AdminClient) -> Offsets:
+    def lags(self, consumer: Consumer) -> Offsets:
         """Records behind, by topic and partition; raises KafkaException."""
-        partitions = _partitions(admin, self._kafka.topics)
-        ends = _listed(admin, partitions, _spec.latest())
         with self._lock:
             done = {topic: dict(offsets) for topic, offsets in self._done.items()}
-        unread = [p for p in partitions if p.partition not in done.get(p.topic, {})]
         # What no batch has covered yet is read from its beginning, except by a service that began with the latest.
         from_end = self._kafka.starting == "latest" and not done
-        begins = _listed(admin, unread, _spec.latest() if from_end else _spec.earliest()) if unread else {}
         lags: dict[str, dict[int, int]] = {}
-        for topic, offsets in ends.items():
-            for partition, end in offsets.items():
-                reached = done.get(topic, {}).get(partition)
-                if reached is None:
-                    reached = begins[topic][partition]
-                lags.setdefault(topic, {})[partition] = max(0, end - reached)
+        for each in _partitions(consumer, self._kafka.topics):
+            begin, end = consumer.get_watermark_offsets(each, timeout=TIMEOUT_S)
+            reached = done.get(each.topic, {}).get(each.partition, end if from_end else begin)
+            lags.setdefault(each.topic, {})[each.partition] = max(0, end - reached)
         return lags
 
-    def _resume(self, admin: AdminClient) -> None:
+    def _resume(self, consumer: Consumer) -> None:
         """Before the first batch, what an earlier run committed is the best that is known."""
-        asked = ConsumerGroupTopicPartitions(self._kafka.group)
-        futures = admin.list_consumer_group_offsets([asked], request_timeout=TIMEOUT_S)
-        found = futures[self._kafka.group].result(TIMEOUT_S)
+        found = consumer.committed(_partitions(consumer, self._kafka.topics), timeout=TIMEOUT_S)
         with self._lock:
-            for p in found.topic_partitions or ():
-                if p.topic in self._kafka.topics and p.offset >= 0:
+            for p in found:
+                if p.error is None and p.offset >= 0:
                     self._done.setdefault(p.topic, {}).setdefault(p.partition, p.offset)
 
-    def _commit(self, admin: AdminClient) -> None:
+    def _commit(self, consumer: Consumer) -> None:
         with self._lock:
             offsets, self._to_commit = self._to_commit, {}
         if not offsets:
             return
         rows = [TopicPartition(t, p, o) for t, partitions in offsets.items() for p, o in partitions.items()]
-        asked = ConsumerGroupTopicPartitions(self._kafka.group, rows)
         try:
-            admin.alter_consumer_group_offsets([asked], request_timeout=TIMEOUT_S)[self._kafka.group].result(TIMEOUT_S)
-        except (KafkaException, TimeoutError):
+            consumer.commit(offsets=rows, asynchronous=False)
+        except KafkaException:
             with self._lock:  # tried again, unless a later batch has overtaken it
                 for topic, partitions in offsets.items():
                     self._to_commit[topic] = {**partitions, **self._to_commit.get(topic, {})}
@@ -134,19 +126,11 @@ def text(error: Exception) -> str:
     return str(error) or "no answer in time"
 
 
-def _partitions(admin: AdminClient, topics: tuple[str, ...]) -> list[TopicPartition]:
+def _partitions(consumer: Consumer, topics: tuple[str, ...]) -> list[TopicPartition]:
     found = []
     for topic in topics:
-        metadata = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if metadata.error is not None:
             raise KafkaException(metadata.error)
         found += [TopicPartition(topic, partition) for partition in metadata.partitions]
     return found
-
-
-def _listed(admin: AdminClient, partitions: list[TopicPartition], spec: Any) -> dict[str, dict[int, int]]:
-    futures = admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=TIMEOUT_S)
-    listed: dict[str, dict[int, int]] = {}
-    for partition, future in futures.items():
-        listed.setdefault(partition.topic, {})[partition.partition] = future.result(TIMEOUT_S).offset
-    return listed

@@ -51,7 +51,9 @@ def build(records: DataFrame, settings: Settings, reference: DataFrame | None, p
 
     `reference` has `device` and the attribute columns, strings; None where there is no reference data.
     """
-    folded = fold(readings.admit(records, settings, reference), settings)
+    # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
+    admitted = readings.admit(records, settings, reference).coalesce(partitions)
+    folded = fold(admitted, settings)
     shared = observe(enrich(folded, reference).repartition(partitions, "bucket"))
     event_time = F.when(F.col("kind") == RUNS, F.timestamp_millis("last"))
     marked = shared.withColumn("event_time", event_time).withWatermark(
@@ -80,14 +82,14 @@ def enrich(folded: DataFrame, reference: DataFrame | None) -> DataFrame:
 
 
 def observe(shared: DataFrame) -> DataFrame:
-    """Count what was admitted and rejected, by reason; and every column, for the reason that the module's text gives."""
+    """Count what was admitted and rejected, by reason. `whole` says nothing: it names every column, see the module's text."""
     reason = F.col("reject.reason")
     is_pane = F.col("kind") == PANE
     counts: list[Column] = [
         F.coalesce(F.sum(F.when(F.col("kind") == STATS, F.col("count"))), F.lit(0)).alias("admitted"),
         F.coalesce(F.sum(F.when(is_pane & F.col("known").isNull(), F.col("readings"))), F.lit(0)).alias("unknown"),
         *[F.count_if(reason == name).alias(f"rejected_{name}") for name in readings.REASONS],
-        *[F.count(name).alias(f"rows_{name}") for name in shared.columns],
+        F.expr(f"count({', '.join(f'`{name}`' for name in shared.columns)})").alias("whole"),
     ]
     return shared.observe(OBSERVED, *counts)
 

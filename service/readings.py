@@ -9,7 +9,8 @@ from pyspark.sql.avro.functions import to_avro
 
 from service.decode import Decoder
 from service.frames import REJECT_AVRO
-from service.settings import Admission, Settings
+from service.settings import Settings
+from state.rules import EVENT_MS_LIMIT
 
 REASONS = (
     "oversized",
@@ -81,11 +82,11 @@ def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None
     else:
         flat = flat.withColumn("known", F.lit(True))
     measures = list(settings.input.measures)
-    decided = flat.withColumn("reason", _reason(measures, settings.admission))
+    decided = flat.withColumn("reason", _reason(settings))
     admitted = F.col("reason").isNull()
     reject = F.struct(
         "reason",
-        _detail(measures, settings.admission).alias("detail"),
+        _detail(settings).alias("detail"),
         "topic",
         "partition",
         "offset",
@@ -127,7 +128,8 @@ def _outside(name: str, limits: tuple[float, float]) -> Column:
     return ~F.col(_measure(name)).between(*limits)
 
 
-def _reason(measures: list[str], admission: Admission) -> Column:
+def _reason(settings: Settings) -> Column:
+    admission = settings.admission
     event, broker = F.col("event_ms"), F.col("broker_ms")
     return (
         F.when(F.coalesce(F.length("value"), F.lit(0)) > admission.max_bytes, "oversized")
@@ -135,16 +137,18 @@ def _reason(measures: list[str], admission: Admission) -> Column:
         .when(~F.col("decoded"), "undecodable")
         .when(F.col("device").isNull(), "no_device")
         .when(event.isNull(), "no_time")
-        .when(_any([_not_finite(name) for name in measures]), "not_finite")
-        .when(_any([_outside(name, limits) for name, limits in admission.ranges.items()]), "out_of_range")
-        .when(event > broker + admission.max_ahead_ms, "early")
-        .when(event < broker - admission.max_delay_ms, "late")
+        .when(_any([_not_finite(name) for name in settings.input.measures]), "not_finite")
+        .when(_any([_outside(name, limits) for name, limits in settings.limits.items()]), "out_of_range")
+        # The second half of each matters where the broker's time is the producer's, and as wrong as the device's.
+        .when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")
+        .when((event < broker - admission.max_delay_ms) | (event < 0), "late")
         .when(F.col("known").isNull(), "unknown_device")
     )
 
 
-def _detail(measures: list[str], admission: Admission) -> Column:
+def _detail(settings: Settings) -> Column:
     """The offending value and the limit it met, for the person who looks at the reject."""
+    admission = settings.admission
 
     def first(named: dict[str, Column]) -> Column:
         parts = [F.when(condition, F.concat(F.lit(f"{m} = "), F.col(_measure(m)))) for m, condition in named.items()]
@@ -155,7 +159,7 @@ def _detail(measures: list[str], admission: Admission) -> Column:
             _outside(m, limits),
             F.concat(F.lit(f"{m} = "), F.col(_measure(m)), F.lit(f", allowed {limits[0]} to {limits[1]}")),
         )
-        for m, limits in admission.ranges.items()
+        for m, limits in settings.limits.items()
     ]
     distance = F.col("event_ms") - F.col("broker_ms")
     clock = F.concat(
@@ -166,7 +170,7 @@ def _detail(measures: list[str], admission: Admission) -> Column:
         F.when(reason == "oversized", F.concat(F.length("value"), F.lit(f" bytes, the limit is {admission.max_bytes}")))
         .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), F.hex(F.substring("value", 2, 4))))
         .when(reason == "undecodable", F.concat(F.coalesce(F.length("value"), F.lit(0)), F.lit(" bytes")))
-        .when(reason == "not_finite", first({m: _not_finite(m) for m in measures}))
+        .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.input.measures}))
         .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
         .when(
             reason == "early", F.concat(clock, distance, F.lit(f" ms ahead, the limit is {admission.max_ahead_ms} ms"))

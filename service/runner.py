@@ -301,11 +301,11 @@ class Refresher:
         while not self._ending.wait(self._reference.refresh_ms / 1000):
             try:
                 self._newest = reference.load(self._spark, self._reference, self._folder, require=self._columns)
-            except TidemarkError as error:
+            except Exception as error:  # whatever it is, the last good snapshot serves on, and the next try comes
                 if not self._ending.is_set():
                     self._failed(error)
 
-    def _failed(self, error: TidemarkError) -> None:
+    def _failed(self, error: Exception) -> None:
         self._metrics.failures.labels("reference").inc()
         _log.warning("%s. Going on with reference %s", error, self.holder.snapshot.version)
 

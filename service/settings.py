@@ -21,7 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from service.errors import SettingsError
 from service.units import Duration, Size, format_duration
 
-NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
+NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
+REJECTS = re.compile(r"^[A-Za-z0-9._-]+\Z")
+LARGEST = 1e150
+"""A measure without a range is admitted up to this: one value beyond it would make a whole site's deviation infinite."""
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
 ) | {"epoch", "batch", "updated"}
@@ -68,8 +71,16 @@ class Kafka(Section):
     starting: Literal["earliest", "latest"] = "earliest"
     max_per_batch: int = Field(default=3_000_000, gt=0)
     rejects: str = "{topic}.rejects"
-    options: Mapping[str, str] = Field(default_factory=dict)
+    options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Client options handed to every Kafka client, such as `security.protocol`."""
+
+    @field_validator("rejects")
+    @classmethod
+    def _names_a_topic(cls, value: str) -> str:
+        if value.count("{topic}") != 1 or value == "{topic}" or not REJECTS.match(value.replace("{topic}", "")):
+            msg = "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'"
+            raise ValueError(msg)
+        return value
 
     def rejects_topic(self, topic: str) -> str:
         return self.rejects.format(topic=topic)
@@ -256,13 +267,18 @@ class Settings(Section):
                 "choose lengths that are multiples of a second or more"
             )
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError("\n".join(problems))
         return self
 
     @property
     def pane_ms(self) -> int:
         """The longest interval that every window of every view is put together from."""
         return reduce(math.gcd, [view.step_ms for view in self.views])
+
+    @property
+    def limits(self) -> dict[str, tuple[float, float]]:
+        """What a value of each measure may be: its range, else what can still be squared and added up."""
+        return {name: self.admission.ranges.get(name, (-LARGEST, LARGEST)) for name in self.input.measures}
 
     def view_measures(self, view: View) -> tuple[str, ...]:
         """The measures a view aggregates, in the order of [input]."""
@@ -279,7 +295,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
     except OSError as error:
         msg = f"{path}: the settings file cannot be read ({error.strerror})"
         raise SettingsError(msg, remedy="Name the file with --config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also a number of more digits than Python reads
         msg = f"{path}: is not TOML: {error}"
         raise SettingsError(msg, remedy="See https://toml.io for the format") from error
     return parse(_override(document, environment), where=str(path), folder=path.parent)
@@ -290,20 +306,32 @@ def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path 
     try:
         settings = Settings.model_validate(dict(document))
     except ValidationError as error:
-        lines = [_problem(item) for item in error.errors()]
+        lines = [line for item in error.errors() for line in _problems(item)]
         msg = f"{where}: {len(lines)} problem{'s' if len(lines) > 1 else ''}:\n  " + "\n  ".join(lines)
         raise SettingsError(msg) from None
     return _resolve(settings, folder) if folder is not None else settings
 
 
+def _problems(item: Any) -> list[str]:
+    """What pydantic says of one place, as lines for people."""
+    if not item["loc"]:
+        return str(item["msg"]).removeprefix("Value error, ").split("\n")
+    return [_problem(item)]
+
+
+_SECRET = ("url", "password", "options", "secret")
+"""Words in a key whose value is never shown; a section's own place may hold an address, and of Redis only numbers are shown."""
+
+
 def _problem(item: Any) -> str:
-    place = ".".join(str(part) for part in item["loc"]) or "settings"
+    place = ".".join(str(part) for part in item["loc"])
     kind, value = item["type"], item["input"]
     if kind == "extra_forbidden":
         return f"{place}: unknown key. Remove it or mend its spelling"
     if kind == "missing":
         return f"{place}: is missing and has no default"
-    secret = any(word in place for word in ("url", "password"))
+    secret = any(word in place for word in _SECRET) or place in {"redis", "reference"}
+    secret = secret or (place.startswith("redis.") and not isinstance(value, int | float))
     shown = "" if isinstance(value, dict | list) else f" = {'***' if secret else repr(value)}"
     return f"{place}{shown}: {item['msg'].removeprefix('Value error, ')}"
 
@@ -326,6 +354,9 @@ def _resolve(settings: Settings, folder: Path) -> Settings:
     def resolved(path: Path | None) -> Path | None:
         return path if path is None else (folder / path).resolve()
 
+    checkpoint = settings.service.checkpoint
+    if ":" not in checkpoint:
+        checkpoint = str(resolved(Path(checkpoint)))
     reference = settings.reference and settings.reference.model_copy(
         update={
             "expectations": resolved(settings.reference.expectations),
@@ -336,6 +367,7 @@ def _resolve(settings: Settings, folder: Path) -> Settings:
         update={
             "input": settings.input.model_copy(update={"schemas": resolved(settings.input.schemas)}),
             "reference": reference,
+            "service": settings.service.model_copy(update={"checkpoint": checkpoint}),
             "redis": settings.redis.model_copy(update={"password_file": resolved(settings.redis.password_file)}),
         }
     )

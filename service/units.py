@@ -1,13 +1,14 @@
 """Durations and sizes as people write them ("10 s", "64 KiB"), as the integers the code computes with."""
 
 import re
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
 _DURATIONS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES = {"b": 1, "kb": 1_000, "kib": 1 << 10, "mb": 1_000_000, "mib": 1 << 20, "gb": 10**9, "gib": 1 << 30}
-_QUANTITY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*$")
+_QUANTITY = re.compile(r"^\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]+)\s*$")
 
 
 def _parse(value: object, units: dict[str, int], example: str) -> int:
@@ -15,7 +16,7 @@ def _parse(value: object, units: dict[str, int], example: str) -> int:
     if match is None or match[2].lower() not in units:
         msg = f"must be a number and a unit, one of {', '.join(units)}, such as {example!r}"
         raise ValueError(msg)
-    amount = float(match[1]) * units[match[2].lower()]
+    amount = Decimal(match[1]) * units[match[2].lower()]
     if amount != int(amount):
         msg = f"must be a whole number of the smallest unit, such as {example!r}"
         raise ValueError(msg)
