@@ -112,7 +112,7 @@ class Input(Section):
 class Admission(Section):
     max_delay_ms: NotNegative = Field(default=60_000, alias="max_delay")
     max_ahead_ms: NotNegative = Field(default=10_000, alias="max_ahead")
-    max_bytes: Size = Field(default=65_536, gt=0)
+    max_bytes: Size = Field(default=65_536, gt=0, le=(1 << 31) - 1)
     ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     unknown_device: Literal["keep", "reject"] = "keep"
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import fastavro
 import pytest
 
-from service import readings
-from service.frames import REJECT_AVRO, REJECT_TYPE
+from service import pipeline, readings
+from service.frames import REJECT, REJECT_AVRO, REJECT_TYPE, STATS
 from service.readings import REASONS
 from tests.stream.records import BASE_MS, KAFKA, SCHEMA, Record, avro, make_settings
 from tests.stream.records import rows as rows_of
@@ -27,6 +27,7 @@ LIMITS = {
     "ranges": {"temperature": [-40.0, 85.5]},
 }
 DELAY_MS, AHEAD_MS = 20_000, 5_000
+LATEST_MS = 1 << 42
 NAN, INF = float("nan"), float("inf")
 
 
@@ -89,7 +90,14 @@ AT_THE_LIMITS = {
     ),
     "a little too warm": (record(temperature=85.75), "out_of_range", "temperature = 85.75, allowed -40.0 to 85.5"),
     "no temperature": (record(temperature=None), None, None),
-    "a measure without a range": (record(humidity=1e300), None, None),
+    "a measure without a range": (record(humidity=1e150), None, None),
+    "a measure without a range downwards": (record(humidity=-1e150), None, None),
+    "a measure without a range that is too large": (
+        record(humidity=1e300),
+        "out_of_range",
+        "humidity = 1.0E300, allowed -1e+150 to 1e+150",
+    ),
+    "a measure without a range that is a little too small": (record(humidity=-1.0000001e150), "out_of_range", None),
     "not a number": (record(temperature=NAN), "not_finite", "temperature = NaN"),
     "not a number in the second measure": (record(humidity=NAN), "not_finite", "humidity = NaN"),
     "infinite": (record(humidity=INF), "not_finite", "humidity = Infinity"),
@@ -298,6 +306,9 @@ TIMES = {
     ("string", "iso", "2026-09-21T14:14:00.250Z"): 250,
     ("string", "iso", "half past two"): "no_time",
     ("string", "ms", str(BASE_MS)): 0,
+    ("string", "ms", "half past two"): "no_time",
+    ("string", "ms", ""): "no_time",
+    ("string", "ms", "NaN"): "no_time",
 }
 LOGICAL = {
     ("timestamp-millis", BASE_MS): 0,
@@ -340,6 +351,56 @@ def test_event_times_of_any_unit_and_type_become_whole_milliseconds(spark, tmp_p
         for row in decide(spark, settings, records)
     ]
     assert found == [wanted for _, wanted in cases]
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit"),
+    [
+        *[("long", unit) for unit in ("s", "ms", "us")],
+        ({"type": "long", "logicalType": "timestamp-millis"}, "logical"),
+        ("double", "s"),
+        ("string", "ms"),
+        ("string", "iso"),
+    ],
+)
+def test_a_null_time_is_no_time_and_not_the_least_of_all(spark, tmp_path, kind, unit):
+    schema = timed(["null", kind])
+    plain = timed(["null", kind["type"] if isinstance(kind, dict) else kind])
+    settings = make_settings(tmp_path, input=with_schemas(tmp_path, schema, event_time_unit=unit))
+    sent = Record(avro(1, plain, device_id="a", event_time=None, temperature=1.0), BASE_MS)
+    assert reasons(decide(spark, settings, [sent])) == ["no_time"]
+
+
+# (event time, broker time) -> reason: where the broker's time is the producer's (CreateTime), both may be wrong alike.
+BOTH_WRONG = {
+    (-100, 5): "late",
+    (-1, 0): "late",
+    (-(1 << 62), 5): "late",
+    (0, 0): None,
+    (LATEST_MS - 1, LATEST_MS - 1): None,
+    (LATEST_MS, LATEST_MS): "early",
+    (LATEST_MS, LATEST_MS + 1_000): "early",
+    (1 << 43, 1 << 43): "early",
+    (1 << 43, 5): "early",
+}
+
+
+def test_times_that_the_state_cannot_keep_are_rejected_and_do_not_break_the_fold(spark, tmp_path):
+    plain = {**SCHEMA, "fields": [SCHEMA["fields"][0], {"name": "event_time", "type": "long"}, *SCHEMA["fields"][2:]]}
+    source = with_schemas(tmp_path, plain, event_time_unit="ms")
+    settings = make_settings(tmp_path, input=source)
+    records = [
+        Record(avro(1, plain, device_id="a", event_time=event_ms, temperature=1.0), broker_ms)
+        for event_ms, broker_ms in BOTH_WRONG
+    ]
+    assert reasons(decide(spark, settings, records)) == list(BOTH_WRONG.values())
+    frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
+    folded = pipeline.fold(readings.admit(frame, settings), settings).collect()
+    rejected = {row["reject"]["offset"]: row["reject"]["reason"] for row in folded if row["kind"] == REJECT}
+    assert rejected == {
+        record.offset: reason for record, reason in zip(records, BOTH_WRONG.values(), strict=True) if reason
+    }
+    assert sum(row["count"] for row in folded if row["kind"] == STATS) == 2
 
 
 def test_a_writers_schema_with_an_added_field_is_read_by_readers_that_lack_it(spark, tmp_path):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from load.decoders import to_ms
 from tests.stream.records import BASE_MS, Record, make_settings
 from tests.stream.test_admission import decide
 
@@ -31,7 +32,7 @@ def time(text: str) -> str:
 # What is not a tuple is a reason; a tuple is (device, ms after BASE_MS, temperature, humidity).
 CASES = {
     "a reading": (GOOD, ADMITTED),
-    "white space around": (" \t\r\n" + GOOD + "\n\f\v ", ADMITTED),
+    "white space around": (" \t\r\n" + GOOD + "\n\r\t ", ADMITTED),
     "white space inside": (json.dumps(json.loads(GOOD), indent=4), ADMITTED),
     "another order of fields": (json.dumps(dict(reversed(json.loads(GOOD).items()))), ADMITTED),
     "fields that nobody asked for": (first('"more":{"x":[1,{"y":null}]}'), ADMITTED),
@@ -65,6 +66,13 @@ CASES = {
     "two objects with blanks between": (GOOD + " " + GOOD, "undecodable"),
     "two objects with a comma between": (GOOD + "," + GOOD, "undecodable"),
     "a letter after the end": (GOOD + "x", "undecodable"),
+    "a form feed after the end, which is no white space of JSON's": (GOOD + "\f", "undecodable"),
+    "a bracket after the end": (GOOD + "]", "undecodable"),
+    "a bracket and another array after the end": (GOOD + "],[{}", "undecodable"),
+    "a bracket and text after the end": (GOOD + "] xyz", "undecodable"),
+    "a brace and a bracket after the end": (GOOD + "}]", "undecodable"),
+    "a brace and another member after the end": (GOOD + '},"s":{"a":1', "undecodable"),
+    "another member after the end": (GOOD + ',"r":1', "undecodable"),
     "a brace after the end": (GOOD + "}", "undecodable"),
     "a comma after the end": (GOOD + ",", "undecodable"),
     "a zero byte after the end": (GOOD + "\0", "undecodable"),
@@ -89,6 +97,13 @@ CASES = {
     "NaN": (changed("1.5", "NaN"), "undecodable"),
     "Infinity": (changed("1.5", "-Infinity"), "undecodable"),
     "NaN as text": (changed("1.5", '"NaN"'), "undecodable"),
+    "Infinity as text": (changed("1.5", '"-Infinity"'), "undecodable"),
+    "INF as text": (changed("1.5", '"INF"'), "undecodable"),
+    "NaN where nobody looks": (first('"x":NaN'), "undecodable"),
+    "the text NaN where nobody looks": (first('"x":"NaN"'), ADMITTED),
+    "NaN as a time": (time("NaN"), "undecodable"),
+    "NaN as a time, as text": (time('"NaN"'), "undecodable"),
+    "NaN as a device": (changed('"a"', "NaN"), "undecodable"),
     "a leading zero": (changed("1.5", "01.5"), "undecodable"),
     "a leading point": (changed("1.5", ".5"), "undecodable"),
     # JSON, but no reading.
@@ -97,6 +112,10 @@ CASES = {
     "a null device": (changed('"a"', "null"), "no_device"),
     "an empty device": (changed('"a"', '""'), "no_device"),
     "a blank device": (changed('"a"', '" \\t\\n"'), "no_device"),
+    "no time": (changed(f'"event_time":{BASE_MS},', ""), "no_time"),
+    "a null time": (time("null"), "no_time"),
+    "a measure without a range at its limit": (changed("1.5", "-1e150"), ("a", 0, -1e150, 40.0)),
+    "a measure without a range beyond its limit": (changed("1.5", "1.0000001e150"), "out_of_range"),
     "a measure beyond a double": (changed("1.5", "1e400"), "not_finite"),
     "a measure with an exponent of nine digits": (changed("1.5", "-1e999999999"), "not_finite"),
     "a time beyond all integers": (time("1e300"), "early"),
@@ -113,6 +132,24 @@ ISO = {
     "2026-09-21T16:14:00+02:00": 0,
     "2026-09-21 14:14:01": 1_000,
     "2026-09-21T14:13:59.5Z": -500,
+    "2026-09-21T14:14": 0,
+    " 2026-09-21 14:14:00\n": 0,
+    "2026-09-21T14:14:00+00:00": 0,
+    "2026-09-21T14:14:00+0000": 0,
+    "2026-09-21T16:14:00.25+0200": 250,
+    "2026-09-22T08:14:00+18:00": 0,
+    "2026-09-21T14:14:00.1234567890123-00:00": 123,
+    "2026-09-22T08:15:00+18:01": "no_time",
+    "2026-09-21T15:14:00+00:60": "no_time",
+    "2026-09-21T14:14Z": "no_time",  # the engine takes a zone only after seconds
+    "2026-09-21T14:14:00 UTC": "no_time",
+    "2026-09-21T14:14:00 Z": "no_time",
+    "2026-09-21": "no_time",
+    "2026-09": "no_time",
+    "2026": "no_time",
+    "14:14:00": "no_time",
+    "T14:14": "no_time",
+    "\u00a02026-09-21T14:14:00": "no_time",
     "": "no_time",
     "yesterday": "no_time",
     "now": "no_time",
@@ -121,9 +158,12 @@ ISO = {
     "2026-09-21T14:14:00 Nowhere/City": "no_time",
     "1790000040000": "no_time",
     "2099-01-01T00:00:00Z": "early",
-    "99999-01-01T00:00:00Z": "early",
+    "9999-12-31T23:59:59-18:00": "early",
+    "99999-01-01T00:00:00Z": "no_time",
     "1970-01-01T00:00:00Z": "late",
-    "-0001-01-01T00:00:00Z": "late",
+    "0001-01-01T00:00:00Z": "late",
+    "0000-01-01T00:00:00Z": "no_time",
+    "-0001-01-01T00:00:00Z": "no_time",
 }
 
 
@@ -191,6 +231,18 @@ def test_times_may_be_text_as_in_iso_8601(spark, tmp_path):
     lacking = [changed(f'"event_time":{BASE_MS},', ""), time("null"), time("5"), time("true")]
     found = [outcome(row) for row in decide(spark, settings, [Record(text.encode(), BASE_MS) for text in lacking])]
     assert found == ["no_time"] * len(lacking)
+
+
+@pytest.mark.parametrize("text", ISO)
+def test_the_oracle_reads_the_same_times(text):
+    """Held against the same table, so that the two cannot drift apart."""
+    found, right = to_ms(text, "iso"), ISO[text]
+    if found is None or right == "no_time":
+        assert (found, right) == (None, "no_time")
+    elif isinstance(right, str):
+        assert found > BASE_MS if right == "early" else found < BASE_MS
+    else:
+        assert found - BASE_MS == right
 
 
 @pytest.mark.parametrize(

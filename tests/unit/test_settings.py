@@ -174,7 +174,7 @@ def test_an_unknown_key_is_refused_by_its_place(sections, place):
     assert problems(**sections) == [f"{place}: unknown key. Remove it or mend its spelling"]
 
 
-@pytest.mark.parametrize("name", ["Temperature", "1st", "", "a-b", "a b", "_a", "a" * 64, "temperatur\u00e9"])
+@pytest.mark.parametrize("name", ["Temperature", "1st", "", "a-b", "a b", "_a", "a" * 64, "temperatur\u00e9", "a\n"])
 def test_a_name_that_could_not_stand_in_a_key_is_refused(name):
     rule = "must be a name: lower-case letters, digits and _, a letter first, at most 63"
     assert problems(input={"measures": {name: "t"}}) == [f"input.measures: {rule}"]
@@ -205,15 +205,45 @@ def test_a_range_is_two_finite_numbers_in_order():
     assert parse(document(admission={"ranges": {"temperature": [3, 3]}})).admission.ranges == {"temperature": (3, 3)}
 
 
+def test_a_measure_without_a_range_is_limited_to_what_can_be_squared():
+    found = parse(document(admission={"ranges": {"temperature": [-40, 85.5]}}))
+    assert found.limits == {"temperature": (-40, 85.5), "humidity": (-1e150, 1e150)}
+
+
+@pytest.mark.parametrize(
+    "rejects", ["{topic}", "rejects", "", "{topic}{topic}.rejects", "{topic}.{device}", "a b {topic}", "{topic}.r\n"]
+)
+def test_the_rejects_topic_is_named_after_its_topic_and_is_another(rejects):
+    rule = "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'"
+    assert problems(kafka={"rejects": rejects}) == [f"kafka.rejects = {rejects!r}: {rule}"]
+
+
+def test_the_rejects_topic_may_have_something_before_or_after():
+    for rejects, topic in (("dead-{topic}", "dead-readings"), ("x.{topic}_y", "x.readings_y")):
+        assert parse(document(kafka={"rejects": rejects})).kafka.rejects_topic("readings") == topic
+
+
+def test_a_number_of_absurd_length_is_a_problem_like_any_other(tmp_path):
+    digits = "9" * 5_000
+    (line,) = problems(service={"trigger": f"{digits} s"})
+    assert line.endswith("such as '10 s'")
+    assert problems(admission={"max_bytes": "9" * 18 + " GiB"})[0].endswith("less than or equal to 2147483647")
+    assert problems(service={"lease": "9" * 18 + " d"})[0].endswith("less than or equal to 31622400000")
+    with pytest.raises(SettingsError, match=r"tidemark\.toml: 1 problem:\n  metrics\.port = "):
+        load_text(tmp_path, TOML, TIDEMARK_METRICS__PORT=digits)
+    with pytest.raises(SettingsError, match=r"tidemark\.toml: is not TOML: "):
+        load_text(tmp_path, f"{TOML}[metrics]\nport = {digits}\n")
+
+
 def test_measures_that_input_does_not_name_are_named_with_those_there_are():
-    text = "; ".join(
-        problems(
-            views=[view(name="a", measures=["temperature", "pressure"])],
-            admission={"ranges": {"voltage": [0, 1]}},
-        )
+    lines = problems(
+        views=[view(name="a", measures=["temperature", "pressure"])],
+        admission={"ranges": {"voltage": [0, 1]}},
     )
-    assert "views.a.measures: 'pressure' is no measure of [input]; there are humidity, temperature" in text
-    assert "admission.ranges: 'voltage' is no measure of [input]; there are humidity, temperature" in text
+    assert lines == [
+        "views.a.measures: 'pressure' is no measure of [input]; there are humidity, temperature",
+        "admission.ranges: 'voltage' is no measure of [input]; there are humidity, temperature",
+    ]
 
 
 def test_columns_that_nobody_has_are_named_with_those_there_are():
@@ -356,6 +386,16 @@ def test_an_absolute_path_stays_what_it_is(tmp_path):
     assert found.reference is None
 
 
+@pytest.mark.parametrize("url", ["file:///var/lib/tidemark", "s3a://bucket/tidemark", "/var/lib/tidemark"])
+def test_a_checkpoint_is_a_url_or_a_folder_relative_to_the_file(tmp_path, url):
+    assert load_text(tmp_path, TOML.replace("/var/lib/tidemark", url)).service.checkpoint == url
+    found = load_text(tmp_path, TOML.replace("/var/lib/tidemark", "state/here"))
+    assert found.service.checkpoint == str(tmp_path / "state" / "here")
+    assert load_text(tmp_path, TOML, TIDEMARK_SERVICE__CHECKPOINT="../x").service.checkpoint == str(
+        tmp_path.parent / "x"
+    )
+
+
 # Secrets
 
 
@@ -380,8 +420,40 @@ def test_a_refused_secret_is_not_in_the_message(tmp_path):
     assert len(lines) == 3
     assert "hunter2" not in "".join(lines)
     assert "reference.url = ***: Input should be a valid string" in lines
-    (line,) = problems(redis={"url": 12345})
-    assert line == "redis.url = ***: Input should be a valid string"
+    for place in ("redis.url", "reference.password", "kafka.options.sasl.password"):
+        section, _, key = place.partition(".")
+        value = {"options": {"sasl.password": 12345}} if section == "kafka" else {key: 12345}
+        more = {"url": "jdbc:sqlite:x", "query": "q"} if section == "reference" else {}
+        assert problems(**{section: {**more, **value}}) == [f"{place} = ***: Input should be a valid string"]
+
+
+def test_a_refused_scalar_of_redis_or_options_is_not_in_the_message(tmp_path):
+    address = "redis://:hunter2@cache"
+    for sections in (
+        {"redis": address},
+        {"redis": {"timeout": address}},
+        {"redis": {"chunk": address}},
+        {"reference": address},
+        {"kafka": {"options": address}},
+        {"kafka": {"options": {"sasl.jaas.config": ["hunter2"]}}},
+    ):
+        (line,) = problems(**sections)
+        assert "hunter2" not in line
+        assert "***" in line or "jaas" in line
+    # What cannot be a secret is shown.
+    (line,) = problems(redis={"chunk": 0})
+    assert line == "redis.chunk = 0: Input should be greater than 0"
+    with pytest.raises(SettingsError) as refusal:
+        load_text(tmp_path, TOML, TIDEMARK_KAFKA__OPTIONS="hunter2", TIDEMARK_REDIS__CHUNK="hunter2")
+    assert "2 problems" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_the_options_of_the_kafka_clients_are_not_shown():
+    found = parse(document(kafka={"options": {"sasl.password": "hunter2"}}))
+    assert found.kafka.options == {"sasl.password": "hunter2"}
+    for text in (repr(found), str(found), repr(found.kafka)):
+        assert "hunter2" not in text
 
 
 def test_a_password_file_is_read_when_the_secret_is_needed_and_goes_before_the_password(tmp_path):

@@ -24,6 +24,7 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
         ("  10   S  ", 10_000),
         ("1.5 h", 5_400_000),
         ("0.25 s", 250),
+        ("1.001 s", 1_001),  # in binary 1.001 * 1000 is below 1001
         (1234, 1234),
     ],
 )
@@ -49,7 +50,22 @@ def test_a_size_is_a_number_and_a_unit_or_bytes(text, size):
 
 
 @pytest.mark.parametrize(
-    "value", ["", "10", "s", "ten s", "-1 s", "+1 s", "1e3 s", "1,5 s", ".5 s", "10 s 5 ms", "10 weeks", "10 KiB"]
+    "value",
+    [
+        "",
+        "10",
+        "s",
+        "ten s",
+        "-1 s",
+        "+1 s",
+        "1e3 s",
+        "1,5 s",
+        ".5 s",
+        "10 s 5 ms",
+        "10 weeks",
+        "10 KiB",
+        "9" * 5_000 + " s",
+    ],
 )
 def test_what_is_no_duration_is_refused_with_the_units_and_an_example(value):
     with pytest.raises(ValueError, match=r"^must be a number and a unit, one of ms, s, m, min, h, d, such as '10 s'$"):
