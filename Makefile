@@ -44,7 +44,7 @@ bench: setup
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@deploy/need python "$(PYTHON)"
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@"$(PYTHON)" -m venv --clear $(VENV)
 	@echo "installing the locked packages into $(VENV); the first time this takes a minute or two"
 	@$(PIP) install --no-deps --require-hashes -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
