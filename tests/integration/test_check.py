@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +69,9 @@ def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -
     return made
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _spark_ends() -> Iterator[None]:
-    yield
-    if (spark := SparkSession.getActiveSession()) is not None:
-        spark.stop()
+@pytest.fixture(autouse=True)
+def _shared(spark: SparkSession) -> None:
+    """The check takes the session that is there, and leaves it."""
 
 
 def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, tmp_path: Path) -> None:

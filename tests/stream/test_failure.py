@@ -1,6 +1,6 @@
 """How failures of a real query are named: what was raised in a Python worker, and what the engine itself refuses."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +10,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from service import session
 from service.errors import CheckpointError, QueryError, SinkError, TidemarkError
 from service.failure import named
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session.build(master="local[1]")
-    yield made
-    made.stop()
 
 
 def ended(frame: DataFrame, checkpoint: Path, write: Callable[[DataFrame, int], None]) -> TidemarkError:

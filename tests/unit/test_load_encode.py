@@ -16,7 +16,8 @@ from service.errors import SchemaError
 
 START_MS = 1_760_000_000_000
 SCHEMA = {each: fastavro.parse_schema(json.loads((SCHEMAS / f"{each}.avsc").read_text())) for each in (1, 2)}
-DAMAGED = {Kind.RANDOM, Kind.TRUNCATED, Kind.TRAILING, Kind.UNKNOWN_SCHEMA, Kind.HUGE_LENGTH, Kind.NULL_VALUE}
+LONGER = {Kind.TRAILING, Kind.OVERSIZED}
+DAMAGED = {Kind.RANDOM, Kind.TRUNCATED, Kind.UNKNOWN_SCHEMA, Kind.HUGE_LENGTH, Kind.NULL_VALUE} | LONGER
 
 
 def some(kind: Kind | None = None, evolved: float = 0.3, n: int = 2_000) -> tuple[Fleet, Readings, np.ndarray]:
@@ -97,7 +98,7 @@ def test_schema_2_is_read_by_readers_of_1_and_the_other_way_round() -> None:
         assert new == old
 
 
-@pytest.mark.parametrize("kind", sorted(DAMAGED - {Kind.NULL_VALUE, Kind.TRAILING}))
+@pytest.mark.parametrize("kind", sorted(DAMAGED - LONGER - {Kind.NULL_VALUE}))
 def test_damaged_avro_cannot_be_read(kind: Kind) -> None:
     fleet, readings, event_ms = some(kind)
     values = encode(AvroEncoder(fleet), fleet, readings, event_ms)
@@ -107,6 +108,13 @@ def test_damaged_avro_cannot_be_read(kind: Kind) -> None:
         assert value is not None
         with pytest.raises((EOFError, IndexError, KeyError, AssertionError, MemoryError, OverflowError)):
             decoded(value)
+
+
+def test_an_oversized_record_is_longer_than_what_a_service_admits_by_default() -> None:
+    fleet, readings, event_ms = some(Kind.OVERSIZED)
+    values = encode(AvroEncoder(fleet), fleet, readings, event_ms)
+    longer = [len(value or b"") > 65_536 for value in values]
+    assert longer == (readings.kind == Kind.OVERSIZED).tolist()
 
 
 def test_trailing_bytes_follow_a_whole_record() -> None:

@@ -13,7 +13,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemory
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from service import clock, rejects
-from service.errors import FencedError, SettingsError, SinkError
+from service.errors import FencedError, SinkError
 from service.publish import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
 from service.publish import _Found as Found
 from service.redis_keys import Keys, decimal, texts
@@ -196,14 +196,6 @@ def test_kinds_are_told_apart() -> None:
     assert mixed.windows().num_rows == 1
     assert mixed.windows()["view"].to_pylist() == ["device_1m"]
     assert found(reject()).windows().num_rows == 0
-
-
-@pytest.mark.parametrize("taken", ["status", "epoch"])
-def test_a_measure_named_like_a_field_of_a_device_is_refused(taken: str) -> None:
-    plain = settings("redis://127.0.0.1:1")
-    broken = plain.model_copy(update={"input": plain.input.model_copy(update={"measures": {taken: "x"}})})
-    with pytest.raises(SettingsError, match=taken):
-        Sink(broken, cut(1))
 
 
 def test_reject_headers_keep_the_records_own_and_parse_back() -> None:
