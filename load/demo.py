@@ -72,7 +72,7 @@ class Summary:
 
     ok: bool
     seconds: float
-    first_published_s: float
+    flow_started_s: float
     sent: int
     readings: int
     admitted: int
@@ -251,7 +251,7 @@ class Demo:
         return Summary(
             ok=verdict.ok and not violations and status == 0,
             seconds=round(time.monotonic() - self.began, 1),
-            first_published_s=round(first_s, 1),
+            flow_started_s=round(first_s, 1),
             sent=int(sent["sent"]),
             readings=int(sample.sum("tidemark_records_total")),
             admitted=int(sample.sum("tidemark_readings_admitted_total")),
