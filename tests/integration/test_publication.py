@@ -1,0 +1,165 @@
+"""The order of publishing is the guarantee: each step is made to fail in a real query, and what is there is looked at.
+
+Nothing of ours is replaced: a step fails because something stands in its way in Kafka or Redis, and succeeds when the
+query is started again after that was removed.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from load.parts import CREATE_TIME, Broker, Redis
+from service import pipeline, rejects
+from service.errors import SinkError, SourceError
+from service.pipeline import BatchReport, Publication
+from tests.stream.records import BASE_MS, Record, make_settings, reading
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+NOTHING = {"rejects": False, "values": False, "finals": False, "progress": False, "commit": False}
+
+
+class World:
+    """One batch waiting in a topic: two readings and a record to reject; and in Redis a window that is due."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str) -> None:
+        self.spark, self.broker, self.folder = spark, broker, folder
+        self.topic = f"publication-{prefix}"
+        self.redis: Any = redis.client()
+        self.settings = make_settings(
+            folder,
+            service={"checkpoint": str(folder / "checkpoint"), "name": prefix},
+            kafka={"bootstrap": broker.bootstrap, "topics": [self.topic], "starting": "earliest"},
+            redis={"url": redis.url, "prefix": prefix, "retry_for": "1 s"},
+        )
+        self.reports: list[tuple[BatchReport, dict[str, bool]]] = []
+        self.window, self.due = self.key(f"window:device:temperature:a:{BASE_MS}"), self.key("window:old")
+        broker.create_topic(self.topic, 1, CREATE_TIME)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        for record in (reading("a", 0, 10.0), reading("a", 1, 20.0), Record(b"junk", BASE_MS)):
+            producer.produce(self.topic, record.value, timestamp=record.at)
+        assert producer.flush(30) == 0
+        self.redis.set(self.key("epoch"), 1)
+        self.redis.hset(self.due, mapping={"epoch": "1", "batch": "-1", "final": "0"})
+        self.redis.zadd(self.key("open"), {self.due: -1})
+
+    def key(self, name: str) -> str:
+        return f"{self.settings.redis.prefix}:{name}"
+
+    def publish(self) -> Publication:
+        """Run the query until it has nothing left to do or has failed."""
+        query, publication = pipeline.start(
+            self.spark,
+            self.settings,
+            holder=None,
+            epoch=1,
+            gate=lambda: None,
+            on_batch=lambda report: self.reports.append((report, self.done())),
+        )
+        try:
+            query.processAllAvailable()
+        except Exception:
+            if publication.failure is None:
+                raise
+        finally:
+            query.stop()
+        return publication
+
+    def rejected(self) -> list[int]:
+        """The offsets that the rejects topic says were rejected, repeats included."""
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "t", "log_level": 0})
+        try:
+            place = TopicPartition(f"{self.topic}.rejects", 0, 0)
+            if place.topic not in consumer.list_topics(timeout=10).topics:
+                return []
+            end = consumer.get_watermark_offsets(place, timeout=10)[1]
+            consumer.assign([place])
+            found = consumer.consume(end, timeout=20) if end else []
+            assert len(found) == end
+            return [int(rejects.parse(message.headers())["offset"]) for message in found]
+        finally:
+            consumer.close()
+
+    def done(self) -> dict[str, bool]:
+        """Which steps have left their mark."""
+        return {
+            "rejects": bool(self.rejected()),
+            "values": self.redis.type(self.window) == "hash",
+            "finals": self.redis.hget(self.due, "final") == "1",
+            "progress": self.redis.type(self.key("progress")) == "hash",
+            "commit": (self.folder / "checkpoint" / "commits" / "0").exists(),
+        }
+
+    def assert_complete(self) -> None:
+        assert self.done() == dict.fromkeys(NOTHING, True)
+        found = self.redis.hgetall(self.window)
+        assert (found["count"], found["mean"], found["final"]) == ("2", "15", "0")
+        assert set(self.rejected()) == {2}
+        assert json.loads(self.redis.hget(self.key("progress"), "offsets")) == {self.topic: {"0": 3}}
+
+
+@pytest.fixture
+def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[World]:
+    made = World(spark, broker_part, redis_part, tmp_path, prefix)
+    yield made
+    made.redis.close()
+
+
+def without_rejects_topic(world: World) -> Callable[[], object]:
+    return lambda: world.broker.create_topic(f"{world.topic}.rejects", 1)
+
+
+def in_the_way(world: World, key: str) -> Callable[[], object]:
+    """A key of somebody else's where one of ours must go."""
+    world.broker.create_topic(f"{world.topic}.rejects", 1)
+    world.redis.set(key, "somebody else's")
+    return lambda: world.redis.delete(key)
+
+
+def window_in_the_way(world: World) -> Callable[[], object]:
+    return in_the_way(world, world.window)
+
+
+def final_in_the_way(world: World) -> Callable[[], object]:
+    world.redis.zadd(world.key("open"), {world.key("stray"): -2})
+    return in_the_way(world, world.key("stray"))
+
+
+def progress_in_the_way(world: World) -> Callable[[], object]:
+    return in_the_way(world, world.key("progress"))
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "failure", "done"),
+    [
+        (without_rejects_topic, SourceError, []),
+        (window_in_the_way, SinkError, ["rejects"]),
+        (final_in_the_way, SinkError, ["rejects", "values"]),
+        (progress_in_the_way, SinkError, ["rejects", "values", "finals"]),
+    ],
+    ids=["1_rejects", "2_values", "3_finals", "4_progress"],
+)
+def test_a_step_that_fails_leaves_those_before_it_done_and_those_after_it_and_the_commit_undone(
+    world: World, obstacle: Callable[[World], Callable[[], object]], failure: type[Exception], done: list[str]
+) -> None:
+    remove = obstacle(world)
+    assert isinstance(world.publish().failure, failure)
+    assert world.done() == {**NOTHING, **dict.fromkeys(done, True)}
+    assert world.reports == []
+    remove()
+    assert world.publish().failure is None
+    world.assert_complete()
+
+
+def test_a_batch_is_reported_when_all_is_published_and_committed_only_then(world: World) -> None:
+    world.broker.create_topic(f"{world.topic}.rejects", 1)
+    assert world.publish().failure is None
+    report, done = world.reports[0]
+    assert done == {**dict.fromkeys(NOTHING, True), "commit": False}
+    assert (report.cut.batch, report.cut.rows, report.finals, report.outcome.rejects) == (0, 3, 1, 1)
+    world.assert_complete()
