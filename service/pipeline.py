@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, progress, readings, sessions, windows
+from service import clock, failpoint, progress, readings, sessions, windows
 from service.cut import Cut
 from service.fold import Fold
 from service.frames import FOLDED, OUTPUT, PANE, REJECT, RUNS, STATS
@@ -134,6 +134,7 @@ class Publication:
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         self.gate()
+        failpoint.hit("before_fetch")
         started = clock.monotonic_s()
         name = self.settings.service.name
         # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
@@ -144,13 +145,16 @@ class Publication:
         if cut.rows <= self.settings.redis.driver_rows:
             table = frame.toArrow()
             ran = clock.monotonic_s()
+            failpoint.hit("after_decode")
             outcome = sink.write(table.to_batches())
         else:
+            failpoint.hit("after_decode")
             outcome = _write_on_executors(frame, sink)
             ran = clock.monotonic_s()
         published = clock.monotonic_s()
         finals = sink.finish()
         sink.progress()
+        failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()
         observed = progress.observed(self.spark, name, OBSERVED)
         phases = {

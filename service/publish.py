@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service import clock, rejects
+from service import clock, failpoint, rejects
 from service.cut import Cut
 from service.errors import FencedError
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
@@ -289,7 +289,9 @@ class _Counter:
     bytes: int = 0
 
     def count(self, calls: Iterable[Call]) -> Iterator[Call]:
-        for call in calls:
+        for number, call in enumerate(calls):
+            if number == 1:
+                failpoint.hit("half_publish")  # the first call is on its way
             self.writes += call[0] == "write"
             self.bytes += len(call[1])
             yield call

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import checkpoint, clock, failure, metrics, pipeline, reference, session, topics
+from service import checkpoint, clock, failpoint, failure, metrics, pipeline, reference, session, topics
 from service.cut import Offsets
 from service.errors import FencedError, ReferenceDataError, SettingsError, TidemarkError
 from service.lag import Lag
@@ -186,6 +186,7 @@ class Runner:
             self.metrics.engine(progress)
             for batch in [batch for batch in self._ends if batch <= progress.batch]:
                 lag.committed(self._ends.pop(batch))
+                failpoint.hit("after_commit")
 
     def _end_query(self, spark: SparkSession, query: StreamingQuery) -> None:
         """Between two batches if at all possible; see the module's text."""
