@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -153,6 +153,10 @@ class Part:
     def _user(self) -> str:
         return ""
 
+    def _environ(self) -> Mapping[str, str] | None:
+        """Its environment; None is ours."""
+        return None
+
     def _answers(self) -> bool:
         """One attempt to use it, bounded to about a second."""
         raise NotImplementedError
@@ -161,7 +165,14 @@ class Part:
 
     def _launch(self) -> None:
         deadline = time.monotonic() + START_S
-        self._child = spawn(self._command(), cwd=self.folder, log=self.log, user=self._user(), death=self.death)
+        self._child = spawn(
+            self._command(),
+            cwd=self.folder,
+            log=self.log,
+            user=self._user(),
+            death=self.death,
+            environ=self._environ(),
+        )
         if self not in _running:
             _running.append(self)
         while not (_listens(self.port) and self._answers()):

@@ -8,6 +8,7 @@ The demo, the benchmark and the end-to-end tests set it up the same way:
         ...
         stage.stop_service()
 
+With `supervised=True` the service runs on a standalone cluster that starts it again whenever it dies; the rest is the same.
 Everything is kept in the folder, temporary files of the JVM included, and no process outlives the `with` block.
 """
 
@@ -28,6 +29,7 @@ from typing import Any, Self, TypeVar
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from load.cluster import ENDED, Cluster
 from load.encode import SCHEMAS
 from load.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
 from load.parts import HOST, LOG_APPEND_TIME, Broker, Redis, free_port
@@ -52,7 +54,8 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
 class Stage:
     """Broker, Redis, reference and service in `folder`, which is emptied first.
 
-    `sections` replace or extend sections of the settings key by key; `views` are the settings' views.
+    `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
+    `cluster`, by deploy/submit; `master` is of no account then.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Stage:
         topic_config: Mapping[str, str] = LOG_APPEND_TIME,
         master: str = "local[*]",
         submit_options: Sequence[str] = (),
+        supervised: bool = False,
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
@@ -77,8 +81,9 @@ class Stage:
         self.redis = Redis(self.folder)
         self.metrics_port = free_port()
         self.config = self.folder / "tidemark.toml"
-        self.log = self.folder / "service.log"
         self._service: Child | None = None
+        self._cluster = Cluster(self.folder / "cluster") if supervised else None
+        self._driver = ""
         self.settings = self._settings(views, sections or {})
 
     def _settings(
@@ -142,8 +147,28 @@ class Stage:
 
     # The service.
 
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster of a supervised service."""
+        assert self._cluster is not None, "the stage is not supervised"  # noqa: S101
+        return self._cluster
+
+    @property
+    def log(self) -> Path:
+        """Where the service writes: with a supervisor, the newest driver's own file."""
+        if self._cluster is None:
+            return self.folder / "service.log"
+        return (self._cluster.driver_logs() or [self._cluster.folder / "submit.log"])[-1]
+
     def start_service(self, environment: Mapping[str, str] | None = None) -> None:
-        """spark-submit it, in client mode; returns at once."""
+        """spark-submit it, in client mode; returns at once. With a supervisor: when the master has taken it.
+
+        A supervised service gets of `environment` what deploy/submit lets through: TIDEMARK_*, for one.
+        """
+        if self._cluster is not None:
+            self._cluster.start()
+            self._driver = self._cluster.submit(self.config, environment, self.submit_options)
+            return
         # perf data of a JVM would be a file in the machine's own temporary folder.
         options = f"-Djava.io.tmpdir={self.folder / 'tmp'} -XX:-UsePerfData"
         env = {
@@ -160,7 +185,12 @@ class Stage:
 
     @property
     def service_pid(self) -> int:
-        """The process id of spark-submit's JVM; raises SetupError with the end of its log when it is not running."""
+        """The process id of the driver's JVM; raises SetupError with the end of its log when it is not running.
+
+        A supervised one may not be running for a moment, and has another id after each restart.
+        """
+        if self._cluster is not None:
+            return self._cluster.driver_pids()[0]
         if self._service is None or self._service.poll() is not None:
             status = None if self._service is None else self._service.returncode
             what = f"The service is not running (status {status}); the last lines of {self.log}:\n{self.log_tail()}"
@@ -168,17 +198,28 @@ class Stage:
         return self._service.pid
 
     def stop_service(self, patience_s: float = 60.0) -> int:
-        """SIGTERM, wait, and return the exit status."""
-        pid = self.service_pid
+        """SIGTERM, wait, and return the exit status. With a supervisor: 0 when it takes the service to have finished."""
+        os.kill(self.service_pid, signal.SIGTERM)
+        if self._cluster is not None:
+            cluster, driver = self._cluster, self._newest_driver()
+            self._driver = ""
+            state = self.wait(lambda: ENDED & {cluster.drivers().get(driver, "")}, patience_s, f"the end of {driver}")
+            return 0 if state == {"FINISHED"} else 1
         service = self._service
         assert service is not None  # noqa: S101
-        os.kill(pid, signal.SIGTERM)
         status = service.wait(patience_s)
         self._service = None
         return status
 
+    def kill_driver(self) -> None:
+        """SIGKILL the driver's JVM, which the supervisor answers with a restart."""
+        os.kill(self.cluster.driver_pids()[0], signal.SIGKILL)
+
     def kill_service(self) -> None:
-        """SIGKILL it and its children; nothing happens when it is down."""
+        """SIGKILL it, its children and its supervisor; nothing happens when it is down."""
+        if self._cluster is not None:
+            self._driver = ""
+            self._cluster.close()
         service, self._service = self._service, None
         if service is None or service.poll() is not None:
             return
@@ -188,6 +229,21 @@ class Stage:
                     child.kill()
         service.kill()
         service.wait()
+
+    def _newest_driver(self) -> str:
+        """A worker that was lost gives its driver another id when it is back."""
+        drivers = self.cluster.drivers()
+        return next((each for each in reversed(drivers) if drivers[each] not in ENDED), self._driver)
+
+    def _check_service(self) -> None:
+        """Raise SetupError when a service that was started has ended for good."""
+        if self._service is not None:
+            _ = self.service_pid
+        if self._driver:
+            drivers = self.cluster.drivers()  # none while the master is away
+            if drivers and drivers.get(self._newest_driver()) in ENDED:
+                what = f"The service has ended: {drivers}; the last lines of {self.log}:\n{self.log_tail()}"
+                raise SetupError(what)
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines the service wrote."""
@@ -247,8 +303,7 @@ class Stage:
         """Ask until the answer is true, and return it; SetupError when the service ends or the time is over."""
         deadline = time.monotonic() + within_s
         while not (answer := condition()):
-            if self._service is not None:
-                _ = self.service_pid
+            self._check_service()
             if time.monotonic() > deadline:
                 tail = f"the last lines of {self.log}:\n{self.log_tail()}"
                 message = f"Waited {within_s:.0f} s for {what}; {tail}"

@@ -1,0 +1,271 @@
+"""A Spark standalone cluster on loopback, started by deploy's own scripts: one master, one worker, in one folder.
+
+    with Cluster(folder) as cluster:
+        driver = cluster.submit(config)     # deploy/submit: cluster mode, --supervise
+        os.kill(cluster.driver_pids()[0], signal.SIGKILL)
+        cluster.kill_worker()
+        cluster.start_worker()
+
+Master and worker are tied to this process (load/tied.py), drivers and executors to the worker they run on; `close` also
+looks for what a killed worker left behind. Every file is in the folder, temporary ones of the JVMs included.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import psutil
+
+from load.part import HOST, POLL_S, START_S, Part, free_port
+from load.tied import Child, spawn
+from service.errors import SetupError
+
+DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
+ENDED = frozenset({"FINISHED", "FAILED", "ERROR", "KILLED"})
+"""States of a driver that nobody starts again."""
+
+_DRIVER = "org.apache.spark.deploy.worker.DriverWrapper"
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_GONE_S = 20.0
+
+T = TypeVar("T")
+
+
+class _Daemon(Part):
+    """Master or worker: a JVM with a web page that tells its state as JSON."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        super().__init__(folder)
+        self.page = free_port()
+        self._variables = environ
+
+    def _environ(self) -> Mapping[str, str]:
+        return self._variables
+
+    def state(self) -> dict[str, Any]:
+        """What its page tells; {} when it does not answer."""
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://{HOST}:{self.page}/json/", timeout=2) as page,
+        ):
+            found: dict[str, Any] = json.load(page)
+            return found
+        return {}
+
+    def end_alone(self) -> None:
+        """SIGKILL this process and nothing that it started."""
+        os.kill(self.pid, signal.SIGKILL)
+        while self.is_running():
+            time.sleep(POLL_S)
+
+
+class _Master(_Daemon):
+    name = "master"
+
+    def _command(self) -> Sequence[str]:
+        return [str(DEPLOY / "master"), "--port", str(self.port), "--webui-port", str(self.page)]
+
+    def _answers(self) -> bool:
+        return self.state().get("status") == "ALIVE"
+
+
+class _Worker(_Daemon):
+    name = "worker"
+
+    def __init__(self, folder: Path, environ: Mapping[str, str], master: str, cores: int, memory: str) -> None:
+        super().__init__(folder, environ)
+        self._master, self._cores, self._memory = master, cores, memory
+
+    def _command(self) -> Sequence[str]:
+        ports = ["--port", str(self.port), "--webui-port", str(self.page)]
+        return [str(DEPLOY / "worker"), self._master, *ports, "--cores", str(self._cores), "--memory", self._memory]
+
+    def _answers(self) -> bool:
+        return bool(self.state())
+
+
+class Cluster:
+    """One master and one worker whose executors have `cores` cores and, with the driver, `memory`; all in `folder`."""
+
+    def __init__(self, folder: Path, cores: int = 2, memory: str = "6g") -> None:
+        self.folder = folder.absolute()
+        self.work = self.folder / "work"
+        self._cores = cores
+        self._submissions: list[Child] = []
+        temporary = self.folder / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        environ = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "TIDEMARK_DATA": str(self.folder),
+            "TMPDIR": str(temporary),
+            # perf data of a JVM would be a file in the machine's own temporary folder.
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
+        }
+        for name in ("SPARK_WORKER_DIR", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP"):
+            environ.pop(name, None)
+        self._master = _Master(self.folder, environ)
+        # The driver takes a core of the worker's, which need not be a real one.
+        self._worker = _Worker(self.folder, environ, self.master_url, cores + 1, memory)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def master_url(self) -> str:
+        """spark://host:port"""
+        return f"spark://{self._master.address}"
+
+    @property
+    def page_url(self) -> str:
+        """The master's web page."""
+        return f"http://{HOST}:{self._master.page}"
+
+    @property
+    def worker_page_url(self) -> str:
+        """The worker's web page."""
+        return f"http://{HOST}:{self._worker.page}"
+
+    def start(self) -> None:
+        """Start both, with nothing remembered of an earlier life, and wait until the worker is the master's."""
+        if self._master.is_running() or self._worker.is_running():
+            return
+        shutil.rmtree(self.folder / "recovery", ignore_errors=True)
+        self._master.start()
+        self._worker.start()
+        self._until(lambda: self._master.state().get("aliveworkers"), "the worker to register")
+
+    def close(self) -> None:
+        """SIGKILL all of it, the driver and its executors too; returns when no process is left."""
+        for part in (self._worker, self._master):  # the worker first: nobody is there to start a driver again
+            part.kill()
+        for child in self._submissions:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+        self._submissions.clear()
+        deadline = time.monotonic() + _GONE_S
+        while left := [*self._left()]:
+            if time.monotonic() > deadline:
+                what = f"Processes of {self.folder} do not end: {left}"
+                raise SetupError(what)
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(POLL_S)
+
+    # The daemon on it.
+
+    def submit(self, config: Path, environment: Mapping[str, str] | None = None, options: Sequence[str] = ()) -> str:
+        """deploy/submit; returns the driver's id as soon as the master has given it."""
+        log = self.folder / "submit.log"
+        offset = log.stat().st_size if log.exists() else 0
+        environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, **(environment or {})}
+        cores = f"spark.cores.max={self._cores}"
+        command = [str(DEPLOY / "submit"), str(config), "--master", self.master_url, "--conf", cores, *options]
+        child = spawn(command, cwd=self.folder, log=log, environ=environ)
+        self._submissions.append(child)  # it stays for five seconds to report the driver's state
+
+        def driver() -> str:
+            said = log.read_text(errors="replace")[offset:]
+            if child.poll():
+                what = f"deploy/submit ended with status {child.returncode}:\n{said}"
+                raise SetupError(what)
+            found = re.search(r"submitted as (driver-\S+)", said)
+            return found[1] if found else ""
+
+        return self._until(driver, "the master to take the driver")
+
+    def kill_driver(self, driver: str) -> None:
+        """deploy/driver kill: the orderly end through the master; returns when the master has been told."""
+        command = [str(DEPLOY / "driver"), "kill", self.master_url, driver]
+        environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=START_S)
+        if done.returncode:
+            what = f"deploy/driver kill {driver} ended with status {done.returncode}: {done.stderr}"
+            raise SetupError(what)
+
+    def drivers(self) -> dict[str, str]:
+        """State of every driver by id, in the order of their submission; {} when the master does not answer."""
+        found = self._master.state()
+        each = [*found.get("completeddrivers", []), *found.get("activedrivers", [])]
+        return {driver["id"]: driver["state"] for driver in sorted(each, key=lambda driver: int(driver["starttime"]))}
+
+    def driver_pids(self) -> tuple[int, int]:
+        """The driver's JVM and its Python; raises SetupError when they do not run, or not yet."""
+        for jvm in self._children(_DRIVER):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in jvm.children():
+                    if any(argument.endswith("daemon.py") for argument in child.cmdline()):
+                        return jvm.pid, child.pid
+        what = f"There is no driver under the worker: {self.drivers()}"
+        raise SetupError(what)
+
+    def executor_pids(self) -> list[int]:
+        """The executors' JVMs."""
+        return [process.pid for process in self._children(_EXECUTOR)]
+
+    def driver_logs(self) -> list[Path]:
+        """The drivers' stdout files, oldest first; each takes what the JVM and Python of all its restarts print."""
+        return sorted(self.work.glob("driver-*/stdout"), key=lambda path: path.stat().st_mtime)
+
+    # Faults. A worker that dies takes its driver and executors with it, within two seconds; nobody does it here.
+
+    def kill_master(self) -> None:
+        """SIGKILL."""
+        self._master.end_alone()
+
+    def start_master(self) -> None:
+        """Start it again; it recovers what it knew from its folder."""
+        self._master.start()
+
+    def kill_worker(self) -> None:
+        """SIGKILL the worker alone."""
+        self._worker.end_alone()
+
+    def start_worker(self) -> None:
+        """Start it again, on the same port."""
+        self._worker.start()
+
+    def _children(self, main: str) -> Iterator[psutil.Process]:
+        if not self._worker.is_running():
+            return
+        for child in psutil.Process(self._worker.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if main in child.cmdline():
+                    yield child
+
+    def _left(self) -> Iterator[psutil.Process]:
+        """What a worker of this folder started, and what that started: they have the worker's environment."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                ours = process.environ().get("SPARK_WORKER_DIR") == str(self.work)
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
+
+    def _until(self, answer: Callable[[], T], what: str) -> T:
+        deadline = time.monotonic() + START_S
+        while not (found := answer()):
+            if time.monotonic() > deadline:
+                message = f"Waited {START_S:.0f} s for {what}; see the logs in {self.folder}"
+                raise SetupError(message)
+            time.sleep(POLL_S)
+        return found
