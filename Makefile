@@ -4,6 +4,7 @@
 #   make test    every test on real parts
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)
+#   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
 #   make clean   removes .venv and .build, all that the others made
 
 PYTHON ?= python3.11
@@ -21,8 +22,9 @@ RATE ?= 5000
 DEVICES ?= 10000
 SEED ?= 7
 JSON ?=
+ID ?=
 
-.PHONY: setup demo test check bench lock clean
+.PHONY: setup demo test check bench faults lock clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -41,6 +43,9 @@ check: setup
 
 bench: setup
 	@$(BIN)/python -m load.bench $(if $(JSON),--json $(JSON))
+
+faults: setup
+	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@deploy/need python "$(PYTHON)"

@@ -1,0 +1,38 @@
+"""The fault runner: a row of faults is played against the whole service, and one history file says what happened.
+
+    python -m load.faults --id F1 --seed 7 [--short] [--json FILE]      one row; without --id every row, in turn
+    python -m load.faults.checker .build/faults/F1/history.jsonl        the rules again, on a history that is there
+
+The parts: a *generator* (load/generator.py, a process of its own), an *oracle* (load/compare.py, at the end), an
+*observer* that reads what an application would (observer.py), a seeded *nemesis* (nemesis.py) and a *checker* over the
+history (checker.py, rules.py). A row is a function that says in which order things go wrong; it judges nothing itself:
+
+    # load/faults/rows/broker_away.py
+    from load.faults.row import Figures, row
+    from load.faults.run import Run
+
+    @row("F4", "the broker goes away", rate=2_000, stage={"supervised": True})
+    def broker_away(run: Run) -> Figures:
+        run.start()                                         # the service; returns when its query runs
+        run.load()                                          # the generator, at the row's rate
+        run.steady()                                        # some batches without a fault: P8's trigger is measured here
+        for _ in range(1 if run.short else 5):
+            with run.fault("broker killed"):                # its begin and end are in the history
+                run.stage.broker.kill()
+                run.stage.broker.start()
+            run.recover()                                   # until the lag is back; P8 is judged from the history
+        return {"bounces": 1 if run.short else 5}
+
+A module in load/faults/rows/ is found by being there. `@row(stage=...)` are keyword arguments of load.stage.Stage;
+`run.stage`, `run.history`, `run.observer` and `run.nemesis` are open to a row. After it returns, the runner ends the
+load, waits until all is published, stops the service, compares everything with the oracle (`run.compare()`, which a row
+may also call in between) and lets the checker read the history. What a rule must know but cannot see is a note:
+
+    run.note("redis_lost")                   from here on a value may be older than it was, or gone (P2)
+    run.note("rebuild")                      progress may begin again, on a new checkpoint
+    run.note("gap", records=120)             records that no reader can have any more (P7), and what the service counted:
+    run.note("lost", records=120)
+    run.violation("P7", "what went wrong")   what no rule can see
+
+An end of the load before the lag was back would leave P8 undecided, so `run.recover()` comes after every last fault.
+"""

@@ -1,0 +1,104 @@
+"""The fault runner's command line.
+
+    python -m load.faults [--id F1] [--seed 7] [--short] [--json FILE] [--folder FOLDER]
+
+Without --id all rows are played, in turn. Exit status 0 only when no rule is violated in any.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from load.faults.checker import check
+from load.faults.figures import figures
+from load.faults.history import read
+from load.faults.row import Row, find, rows
+from load.faults.run import play
+from load.parts import check_machine
+from load.stage import ROOT
+from service.errors import TidemarkError
+
+SHOWN = 10
+
+
+def report(row: Row, seed: int, *, short: bool, folder: Path | None = None) -> dict[str, Any]:
+    """Play a row, check its history, print the verdict; what goes to the JSON."""
+    began = time.monotonic()
+    run, measured = play(row, seed, short=short, folder=folder)
+    path = run.history.path
+    found = check(read(path))
+    all_figures = {
+        **figures(read(path)),
+        "stale_refused": run.stale_refused,
+        "mismatches": None if run.verdict is None else run.verdict.mismatches,
+        "compared": {} if run.verdict is None else run.verdict.compared,
+        "rejects_repeated": None if run.verdict is None else run.verdict.duplicates,
+        **measured,
+    }
+    seconds = round(time.monotonic() - began, 1)
+    print(f"{row.id}: {'OK' if not found else 'VIOLATED'}: seed {seed}, {len(found)} violations, {seconds:.0f} s")
+    for violation in found[:1]:
+        print(f"  the first violation: {violation.rule}: {violation.text}")
+    for name, value in all_figures.items():
+        print(f"  {name}: {value}")
+    print(flush=True)
+    return {
+        "id": row.id,
+        "seed": seed,
+        "violations": len(found),
+        "examples": [f"{violation.rule}: {violation.text}" for violation in found[:SHOWN]],
+        "figures": all_figures,
+        "run": {
+            "title": row.title,
+            "short": short,
+            "rate": row.rate,
+            "devices": row.devices,
+            "supervised": run.is_supervised,
+            "seconds": seconds,
+            "history": str(path),
+            "machine": platform.platform(),
+            "cores": os.cpu_count(),
+            "versions": {name: version(name) for name in ("tidemark", "pyspark", "confluent-kafka", "redis")},
+        },
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when nothing is violated, 1 when something is, an error's own status when nothing could be played."""
+    parser = argparse.ArgumentParser(prog="make faults", description="Faults, played against the whole service.")
+    parser.add_argument("--id", help=f"a row: {', '.join(rows())}; all of them without it")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--short", action="store_true", help="as few repetitions as make sense")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--folder", type=Path, help="where all files go (default: .build/faults/ID); it is emptied")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        check_machine(folder=ROOT)
+        chosen = [find(args.id)] if args.id else list(rows().values())
+        reports = [report(row, args.seed, short=args.short, folder=args.folder) for row in chosen]
+    except TidemarkError as error:
+        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
+        return error.status
+    except KeyboardInterrupt:
+        print("stopped; nothing was judged", file=sys.stderr)
+        return 130
+    total = sum(each["violations"] for each in reports)
+    document = reports[0] if args.id else {"seed": args.seed, "violations": total, "rows": reports}
+    if args.json:
+        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    if len(reports) > 1:
+        print("\n".join(f"{each['id']:4} {each['violations']} violations" for each in reports))
+    return 1 if total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Figures of a run, from its history alone: how long restarts took, how old values were, what memory did."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from load.faults.history import Entry
+from load.faults.rules import Recovers
+from load.stage import percentile
+
+_LATENCY = "tidemark_event_to_redis_seconds"
+
+
+def figures(entries: Iterable[Entry]) -> dict[str, Any]:
+    """What every row reports."""
+    recovers, restarts, latency, counts = Recovers(), Restarts(), Latency(), Counts()
+    for entry in entries:
+        for _ in recovers.take(entry):
+            pass
+        for each in (restarts, latency, counts):
+            each.take(entry)
+    return {
+        "batches": counts.batches,
+        "epochs": counts.epochs,
+        "values_observed": counts.values,
+        "feed_entries": counts.feed,
+        "feed_missed": counts.missed,
+        "overlapping_epochs": counts.overlapping,
+        "faults": counts.faults,
+        "restart_to_first_batch_s": restarts.seconds,
+        "restart_to_first_batch_median_s": _median(restarts.seconds),
+        "lag_back_s": [round((each.back_at - each.ended_at) / 1000, 1) for each in recovers.faults if each.back_at],
+        "trigger_s": recovers.trigger_s,
+        "p50_ms": latency.percentile(0.5),
+        "p99_ms": latency.percentile(0.99),
+        "rss_peak_mb": max((mb for _, mb in counts.memory), default=None),
+        "rss_slope_mb_per_min": slope(counts.memory[len(counts.memory) // 3 :]),
+        "state_rows_max": counts.state_rows,
+        "query_restarts": counts.query_restarts,
+    }
+
+
+class Restarts:
+    """From a fault that restarts the driver to the first batch of the next epoch, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._epoch = -1
+        self._killed: tuple[int, int] | None = None
+
+    def take(self, entry: Entry) -> None:
+        if entry["what"] == "fault" and entry["phase"] == "end" and entry.get("restarts"):
+            self._killed = entry["at"], self._epoch
+        elif entry["what"] == "progress":
+            if self._killed is not None and entry["epoch"] > self._killed[1]:
+                self.seconds.append(round((entry["at"] - self._killed[0]) / 1000, 2))
+                self._killed = None
+            self._epoch = entry["epoch"]
+
+
+class Latency:
+    """The service's histogram, summed over its lives: a counter that falls is a new life."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+
+    def take(self, entry: Entry) -> None:
+        if entry["what"] != "metrics":
+            return
+        now = {name: value for name, value in entry["samples"].items() if name.startswith(f"{_LATENCY}_bucket")}
+        is_new = any(value < self._last.get(name, 0.0) for name, value in now.items())
+        for name, value in now.items():
+            before = 0.0 if is_new else self._last.get(name, 0.0)
+            self._sums[name] = self._sums.get(name, 0.0) + value - before
+        self._last = now
+
+    def percentile(self, share: float) -> float | None:
+        found = percentile(self._sums, share)
+        return None if math.isnan(found) else round(found, 1)
+
+
+class Counts:
+    """What is only counted."""
+
+    def __init__(self) -> None:
+        self.values = self.feed = self.overlapping = self.faults = self.batches = 0
+        self.missed = False
+        self.memory: list[tuple[float, float]] = []
+        self.state_rows: dict[str, float] = {}
+        self.query_restarts = 0.0
+        self._restarts = 0.0
+        self._epochs: set[int] = set()
+        self._newest = -1
+
+    @property
+    def epochs(self) -> int:
+        """Epochs whose writes were accepted."""
+        return len(self._epochs)
+
+    def take(self, entry: Entry) -> None:
+        what = entry["what"]
+        if what == "value":
+            self.values += 1
+        elif what == "feed":
+            self.missed |= entry.get("missed", False)
+            for epoch, _, entries in entry["spans"]:
+                self.feed += entries
+                self._epochs.add(epoch)
+                self.overlapping += epoch < self._newest
+                self._newest = max(self._newest, epoch)
+        elif what == "fault":
+            self.faults += entry["phase"] == "begin"
+        elif what == "progress":
+            self.batches = max(self.batches, entry["batch"] + 1)
+        elif what == "memory":
+            self.memory.append((entry["at"] / 60_000, entry["mb"]))
+        elif what == "metrics":
+            self._take_samples(entry["samples"])
+
+    def _take_samples(self, samples: dict[str, float]) -> None:
+        for name, value in samples.items():
+            if name.startswith("tidemark_state_rows"):
+                operator = name.split('"')[1]
+                self.state_rows[operator] = max(value, self.state_rows.get(operator, 0.0))
+        now = sum(value for name, value in samples.items() if name.startswith("tidemark_query_restarts_total"))
+        self.query_restarts += now - self._restarts if now >= self._restarts else now
+        self._restarts = now
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """Least squares, y per x; None of fewer than ten points."""
+    if len(points) < 10:
+        return None
+    return round(statistics.linear_regression(*zip(*points, strict=True)).slope, 2)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return round(statistics.median(values), 2) if values else None

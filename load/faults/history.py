@@ -1,0 +1,65 @@
+"""The history: one file of JSON lines, to which every part of a run appends what it saw or did, and when.
+
+An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is:
+
+    run       row, seed, short, rate                   once, first
+    load      phase begin | end, rate                  a generator
+    fault     phase begin | end, name, ...             by the nemesis
+    epoch     epoch                                    `<prefix>:epoch`, on change
+    progress  epoch, batch, watermark, offsets         `<prefix>:progress`, on change
+    feed      spans [[epoch, batch, entries], ...]     the change feed in Redis's order; `missed` when entries were trimmed
+    value     key, hash (null: gone)                   a sampled window, session or device, on change
+    lag       records, ends                            ends of the topic minus progress
+    metrics   samples                                  /metrics, those that a rule or a figure needs
+    memory    mb, processes                            resident, of the service and its children
+    redis     up                                       on change, as the observer finds it
+    verdict   ok, mismatches, kinds, examples, ...     the oracle's
+    gap, lost records                                  see load/faults/__init__.py
+    redis_lost, rebuild
+    violation rule, text                               what a row or the runner itself found
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Entry = dict[str, Any]
+
+
+class History:
+    """Appends to `path`; may be used from any thread. What was there before is gone. `hear` gets every entry, too."""
+
+    def __init__(self, path: Path, hear: Callable[[Entry], object] = lambda _: None) -> None:
+        self.path = path
+        self._hear = hear
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        # A line at a time: what a killed runner leaves behind can be read.
+        self._file = path.open("w", encoding="utf-8", errors="surrogateescape", buffering=1)
+
+    def add(self, what: str, **facts: Any) -> None:
+        """One entry, now."""
+        with self._lock:
+            entry = {"at": now_ms(), "what": what, **facts}
+            self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+            self._hear(entry)
+
+    def close(self) -> None:
+        """No more entries."""
+        self._file.close()
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """The entries of a history file, in order."""
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            entry: Entry = json.loads(line)
+            yield entry
+
+
+def now_ms() -> int:
+    """The time of an entry made now."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""One module per row: what goes wrong, in which order."""

@@ -1,0 +1,14 @@
+"""U: nothing goes wrong. What every other row is compared with, and a proof that the rules do not cry wolf."""
+
+from load.faults.row import Figures, row
+from load.faults.run import Run
+
+
+@row("U", "no fault", rate=5_000, devices=5_000)
+def utopia(run: Run) -> Figures:
+    """Ten minutes in the table; short, a minute and a half, or half a minute for a test."""
+    run.start()
+    run.load()
+    run.steady()
+    run.run_on(30 if run.short else 90)
+    return {}

@@ -1,0 +1,264 @@
+"""One run of a row: the stage with everything around it, and what a row needs to make things go wrong on it."""
+
+import contextlib
+import itertools
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+from redis.exceptions import RedisError
+
+from load.compare import Verdict, compare
+from load.demo import SECTIONS, VIEWS
+from load.faults.history import Entry, History
+from load.faults.nemesis import Nemesis
+from load.faults.observer import Observer
+from load.faults.row import Figures, Row
+from load.faults.rules import BACK_S, Recovers
+from load.fleet import Fleet, FleetSettings
+from load.stage import ROOT, TOPIC, Stage
+from load.tied import Child, spawn
+from schemas import contract
+from service.errors import SetupError, TidemarkError
+
+T = TypeVar("T")
+
+STARTS_S = 180.0
+STEADY_BATCHES = 10
+DROPOUT_MS, DROPOUT_EVERY_MS = 16_000, 40_000
+"""Longer than the session gap, so that sessions end and begin again within a short run."""
+
+
+class Load:
+    """A generator in a process of its own, for as long as it is not stopped."""
+
+    def __init__(self, run: "Run", number: int, rate: float) -> None:
+        self.number, self.rate = number, rate
+        self._log = run.stage.folder / f"generator-{number}.log"
+        fleet = run.stage.fleet.settings
+        command = [sys.executable, "-m", "load.generator", "--bootstrap", run.stage.broker.bootstrap, "--topic", TOPIC]
+        command += ["--seed", str(run.seed), "--rate", str(rate), "--devices", str(fleet.devices)]
+        command += ["--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
+        command += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
+        command += ["--evolved", str(fleet.evolved)]
+        self._child: Child = spawn(command, cwd=ROOT, log=self._log)
+
+    def stop(self) -> dict[str, Any]:
+        """End it once all that it has sent is acknowledged, at most a minute; its summary."""
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        self._child.wait(90)
+        said = self._log.read_text(errors="replace")
+        lines = [line for line in said.splitlines() if line.startswith("{")]
+        if not lines:
+            what = f"The generator ended with status {self._child.returncode} and no summary:\n{said}"
+            raise SetupError(what)
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._child.kill()
+        self._child.wait()
+
+
+class Run:
+    """A row's run in `folder`, which is emptied. Use it in a `with` block, then `finish` it; see load/faults/__init__.py."""
+
+    def __init__(self, row: Row, seed: int, *, short: bool = False, folder: Path | None = None) -> None:
+        self.row, self.seed, self.short = row, seed, short
+        self.folder = folder or ROOT / ".build" / "faults" / row.id
+        settings = FleetSettings(
+            devices=row.devices,
+            rate=row.rate,
+            dropout_share=0.2,
+            dropout_ms=DROPOUT_MS,
+            dropout_every_ms=DROPOUT_EVERY_MS,
+            evolved=0.3,
+        )
+        options = {"views": VIEWS, "sections": SECTIONS, "master": "local[2]", **row.stage}
+        self.stage = Stage(self.folder, Fleet(seed, settings), **options)
+        self.is_supervised = bool(options.get("supervised"))
+        self._recovers = Recovers()
+        self.history = History(self.folder / "history.jsonl", self._heard)
+        self.nemesis = Nemesis(seed)
+        self.observer = Observer(self.stage, self.history, seed, self.pids)
+        self.sent = 0
+        self.verdict: Verdict | None = None
+        self.stale_refused = 0
+        self._environment: Mapping[str, str] | None = None
+        self._loads: list[Load] = []
+        self._numbers = itertools.count(1)
+        self._is_started = False
+
+    def __enter__(self) -> "Run":
+        self.note("run", row=self.row.id, seed=self.seed, short=self.short, rate=self.row.rate)
+        try:
+            self.stage.__enter__()
+            self.observer.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything, in whatever state it is."""
+        for load in self._loads:
+            load.kill()
+        self.observer.stop()
+        self.stage.close()
+        self.history.close()
+
+    # What a row does.
+
+    def start(self, environment: Mapping[str, str] | None = None, *, wait: bool = True) -> None:
+        """Start the service with these variables added; returns when its query runs, or at once without `wait`."""
+        self._environment = environment
+        self._is_started = True
+        self.stage.start_service(environment)
+        if wait:
+            self.wait(lambda: self.stage.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
+
+    def stop(self) -> None:
+        """Stop the service in order; another status than 0 is a violation."""
+        status = self.stage.stop_service()
+        self._is_started = False
+        self.note("stopped", status=status)
+        if status:
+            self.violation("stop", f"the service ended with status {status}: {self.stage.log_tail(1)}")
+
+    def kill_driver(self) -> None:
+        """SIGKILL; a supervised service comes back by itself, another one is started again here."""
+        if self.is_supervised:
+            self.stage.kill_driver()
+        else:
+            self.stage.kill_service()
+            self.stage.start_service(self._environment)
+
+    def load(self, rate: float | None = None) -> Load:
+        """Start a generator, at the row's rate unless told otherwise; several add up."""
+        load = Load(self, next(self._numbers), rate or self.row.rate)
+        self._loads.append(load)
+        self.note("load", phase="begin", id=load.number, rate=load.rate)
+        return load
+
+    def unload(self, load: Load) -> None:
+        """Stop one generator."""
+        self.note("load", phase="end", id=load.number)
+        self._loads.remove(load)
+        summary = load.stop()
+        self.note("sent", id=load.number, **summary)
+        self.sent += summary["sent"]
+        if summary["failed"] or summary["waiting"]:
+            self.violation("observed", f"the generator does not know whether all of its records are there: {summary}")
+
+    def note(self, what: str, **facts: Any) -> None:
+        """An entry of the history."""
+        self.history.add(what, **facts)
+        if what not in {"sent", "verdict"}:
+            print(f"  {what} {' '.join(f'{name}={fact}' for name, fact in facts.items())}", flush=True)
+
+    def violation(self, rule: str, text: str) -> None:
+        """What no rule can see."""
+        self.note("violation", rule=rule, text=text)
+
+    @contextlib.contextmanager
+    def fault(self, name: str, **facts: Any) -> Iterator[None]:
+        """What happens inside is a fault. `restarts=True`: the lag is back only under a new epoch."""
+        self.note("fault", phase="begin", name=name, **facts)
+        try:
+            yield
+        finally:
+            self.note("fault", phase="end", name=name, **facts)
+
+    def steady(self, batches: int = STEADY_BATCHES) -> None:
+        """Until some batches with load have been published."""
+        begun = self.observer.progress[1]
+        self.wait(lambda: self.observer.progress[1] >= begun + batches, STARTS_S, f"{batches} batches")
+
+    def run_on(self, seconds: float) -> None:
+        """Let the load go on for a while; a service that ends meanwhile is an error."""
+        until = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= until, seconds + 1, "time to pass")
+
+    def recover(self, within_s: float = 2 * BACK_S) -> None:
+        """Until the lag is back after the last fault, as P8 defines it; P8 itself allows less time than this."""
+        self.wait(lambda: not self._recovers.is_open, within_s, "the lag to be back")
+
+    def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
+        """Stage.wait: SetupError when the service has ended for good, or the time is over."""
+        return self.stage.wait(condition, within_s, what)
+
+    def rest(self) -> None:
+        """End the load, wait until all of it is published, stop the service."""
+        for load in self._loads[:]:
+            self.unload(load)
+        ends = self.observer.ends()
+        self.wait_published(ends)
+        self.stop()
+
+    def wait_published(self, ends: Mapping[int, int]) -> None:
+        """Until everything up to `ends` (partition -> offset) is published and what it closes is closed."""
+        self.stage.wait_published(ends, 180)
+
+    def compare(self) -> Verdict:
+        """The oracle's verdict on a service at rest, for the history."""
+        found = compare(self.stage.config)
+        with self.stage.redis.client() as client:
+            violations = [str(each) for each in contract.check(client, "tidemark")]
+        facts = {each.name: getattr(found, each.name) for each in fields(found)}
+        self.note("verdict", ok=found.ok, mismatches=found.mismatches, contract=violations[:20], **facts)
+        self.verdict = found
+        return found
+
+    def finish(self, figures: Figures) -> Figures:
+        """After the row: at rest, compared, counted."""
+        if self._is_started:
+            self.rest()
+            self.compare()
+        self.count_refused()
+        return {**figures, "sent": self.sent}
+
+    def count_refused(self) -> int:
+        """Writes of stale epochs that Redis refused, by its own count; a Redis that restarts begins at 0 again."""
+        with contextlib.suppress(RedisError), self.stage.redis.client() as client:
+            answer: Any = client.info("errorstats")
+            self.stale_refused = int(answer.get("errorstat_FENCED", {}).get("count", 0))
+            self.note("refused", writes=self.stale_refused)
+        return self.stale_refused
+
+    # What is there.
+
+    def pids(self) -> list[int]:
+        """The service's processes whose children are the rest of it."""
+        with contextlib.suppress(SetupError, psutil.Error):
+            if self.is_supervised:
+                return [self.stage.cluster.driver_pids()[0], *self.stage.cluster.executor_pids()]
+            return [self.stage.service_pid]
+        return []
+
+    def _heard(self, entry: Entry) -> None:
+        for _ in self._recovers.take(entry):
+            pass  # the checker says it, from the history
+
+
+def play(row: Row, seed: int, *, short: bool, folder: Path | None = None) -> tuple[Run, Figures]:
+    """Play a row to its end; whatever breaks is a violation in the history."""
+    run = Run(row, seed, short=short, folder=folder)
+    print(f"{row.id}: {row.title}; seed {seed}, {row.rate:.0f} records a second, all files in {run.folder}", flush=True)
+    figures: Figures = {}
+    with run:
+        try:
+            figures = run.finish(row.play(run))
+        except TidemarkError as problem:
+            run.violation("played", f"{problem.code}: {problem}")
+    return run, figures
