@@ -1,0 +1,374 @@
+"""The mutations of `make teeth`, as data: what is broken, how, and which tests must go red for it.
+
+Each takes away one thing that a guarantee of docs/guarantees.md rests on. `old` must occur exactly once in its file; a
+mutation whose text is no longer there fails by name (load/teeth.py, tests/unit/test_guarantees.py). Every test that is
+named must fail by itself, not by an error in its set-up, and no test is named that would not be missed.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["MUTATIONS", "Edit", "Mutation", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`old`, which occurs once in `file` (relative to the tree), becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One way of being wrong. `tests` are pytest node ids without parameters; `promises` are those of design and guarantees."""
+
+    id: str
+    what: str
+    why: str
+    promises: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+
+_PUBLISH = "tests/integration/test_publish.py::"
+_LEASE = "tests/integration/test_lease.py::"
+_PUBLICATION = "tests/integration/test_publication.py::"
+_ORDER = _PUBLICATION + "test_a_step_that_fails_leaves_those_before_it_done_and_those_after_it_and_the_commit_undone"
+_REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_committed_only_then"
+_SCRIPTS = "tests/stream/test_pass.py::"
+_FENCE = """if not current then
+  return redis.error_reply('EPOCHLOST there is no epoch')
+elseif current > epoch then
+  return redis.error_reply('FENCED the epoch is ' .. current)
+elseif current < epoch then
+  return redis.error_reply('EPOCHLOST the epoch is ' .. current)
+end
+"""
+_OLDER = "return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)"
+
+MUTATIONS = (
+    Mutation(
+        "fence-off",
+        "publish.lua compares no epoch at all",
+        "two writers overwrite each other",
+        ("P2", "P5"),
+        (Edit("service/publish.lua", _FENCE, ""), Edit("service/publish.lua", _OLDER, "return false")),
+        (
+            _PUBLISH + "test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written",
+            _PUBLISH + "test_an_older_batch_is_refused",
+        ),
+    ),
+    Mutation(
+        "fence-per-key",
+        "publish.lua compares the epoch stored in each key, not the current one",
+        "a stale writer wins every key that the new one has not touched",
+        ("P5",),
+        (Edit("service/publish.lua", _FENCE, ""),),
+        (
+            _PUBLISH + "test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written",
+            _LEASE + "test_a_frozen_writer_is_followed_and_refused_when_it_wakes",
+        ),
+    ),
+    Mutation(
+        "epoch-lost-unseen",
+        "a Redis without an epoch, or with an older one, is written to",
+        "lost data goes unnoticed, and the next term may reuse the epoch",
+        ("P5", "P7"),
+        (
+            Edit(
+                "service/publish.lua",
+                _FENCE,
+                "if current and current > epoch then\n"
+                "  return redis.error_reply('FENCED the epoch is ' .. current)\nend\n",
+            ),
+        ),
+        (_PUBLISH + "test_a_redis_that_lost_its_epoch_refuses_with_an_error_of_its_own",),
+    ),
+    Mutation(
+        "plain-hset",
+        "values are written with HSET from Python, without the script",
+        "nothing compares epoch, batch, seal or count",
+        ("P2", "P5"),
+        (
+            Edit(
+                "service/publish.py",
+                "replies = self._link().run(counter.count(self._calls(rows, windows)), budget)",
+                "import redis\n"
+                "        with redis.Redis.from_url(self.settings.redis.address()) as plain:\n"
+                "            who = {'epoch': self.cut.epoch, 'batch': self.cut.batch}\n"
+                "            for each in rows:\n"
+                "                for number, key in enumerate(each.keys):\n"
+                "                    values = {name: column[number] for name, column in each.fields.items()}\n"
+                "                    plain.hset(key, mapping={**who, **{k: v for k, v in values.items() if v is not None}})\n"
+                "        replies: list[list[int]] = []",
+            ),
+        ),
+        (
+            _PUBLISH + "test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written",
+            _PUBLISH + "test_a_final_window_does_not_change",
+            _PUBLISH + "test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back",
+        ),
+    ),
+    Mutation(
+        "torn-value",
+        "a hash is written in two commands, one field after the others",
+        "a reader between them sees a sum that is not its count's",
+        ("P3",),
+        (
+            Edit(
+                "service/publish.py",
+                "yield from each.calls(stamp, self.settings.redis.chunk)",
+                "for names in ({*each.fields} - {'sum'}, {'sum', *each.kind.same}):\n"
+                "                some = {name: column for name, column in each.fields.items() if name in names}\n"
+                "                yield from Rows(each.kind, each.keys, each.ttl, some, each.open).calls(stamp, 1)",
+            ),
+            Edit(
+                "service/publish.lua", "stored_epoch == epoch and stored_batch == batch and is_same(stored, i)", "false"
+            ),
+            Edit("service/publish.lua", "last = width - a.stable", "last = width"),
+        ),
+        (_PUBLISH + "test_no_reader_sees_a_torn_value",),
+    ),
+    Mutation(
+        "older-batch-wins",
+        "publish.lua accepts an older batch of the same epoch",
+        "a value goes back when a late answer is repeated",
+        ("P2",),
+        (Edit("service/publish.lua", _OLDER, "return stored_epoch > epoch"),),
+        (
+            _PUBLISH + "test_an_older_batch_is_refused",
+            _PUBLISH + "test_progress_never_goes_back",
+        ),
+    ),
+    Mutation(
+        "count-may-fall",
+        "publish.lua lets a newer epoch replace a richer window by a poorer one",
+        "a rebuild from Kafka takes every value back before it catches up",
+        ("P2",),
+        (Edit("service/publish.lua", "elseif rising and is_alike and", "elseif false and"),),
+        (_PUBLISH + "test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back",),
+    ),
+    Mutation(
+        "final-not-guarded",
+        "publish.lua writes final windows and closed sessions again",
+        "a value that readers were told is final changes",
+        ("P1", "P2"),
+        (Edit("service/publish.lua", "elseif seal and stored[seal] == seal_value then", "elseif false then"),),
+        (
+            _PUBLISH + "test_a_final_window_does_not_change",
+            _PUBLISH + "test_a_closed_session_does_not_change_and_an_open_one_may_shed_fields",
+        ),
+    ),
+    Mutation(
+        "repeat-is-news",
+        "a value that is there already is written and announced again",
+        "every replay of a batch floods the feed",
+        ("P2",),
+        (
+            Edit(
+                "service/publish.lua", "stored_epoch == epoch and stored_batch == batch and is_same(stored, i)", "false"
+            ),
+        ),
+        (_PUBLISH + "test_the_same_batch_again_changes_nothing_and_is_not_announced",),
+    ),
+    Mutation(
+        "commit-before-publish",
+        "Spark commits a batch before it is published",
+        "a crash between the two loses the batch",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline.py",
+                "            self._publish(frame, batch)\n",
+                "            ready = frame.localCheckpoint()\n"
+                "            late, self.late = self.late, (lambda: self._publish(ready, batch))\n"
+                "            late()\n",
+            ),
+            Edit(
+                "service/pipeline.py",
+                "    failure: BaseException | None = None\n",
+                "    failure: BaseException | None = None\n    late: Callable[[], None] = lambda: None\n",
+            ),
+        ),
+        (_ORDER, _REPORTED),
+    ),
+    Mutation(
+        "failure-committed",
+        "a batch whose publishing failed is committed all the same",
+        "what Redis refused is never written",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline.py",
+                "            self.failure = error\n            raise\n",
+                "            self.failure = error\n",
+            ),
+        ),
+        (_ORDER,),
+    ),
+    Mutation(
+        "progress-first",
+        "the progress key is written before the values",
+        "it claims readings that no value includes",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline.py",
+                "        planned = clock.monotonic_s()\n",
+                "        sink.progress()\n        planned = clock.monotonic_s()\n",
+            ),
+        ),
+        (_ORDER,),
+    ),
+    Mutation(
+        "progress-before-finals",
+        "the progress key is written before windows are marked final",
+        "after a crash between the two its watermark claims finals that are none",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline.py",
+                "        finals = sink.finish()\n",
+                "        sink.progress()\n        finals = sink.finish()\n",
+            ),
+        ),
+        (_ORDER,),
+    ),
+    Mutation(
+        "finals-first",
+        "windows are marked final before the batch's values are written",
+        "a window is sealed without its last readings",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline.py",
+                "        planned = clock.monotonic_s()\n",
+                "        sink.finish()\n        planned = clock.monotonic_s()\n",
+            ),
+        ),
+        (_ORDER,),
+    ),
+    Mutation(
+        "rejects-not-flushed",
+        "values and progress are written before the broker has acknowledged the rejects",
+        "a crash loses rejects that progress says were consumed",
+        ("P4",),
+        (Edit("service/publish.py", "            self._flush_rejects()\n", "            pass\n"),),
+        (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered", _ORDER),
+    ),
+    Mutation(
+        "calls-not-repeated",
+        "calls whose answer was lost with the connection are not made again",
+        "a restart of Redis loses the rows in flight",
+        ("P1",),
+        (
+            Edit(
+                "service/redis_link.py",
+                "connection = self._connected()\n",
+                "connection = self._connected()\n                waiting.clear()\n",
+            ),
+        ),
+        (_PUBLISH + "test_a_redis_killed_and_restarted_during_a_publish_loses_and_repeats_nothing",),
+    ),
+    Mutation(
+        "epoch-not-grown",
+        "a new term takes the epoch of the one before",
+        "the fence cannot tell the two writers apart",
+        ("P5",),
+        (Edit("service/lease.py", "tonumber(ARGV[3])) + 1\n", "tonumber(ARGV[3]))\n"),),
+        (_LEASE + "test_every_term_has_a_larger_epoch",),
+    ),
+    Mutation(
+        "lease-for-all",
+        "the lease is given to whoever asks",
+        "two writers duel, each fencing the other",
+        ("P5",),
+        (Edit("service/lease.py", "if holder and holder ~= ARGV[1] then return {0,", "if false then return {0,"),),
+        (_LEASE + "test_a_second_writer_waits_and_is_told_for_whom",),
+    ),
+    Mutation(
+        "early-filter-off",
+        "readings from the future are admitted",
+        "one device in 2099 moves the watermark and everybody's readings are late",
+        ("P6",),
+        (
+            Edit(
+                "service/readings.py",
+                '.when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")',
+                '.when(F.lit(False), "early")',
+            ),
+        ),
+        (_SCRIPTS + "test_a_poisoned_batch_changes_nothing_but_the_rejects",),
+    ),
+    Mutation(
+        "admission-by-now",
+        "admission compares event times with this machine's clock, not the broker's time",
+        "a replay decides otherwise than the first run",
+        ("P1",),
+        (
+            Edit(
+                "service/readings.py",
+                'F.unix_millis("timestamp").alias("broker_ms")',
+                'F.unix_millis(F.current_timestamp()).alias("broker_ms")',
+            ),
+        ),
+        (_SCRIPTS + "test_a_batch_that_fails_is_replayed_with_the_same_result",),
+    ),
+    Mutation(
+        "watermark-by-now",
+        "windows are marked final by this machine's clock, not by the watermark of the batch",
+        "windows are sealed while their readings are still on the way, and a replay seals others",
+        ("P1",),
+        (
+            Edit(
+                "service/progress.py",
+                "metadata.get().batchWatermarkMs()",
+                "__import__('time').time_ns() // 1_000_000",
+            ),
+        ),
+        (_REPORTED,),
+    ),
+    Mutation(
+        "rejects-dropped",
+        "records that are not admitted go nowhere",
+        "offsets consumed are no longer admitted + rejected",
+        ("P4",),
+        (
+            Edit(
+                "service/pipeline.py",
+                'marked.where(F.col("kind").isin(REJECT, STATS))',
+                'marked.where(F.col("kind").isin(STATS))',
+            ),
+        ),
+        (_SCRIPTS + "test_a_reject_keeps_its_bytes_headers_and_coordinates", _REPORTED),
+    ),
+    Mutation(
+        "timers-off",
+        "no timer is set for a bucket of sessions",
+        "the session of a device that falls silent never closes",
+        ("P1",),
+        (Edit("state/processor.py", "        self._handle.registerTimer(expiry + 1)\n", ""),),
+        (_SCRIPTS + "test_timers_fire_and_closed_windows_leave_the_state",),
+    ),
+    Mutation(
+        "oracle-off-by-one",
+        "the oracle leaves out the last record of each partition",
+        "it is the proof's own error: what compares with it must notice",
+        ("P1", "P4"),
+        (Edit("load/oracle.py", "if error is None and offset < end:", "if error is None and offset < end - 1:"),),
+        (
+            "tests/integration/test_end_to_end.py::test_every_value_is_that_of_the_oracle_after_an_orderly_stop_and_after_a_kill_under_load",
+        ),
+    ),
+)
+
+
+def table() -> str:
+    """The mutations as the Markdown table of docs/guarantees.md."""
+    rows = []
+    for each in MUTATIONS:
+        tests = ", ".join(f"`{test.rpartition('::')[2]}`" for test in each.tests)
+        rows.append(f"| `{each.id}` | {each.what} | {each.why} | {', '.join(each.promises)} | {tests} |")
+    head = "| mutation | what is broken | so that | promise | tests that go red |"
+    return "\n".join([head, "| --- | --- | --- | --- | --- |", *rows, ""])

@@ -1,0 +1,96 @@
+"""docs/guarantees.md names files, tests and mutations: all of them are there, and every mutation can be applied."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from load import mutations, teeth
+from load.mutations import MUTATIONS, Edit, Mutation
+from service.errors import TidemarkError
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+PROMISES = {f"P{number}" for number in range(1, 9)}
+NAMED = sorted(set(re.findall(r"`((?:service|state|schemas|deploy|tests|load|docs)/[^`]+)`", PAGE)))
+
+
+def has_test(node: str) -> bool:
+    """Whether the file of a pytest node id has such a function."""
+    file, _, name = node.partition("::")
+    tree = ast.parse((ROOT / file).read_text())
+    return any(isinstance(each, ast.FunctionDef) and each.name == name for each in tree.body)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_the_page_names_is_there(name: str) -> None:
+    assert has_test(name) if "::" in name else (ROOT / name).exists()
+
+
+def test_the_page_has_every_promise_and_says_where_it_is_kept() -> None:
+    parts = dict(re.findall(r"^## (P\d) [^\n]+\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL))
+    assert set(parts) == PROMISES
+    for promise, text in parts.items():
+        assert re.search(r"`(service|state|load)/", text), promise
+        assert re.search(r"^Tests?: `|`make faults`", text, re.MULTILINE), promise
+
+
+def test_the_table_is_that_of_the_mutations() -> None:
+    assert PAGE.endswith("\n\n" + mutations.table())
+    assert len({each.id for each in MUTATIONS}) == len(MUTATIONS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.id)
+def test_a_mutation_can_be_applied_and_names_tests_that_there_are(mutation: Mutation) -> None:
+    assert mutation.edits
+    assert teeth.missing(mutation, ROOT) == []
+    assert set(mutation.promises) <= PROMISES
+    for edit in mutation.edits:
+        source = (ROOT / edit.file).read_text().replace(edit.old, edit.new)
+        if edit.file.endswith(".py"):
+            ast.parse(source)
+    assert mutation.tests
+    assert [test for test in mutation.tests if not has_test(test)] == []
+
+
+def test_a_mutation_whose_text_has_gone_fails_by_name(tmp_path: Path) -> None:
+    gone = Mutation("gone", "w", "y", ("P1",), (Edit("service/cut.py", "no such text", ""),), ("t",))
+    with pytest.raises(TidemarkError, match=r"mutation gone: service/cut\.py has its text 0 times, not once: no such"):
+        teeth.apply(gone, teeth.copy(ROOT, tmp_path / "tree"))
+    found = teeth.bite(gone, ROOT, tmp_path / "bite")
+    assert (found.killed, found.red) == (False, ())
+    assert "service/cut.py has its text 0 times" in found.problem
+
+
+def test_only_a_test_that_fails_by_itself_is_red(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n@pytest.fixture\ndef part():\n    raise RuntimeError\n@pytest.fixture(params=[1, 2])\ndef n(request):\n"
+        "    return request.param\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "def test_good(): pass\ndef test_bad(): assert False\ndef test_part(part): pass\ndef test_some(n): assert n == 1\n"
+    )
+    ran = teeth.pytest(tmp_path, ["test_it.py"])
+    assert (ran.green, ran.red, ran.broken) == (
+        ("test_it.py::test_good", "test_it.py::test_some[1]"),
+        ("test_it.py::test_bad", "test_it.py::test_some[2]"),
+        ("test_it.py::test_part",),
+    )
+    nothing = teeth.pytest(tmp_path, ["test_it.py::test_gone"])
+    assert (nothing.green, nothing.red) == ((), ())
+    assert "pytest ended with status 4" in nothing.broken[0]
+
+
+def test_the_copy_is_what_its_tests_import(tmp_path: Path) -> None:
+    tree = teeth.copy(ROOT, tmp_path / "tree")
+    (tree / "tests" / "test_where.py").write_text(
+        "import subprocess, sys\nfrom service import cut\nfrom load import oracle\n"
+        f"def test_here(): assert cut.__file__ == {str(tree / 'service/cut.py')!r}\n"
+        "def test_child():\n"
+        "    program = 'from load import oracle; print(oracle.__file__)'\n"
+        "    found = subprocess.check_output([sys.executable, '-c', program], cwd='/')\n"
+        f"    assert found.decode().strip() == {str(tree / 'load/oracle.py')!r}\n"
+    )
+    ran = teeth.pytest(tree, ["tests/test_where.py"])
+    assert len(ran.green) == 2, (tree / "teeth.log").read_text()
