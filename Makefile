@@ -5,6 +5,7 @@
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
+#   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
 #   make clean   removes .venv and .build, all that the others made
 
 PYTHON ?= python3.11
@@ -24,7 +25,7 @@ SEED ?= 7
 JSON ?=
 ID ?=
 
-.PHONY: setup demo test check bench faults lock clean
+.PHONY: setup demo test check bench faults teeth lock clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -46,6 +47,9 @@ bench: setup
 
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))
+
+teeth: setup
+	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@deploy/need python "$(PYTHON)"
