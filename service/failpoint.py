@@ -6,10 +6,11 @@
     after_publish_before_commit   the progress key is written, Spark has not committed
     after_commit                  the runner saw the commit
 
-`TIDEMARK_FAILPOINT=name:nth[:kill|raise]`, honoured only with `TIDEMARK_TEST=1`: the nth hit in a process kills the
-driver, its JVM first (SIGKILL, the default), or raises InjectedError. `TIDEMARK_FAILPOINT_FIRED` names a file that is created
-before; while it exists nothing fires, since a supervised restart has the same environment. On an executor, where a large
-batch is written, `half_publish` kills the Python worker alone. Anywhere else a hit costs one comparison.
+`TIDEMARK_FAILPOINT=name:nth[:kill|raise][,...]`, honoured only with `TIDEMARK_TEST=1`: the nth hit in a process kills the
+driver, its JVM first (SIGKILL, the default), or raises InjectedError. Several points fire one after the other, each counted
+from when the one before fired. `TIDEMARK_FAILPOINT_FIRED` names a file that gets a line before each: a supervised restart
+has the same environment and goes on with the first point without a line. On an executor, where a large batch is written,
+`half_publish` kills the Python worker alone. Anywhere else a hit costs one comparison.
 """
 
 import os
@@ -33,14 +34,23 @@ class InjectedError(QueryError):
     code = "QUERY_INJECTED"
 
 
-@dataclass(slots=True)
-class Plan:
-    """What is to happen; `left` counts down to it."""
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The `nth` hit of `name` is to kill or raise."""
 
     name: str
-    left: int
+    nth: int
     action: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to happen, in order; `hits` are those of the first point that has not fired."""
+
+    points: tuple[Point, ...]
     fired: Path | None
+    at: int = 0
+    hits: int = 0
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Plan | None":
@@ -48,28 +58,38 @@ class Plan:
         text = environment.get("TIDEMARK_FAILPOINT", "")
         if environment.get("TIDEMARK_TEST") != "1" or not text:
             return None
-        found = _FORM.fullmatch(text)
-        if found is None:
-            what = f"TIDEMARK_FAILPOINT = {text!r}: it must be name:nth[:kill|raise] with one of {', '.join(NAMES)}"
+        found = [_FORM.fullmatch(each) for each in text.split(",")]
+        points = tuple(Point(each[1], int(each[2]), each[3] or "kill") for each in found if each is not None)
+        if len(points) < len(found):
+            what = f"TIDEMARK_FAILPOINT = {text!r}: it must be name:nth[:kill|raise][,...] with {', '.join(NAMES)}"
             raise SettingsError(what)
         fired = environment.get("TIDEMARK_FAILPOINT_FIRED")
-        return cls(found[1], int(found[2]), found[3] or "kill", Path(fired) if fired else None)
+        return cls(points, Path(fired) if fired else None)
 
     def hit(self, name: str) -> None:
-        if name != self.name:
+        if self.fired is not None and (lines := _lines(self.fired)) != self.at:
+            self.at, self.hits = lines, 0
+        if self.at >= len(self.points) or self.points[self.at].name != name:
             return
-        self.left -= 1
-        if self.left != 0 or (self.fired is not None and self.fired.exists()):
+        point = self.points[self.at]
+        self.hits += 1
+        if self.hits < point.nth:
             return
         if self.fired is not None:
-            self.fired.touch()
-        if self.action == "raise":
+            with self.fired.open("a", encoding="utf-8") as marks:
+                marks.write(f"{point.name}:{point.nth}:{point.action}\n")
+        self.at, self.hits = self.at + 1, 0
+        if point.action == "raise":
             what = f"{name} was asked for by TIDEMARK_FAILPOINT"
             raise InjectedError(what)
         jvm = _jvm()
         if jvm is not None:
             os.kill(jvm, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
 
 
 _plan = Plan.of(os.environ)

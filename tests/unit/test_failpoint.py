@@ -37,12 +37,36 @@ def test_what_has_fired_in_an_earlier_process_does_not_fire_again(tmp_path: Path
     plan("after_commit:1:raise", TIDEMARK_FAILPOINT_FIRED=str(fired)).hit("after_commit")
 
 
+def test_several_points_fire_one_after_the_other_and_a_new_process_goes_on_where_the_last_one_died(
+    tmp_path: Path,
+) -> None:
+    more = {"TIDEMARK_FAILPOINT_FIRED": str(tmp_path / "fired")}
+    points = "after_decode:1:raise,before_fetch:2:raise,after_commit:1:raise"
+    first = plan(points, **more)
+    first.hit("before_fetch")  # not its turn: does not count either
+    with pytest.raises(InjectedError, match="after_decode"):
+        first.hit("after_decode")
+    first.hit("before_fetch")
+    second = plan(points, **more)
+    second.hit("after_decode")
+    second.hit("before_fetch")
+    with pytest.raises(InjectedError, match="before_fetch"):
+        second.hit("before_fetch")
+    assert (tmp_path / "fired").read_text().splitlines() == ["after_decode:1:raise", "before_fetch:2:raise"]
+    with pytest.raises(InjectedError, match="after_commit"):
+        second.hit("after_commit")
+    for name in ("after_decode", "before_fetch", "after_commit"):
+        plan(points, **more).hit(name)
+
+
 @pytest.mark.parametrize("environment", [{}, {"TIDEMARK_FAILPOINT": "half_publish:1"}, TEST])
 def test_without_the_switch_or_a_point_there_is_no_plan(environment: dict[str, str]) -> None:
     assert Plan.of(environment) is None
 
 
-@pytest.mark.parametrize("text", ["half_publish", "half_publish:0", "nowhere:1", "half_publish:1:stop", "a:1:kill:x"])
+@pytest.mark.parametrize(
+    "text", ["half_publish", "half_publish:0", "nowhere:1", "half_publish:1:stop", "a:1:kill:x", "half_publish:1,"]
+)
 def test_a_point_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="name:nth"):
         plan(text)
