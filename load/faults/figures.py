@@ -34,8 +34,8 @@ def figures(entries: Iterable[Entry]) -> dict[str, Any]:
         "trigger_s": recovers.trigger_s,
         "p50_ms": latency.percentile(0.5),
         "p99_ms": latency.percentile(0.99),
-        "rss_peak_mb": max((mb for _, mb in counts.memory), default=None),
-        "rss_slope_mb_per_min": slope(counts.memory[len(counts.memory) // 3 :]),
+        "rss_peak_mb": max((mb for life in counts.lives for _, mb in life), default=None),
+        "rss_slope_mb_per_min": _memory_slope(counts.lives),
         "state_rows_max": counts.state_rows,
         "query_restarts": counts.query_restarts,
     }
@@ -87,7 +87,7 @@ class Counts:
     def __init__(self) -> None:
         self.values = self.feed = self.overlapping = self.faults = self.batches = 0
         self.missed = False
-        self.memory: list[tuple[float, float]] = []
+        self.lives: list[list[tuple[float, float]]] = [[]]
         self.state_rows: dict[str, float] = {}
         self.query_restarts = 0.0
         self._restarts = 0.0
@@ -112,10 +112,12 @@ class Counts:
                 self._newest = max(self._newest, epoch)
         elif what == "fault":
             self.faults += entry["phase"] == "begin"
+            if entry.get("restarts"):
+                self.lives.append([])
         elif what == "progress":
             self.batches = max(self.batches, entry["batch"] + 1)
         elif what == "memory":
-            self.memory.append((entry["at"] / 60_000, entry["mb"]))
+            self.lives[-1].append((entry["at"] / 60_000, entry["mb"]))
         elif what == "metrics":
             self._take_samples(entry["samples"])
 
@@ -134,6 +136,12 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     if len(points) < 10:
         return None
     return round(statistics.linear_regression(*zip(*points, strict=True)).slope, 2)
+
+
+def _memory_slope(lives: Sequence[Sequence[tuple[float, float]]]) -> float | None:
+    """MB a minute in the longest time without a restart, after a third of it: a heap grows first, whatever it holds."""
+    longest = max(lives, key=len)
+    return slope(longest[len(longest) // 3 :])
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import signal
 import sys
 import time
@@ -17,12 +18,15 @@ from redis.exceptions import RedisError
 from load.compare import Verdict, compare
 from load.demo import SECTIONS, VIEWS
 from load.faults.history import Entry, History
+from load.faults.instance import Instance
 from load.faults.nemesis import Nemesis
 from load.faults.observer import Observer
 from load.faults.row import Figures, Row
 from load.faults.rules import BACK_S, Recovers
 from load.fleet import Fleet, FleetSettings
-from load.stage import ROOT, TOPIC, Stage
+from load.parts import HOST
+from load.proxy import Proxy
+from load.stage import POLL_S, ROOT, TOPIC, Stage
 from load.tied import Child, spawn
 from schemas import contract
 from service.errors import SetupError, TidemarkError
@@ -84,6 +88,9 @@ class Run:
         )
         options = {"views": VIEWS, "sections": SECTIONS, "master": "local[2]", **row.stage}
         self.stage = Stage(self.folder, Fleet(seed, settings), **options)
+        self.proxy = Proxy(HOST, self.stage.redis.port) if row.proxy else None
+        if self.proxy is not None:
+            self.stage.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy.port}/0"
         self.is_supervised = bool(options.get("supervised"))
         self._recovers = Recovers()
         self.history = History(self.folder / "history.jsonl", self._heard)
@@ -94,12 +101,16 @@ class Run:
         self.stale_refused = 0
         self._environment: Mapping[str, str] | None = None
         self._loads: list[Load] = []
+        self._instances: list[Instance] = []
+        self._proxied = contextlib.ExitStack()
         self._numbers = itertools.count(1)
         self._is_started = False
 
     def __enter__(self) -> "Run":
         self.note("run", row=self.row.id, seed=self.seed, short=self.short, rate=self.row.rate)
         try:
+            if self.proxy is not None:
+                self._proxied.enter_context(self.proxy)
             self.stage.__enter__()
             self.observer.start()
         except BaseException:
@@ -114,8 +125,11 @@ class Run:
         """End everything, in whatever state it is."""
         for load in self._loads:
             load.kill()
+        for instance in self._instances:
+            instance.kill()
         self.observer.stop()
         self.stage.close()
+        self._proxied.close()
         self.history.close()
 
     # What a row does.
@@ -136,13 +150,42 @@ class Run:
         if status:
             self.violation("stop", f"the service ended with status {status}: {self.stage.log_tail(1)}")
 
-    def kill_driver(self) -> None:
-        """SIGKILL; a supervised service comes back by itself, another one is started again here."""
-        if self.is_supervised:
-            self.stage.kill_driver()
-        else:
+    def start_again(self) -> None:
+        """What a supervisor would do; a supervised service needs nobody."""
+        if not self.is_supervised:
             self.stage.kill_service()
             self.stage.start_service(self._environment)
+
+    def kill_driver(self, which: int = 0) -> None:
+        """SIGKILL to the driver's JVM (0) or its Python (1), as soon as there is one, and start it again."""
+        pids: list[int] = []
+
+        def found() -> bool:
+            with contextlib.suppress(SetupError, psutil.Error):
+                pids[:] = self.driver_pids()
+            return bool(pids)
+
+        self.wait(found, STARTS_S, "a driver to kill")
+        with self.fault("driver killed", process=("JVM", "Python")[which], restarts=True):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[which], signal.SIGKILL)
+            self.start_again()
+
+    def until(self, condition: Callable[[], T], within_s: float, what: str) -> T:
+        """Like `wait`, for times at which there may be no service."""
+        deadline = time.monotonic() + within_s
+        while not (answer := condition()):
+            if time.monotonic() > deadline:
+                message = f"Waited {within_s:.0f} s for {what}"
+                raise SetupError(message)
+            time.sleep(POLL_S)
+        return answer
+
+    def instance(self, name: str, checkpoint: str = "checkpoint") -> Instance:
+        """One more service beside the stage's, not started yet; `checkpoint` is a folder of the run's."""
+        made = Instance(self.stage, name, self.folder / checkpoint)
+        self._instances.append(made)
+        return made
 
     def load(self, rate: float | None = None) -> Load:
         """Start a generator, at the row's rate unless told otherwise; several add up."""
@@ -192,23 +235,22 @@ class Run:
 
     def recover(self, within_s: float = 2 * BACK_S) -> None:
         """Until the lag is back after the last fault, as P8 defines it; P8 itself allows less time than this."""
-        self.wait(lambda: not self._recovers.is_open, within_s, "the lag to be back")
+        self.wait(lambda: not self.is_recovering, within_s, "the lag to be back")
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether the lag is not yet back after the last fault."""
+        return self._recovers.is_open
 
     def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Stage.wait: SetupError when the service has ended for good, or the time is over."""
         return self.stage.wait(condition, within_s, what)
 
-    def rest(self) -> None:
-        """End the load, wait until all of it is published, stop the service."""
+    def drain(self) -> None:
+        """End the load and wait until all of it is published, and what it closes is closed."""
         for load in self._loads[:]:
             self.unload(load)
-        ends = self.observer.ends()
-        self.wait_published(ends)
-        self.stop()
-
-    def wait_published(self, ends: Mapping[int, int]) -> None:
-        """Until everything up to `ends` (partition -> offset) is published and what it closes is closed."""
-        self.stage.wait_published(ends, 180)
+        self.stage.wait_published(self.observer.ends(), STARTS_S)
 
     def compare(self) -> Verdict:
         """The oracle's verdict on a service at rest, for the history."""
@@ -223,7 +265,8 @@ class Run:
     def finish(self, figures: Figures) -> Figures:
         """After the row: at rest, compared, counted."""
         if self._is_started:
-            self.rest()
+            self.drain()
+            self.stop()
             self.compare()
         self.count_refused()
         return {**figures, "sent": self.sent}
@@ -245,6 +288,17 @@ class Run:
                 return [self.stage.cluster.driver_pids()[0], *self.stage.cluster.executor_pids()]
             return [self.stage.service_pid]
         return []
+
+    def driver_pids(self) -> tuple[int, int]:
+        """The driver's JVM and its Python; raises SetupError when they do not run."""
+        if self.is_supervised:
+            return self.stage.cluster.driver_pids()
+        jvm = self.stage.service_pid
+        for child in psutil.Process(jvm).children():
+            if any(argument.endswith("daemon.py") for argument in child.cmdline()):
+                return jvm, child.pid
+        what = f"The driver {jvm} has no Python yet"
+        raise SetupError(what)
 
     def _heard(self, entry: Entry) -> None:
         for _ in self._recovers.take(entry):

@@ -1,0 +1,103 @@
+"""One more instance of the service on a stage: same settings, its own port, perhaps its own checkpoint, no supervisor."""
+
+import contextlib
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from load.parts import HOST, free_port
+from load.stage import ROOT, Stage
+from load.tied import Child, spawn
+
+
+class Instance:
+    """A service under deploy/run; `status` is its exit status, None while it runs or has not begun."""
+
+    def __init__(self, stage: Stage, name: str, checkpoint: Path) -> None:
+        self.name = name
+        self.log = stage.folder / f"instance-{name}.log"
+        self._stage = stage
+        self._checkpoint = checkpoint
+        self._port = free_port()
+        self._child: Child | None = None
+
+    def start(self) -> None:
+        """Start it; returns at once. May be called again after its end."""
+        temporary = str(self._stage.folder / "tmp")
+        environ = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "TMPDIR": temporary,
+            "SPARK_LOCAL_DIRS": temporary,
+            "SPARK_LOCAL_IP": HOST,
+            # perf data of a JVM would be a file in the machine's own temporary folder.
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
+            "TIDEMARK_METRICS__PORT": str(self._port),
+            "TIDEMARK_SERVICE__CHECKPOINT": str(self._checkpoint),
+        }
+        command = [str(ROOT / "deploy" / "run"), str(self._stage.config), "--master", "local[2]"]
+        self._child = spawn(command, cwd=self._stage.folder, log=self.log, environ=environ)
+
+    @property
+    def status(self) -> int | None:
+        return None if self._child is None else self._child.poll()
+
+    @property
+    def pid(self) -> int:
+        """Its JVM's; it must have been started."""
+        assert self._child is not None, "the instance was not started"  # noqa: S101
+        return self._child.pid
+
+    def readiness(self) -> str:
+        """The body of /readyz, "" while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self._port}/readyz", timeout=2) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.read().decode()
+        except OSError:
+            return ""
+
+    def is_waiting(self) -> bool:
+        """Whether it says that it waits for somebody else's lease."""
+        return "holds the lease" in self.readiness()
+
+    def last_words(self) -> str:
+        """The last line it wrote."""
+        return (self.log.read_text(errors="replace").splitlines() or [""])[-1] if self.log.exists() else ""
+
+    def stop(self, patience_s: float = 60.0) -> int:
+        """SIGTERM, wait, and return the exit status."""
+        os.kill(self.pid, signal.SIGTERM)
+        assert self._child is not None  # noqa: S101
+        return self._child.wait(patience_s)
+
+    def kill(self) -> None:
+        """SIGKILL it and its children; nothing happens when it is down."""
+        if self._child is not None and self._child.poll() is None:
+            send(signal.SIGKILL, tree([self.pid]))
+            self._child.wait()
+
+
+def tree(pids: Iterable[int]) -> list[psutil.Process]:
+    """These processes and all their children."""
+    found: list[psutil.Process] = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+def send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:
+    """Signal each that is still there."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

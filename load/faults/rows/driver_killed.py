@@ -1,0 +1,52 @@
+"""F1: the driver dies at each crash point, in every order that a seed gives, and then at random times."""
+
+from pathlib import Path
+
+from load.faults.row import Figures, row
+from load.faults.run import STARTS_S, Run
+
+POINTS = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
+ACTIONS = ("kill", "raise")
+FIRST, NEXT = 8, 3
+"""The batch in which the first crash happens, and the others after the crash before."""
+MEAN_S = 20.0
+
+
+@row("F1", "the driver is killed at each crash point, then 20 times at random", stage={"supervised": True})
+def driver_killed(run: Run) -> Figures:
+    """The matrix, then random kills of the JVM or the Python; short: three of them."""
+    crash_points(run)
+    kills = 3 if run.short else 20
+    for pause in run.nemesis.pauses(kills, MEAN_S):
+        run.run_on(pause)
+        run.kill_driver(run.nemesis.pick((0, 1)))
+    run.recover()
+    return {"crash_points": len(POINTS) * len(ACTIONS), "random_kills": kills}
+
+
+def crash_points(run: Run) -> None:
+    """Start the service with every crash point armed, one after the other, under load; returns when the lag is back.
+
+    The service itself dies or fails there; with SIGKILL it is not asked before.
+    """
+    cells = run.nemesis.shuffled([(name, action) for name in POINTS for action in ACTIONS])
+    armed = [f"{name}:{NEXT if at else FIRST}:{action}" for at, (name, action) in enumerate(cells)]
+    fired = run.folder / "fired"
+    switches = {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": ",".join(armed), "TIDEMARK_FAILPOINT_FIRED": str(fired)}
+    run.start(switches)
+    run.load()
+    for at, (name, action) in enumerate(cells):
+        _wait(run, fired, at + 1)
+        with run.fault(f"{name} {action}", restarts=action == "kill"):
+            if action == "kill":
+                run.start_again()
+    run.recover()
+
+
+def _wait(run: Run, fired: Path, count: int) -> None:
+    """Until so many crash points have left their line."""
+
+    def are_there() -> bool:
+        return fired.exists() and len(fired.read_text().splitlines()) >= count
+
+    run.until(are_there, STARTS_S, f"crash point {count} to fire")

@@ -1,0 +1,93 @@
+"""F2: an executor dies, a Python worker dies, and a writer is frozen while another one takes over: a zombie."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+from load.faults.instance import send, tree
+from load.faults.row import Figures, row
+from load.faults.run import STARTS_S, Run
+from service.errors import SetupError
+
+FROZEN_S = 60.0
+ENDS_S = 60.0
+ROUNDS = 3
+"""A frozen writer may have been between two batches; then it is frozen again, until Redis has refused a write of it."""
+
+
+@row("F2", "an executor, a Python worker and a frozen writer", stage={"supervised": True})
+def worker_killed(run: Run) -> Figures:
+    """Short: one of each, and a writer frozen for 20 s."""
+    run.start()
+    run.load()
+    run.steady()
+    times = 1 if run.short else 2
+    for _ in range(times):
+        with run.fault("executor killed"):
+            os.kill(run.nemesis.pick(run.stage.cluster.executor_pids()), signal.SIGKILL)
+        run.recover()
+        with run.fault("Python worker killed"):
+            run.nemesis.pick(_python_workers(run)).kill()
+        run.recover()
+    return {"executors_killed": times, "python_workers_killed": times, **_zombie(run)}
+
+
+def _python_workers(run: Run) -> list[psutil.Process]:
+    """The executors' Python processes: the daemon that forks and its workers."""
+    found = tree(run.stage.cluster.executor_pids())
+    workers = [each for each in found if "python" in each.name()]
+    if not workers:
+        what = f"No executor has a Python worker: {found}"
+        raise SetupError(what)
+    return workers
+
+
+def _zombie(run: Run) -> Figures:
+    """Freeze the supervised writer, let another instance take over, and let the frozen one go on."""
+    other = run.instance("second")
+    frozen_s = FROZEN_S / 3 if run.short else FROZEN_S
+    ends: list[float] = []
+    while not run.count_refused() and len(ends) < ROUNDS:
+        other.start()
+        run.wait(other.is_waiting, STARTS_S, "the second instance to wait for the lease")
+        ends.append(_freeze(run, frozen_s))
+        run.recover()
+        with run.fault("second instance stopped"):
+            status = other.stop()
+        if status:
+            run.violation("stop", f"the second instance ended with status {status}: {other.last_words()}")
+        run.recover()
+    if not run.stale_refused:
+        run.violation("P5", f"Redis refused no stale write in {ROUNDS} rounds: nothing is proven")
+    return {"zombie_ends_s": ends, "frozen_s": frozen_s}
+
+
+def _freeze(run: Run, seconds: float) -> float:
+    """One round; returns how long the zombie lived after it woke up."""
+    log, epoch = run.stage.log, run.observer.epoch
+    said = _fenced(log)
+    with run.fault("writer frozen", seconds=seconds):
+        processes = tree([*run.driver_pids(), *run.stage.cluster.executor_pids()])
+        _in_a_batch(run)
+        send(signal.SIGSTOP, processes)
+        until = time.monotonic() + seconds
+        run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "a batch of the second instance")
+        run.until(lambda: time.monotonic() > until, seconds + 1, "time to pass")
+    send(signal.SIGCONT, processes)
+    woken = time.monotonic()
+    # The supervisor starts it again, and it waits for the lease as the other did.
+    run.until(lambda: _fenced(log) > said, ENDS_S, "the zombie to end by its name")
+    return round(time.monotonic() - woken, 1)
+
+
+def _fenced(log: Path) -> int:
+    """How often a driver has ended for being fenced."""
+    return log.read_text(errors="replace").count("tidemark: FENCED")
+
+
+def _in_a_batch(run: Run) -> None:
+    """Until a batch has just begun: a writer frozen there has something left to write."""
+    run.until(lambda: 0 < run.stage.metrics().get("tidemark_batch_running_seconds", 0) < 0.5, 30, "a batch to begin")
