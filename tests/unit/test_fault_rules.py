@@ -1,0 +1,387 @@
+"""Every rule of the fault runner's checker can fail: a history that breaks it is found, one that does not is not."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from load.faults.checker import check, main
+from load.faults.figures import Counts, Latency, Restarts, slope
+from load.faults.history import Entry, History, read
+from load.faults.nemesis import Nemesis
+from load.faults.row import ORDER, find, rows
+from load.faults.rules import GoesBack, Loss, Observed, OneWriter, Recovers, Rule, Said, Torn, Verdicts
+from service.errors import SetupError
+
+START = 1_700_000_040_000
+WINDOW = {
+    "start": str(START),
+    "end": str(START + 60_000),
+    "count": "3",
+    "sum": "60.0",
+    "mean": "20",
+    "min": "10",
+    "max": "30",
+    "stddev": "8.16",
+    "first": str(START),
+    "last": str(START + 2),
+    "final": "0",
+    "epoch": "2",
+    "batch": "7",
+    "updated": "1",
+}
+SESSION = {
+    "start": str(START),
+    "last": str(START + 5),
+    "count": "2",
+    "duration": "5",
+    "state": "open",
+    "reason": "",
+    "t.count": "2",
+    "t.mean": "2",
+    "t.min": "1",
+    "t.max": "3",
+    "epoch": "2",
+    "batch": "7",
+    "updated": "1",
+}
+DEVICE = {
+    "status": "online",
+    "last_seen": str(START + 5),
+    "session": str(START),
+    "reference": "v1",
+    "t": "3",
+    "t.at": str(START + 5),
+    "epoch": "2",
+    "batch": "7",
+    "updated": "1",
+}
+KEYS = {
+    "window": f"tidemark:window:all:t:all:{START}",
+    "session": f"tidemark:session:d1:{START}",
+    "device": "tidemark:device:d1",
+}
+HASHES: Mapping[str, Mapping[str, str]] = {"window": WINDOW, "session": SESSION, "device": DEVICE}
+
+
+def entry(what: str, at: float = 0, **facts: Any) -> Entry:
+    """`at` in seconds."""
+    return {"at": int(at * 1000), "what": what, **facts}
+
+
+def value(kind: str, **changed: str | None) -> Entry:
+    """A sound hash but for what is changed; None takes a field away."""
+    found = {name: text for name, text in {**HASHES[kind], **changed}.items() if text is not None}
+    return entry("value", key=KEYS[kind], hash=found)
+
+
+def broken(rule: Rule, *entries: Entry) -> list[str]:
+    """What the rule finds in these entries and at their end."""
+    found = [violation for each in entries for violation in rule.take(each)]
+    return [violation.text for violation in [*found, *rule.end()]]
+
+
+def progress(epoch: int, batch: int, at: float = 0, watermark: int = 5, offset: int = 10) -> Entry:
+    return entry("progress", at, epoch=epoch, batch=batch, watermark=watermark, offsets={"0": offset})
+
+
+# P1, P4
+
+
+def verdict(**changed: Any) -> Entry:
+    compared = {"windows": 1, "sessions": 1, "devices": 1, "rejects": 1}
+    return entry("verdict", **{"kinds": {}, "examples": [], "compared": compared, "contract": [], **changed})
+
+
+def test_a_clean_verdict_violates_nothing() -> None:
+    assert broken(Verdicts(), verdict()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({"kinds": {"window.count": 2}, "examples": ["window.count: w: expected 3, is 2"]}, "P1"),
+        ({"kinds": {"reject.missing": 1}}, "P4"),
+        ({"kinds": {"partition.sum": 1}}, "P4"),
+        ({"contract": ["a field too many"]}, "contract"),
+        ({"compared": {"windows": 1, "sessions": 0, "devices": 1, "rejects": 1}}, "observed"),
+    ],
+)
+def test_a_difference_is_a_violation(changed: dict[str, Any], rule: str) -> None:
+    found = list(Verdicts().take(verdict(**changed)))
+    assert [violation.rule for violation in found] == [rule]
+
+
+def test_no_verdict_is_a_violation() -> None:
+    assert broken(Verdicts(), entry("load", phase="begin")) == ["the oracle gave no verdict"]
+
+
+# P2
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        (value("window"), value("window", batch="6"), "(epoch, batch) is (2, 6) after (2, 7)"),
+        (value("window"), value("window", epoch="1", batch="9"), "(epoch, batch) is (1, 9) after (2, 7)"),
+        (value("window"), value("window", batch="8", count="2"), "count falls"),
+        (value("window", final="1"), value("window", final="0", batch="8"), "it was final and changes: final"),
+        (value("window", final="1"), value("window", final="1", sum="61", batch="8"), "changes: sum"),
+        (value("session", state="closed", reason="gap"), value("session", batch="8"), "closed and changes"),
+        (value("device"), value("device", batch="8", last_seen=str(START)), "last_seen falls"),
+        (value("device"), entry("value", key=KEYS["device"], hash=None), "is gone"),
+    ],
+)
+def test_a_value_that_goes_back_is_found(before: Entry, now: Entry, why: str) -> None:
+    (text,) = broken(GoesBack(), before, now)
+    assert why in text
+
+
+def test_a_value_that_goes_on_is_fine() -> None:
+    onwards = [
+        value("window"),
+        value("window", epoch="3", batch="0", count="4"),
+        value("window", epoch="3", final="1", count="4"),
+    ]
+    assert broken(GoesBack(), *onwards, value("session"), value("device"), value("device", batch="9")) == []
+
+
+def test_data_that_redis_lost_may_be_older_once() -> None:
+    older = value("window", batch="6")
+    assert broken(GoesBack(), value("window"), entry("redis_lost"), older) == []
+    assert len(broken(GoesBack(), entry("redis_lost"), value("window"), older)) == 1
+
+
+@pytest.mark.parametrize(
+    "now", [progress(2, 6), progress(1, 9), progress(3, 8, watermark=4), progress(3, 8, offset=9), progress(3, 1)]
+)
+def test_progress_that_goes_back_is_found(now: Entry) -> None:
+    assert len(broken(GoesBack(), progress(2, 7), now)) >= 1
+    assert broken(GoesBack(), progress(2, 7), progress(3, 7)) == []
+
+
+def test_a_new_checkpoint_begins_again_under_a_new_epoch() -> None:
+    assert broken(GoesBack(), progress(2, 7), entry("rebuild"), progress(3, 0, watermark=0, offset=0)) == []
+    assert len(broken(GoesBack(), progress(2, 7), entry("rebuild"), progress(1, 8))) == 1
+
+
+# P3
+
+
+@pytest.mark.parametrize(
+    ("torn", "why"),
+    [
+        (value("window", sum="61"), "sum is not mean * count"),
+        (value("window", count="4"), "sum is not mean * count"),
+        (value("window", mean=None), "missing"),
+        (value("window", updated=None), "lacks updated"),
+        (value("window", start=str(START + 60_000)), "not that of its key"),
+        (value("window", min="21"), "min <= mean"),
+        (value("window", stddev="11"), "stddev"),
+        (value("window", last=str(START + 60_000)), "start <= first"),
+        (value("window", count="1", sum="20"), "two times"),
+        (value("session", duration="6"), "duration"),
+        (value("session", state="closed"), "does not go with the reason"),
+        (value("session", merged_into="5"), "merged_into"),
+        (value("session", **{"t.count": "3"}), "more than count"),
+        (value("session", **{"t.mean": "4"}), "min <= mean"),
+        (value("device", status="offline"), "status does not go"),
+        (value("device", last_seen=str(START - 1), **{"t.at": str(START - 2)}), "before its session"),
+        (value("device", **{"t.at": str(START + 6)}), "after last_seen"),
+        (value("device", epoch=None), "lacks epoch"),
+    ],
+)
+def test_a_torn_hash_is_found(torn: Entry, why: str) -> None:
+    found = broken(Torn(), torn)
+    assert found
+    assert why in found[0]
+
+
+def test_whole_hashes_are_fine() -> None:
+    closed = value("session", state="closed", reason="gap")
+    merged = value("session", state="merged", reason="merged", merged_into=str(START - 5))
+    offline = value("device", status="offline", session="")
+    gone = entry("value", key=KEYS["window"], hash=None)
+    assert broken(Torn(), value("window"), value("session"), value("device"), closed, merged, offline, gone) == []
+
+
+# P5
+
+
+def feed(*spans: list[int]) -> Entry:
+    return entry("feed", spans=list(spans))
+
+
+def test_epochs_that_follow_each_other_are_fine() -> None:
+    assert broken(OneWriter(), feed([1, 4, 9], [1, 5, 2]), feed([2, 5, 9], [2, 6, 1]), feed([3, 0, 1])) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "why"),
+    [
+        (([2, 5, 9], [1, 6, 3]), "overlapping epochs: 3 writes of epoch 1"),
+        (([2, 5, 9], [2, 4, 3]), "3 writes of batch 4 after one of batch 5"),
+    ],
+)
+def test_writes_of_an_older_term_after_a_newer_one_are_found(spans: tuple[list[int], list[int]], why: str) -> None:
+    for entries in ((feed(*spans),), tuple(feed(span) for span in spans)):
+        (text,) = broken(OneWriter(), *entries)
+        assert why in text
+
+
+def test_an_epoch_that_falls_is_found() -> None:
+    assert broken(OneWriter(), entry("epoch", epoch=3), entry("epoch", epoch=2)) == ["the epoch is 2 after 3"]
+
+
+# P7
+
+
+def test_a_gap_must_be_counted_to_the_record() -> None:
+    assert broken(Loss(), entry("gap", records=120), entry("lost", records=120)) == []
+    assert len(broken(Loss(), entry("gap", records=120), entry("lost", records=119))) == 1
+    assert len(broken(Loss(), entry("gap", records=120))) == 1
+    assert len(broken(Loss(), entry("lost", records=1))) == 1
+
+
+# P8
+
+STEADY = [entry("load", 0, phase="begin", id=1, rate=100.0), *(progress(1, n, at=n) for n in range(11))]
+
+
+def fault(at: float, phase: str, **facts: Any) -> Entry:
+    return entry("fault", at, phase=phase, name="a fault", **facts)
+
+
+def test_a_lag_that_is_back_in_time_is_fine() -> None:
+    rule = Recovers()
+    history = [*STEADY, fault(11, "begin"), fault(12, "end"), entry("lag", 13, records=900), progress(1, 11, 14)]
+    history += [entry("lag", 15, records=201), entry("lag", 42, records=200), entry("load", 50, phase="end", id=1)]
+    assert broken(rule, *history) == []
+    assert rule.trigger_s == 1.0
+    assert [(each.back_at or 0) - each.ended_at for each in rule.faults] == [30_000]
+
+
+def test_a_small_lag_without_a_new_batch_is_not_back() -> None:
+    history = [*STEADY, fault(11, "begin"), fault(12, "end"), *(entry("lag", 12 + n, records=0) for n in range(70))]
+    assert "not under 200" in broken(Recovers(), *history)[0]
+
+
+def test_after_a_restart_it_takes_a_batch_of_a_new_epoch() -> None:
+    killed = [*STEADY, fault(11, "begin", restarts=True), fault(11, "end", restarts=True), progress(1, 11, 12)]
+    late = entry("lag", 80, records=0)
+    assert len(broken(Recovers(), *killed, late, late)) == 2  # too late, and never
+    assert broken(Recovers(), *killed, progress(2, 11, 30), entry("lag", 31, records=0)) == []
+
+
+@pytest.mark.parametrize("records", [201, 5_000])
+def test_a_lag_that_is_not_back_after_a_minute_is_found_once(records: int) -> None:
+    history = [*STEADY, fault(11, "begin"), fault(12, "end"), progress(1, 11, 13)]
+    history += [entry("lag", 14 + n, records=records) for n in range(80)]
+    texts = broken(Recovers(), *history, entry("lag", 95, records=0))
+    assert len(texts) == 1
+    assert "s after 'a fault' the lag is not under 200 records" in texts[0]
+
+
+def test_a_load_or_a_history_that_ends_too_early_leaves_nothing_undecided() -> None:
+    open_end = [*STEADY, fault(11, "begin"), fault(12, "end")]
+    assert "the history ends before" in broken(Recovers(), *open_end)[0]
+    assert "the load ended before" in broken(Recovers(), *open_end, entry("load", 20, phase="end", id=1))[0]
+
+
+def test_another_fault_within_the_minute_begins_the_wait_anew() -> None:
+    history = [*STEADY, fault(11, "begin"), fault(12, "end"), fault(40, "begin"), fault(41, "end"), progress(1, 12, 90)]
+    assert broken(Recovers(), *history, entry("lag", 91, records=10)) == []
+
+
+def test_a_fault_long_after_the_one_before_does_not_excuse_it() -> None:
+    history = [*STEADY, fault(11, "begin"), fault(12, "end"), fault(80, "begin"), fault(81, "end"), progress(1, 12, 90)]
+    assert len(broken(Recovers(), *history, entry("lag", 91, records=10))) == 1
+
+
+# The rest
+
+
+def test_a_history_with_too_little_in_it_proves_nothing() -> None:
+    seen = ("progress", "value", "feed", "lag", "metrics")
+    enough = [entry(what) for what in seen for _ in range(Observed.LEAST)]
+    assert broken(Observed(), *enough) == []
+    assert len(broken(Observed(), *enough[:-1])) == 1
+    assert len(broken(Observed())) == len(seen)
+
+
+def test_what_a_row_found_by_itself_counts() -> None:
+    assert broken(Said(), entry("violation", rule="P5", text="a duel")) == ["a duel"]
+
+
+def whole() -> Iterable[Entry]:
+    """A history without fault in which every rule has something to judge."""
+    yield entry("run", row="U", seed=7)
+    yield STEADY[0]
+    for n in range(30):
+        yield progress(1, n, at=n)
+        yield entry("epoch", n, epoch=1)
+        yield feed([1, n, 3])
+        yield value("window", epoch="1", batch=str(n))
+        yield entry("lag", n, records=0)
+        yield entry("metrics", n, samples={})
+    yield entry("load", 31, phase="end", id=1)
+    yield verdict()
+
+
+def test_the_checker_reads_a_file_and_says_the_first_violation(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for extra, status, said in (
+        ([], 0, "row U, seed 7: 0 violations"),
+        ([feed([0, 31, 2])], 1, "the first"),
+    ):
+        history = History(tmp_path / "history.jsonl")
+        for each in [*whole(), *extra]:
+            facts = {name: fact for name, fact in each.items() if name not in {"at", "what"}}
+            history.add(each["what"], **facts)
+        history.close()
+        assert main([str(history.path)]) == status
+        assert said in capsys.readouterr().out
+        assert len(check(read(history.path))) == status
+    assert main([]) == 2
+
+
+def test_figures_come_from_the_history() -> None:
+    restarts, latency, counts = Restarts(), Latency(), Counts()
+    bucket = 'tidemark_event_to_redis_seconds_bucket{le="%s"}'
+    for at, below, above in ((1, 10, 10), (2, 20, 20), (3, 0, 5)):  # the third is a new life of the service
+        samples = {
+            bucket % "0.1": below,
+            bucket % "1.0": above,
+            bucket % "+Inf": above,
+            "tidemark_query_restarts_total{}": at,
+        }
+        latency.take(entry("metrics", at, samples=samples))
+        counts.take(entry("metrics", at, samples=samples))
+    assert (latency.percentile(0.5), latency.percentile(1.0)) == (62.5, 1000.0)
+    for each in (progress(1, 3, 1), fault(2, "end", restarts=True), progress(1, 4, 2.2), progress(2, 4, 12.5)):
+        restarts.take(each)
+    assert restarts.seconds == [10.5]
+    counts.take(feed([1, 1, 5], [2, 1, 5], [1, 2, 1]))
+    assert (counts.overlapping, counts.epochs, counts.feed, counts.query_restarts) == (1, 2, 11, 3)
+    assert slope([(float(n), 3.0 * n + 1) for n in range(10)]) == 3.0
+    assert slope([]) is None
+
+
+def test_a_seed_names_a_schedule() -> None:
+    first, again, other = Nemesis(7), Nemesis(7), Nemesis(8)
+    schedule = list(first.pauses(20, 20.0))
+    assert schedule == list(again.pauses(20, 20.0))
+    assert schedule != list(other.pauses(20, 20.0))
+    assert all(0 < pause <= 60 for pause in schedule)
+    assert first.shuffled(range(9)) == again.shuffled(range(9))
+    assert first.pick("abc") == again.pick("abc")
+
+
+def test_the_rows_are_found_by_id_in_the_tables_order() -> None:
+    known = rows()
+    assert [each for each in ORDER if each in known] == list(known)
+    assert {"U", "F1", "F2", "F3", "F14"} <= set(known)
+    assert find("F1").id == "F1"
+    with pytest.raises(SetupError, match="F99"):
+        find("F99")
