@@ -93,20 +93,28 @@ class Verdicts:
 
 
 class GoesBack:
-    """P2, per key, and for progress."""
+    """P2, per key, and for progress. Redis may lose data from `redis_lost` to the end of the fault around it."""
 
     def __init__(self) -> None:
         self._last: dict[str, Hash] = {}
         self._term = (-1, -1)
         self._progress: Entry | None = None
+        self._running = 0
+        self._losing = False
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         what = entry["what"]
-        if what in {"redis_lost", "rebuild"}:
+        if what == "fault":
+            self._running += 1 if entry["phase"] == "begin" else -1
+            if self._losing and not self._running:
+                self._forget()
+        elif what == "redis_lost":
+            self._forget()
+            self._losing = self._running > 0
+        elif what == "rebuild":
             self._progress = None
-            if what == "redis_lost":
-                self._last.clear()
-                self._term = (-1, -1)
+        elif self._losing:
+            return
         elif what == "progress":
             yield from self._take_progress(entry)
         elif what == "value":
@@ -124,6 +132,10 @@ class GoesBack:
 
     def end(self) -> Iterator[Violation]:
         yield from ()
+
+    def _forget(self) -> None:
+        self._last.clear()
+        self._term, self._progress, self._losing = (-1, -1), None, False
 
     def _take_progress(self, entry: Entry) -> Iterator[Violation]:
         term = entry["epoch"], entry["batch"]

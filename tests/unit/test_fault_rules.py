@@ -150,6 +150,9 @@ def test_data_that_redis_lost_may_be_older_once() -> None:
     older = value("window", batch="6")
     assert broken(GoesBack(), value("window"), entry("redis_lost"), older) == []
     assert len(broken(GoesBack(), entry("redis_lost"), value("window"), older)) == 1
+    lost = [value("window"), fault(0, "begin"), entry("redis_lost"), value("window"), older, fault(1, "end"), older]
+    assert broken(GoesBack(), *lost) == []
+    assert len(broken(GoesBack(), *lost, value("window", batch="5"))) == 1
 
 
 @pytest.mark.parametrize(
