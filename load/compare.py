@@ -36,9 +36,12 @@ def compare(
     bootstrap: str | None = None,
     starts: Offsets | None = None,
     reference: Reference | None = None,
+    archive: Iterable[Record] = (),
+    lost: Offsets | None = None,
 ) -> Verdict:
-    """Read Redis, the rejects and the topics, and compare; `starts` and `reference` are as for `oracle.expected`.
+    """Read Redis, the rejects and the topics, and compare; `starts` to `archive` are as for `oracle.expected`.
 
+    `lost` says of how many records each partition was robbed before anybody could read them.
     Raises redis.RedisError and KafkaException when one of them cannot be read.
     """
     rules = read_rules(Path(settings_path))
@@ -59,13 +62,14 @@ def compare(
             ends=ends,
             starts=starts,
             reference=reference,
+            archive=archive,
         )
         check_hashes(wanted, rules.prefix, _hashes(client, rules.prefix), verdict)
         names = [f"{rules.prefix}:open", *(f"{rules.prefix}:keys:{view.name}" for view in rules.views)]
         check_indexes(wanted, rules.prefix, {name: _sorted_set(client, name) for name in names}, verdict)
     topics = sorted({rules.rejects.format(topic=topic) for topic in rules.topics})
     stored = check_rejects(wanted, records(rules, topics, bootstrap), verdict)
-    check_partitions(wanted, stored, ends, verdict)
+    check_partitions(wanted, stored, ends, verdict, lost)
     verdict.trailing = wanted.trailing
     return verdict
 
@@ -108,14 +112,20 @@ def check_rejects(wanted: Expected, stored: Iterable[Record], verdict: Verdict) 
     return count
 
 
-def check_partitions(wanted: Expected, stored: Mapping[tuple[str, int], int], ends: Offsets, verdict: Verdict) -> None:
-    """Per partition: offsets up to progress's = admitted + rejects that can be found."""
+def check_partitions(
+    wanted: Expected,
+    stored: Mapping[tuple[str, int], int],
+    ends: Offsets,
+    verdict: Verdict,
+    lost: Offsets | None = None,
+) -> None:
+    """Per partition: offsets up to progress's = admitted + rejects that can be found + what was lost."""
     for (topic, number), counts in sorted(wanted.partitions.items()):
         name = f"{topic}[{number}]"
         verdict.partitions[name] = asdict(counts)
         end, found = ends.get(topic, {}).get(number, 0), stored.get((topic, number), 0)
         # Nothing was there to be consumed before the oldest record.
-        consumed = max(0, end - counts.start)
+        consumed = max(0, end - counts.start - (lost or {}).get(topic, {}).get(number, 0))
         if consumed != counts.admitted + found:
             sentence = f"{name}: offsets {counts.start} to {end} consumed, {counts.admitted} admitted + {found} rejects"
             verdict.add("partition.sum", f"{sentence} = {counts.admitted + found}, not {consumed}")

@@ -21,7 +21,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One way of being wrong. `tests` are pytest node ids without parameters; `promises` are those of design and guarantees."""
+    """One way of being wrong, for which all of `tests` must go red: pytest node ids, with or without parameters.
+
+    `promises` are those that it breaks, by the names of docs/guarantees.md.
+    """
 
     id: str
     what: str
@@ -191,7 +194,7 @@ MUTATIONS = (
                 "    failure: BaseException | None = None\n    late: Callable[[], None] = lambda: None\n",
             ),
         ),
-        (_ORDER, _REPORTED),
+        (_ORDER + "[2_values]", _REPORTED),
     ),
     Mutation(
         "failure-committed",
@@ -205,7 +208,7 @@ MUTATIONS = (
                 "            self.failure = error\n",
             ),
         ),
-        (_ORDER,),
+        (_ORDER + "[2_values]",),
     ),
     Mutation(
         "progress-first",
@@ -219,7 +222,7 @@ MUTATIONS = (
                 "        sink.progress()\n        planned = clock.monotonic_s()\n",
             ),
         ),
-        (_ORDER,),
+        (_ORDER + "[2_values]",),
     ),
     Mutation(
         "progress-before-finals",
@@ -233,7 +236,7 @@ MUTATIONS = (
                 "        sink.progress()\n        finals = sink.finish()\n",
             ),
         ),
-        (_ORDER,),
+        (_ORDER + "[3_finals]",),
     ),
     Mutation(
         "finals-first",
@@ -247,7 +250,7 @@ MUTATIONS = (
                 "        sink.finish()\n        planned = clock.monotonic_s()\n",
             ),
         ),
-        (_ORDER,),
+        (_ORDER + "[2_values]",),
     ),
     Mutation(
         "rejects-not-flushed",
@@ -255,7 +258,7 @@ MUTATIONS = (
         "a crash loses rejects that progress says were consumed",
         ("P4",),
         (Edit("service/publish.py", "            self._flush_rejects()\n", "            pass\n"),),
-        (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered", _ORDER),
+        (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered", _ORDER + "[1_rejects]"),
     ),
     Mutation(
         "calls-not-repeated",
@@ -368,7 +371,7 @@ def table() -> str:
     """The mutations as the Markdown table of docs/guarantees.md."""
     rows = []
     for each in MUTATIONS:
-        tests = ", ".join(f"`{test.rpartition('::')[2]}`" for test in each.tests)
+        tests = ", ".join(f"`{test.rpartition('::')[2].partition('[')[0]}`" for test in each.tests)
         rows.append(f"| `{each.id}` | {each.what} | {each.why} | {', '.join(each.promises)} | {tests} |")
     head = "| mutation | what is broken | so that | promise | tests that go red |"
     return "\n".join([head, "| --- | --- | --- | --- | --- |", *rows, ""])

@@ -11,8 +11,9 @@ import hashlib
 import math
 import time
 from array import array
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,16 +84,19 @@ def expected(
     ends: Offsets | None = None,
     starts: Offsets | None = None,
     reference: Reference | None = None,
+    archive: Iterable[Record] = (),
 ) -> Expected:
     """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
 
+    `archive` are records that were read before, all older than `starts`, for topics that have lost some since.
     `reference` is device -> column -> text; by default it is what the reference's database holds now.
     Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
     they give nothing for 60 s.
     """
     rules = read_rules(Path(settings_path))
     ledger = Ledger(rules, read_reference(rules) if reference is None else reference)
-    for record in records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions):
+    there = records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions)
+    for record in chain(archive, there):
         ledger.take(record)
     return ledger.close(watermark_ms)
 
@@ -136,7 +140,8 @@ def records(
             start = max(low, (starts or {}).get(topic, {}).get(partition, low))
             end = high if ends is None else ends.get(topic, {}).get(partition, 0)
             if partitions is not None:
-                partitions[topic, partition] = Partition(start, max(start, end))
+                counts = partitions.setdefault((topic, partition), Partition(start, start))
+                counts.end = max(counts.end, end)
             if start < min(end, high):
                 open_ends[topic, partition] = end
                 plan.append(TopicPartition(topic, partition, start))

@@ -55,7 +55,7 @@ class Stage:
     """Broker, Redis, reference and service in `folder`, which is emptied first.
 
     `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
-    `cluster`, by deploy/submit; `master` is of no account then.
+    `cluster`, by deploy/submit; `master` is of no account then. `redis` are settings of redis.conf.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Stage:
         master: str = "local[*]",
         submit_options: Sequence[str] = (),
         supervised: bool = False,
+        redis: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
@@ -78,7 +79,7 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
         self.broker = Broker(self.folder)
-        self.redis = Redis(self.folder)
+        self.redis = Redis(self.folder, settings=redis)
         self.metrics_port = free_port()
         self.config = self.folder / "tidemark.toml"
         self._service: Child | None = None
@@ -196,6 +197,11 @@ class Stage:
             what = f"The service is not running (status {status}); the last lines of {self.log}:\n{self.log_tail()}"
             raise SetupError(what)
         return self._service.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """Of a service without a supervisor that has ended by itself; None while it runs and when there is none."""
+        return None if self._service is None else self._service.poll()
 
     def stop_service(self, patience_s: float = 60.0) -> int:
         """SIGTERM, wait, and return the exit status. With a supervisor: 0 when it takes the service to have finished."""

@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -127,6 +128,9 @@ def pytest(tree: Path, tests: Iterable[str]) -> Ran:
             except subprocess.TimeoutExpired:
                 process.terminate()
                 return Ran((), (), (f"pytest did not end within {_LIMIT_S:.0f} s, see {log}",), _LIMIT_S)
+            except BaseException:
+                process.terminate()
+                raise
     seconds = round(time.monotonic() - began, 1)
     if status not in {_RED, _GREEN} or not report.exists():
         return Ran((), (), (f"pytest ended with status {status}, see {log}",), seconds)
@@ -169,7 +173,7 @@ def bite(mutation: Mutation, source: Path, tree: Path) -> Bite:
 
 
 def _is(node: str, test: str) -> bool:
-    """Whether the node is that test, perhaps with parameters."""
+    """Whether the node is that test, or one of its parameters' if it is named without any."""
     return node == test or node.startswith(test + "[")
 
 
@@ -206,12 +210,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.table:
         print(table(), end="")
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_machine(folder=ROOT)
         report = run(chosen)
     except TidemarkError as error:
         print(f"tidemark: {error.code}: {error}", file=sys.stderr)
         return error.status
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
     if given.json:
         given.json.write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
     control_said = "the control was green" if report.control_green else "THE CONTROL WAS NOT GREEN"

@@ -252,9 +252,9 @@ class Run:
             self.unload(load)
         self.stage.wait_published(self.observer.ends(), STARTS_S)
 
-    def compare(self) -> Verdict:
-        """The oracle's verdict on a service at rest, for the history."""
-        found = compare(self.stage.config)
+    def compare(self, **options: Any) -> Verdict:
+        """The oracle's verdict on a service at rest, for the history; `options` are those of load.compare.compare."""
+        found = compare(self.stage.config, **options)
         with self.stage.redis.client() as client:
             violations = [str(each) for each in contract.check(client, "tidemark")]
         facts = {each.name: getattr(found, each.name) for each in fields(found)}

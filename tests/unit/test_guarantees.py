@@ -18,7 +18,7 @@ NAMED = sorted(set(re.findall(r"`((?:service|state|schemas|deploy|tests|load|doc
 
 def has_test(node: str) -> bool:
     """Whether the file of a pytest node id has such a function."""
-    file, _, name = node.partition("::")
+    file, _, name = node.partition("[")[0].partition("::")
     tree = ast.parse((ROOT / file).read_text())
     return any(isinstance(each, ast.FunctionDef) and each.name == name for each in tree.body)
 

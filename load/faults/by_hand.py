@@ -1,0 +1,54 @@
+"""What a supervisor or an operator does, for rows that play on a service without a supervisor."""
+
+from dataclasses import dataclass
+
+from load.faults.run import STARTS_S, Run
+
+SETTLED_BATCHES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a service ended that was not asked to: its exit status and the last line that it wrote."""
+
+    status: int
+    text: str
+
+    @classmethod
+    def of(cls, run: Run) -> "Refusal":
+        """That of a service that has ended."""
+        said = [line for line in run.stage.log_tail(40).splitlines() if line.startswith("tidemark: ")]
+        return cls(run.stage.exit_status or 0, said[-1] if said else "")
+
+    def __str__(self) -> str:
+        return f"status {self.status}, {self.text}"
+
+
+def start_again(run: Run, within_s: float = STARTS_S) -> int:
+    """Until the query runs: a service that has ended is started again. How often it was; SetupError after `within_s`."""
+    starts = 0
+
+    def runs() -> bool:
+        nonlocal starts
+        if run.stage.exit_status is not None:
+            starts += 1
+            run.start_again()
+        return bool(run.stage.metrics().get("tidemark_query_running"))
+
+    run.until(runs, within_s, "the query to run")
+    return starts
+
+
+def start_damaged(run: Run, within_s: float = STARTS_S) -> Refusal | None:
+    """Start the service on something that is not as it left it: its refusal, or None when it has published some batches."""
+    begun = run.observer.epoch
+    batches: set[tuple[int, int]] = set()
+    run.start(wait=False)
+
+    def decided() -> bool:
+        if run.observer.progress[0] > begun:
+            batches.add(run.observer.progress)
+        return len(batches) >= SETTLED_BATCHES or run.stage.exit_status is not None
+
+    run.until(decided, within_s, "the service to go on, or to refuse")
+    return None if run.stage.exit_status is None else Refusal.of(run)

@@ -1,0 +1,148 @@
+"""F9: the checkpoint is damaged, its disk is full, or all of it is gone.
+
+The service is killed, a file is damaged, and the service is started: it must refuse with the file's name and the way on,
+or go on correctly, which the oracle judges in the end. A refusal is followed by what its message asks for.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from load.faults.by_hand import Refusal, start_damaged
+from load.faults.row import Figures, row
+from load.faults.run import STARTS_S, Run
+from service.errors import SetupError
+
+CHECKPOINT_STATUS, SETUP_STATUS = 8, 10
+PAGE = "docs/operator.md"
+"""Where a refusal must send its reader."""
+DISK = "256m"
+_BLOCK = bytes(1 << 20)
+
+Damage = Callable[[Run, Path], None]
+
+
+@row("F9", "the checkpoint is damaged", rate=1_000, devices=1_000)
+def checkpoint_damaged(run: Run) -> Figures:
+    """Short: a truncated offset file, and all of it gone."""
+    outcomes: dict[str, str] = {}
+    with _small_disk(run) as is_small:
+        run.start()
+        run.load()
+        run.steady()
+        outcomes["offset file truncated"] = _damaged(run, "offset file truncated", _newest_offsets, _truncate)
+        if not run.short:
+            outcomes["offset file, a bit flipped"] = _damaged(run, "a bit of offsets", _newest_offsets, _flip)
+            outcomes["changelog, a bit flipped"] = _damaged(run, "a bit of state", _needed_changelog, _flip)
+            outcomes["changelog deleted"] = _damaged(run, "changelog deleted", _needed_changelog, _delete)
+            outcomes["disk full"] = _full(run) if is_small else "not tried: to mount a small disk needs root"
+        outcomes["all deleted"] = _all_deleted(run)
+        run.drain()
+        run.stop()
+        run.compare()
+    return {"outcomes": outcomes}
+
+
+def _folder(run: Run) -> Path:
+    return run.stage.folder / "checkpoint"
+
+
+def _damaged(run: Run, name: str, choose: Callable[[Run], Path], damage: Damage) -> str:
+    """Kill, damage a file, start; a refusal is answered by putting the file back."""
+    run.stage.kill_service()
+    file = choose(run)
+    shown = str(file.relative_to(_folder(run)))
+    content = file.read_bytes()
+    with run.fault(name, restarts=True, file=shown):
+        damage(run, file)
+        refusal = start_damaged(run)
+        if refusal is not None:
+            _judge(run, name, refusal, CHECKPOINT_STATUS, shown)
+            file.write_bytes(content)
+            run.start()
+    run.recover()
+    return f"{shown}: {'went on' if refusal is None else refusal}"
+
+
+def _judge(run: Run, name: str, refusal: Refusal, status: int, *words: str) -> None:
+    missing = [each for each in (*words, PAGE) if each not in refusal.text]
+    if refusal.status != status or missing:
+        run.violation("refusal", f"{name}: status {refusal.status} (not {status}?), it lacks {missing}: {refusal.text}")
+
+
+def _newest_offsets(run: Run) -> Path:
+    return max((_folder(run) / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
+def _needed_changelog(run: Run) -> Path:
+    """One that the next batch needs: what the last committed batch left of a store's state."""
+    committed = max(int(path.name) for path in (_folder(run) / "commits").glob("[0-9]*"))
+    found = sorted((_folder(run) / "state").rglob(f"{committed + 1}.changelog"))
+    return run.nemesis.pick(found)
+
+
+def _truncate(_run: Run, file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def _flip(run: Run, file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[int(run.nemesis.between(0, len(content)))] ^= 1 << int(run.nemesis.between(0, 8))
+    file.write_bytes(content)
+
+
+def _delete(_run: Run, file: Path) -> None:
+    file.unlink()
+
+
+def _full(run: Run) -> str:
+    """Fill the disk under a service that runs; when it has ended, make room and start it."""
+    ballast = _folder(run) / "ballast"
+    outcome = "went on when there was room"
+    with run.fault("disk full", restarts=True):
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as out:
+            while out.write(_BLOCK):
+                pass
+        with contextlib.suppress(SetupError):
+            run.until(lambda: run.stage.exit_status is not None, STARTS_S, "the service to end")
+        if run.stage.exit_status is not None:
+            refusal = Refusal.of(run)
+            outcome = str(refusal)
+            _judge(run, "disk full", refusal, SETUP_STATUS)
+        ballast.unlink()
+        run.start_again()
+    run.recover()
+    return outcome
+
+
+def _all_deleted(run: Run) -> str:
+    """The service reads the topic again from its beginning, as the runbook's rebuild does."""
+    run.stage.kill_service()
+    run.note("rebuild")
+    with run.fault("checkpoint deleted", restarts=True):
+        for path in _folder(run).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        refusal = start_damaged(run)
+        if refusal is not None:
+            run.violation("refusal", f"checkpoint deleted: all of the topic is there, and the service said {refusal}")
+            return str(refusal)
+    run.recover()
+    return "read the topic again from its beginning"
+
+
+@contextlib.contextmanager
+def _small_disk(run: Run) -> Iterator[bool]:
+    """A disk of its own under the checkpoint, which can be filled; False where that is not allowed."""
+    folder = _folder(run)
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tidemark-checkpoint", str(folder)]
+    is_mounted = shutil.which("mount") is not None and not subprocess.run(mount, check=False).returncode
+    try:
+        yield is_mounted
+    finally:
+        if is_mounted:
+            run.stage.kill_service()
+            subprocess.run(["umount", "--lazy", str(folder)], check=False)

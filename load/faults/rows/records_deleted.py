@@ -1,0 +1,77 @@
+"""F10: the service is stopped for longer than the topic keeps its records."""
+
+from collections.abc import Mapping
+
+from confluent_kafka import TopicPartition
+
+from load.faults.by_hand import Refusal, start_damaged
+from load.faults.row import Figures, row
+from load.faults.run import Run
+from load.oracle import records
+from load.rules import read_rules
+from load.stage import TOPIC, to_toml
+
+BEYOND_S = 10.0
+"""So many seconds' load comes after the service has stopped: a part of that is what gets lost."""
+SOURCE_STATUS = 5
+_LOST = "tidemark_records_lost_total"
+
+
+@row("F10", "records deleted before they were read", rate=1_000, devices=1_000)
+def records_deleted(run: Run) -> Figures:
+    """The oracle keeps what was read before, for the topic then has neither that nor what was lost."""
+    run.start()
+    run.load()
+    run.steady()
+    run.drain()
+    run.stop()
+    run.compare()
+    read_to = run.observer.ends()
+    archive = list(records(read_rules(run.stage.config), [TOPIC]))
+    more = run.load()
+    enough = sum(read_to.values()) + BEYOND_S * run.row.rate
+    run.until(lambda: sum(run.observer.ends().values()) >= enough, 120, "records that the service has not read")
+    run.unload(more)
+    gaps = _delete(run, read_to)
+    lost = sum(gaps.values())
+    run.note("gap", records=lost)
+
+    refusal = start_damaged(run)
+    _judge(run, refusal, read_to, gaps)
+    run.stage.settings["kafka"]["on_data_loss"] = "continue"
+    run.stage.config.write_text(to_toml(run.stage.settings), encoding="utf-8")
+    with run.fault("records deleted", restarts=True):
+        run.start()
+    run.load()
+    run.recover()
+    run.steady()
+    counted = run.stage.metrics().get(_LOST, 0.0)
+    run.note("lost", records=int(counted))
+    run.drain()
+    run.stop()
+    run.compare(archive=archive, starts={TOPIC: read_to}, lost={TOPIC: gaps})
+    return {"gap": lost, "lost_counted": counted, "difference": counted - lost, "refusal": str(refusal)}
+
+
+def _delete(run: Run, read_to: Mapping[int, int]) -> dict[int, int]:
+    """Delete what was read and a part of what was not, in all partitions but one; how many unread records of each."""
+    spared = run.nemesis.pick(sorted(read_to))
+    gaps: dict[int, int] = {}
+    for partition, end in sorted(run.observer.ends().items()):
+        unread = end - read_to[partition]
+        gaps[partition] = 0 if partition == spared else max(1, int(unread * run.nemesis.between(0.1, 0.9)))
+    places = [TopicPartition(TOPIC, partition, read_to[partition] + gaps[partition]) for partition in gaps]
+    for future in run.stage.broker.admin.delete_records(places).values():
+        future.result(30)
+    return gaps
+
+
+def _judge(run: Run, refusal: Refusal | None, read_to: Mapping[int, int], gaps: Mapping[int, int]) -> None:
+    if refusal is None or refusal.status != SOURCE_STATUS:
+        run.violation("P7", f"{sum(gaps.values())} records are gone, and the service said: {refusal}")
+        return
+    for partition, count in gaps.items():
+        begin = read_to[partition]
+        for words in (f"{TOPIC}[{partition}]", str(begin), str(begin + count)) if count else ():
+            if words not in refusal.text:
+                run.violation("P7", f"the refusal does not say {words!r}: {refusal.text}")

@@ -1,0 +1,117 @@
+"""F5: Redis goes away, refuses, hangs, or comes back without its data or with older data.
+
+Redis keeps an append-only file here, written before it answers (`appendfsync always`): a kill loses nothing that was
+acknowledged, so what comes back from it must be all of it. What is lost is lost on purpose.
+"""
+
+import functools
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from load.faults.row import Figures, row
+from load.faults.run import Run
+
+HUNG_S = 30.0
+REFUSING_S = 15.0
+REPUBLISHED_S = 60.0
+"""By then every final value must be there again."""
+COMMITTED_S = 3.0
+"""So long may the commit of a batch take that was acknowledged before."""
+
+Finals = dict[str, str]
+"""Of every final window and closed session by key: its count, which never changes again."""
+
+
+@row(
+    "F5", "Redis goes away", rate=1_000, devices=1_000, stage={"redis": {"appendonly": "yes", "appendfsync": "always"}}
+)
+def redis_away(run: Run) -> Figures:
+    """Short: SIGKILL, and FLUSHALL."""
+    redis = run.stage.redis
+    run.start()
+    run.load()
+    run.steady()
+    _outage(run, "Redis SIGKILL", 5.0, redis.kill, redis.start)
+    if not run.short:
+        _outage(run, "Redis hangs", HUNG_S, redis.pause, redis.resume)
+        _outage(run, "Redis READONLY", REFUSING_S, *_commands(run, "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"))
+        memory = _commands(run, "CONFIG SET maxmemory 1mb", "CONFIG SET maxmemory 0")
+        _outage(run, "Redis out of memory", REFUSING_S, *memory)
+    lost = {"flushall": _lost(run, "Redis FLUSHALL", *_commands(run, "FLUSHALL"))}
+    if not run.short:
+        backup = run.folder / "redis-backup"
+        shutil.copytree(redis.folder, backup, ignore=shutil.ignore_patterns("*.log"))
+        run.steady()
+        lost["older_data"] = _lost(run, "Redis back with older data", lambda: _put_back(run, backup))
+    seen = run.stage.metrics()
+    names = ("tidemark_redis_data_lost", "tidemark_republished", "tidemark_redis_retries", "tidemark_query_restarts")
+    return {"lost": lost, "counted": {name: value for name, value in seen.items() if name.startswith(names) and value}}
+
+
+def _commands(run: Run, *texts: str) -> list[Callable[[], object]]:
+    def command(text: str) -> object:
+        with run.stage.redis.client() as client:
+            answer: object = client.execute_command(*text.split())
+        return answer
+
+    return [functools.partial(command, text) for text in texts]
+
+
+def _outage(run: Run, name: str, seconds: float, begin: Callable[[], object], end: Callable[[], object]) -> None:
+    """Nothing can be written for a while: a batch that is committed meanwhile was not acknowledged."""
+    with run.fault(name):
+        begin()
+        run.run_on(COMMITTED_S)
+        before = _newest_commit(run)
+        run.run_on(seconds)
+        committed = _newest_commit(run)
+        end()
+    if committed > before:
+        run.violation("P1", f"{name}: batch {committed} was committed, though nothing was written since {before}")
+    run.recover()
+
+
+def _newest_commit(run: Run) -> int:
+    found = (run.stage.folder / "checkpoint" / "commits").iterdir()
+    return max((int(path.name) for path in found if path.name.isdecimal()), default=-1)
+
+
+def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
+    """Redis loses data: how long until it is noticed, and until all that was final is there again."""
+    finals = _finals(run)
+    run.note("redis_lost")
+    with run.fault(name):
+        lose()
+    began = time.monotonic()
+    missing = len(finals)
+    while missing and time.monotonic() - began < REPUBLISHED_S:
+        run.run_on(0.5)
+        there = _finals(run)
+        missing = sum(there.get(key) != count for key, count in finals.items())
+    seconds = round(time.monotonic() - began, 1)
+    if missing:
+        run.violation("P1", f"{name}: {missing} of {len(finals)} final values are missing after {seconds} s")
+    run.recover()
+    return {"finals": len(finals), "finals_missing": missing, "republished_s": seconds}
+
+
+def _finals(run: Run) -> Finals:
+    with run.stage.redis.client(encoding_errors="surrogateescape") as client:
+        found: Finals = {}
+        for kind, field, value in (("window", "final", "1"), ("session", "state", "closed")):
+            keys: list[str] = list(client.scan_iter(f"tidemark:{kind}:*", count=2_000))
+            pipe = client.pipeline(transaction=False)
+            for key in keys:
+                pipe.hmget(key, field, "count")
+            found |= {key: count for key, (said, count) in zip(keys, pipe.execute(), strict=True) if said == value}
+    return found
+
+
+def _put_back(run: Run, backup: Path) -> None:
+    """What an operator does who restores a backup."""
+    redis = run.stage.redis
+    redis.kill()
+    shutil.copytree(backup, redis.folder, dirs_exist_ok=True)
+    redis.start()
