@@ -1,6 +1,6 @@
 """The fault runner's command line.
 
-    python -m load.faults [--id F1] [--seed 7] [--short] [--json FILE] [--folder FOLDER]
+    python -m load.faults [--id F1] [--seed 7] [--short] [--times N] [--json FILE] [--folder FOLDER]
 
 Without --id all rows are played, in turn. Exit status 0 only when no rule is violated in any.
 """
@@ -29,10 +29,10 @@ from service.errors import TidemarkError
 SHOWN = 10
 
 
-def report(row: Row, seed: int, *, short: bool, folder: Path | None = None) -> dict[str, Any]:
+def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder: Path | None = None) -> dict[str, Any]:
     """Play a row, check its history, print the verdict; what goes to the JSON."""
     began = time.monotonic()
-    run, measured = play(row, seed, short=short, folder=folder)
+    run, measured = play(row, seed, short=short, times=times, folder=folder)
     path = run.history.path
     found = check(read(path))
     all_figures = {
@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--id", help=f"a row: {', '.join(rows())}; all of them without it")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--short", action="store_true", help="as few repetitions as make sense")
+    parser.add_argument("--times", type=int, metavar="N", help="how often a row repeats its main fault")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--folder", type=Path, help="where all files go (default: .build/faults/ID); it is emptied")
     args = parser.parse_args(argv)
@@ -84,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         check_machine(folder=ROOT)
         chosen = [find(args.id)] if args.id else list(rows().values())
-        reports = [report(row, args.seed, short=args.short, folder=args.folder) for row in chosen]
+        reports = [report(row, args.seed, short=args.short, times=args.times, folder=args.folder) for row in chosen]
     except TidemarkError as error:
         print(f"tidemark: {error.code}: {error}", file=sys.stderr)
         return error.status

@@ -75,8 +75,11 @@ class Load:
 class Run:
     """A row's run in `folder`, which is emptied. Use it in a `with` block, then `finish` it; see load/faults/__init__.py."""
 
-    def __init__(self, row: Row, seed: int, *, short: bool = False, folder: Path | None = None) -> None:
+    def __init__(
+        self, row: Row, seed: int, *, short: bool = False, times: int | None = None, folder: Path | None = None
+    ) -> None:
         self.row, self.seed, self.short = row, seed, short
+        self._times = times
         self.folder = folder or ROOT / ".build" / "faults" / row.id
         settings = FleetSettings(
             devices=row.devices,
@@ -133,6 +136,10 @@ class Run:
         self.history.close()
 
     # What a row does.
+
+    def times(self, full: int, short: int) -> int:
+        """How often a fault is to be repeated: as the command line says, else by the run's length."""
+        return self._times if self._times is not None else short if self.short else full
 
     def start(self, environment: Mapping[str, str] | None = None, *, wait: bool = True) -> None:
         """Start the service with these variables added; returns when its query runs, or at once without `wait`."""
@@ -305,9 +312,11 @@ class Run:
             pass  # the checker says it, from the history
 
 
-def play(row: Row, seed: int, *, short: bool, folder: Path | None = None) -> tuple[Run, Figures]:
+def play(
+    row: Row, seed: int, *, short: bool, times: int | None = None, folder: Path | None = None
+) -> tuple[Run, Figures]:
     """Play a row to its end; whatever breaks is a violation in the history."""
-    run = Run(row, seed, short=short, folder=folder)
+    run = Run(row, seed, short=short, times=times, folder=folder)
     print(f"{row.id}: {row.title}; seed {seed}, {row.rate:.0f} records a second, all files in {run.folder}", flush=True)
     figures: Figures = {}
     with run:

@@ -16,7 +16,7 @@ MEAN_S = 20.0
 def driver_killed(run: Run) -> Figures:
     """The matrix, then random kills of the JVM or the Python; short: three of them."""
     crash_points(run)
-    kills = 3 if run.short else 20
+    kills = run.times(20, short=3)
     for pause in run.nemesis.pauses(kills, MEAN_S):
         run.run_on(pause)
         run.kill_driver(run.nemesis.pick((0, 1)))

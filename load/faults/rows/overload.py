@@ -33,7 +33,7 @@ def overload(run: Run) -> Figures:
         run.run_on(whole_s * 0.15)
         run.proxy.delay_ms = 0.0
     run.recover()
-    kills = 2 if run.short else 4
+    kills = run.times(4, short=2)
     for pause in run.nemesis.pauses(kills, whole_s * 0.05):
         run.run_on(pause)
         run.kill_driver()

@@ -24,7 +24,7 @@ def worker_killed(run: Run) -> Figures:
     run.start()
     run.load()
     run.steady()
-    times = 1 if run.short else 2
+    times = run.times(2, short=1)
     for _ in range(times):
         with run.fault("executor killed"):
             os.kill(run.nemesis.pick(run.stage.cluster.executor_pids()), signal.SIGKILL)
