@@ -20,6 +20,8 @@ REPUBLISHED_S = 60.0
 COMMITTED_S = 3.0
 """So long may the commit of a batch take that was acknowledged before."""
 
+_LOST = "tidemark_redis_data_lost_total"
+
 Finals = dict[str, str]
 """Of every final window and closed session by key: its count, which never changes again."""
 
@@ -81,20 +83,31 @@ def _newest_commit(run: Run) -> int:
 def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
     """Redis loses data: how long until it is noticed, and until all that was final is there again."""
     finals = _finals(run)
-    run.note("redis_lost")
+    before, batch = run.stage.metrics().get(_LOST, 0.0), run.observer.progress[1]
+    noticed_s = None
     with run.fault(name):
+        run.note("redis_lost")
         lose()
-    began = time.monotonic()
-    missing = len(finals)
-    while missing and time.monotonic() - began < REPUBLISHED_S:
-        run.run_on(0.5)
-        there = _finals(run)
-        missing = sum(there.get(key) != count for key, count in finals.items())
-    seconds = round(time.monotonic() - began, 1)
+        began = time.monotonic()
+        missing = len(finals)
+        while missing and time.monotonic() - began < REPUBLISHED_S:
+            run.run_on(0.2)
+            if noticed_s is None and run.stage.metrics().get(_LOST, 0.0) > before:
+                noticed_s = round(time.monotonic() - began, 1)
+            there = _finals(run)
+            missing = sum(there.get(key) != count for key, count in finals.items())
+        seconds = round(time.monotonic() - began, 1)
     if missing:
         run.violation("P1", f"{name}: {missing} of {len(finals)} final values are missing after {seconds} s")
     run.recover()
-    return {"finals": len(finals), "finals_missing": missing, "republished_s": seconds}
+    batches = run.observer.progress[1] - batch
+    return {
+        "finals": len(finals),
+        "finals_missing": missing,
+        "noticed_s": noticed_s,
+        "republished_s": seconds,
+        "batches_until_lag_was_back": batches,
+    }
 
 
 def _finals(run: Run) -> Finals:
