@@ -9,20 +9,23 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import redis
 from redis.exceptions import RedisError
 
+from service import owner
 from service.redis_keys import Keys
 from service.redis_link import Budget, Place, options_of, shown
 from service.settings import Settings
 
-# KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch. {1, epoch} or {0, who holds it, ms left}.
+# KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.
+# {1, epoch} or {0, who holds it, ms left}.
 # The epoch in progress counts too: it may have outlived the epoch's own key.
 _ACQUIRE = """
 local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return {0, holder, redis.call('PTTL', KEYS[1])} end
+if holder and holder ~= ARGV[1] and holder ~= ARGV[4] then return {0, holder, redis.call('PTTL', KEYS[1])} end
 local epoch = math.max(
   tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(redis.call('HGET', KEYS[3], 'epoch') or 0), tonumber(ARGV[3])) + 1
 redis.call('SET', KEYS[2], string.format('%d', epoch))
@@ -58,7 +61,7 @@ class Waiting:
 class Lease:
     """A term of one writer.
 
-        lease = Lease(settings, "host-17")
+        lease = Lease(settings, owner.here())
         epoch = lease.acquire(on_wait, stop)    # None when `stop` was set first
         ...                                     # end when lease.lost is set; lease.reason says why
         lease.release()
@@ -67,12 +70,13 @@ class Lease:
     set while Redis is away: nobody can publish then, and whether this writer still may, the epoch tells afterwards.
     """
 
-    def __init__(self, settings: Settings, owner: str) -> None:
+    def __init__(self, settings: Settings, name: str) -> None:
         self._options = settings.redis
         self._ttl_ms = settings.service.lease_ms
         self._keys = Keys(settings.redis.prefix)
-        # A restarted writer of the same name must wait for its former self, which may still be about.
-        self.token = f"{owner}:{secrets.token_hex(4)}"
+        # A restarted writer of the same name must wait for its former self, which may still be about: unless it is
+        # known to be gone, a name alone tells nothing.
+        self.token = f"{name}:{secrets.token_hex(4)}"
         self.epoch = 0
         self.lost = threading.Event()
         self.reason = ""
@@ -89,22 +93,29 @@ class Lease:
         """Wait for the lease, then begin a term: its epoch is larger than any before and than `at_least`.
 
         `at_least` is the last epoch this service knows of, for a Redis that has come back empty. `waiting` is called
-        each time the lease is found taken. None when `stop` was set. May be called again after `lost`.
+        each time the lease is found taken; one whose holder is provably gone (service/owner.py) is free. None when `stop`
+        was set. May be called again after `lost`.
         Raises SinkError when Redis does not answer within redis.retry_for_ms.
         """
         self._stop_renewing()
         stop = stop or threading.Event()
         keys = [self._keys.lease, self._keys.epoch, self._keys.progress]
+        gone = ""
         place = Place(shown(self._options), "the lease")
         while not stop.is_set():
             budget = Budget(self._options.retry_for_ms, place)
-            reply = budget.attempt(lambda: self._eval(_ACQUIRE, keys, self.token, self._ttl_ms, at_least))
+            ask = partial(self._eval, _ACQUIRE, keys, self.token, self._ttl_ms, at_least, gone)
+            reply = budget.attempt(ask)
             if reply[0]:
                 self.epoch = int(reply[1])
                 self._start_renewing()
                 return self.epoch
+            holder = reply[1].decode()
+            if holder != gone and owner.is_gone(holder.rpartition(":")[0]):
+                gone = holder
+                continue
             remaining_ms = max(int(reply[2]), 0)
-            waiting(Waiting(reply[1].decode(), remaining_ms))
+            waiting(Waiting(holder, remaining_ms))
             # No longer than a third of the term: it may be released before it expires.
             stop.wait(max(min(remaining_ms, self._ttl_ms / 3), 1) / 1000)
         return None

@@ -15,7 +15,6 @@ is not committed, and the next start replays it, with the same cut and the same 
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import checkpoint, clock, failpoint, failure, metrics, pipeline, reference, session, topics
+from service import checkpoint, clock, failpoint, failure, metrics, owner, pipeline, reference, session, topics
 from service.cut import Offsets
 from service.errors import FencedError, ReferenceDataError, SettingsError, TidemarkError
 from service.lag import Lag
@@ -68,7 +67,7 @@ class Runner:
         self.metrics = metrics.Metrics()
         self.stop = threading.Event()
         self._guard: threading.Timer | None = None
-        self._lease = Lease(settings, f"{socket.gethostname()}:{os.getpid()}")
+        self._lease = Lease(settings, owner.here())
         self._spark: SparkSession | None = None
         self._in_batch = threading.Event()
         self._ends: dict[int, Offsets] = {}

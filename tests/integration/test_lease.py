@@ -65,6 +65,32 @@ def test_every_term_has_a_larger_epoch(writers: Writers) -> None:
     assert writers.get("epoch") == "2"
 
 
+def test_a_holder_that_is_provably_gone_is_not_waited_for(writers: Writers) -> None:
+    killed = f"""
+from service import owner
+from service.lease import Lease
+from tests.outputs import settings
+lease = Lease(settings({writers.part.url!r}, {writers.prefix!r}, lease="1 h"), owner.here())
+print(lease.acquire(), flush=True)
+input()
+"""
+    command = [sys.executable, "-c", killed]
+    stop = threading.Event()
+    told: list[Waiting] = []
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "1\n"
+        threading.Timer(0.5, stop.set).start()
+        assert writers.lease("too-early", "1 h").acquire(told.append, stop) is None  # it lives
+        assert told
+        told.clear()
+        holder.kill()
+        holder.wait()
+
+    assert writers.lease("successor", "1 h").acquire(told.append) == 2
+    assert told == []
+
+
 def test_a_second_writer_waits_and_is_told_for_whom(writers: Writers) -> None:
     first, second = writers.lease("first"), writers.lease("second")
     first.acquire()

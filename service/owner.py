@@ -1,0 +1,55 @@
+"""Who holds the lease, as text, so that a restarted service can tell that its former self is provably gone.
+
+The text is `host:pid:start:machine`: the host and the process for people to read; the process's start, because numbers are
+used again; and the running system and pid namespace, because the number means nothing in another. Only Linux can say;
+elsewhere nobody is ever known to be gone, and the lease's own time decides.
+"""
+
+import contextlib
+import hashlib
+import os
+import socket
+from pathlib import Path
+
+_PROC = Path("/proc")
+_DEAD = frozenset("ZXx")
+_STATE, _START = 0, 19
+"""Fields of /proc/PID/stat after the program's name, see proc(5): 3 and 22 there."""
+
+
+def here() -> str:
+    """This process."""
+    start = (_stat(os.getpid()) or [""] * 20)[_START]
+    return f"{socket.gethostname()}:{os.getpid()}:{start}:{_machine()}"
+
+
+def is_gone(owner: str) -> bool:
+    """Whether the process that called itself `owner` ran on this system and certainly runs no more.
+
+    A frozen process is not gone. False for a text of any other form.
+    """
+    fields = owner.split(":")
+    if len(fields) != 4 or not fields[1].isdecimal() or not fields[3] or fields[3] != _machine():
+        return False
+    pid = int(fields[1])
+    try:
+        os.kill(pid, 0)  # /proc may hide the processes of other users, this does not
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    stat = _stat(pid)
+    return bool(stat) and (stat[_STATE] in _DEAD or stat[_START] != fields[2])
+
+
+def _stat(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
+def _machine() -> str:
+    with contextlib.suppress(OSError):
+        boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+        return hashlib.sha256(f"{boot} {(_PROC / 'self' / 'ns' / 'pid').readlink()}".encode()).hexdigest()[:8]
+    return ""
