@@ -39,7 +39,7 @@ def redis_away(run: Run) -> Figures:
     if not run.short:
         _outage(run, "Redis hangs", HUNG_S, redis.pause, redis.resume)
         _outage(run, "Redis READONLY", REFUSING_S, *_commands(run, "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"))
-        memory = _commands(run, "CONFIG SET maxmemory 1mb", "CONFIG SET maxmemory 0")
+        memory = _commands(run, "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0")
         _outage(run, "Redis out of memory", REFUSING_S, *memory)
     lost = {"flushall": _lost(run, "Redis FLUSHALL", *_commands(run, "FLUSHALL"))}
     if not run.short:
