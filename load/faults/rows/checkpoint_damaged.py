@@ -19,7 +19,7 @@ from service.errors import SetupError
 CHECKPOINT_STATUS, SETUP_STATUS = 8, 10
 PAGE = "docs/operator.md"
 """Where a refusal must send its reader."""
-DISK = "256m"
+DISK = "512m"
 _BLOCK = bytes(1 << 20)
 
 Damage = Callable[[Run, Path], None]
