@@ -1,10 +1,12 @@
-"""The command line: `tidemark run`, `tidemark check`, `tidemark version`.
+"""The command line: `tidemark run`, `tidemark check`, `tidemark status`, `tidemark checkpoint`, `tidemark republish`,
+`tidemark version`.
 
 Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
 """
 
 import argparse
 import faulthandler
+import json
 import logging
 import os
 import sys
@@ -14,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from service import settings
-from service.errors import TidemarkError
+from service.errors import CheckpointError, TidemarkError
 
 TRACE = "TIDEMARK_TRACE"
 """What deploy/log4j2.properties prints of exceptions in the JVM: "none" or "full"."""
@@ -59,6 +61,44 @@ def _check(given: argparse.Namespace) -> int:
     return first.exit_status if first is not None else 0
 
 
+def _status(given: argparse.Namespace) -> int:
+    """0 when the query runs; 1 when it does not, or when nobody answers."""
+    from service import status  # noqa: PLC0415
+
+    where = settings.load(given.config).metrics
+    found = status.ask(where)
+    if found is None:
+        print(f"tidemark: no service answers at {status.address(where)}", file=sys.stderr)
+        return 1
+    for line in [json.dumps(found)] if given.json else status.table(found, given.batches):
+        print(line)
+    return 0 if found["state"] == "running" else 1
+
+
+def _checkpoint(given: argparse.Namespace) -> int:
+    from service import resume, session, verify  # noqa: PLC0415
+
+    loaded = settings.load(given.config)
+    spark = session.build(loaded, master="local[*]")
+    try:
+        if given.action == "verify":
+            report = verify.verify(spark, loaded)
+            print(*report.lines(), sep="\n")
+            return CheckpointError.status if report.damage else 0
+        shown = resume.init(spark, loaded) if given.action == "init" else resume.show(spark, loaded)
+        print(shown.encode().decode(), end="")
+        return 0
+    finally:
+        spark.stop()
+
+
+def _republish(given: argparse.Namespace) -> int:
+    from service import republish  # noqa: PLC0415
+
+    republish.by_hand(settings.load(given.config), say=print)
+    return 0
+
+
 def _version(_given: argparse.Namespace) -> int:
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})")
@@ -80,7 +120,23 @@ def _parser() -> argparse.ArgumentParser:
     run = add("run", "Run the service until it is told to stop (SIGTERM or SIGINT).", _run)
     run.add_argument("--master", help="Spark's master, local[*] if not given; spark-submit has its own --master")
     check = add("check", "Try every address, topic, table, schema and view that the settings name.", _check)
-    for command in (run, check):
+    status = add(
+        "status", "Show what the running service does and did: exit status 0 when its query runs, else 1.", _status
+    )
+    status.add_argument("--json", action="store_true", help="all of it, as JSON")
+    status.add_argument("-n", dest="batches", type=int, default=10, metavar="N", help="the last N batches, at most 50")
+    republish = add(
+        "republish",
+        "Publish again all values that have not expired, by the running service if there is one.",
+        _republish,
+    )
+    checkpoint = add("checkpoint", "Look at service.checkpoint, or prepare it.", _checkpoint)
+    checkpoint.add_argument(
+        "action",
+        choices=("verify", "show", "init"),
+        help="read every file and all of the state; show the manifest; write the manifest of a checkpoint without one",
+    )
+    for command in (run, check, status, checkpoint, republish):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
     add("version", "Print the versions of Tidemark, Spark and Python.", _version)
     return parser

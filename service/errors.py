@@ -4,14 +4,20 @@
     |-- SettingsError        2   the settings file, the environment, or a value in them
     |-- SchemaError          3   a schema, an expectations file, or a type that does not fit the settings
     |-- ReferenceDataError   4   the reference data: unreachable at the start, or refused by its expectations
-    |-- SourceError          5   Kafka: unreachable, topic missing, offsets gone (data loss)
-    |-- SinkError            6   Redis: unreachable, refusing writes, out of memory
+    |-- SourceError          5   Kafka: unreachable, or not acknowledging rejects
+    |   |-- SourceRefusedError   Kafka answers, and will not: no such topic, no right to it
+    |   `-- DataLossError        records were deleted before they were read
+    |-- SinkError            6   Redis: unreachable, read-only, out of memory
+    |   `-- SinkRefusedError     Redis answers, and will not: password, ACL, a key of another type, no Lua
     |-- FencedError          7   another writer holds a newer epoch, or the lease
     |-- CheckpointError      8   the checkpoint does not fit this version or these settings, or is damaged
     |-- QueryError           9   the streaming query failed for a reason that is none of the above
+    |   |-- WorkerLostError      an executor or a Python worker died, was killed or cut off
+    |   `-- SparkLostError       Spark itself has ended: the JVM, or the application on the cluster
     `-- SetupError          10   the machine: a port in use, no JDK, no jars, no disk
 
-A message says what happened, where (topic[partition]@offset, batch, file), which limit it met and what to do.
+Which of them may pass by themselves is said by failure.transient. A message says what happened, where
+(topic[partition]@offset, batch, file), which limit it met and what to do.
 """
 
 
@@ -55,11 +61,29 @@ class SourceError(TidemarkError):
     status = 5
 
 
+class SourceRefusedError(SourceError):
+    """Kafka answers, but not to this: waiting will not help."""
+
+    code = "SOURCE_REFUSED"
+
+
+class DataLossError(SourceError):
+    """Records that the checkpoint goes on with are not in Kafka any more."""
+
+    code = "SOURCE_DATA_LOSS"
+
+
 class SinkError(TidemarkError):
     """Redis did not acknowledge a write within its retries."""
 
     code = "SINK"
     status = 6
+
+
+class SinkRefusedError(SinkError):
+    """Redis answers, but refuses us or what we ask: waiting will not help."""
+
+    code = "SINK_REFUSED"
 
 
 class FencedError(TidemarkError):
@@ -81,6 +105,18 @@ class QueryError(TidemarkError):
 
     code = "QUERY"
     status = 9
+
+
+class WorkerLostError(QueryError):
+    """A process that worked for the query is gone."""
+
+    code = "QUERY_WORKER_LOST"
+
+
+class SparkLostError(QueryError):
+    """Spark is gone, and with it every way to go on in this process."""
+
+    code = "QUERY_SPARK_LOST"
 
 
 class SetupError(TidemarkError):

@@ -1,4 +1,20 @@
-"""Names a failure of the query: from what was raised in Python, or from the classes in the JVM's chain of causes."""
+"""Failures of the query: what they are called, and whether they may pass.
+
+A failure is named from what was raised in Python, or from the classes in the JVM's chain of causes. What may pass restarts
+the query from its checkpoint inside the running driver, under the same epoch; what cannot ends the process with its status:
+
+    may pass   SourceError         Kafka is away or slow, rejects were not acknowledged
+               SinkError           Redis is away, slow, loading, read-only or out of memory; or it has lost data: a new epoch
+               UnreadableError     the reference database is away, and there is no stored copy
+               WorkerLostError     an executor or a Python worker is gone
+               InjectedError       a test asked for it
+    stays      SettingsError, SchemaError, ReferenceDataError, FencedError, CheckpointError, SetupError
+               SourceRefusedError, DataLossError, SinkRefusedError     waiting does not bring rights, topics or records
+               SparkLostError      there is nothing left to restart in: the process must be a new one
+               QueryError          nobody knows what it is, and a new process is the better cure
+
+tests/unit/test_failure.py holds this table against the tree in service/errors.py.
+"""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +24,28 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import checkpoint
-from service.errors import CheckpointError, FencedError, QueryError, SetupError, SourceError, TidemarkError
+from service.errors import (
+    CheckpointError,
+    DataLossError,
+    FencedError,
+    QueryError,
+    SetupError,
+    SinkError,
+    SinkRefusedError,
+    SourceError,
+    SourceRefusedError,
+    TidemarkError,
+    WorkerLostError,
+)
+from service.failpoint import InjectedError
+from service.reference import UnreadableError
+
+_PASSES = (SourceError, SinkError, UnreadableError, WorkerLostError, InjectedError)
+_STAYS = (SourceRefusedError, DataLossError, SinkRefusedError)
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 10.0
+CALM_S = 300.0
+GIVE_UP_S = 600.0
 
 _DEBUG = "Start with --debug to see where it comes from"
 _FRAMES = 40
@@ -55,9 +92,24 @@ _RULES = (
         "Another writer uses this checkpoint: this one must end",
     ),
     _Rule(
-        SourceError,
+        WorkerLostError,
+        re.compile(
+            r"Python worker (exited|failed)|Python worker process terminated|ExecutorLostFailure|ExecutorDeadException|"
+            r"[Ss]lave lost|Executor heartbeat timed out|FetchFailed(Exception)?|Could not find CoarseGrainedScheduler"
+        ),
+        "The batch is replayed from the checkpoint; if it returns, look for what kills it: memory, or the machine's log",
+    ),
+    _Rule(
+        DataLossError,
         re.compile(r"OffsetOutOfRange|KAFKA_DATA_LOSS|failOnDataLoss|Some data may have been lost|Cannot fetch offset"),
         "Records were deleted before they were read: see docs/operator.md before going on without them",
+    ),
+    _Rule(
+        SourceRefusedError,
+        re.compile(
+            r"SaslAuthenticationException|SslAuthenticationException|(Topic|Group|Cluster)AuthorizationException"
+        ),
+        "Check the user's rights and kafka.options",
     ),
     _Rule(
         SourceError,
@@ -74,6 +126,38 @@ _RULES = (
         "Restore the checkpoint whole, undo the change of settings, or rebuild with an empty one: see docs/operator.md",
     ),
 )
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long to wait after each failure of a series, and when the series has lasted too long.
+
+    1 s at first, twice as long each time, at most 10 s. A series ends with a committed batch, or with 5 minutes without a
+    failure. One of more than 10 minutes is too long: a new process may cure what a new query cannot.
+    """
+
+    _since_s: float | None = None
+    _last_s: float = 0.0
+    _wait_s: float = FIRST_WAIT_S
+
+    def failed(self, now_s: float) -> float | None:
+        """Seconds to wait before the next attempt, None for no attempt any more."""
+        if self._since_s is None or now_s - self._last_s > CALM_S:
+            self._since_s, self._wait_s = now_s, FIRST_WAIT_S
+        self._last_s = now_s
+        if now_s - self._since_s > GIVE_UP_S:
+            return None
+        wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, LONGEST_WAIT_S)
+        return wait_s
+
+    def progressed(self) -> None:
+        """A batch is committed."""
+        self._since_s = None
+
+
+def transient(error: TidemarkError) -> bool:
+    """Whether the query may be started again in this process: the module's table."""
+    return isinstance(error, _PASSES) and not isinstance(error, _STAYS)
 
 
 def named(failure: BaseException | None, query: StreamingQuery | None) -> TidemarkError:

@@ -33,12 +33,20 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {1, epoch}
 """
 
-# KEYS lease, epoch; ARGV token, ttl in ms, epoch. 'kept', or what was found instead.
-# A lease that expired while nobody else wanted it is taken again: the epoch tells that nobody did.
+# KEYS lease, epoch, progress; ARGV token, ttl in ms, epoch, epoch and batch that progress has reached or ''. 'kept', or
+# what was found instead. A lease that expired while nobody else wanted it is taken again: the epoch tells that nobody did.
 _RENEW = """
 local holder, epoch = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 if epoch ~= ARGV[3] then return 'the epoch is ' .. (epoch or 'gone') end
 if holder and holder ~= ARGV[1] then return holder .. ' holds it' end
+if ARGV[4] ~= '' then
+  local held = redis.call('HMGET', KEYS[3], 'epoch', 'batch')
+  local held_epoch, held_batch = tonumber(held[1] or nil), tonumber(held[2] or nil)
+  if not (held_epoch and held_batch) then return 'progress is gone' end
+  if held_epoch < tonumber(ARGV[4]) or (held_epoch == tonumber(ARGV[4]) and held_batch < tonumber(ARGV[5])) then
+    return 'progress is at batch ' .. held_batch .. ' of epoch ' .. held_epoch
+  end
+end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 'kept'
 """
@@ -66,8 +74,9 @@ class Lease:
         ...                                     # end when lease.lost is set; lease.reason says why
         lease.release()
 
-    `lost` is set by the renewal thread: somebody else holds the lease, or the epoch is another one or gone. It is not
-    set while Redis is away: nobody can publish then, and whether this writer still may, the epoch tells afterwards.
+    `lost` is set by the renewal thread: somebody else holds the lease, the epoch is another one or gone, or progress is
+    gone or behind `reached`, the (epoch, batch) that the writer knows it has had. It is not set while Redis is away:
+    nobody can publish then, and whether this writer still may, the epoch tells afterwards.
     """
 
     def __init__(self, settings: Settings, name: str) -> None:
@@ -78,6 +87,7 @@ class Lease:
         # known to be gone, a name alone tells nothing.
         self.token = f"{name}:{secrets.token_hex(4)}"
         self.epoch = 0
+        self.reached: tuple[int, int] | None = None
         self.lost = threading.Event()
         self.reason = ""
         self._done = threading.Event()
@@ -95,19 +105,18 @@ class Lease:
         `at_least` is the last epoch this service knows of, for a Redis that has come back empty. `waiting` is called
         each time the lease is found taken; one whose holder is provably gone (service/owner.py) is free. None when `stop`
         was set. May be called again after `lost`.
-        Raises SinkError when Redis does not answer within redis.retry_for_ms.
+        Raises SinkError when Redis does not answer within a third of the lease, or redis.retry_for_ms if that is less.
         """
         self._stop_renewing()
         stop = stop or threading.Event()
         keys = [self._keys.lease, self._keys.epoch, self._keys.progress]
         gone = ""
-        place = Place(shown(self._options), "the lease")
         while not stop.is_set():
-            budget = Budget(self._options.retry_for_ms, place)
             ask = partial(self._eval, _ACQUIRE, keys, self.token, self._ttl_ms, at_least, gone)
-            reply = budget.attempt(ask)
+            reply = self._budget().attempt(ask)
             if reply[0]:
                 self.epoch = int(reply[1])
+                self.reached = None
                 self._start_renewing()
                 return self.epoch
             holder = reply[1].decode()
@@ -125,11 +134,16 @@ class Lease:
 
         The renewal thread does this every third of the lease.
         """
-        found = self._eval(_RENEW, [self._keys.lease, self._keys.epoch], self.token, self._ttl_ms, self.epoch)
+        keys = [self._keys.lease, self._keys.epoch, self._keys.progress]
+        found = self._eval(_RENEW, keys, self.token, self._ttl_ms, self.epoch, *(self.reached or ("", "")))
         if found != b"kept":
             self.reason = found.decode()
             self.lost.set()
         return not self.lost.is_set()
+
+    def confirm(self) -> bool:
+        """`renew` for a caller that has nothing else to do: raises SinkError when Redis does not answer."""
+        return self._budget().attempt(self.renew)
 
     def release(self) -> bool:
         """End the term, so that the next writer need not wait. False when the lease was not ours any more.
@@ -143,6 +157,10 @@ class Lease:
             return False
         finally:
             self._drop()
+
+    def _budget(self) -> Budget:
+        # Short: whoever asks can be told to stop, and asks again.
+        return Budget(min(self._options.retry_for_ms, self._ttl_ms // 3), Place(shown(self._options), "the lease"))
 
     def _eval(self, script: str, keys: list[str], *arguments: str | int) -> Any:
         if self._made is None:

@@ -1,4 +1,4 @@
-"""What operators scrape: Prometheus metrics, liveness and readiness, over HTTP.
+"""What operators scrape: Prometheus metrics, liveness, readiness and status, over HTTP.
 
 One registry per instance, none of the process: two services in one test do not meet. No device is ever a label. All
 methods may be called from any thread.
@@ -7,12 +7,12 @@ methods may be called from any thread.
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -30,11 +30,14 @@ from prometheus_client.registry import Collector
 from service import clock
 from service.errors import SetupError
 from service.publish import LATENCY_BOUNDS_MS
+from service.status import Status
 
 if TYPE_CHECKING:
     from service.cut import Offsets
+    from service.lag import Headrooms
     from service.pipeline import BatchReport
     from service.progress import Progress
+    from service.publish import Outcome
 
 _once: Callable[[], None] = disable_created_metrics
 _once()  # a second series per counter, which nobody asks for
@@ -116,7 +119,22 @@ class Metrics:
         self.state_dropped = counter(
             "state_dropped", "Rows behind the watermark; zero or not is what it says", "operator"
         )
+        self.lost = counter(
+            "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
+        )
         self.failures = counter("failures", "Failures that did not end the service", "part")
+        self.restarts = counter("query_restarts", "Failures that restarted the query inside the driver", "code")
+        self.republished = counter("republished", "Values that were published again after Redis had lost them", "kind")
+        self.unrepublished = counter(
+            "unrepublished", "Values that Redis had lost and Kafka no longer has all readings of", "kind"
+        )
+        self.data_lost = counter("redis_data_lost", "Times that Redis was found without what it had acknowledged")
+        self.headroom = gauge(
+            "retention_headroom_seconds",
+            "For how long the service may be down before records are deleted unread",
+            "topic",
+            "partition",
+        )
         self.lag = gauge(
             "lag_records", "End of the partition minus end of the last committed batch", "topic", "partition"
         )
@@ -148,6 +166,11 @@ class Metrics:
         with self._lock:
             self._batch_since = clock.monotonic_s()
 
+    def batch_fails(self) -> None:
+        """The batch that was under way is no more."""
+        with self._lock:
+            self._batch_since = None
+
     def batch_ends(self, report: "BatchReport") -> None:
         """A batch is published, all of it."""
         with self._lock:
@@ -162,6 +185,7 @@ class Metrics:
         self.admitted.inc(report.admitted)
         self.unknown.inc(report.unknown)
         self.finals.inc(report.finals)
+        self.lost.inc(report.lost)
         for reason, records in report.rejected.items():
             self.rejects.labels(reason).inc(records)
         for phase, seconds in report.phases.items():
@@ -195,6 +219,19 @@ class Metrics:
         for topic, partitions in lags.items():
             for partition, records in partitions.items():
                 self.lag.labels(topic, partition).set(records)
+
+    def republishes(self, outcome: "Outcome", untold: tuple[int, int]) -> None:
+        """Values were published again; so many windows and sessions could not be, as a part of them is gone from Kafka."""
+        for kind in ("windows", "sessions", "devices"):
+            self.republished.labels(kind).inc(getattr(outcome, kind))
+        for kind, count in zip(("windows", "sessions"), untold, strict=True):
+            self.unrepublished.labels(kind).inc(count)
+
+    def headrooms(self, rooms: "Headrooms") -> None:
+        """Replace the headrooms of the topics that are there; a partition keeps its last one when it is not known now."""
+        for topic, partitions in rooms.items():
+            for partition, seconds in partitions.items():
+                self.headroom.labels(topic, partition).set(seconds)
 
     def reference(self, version: str, age_s: Callable[[], float]) -> None:
         """Name the reference in use; `age_s` is asked at each scrape."""
@@ -232,12 +269,12 @@ class Metrics:
 
 
 class Server:
-    """HTTP for /metrics, /healthz and /readyz in a daemon thread; `port` is the one it listens on."""
+    """HTTP for /metrics, /healthz, /readyz and /status in a daemon thread; `port` is the one it listens on."""
 
-    def __init__(self, metrics: Metrics, address: str, port: int) -> None:
+    def __init__(self, metrics: Metrics, status: Status, address: str, port: int) -> None:
         """Raises SetupError when the address and port cannot be had."""
         try:
-            self._http = _Http((address, port), metrics)
+            self._http = _Http((address, port), metrics, status)
         except OSError as error:
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
@@ -254,8 +291,9 @@ class Server:
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], metrics: Metrics) -> None:
+    def __init__(self, address: tuple[str, int], metrics: Metrics, status: Status) -> None:
         self.metrics = metrics
+        self.status = status
         super().__init__(address, _Handler)
 
 
@@ -272,12 +310,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_state("healthy", metrics.unhealthy())
         elif path == "/readyz":
             self._answer_state("ready", metrics.unready())
+        elif path == "/status":
+            self._answer_json(HTTPStatus.OK, self.server.status.document())
         else:
-            self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz, /readyz\n", "text/plain")
+            self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz, /readyz, /status\n", "text/plain")
 
     def _answer_state(self, word: str, reason: str) -> None:
         body = {word: not reason, **({"reason": reason} if reason else {})}
-        status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
+        self._answer_json(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, body)
+
+    def _answer_json(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:
         self._answer(status, json.dumps(body).encode() + b"\n", "application/json")
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:

@@ -1,9 +1,15 @@
 """The life of the daemon, in this order:
 
-    metrics server -> lease -> topics -> Spark -> reference snapshot -> query -> ... -> stop -> release the lease
+    metrics server -> lease -> Spark -> reference snapshot -> query -> ... -> stop -> release the lease
 
 The streaming query runs in threads of its own. The main thread polls: it is the one that gets signals, hands committed
 batches to metrics and to Kafka's consumer group, and sees the query, the lease or an operator end things.
+
+Failing. What may pass (the table in service/failure.py) does not end the process, wherever it happens: for the lease it is
+waited, and a query is started again from its checkpoint, under the same epoch, in the same Spark session, with back-off.
+Before each attempt Kafka and Redis are asked whether they are there, which costs less than a query that finds out. The same
+holds at the start: a broker or a Redis that is down is waited for. Ten minutes of it without a committed batch end the
+process, and so does the end of Spark: a supervisor's fresh JVM is the cure for what this one cannot.
 
 Stopping. A batch is never interrupted in Python while there is another way: `query.stop()` in the middle of one runs a
 recursive regular expression over a long text in the JVM (engine fact, Spark 4.1.1). A flag is set; the batch that runs
@@ -18,22 +24,24 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import checkpoint, clock, failpoint, failure, metrics, owner, pipeline, reference, session, topics
+from service import clock, failpoint, failure, metrics, owner, pipeline, resume, session, topics
 from service.cut import Offsets
-from service.errors import FencedError, ReferenceDataError, SettingsError, TidemarkError
+from service.errors import FencedError, SparkLostError, TidemarkError
 from service.lag import Lag
 from service.lease import Lease, Waiting
 from service.progress import Poll
-from service.redis_link import EpochLostError
-from service.settings import Reference as ReferenceSettings
+from service.redis_link import EpochLostError, WritesLostError
+from service.reference import Holder
+from service.refresher import Refresher
+from service.republish import Republisher
 from service.settings import Settings
+from service.status import Status
 
 POLL_S = 0.2
 PATIENCE_S = 20.0
@@ -65,29 +73,38 @@ class Runner:
         self.settings = settings
         self.master = master
         self.metrics = metrics.Metrics()
+        self.status = Status(settings.service.name)
         self.stop = threading.Event()
         self._guard: threading.Timer | None = None
         self._lease = Lease(settings, owner.here())
+        self._patience = failure.Patience()
         self._spark: SparkSession | None = None
+        self._ending = threading.Event()
         self._in_batch = threading.Event()
         self._ends: dict[int, Offsets] = {}
+        self._committed = -1
+        self._writes_lost = ""
         self._refresher: Refresher | None = None
 
     def run(self) -> int:
         settings = self.settings
         with ExitStack() as cleanup:
             cleanup.enter_context(self._signals())
-            server = metrics.Server(self.metrics, settings.metrics.address, settings.metrics.port)
+            if session.submitted():  # the JVM is the process that supervisors know, and Ctrl-C reaches it first
+                session.on_jvm_signals(self._ask_to_stop, "TERM", "INT")
+            server = metrics.Server(self.metrics, self.status, settings.metrics.address, settings.metrics.port)
             cleanup.callback(server.close)
             _log.info("metrics at http://%s:%d/metrics", settings.metrics.address, server.port)
-            topics.prepare(settings.kafka)
             cleanup.callback(self._lease.release)
-            epoch = self._acquire()
+            epoch = self._begin_term()
             if epoch is None or self.stop.is_set():
                 return 0
             spark = self._spark = session.build(settings, master=self.master)
             cleanup.callback(_end_spark, spark)
-            self._on_signals(spark)
+            self._take_signals()  # again: making a SparkContext replaces SIGINT's handler
+            if not session.submitted():
+                session.on_jvm_signals(self._ask_to_stop, "TERM")
+            cleanup.callback(self._end_refreshing)
             while epoch is not None:
                 epoch = self._serve_term(spark, epoch)
         _log.info("stopped")
@@ -97,8 +114,8 @@ class Runner:
         """Called at the top of every batch, in the query's thread."""
         if self._lease.lost.is_set():
             raise self._lost()
-        if self.stop.is_set():
-            if self._spark is not None:
+        if self.stop.is_set() or self._ending.is_set():
+            if self._spark is not None and self.stop.is_set():
                 session.silence(self._spark, _ENGINE)  # it would report the end that we ask for as an error
             raise Stopping
         self._in_batch.set()
@@ -107,33 +124,152 @@ class Runner:
     def on_batch(self, report: pipeline.BatchReport) -> None:
         """Called when all of a batch is in Redis, before Spark commits it, in the query's thread."""
         self._ends[report.cut.batch] = report.cut.end
+        self._lease.reached = report.cut.epoch, report.cut.batch
         self.metrics.batch_ends(report)
+        self.status.batch(report)
         if self._refresher is not None:
-            self._refresher.swap()
+            self._refresher.swap(report.cut.batch)
         self._in_batch.clear()
 
-    def _acquire(self, at_least: int = 0) -> int | None:
+    def _begin_term(self, at_least: int = 0) -> int | None:
         """Wait for the lease and begin a term; None when told to stop meanwhile."""
-        epoch = self._lease.acquire(self._on_wait, self.stop, at_least)
-        if epoch is not None:
-            self.metrics.ready("lease")
-            self.metrics.epoch.set(epoch)
-            _log.info("epoch %d is ours", epoch)
-        return epoch
+        while not self.stop.is_set():
+            try:
+                epoch = self._lease.acquire(self._on_wait, self.stop, at_least)
+            except TidemarkError as error:
+                self.metrics.failures.labels("lease").inc()
+                self._wait_after(error, "lease")
+                continue
+            if epoch is not None:
+                self.metrics.ready("lease")
+                self.metrics.epoch.set(epoch)
+                self.status.term(epoch)
+                _log.info("epoch %d is ours", epoch)
+            return epoch
+        return None
 
     def _serve_term(self, spark: SparkSession, epoch: int) -> int | None:
-        """One term of the writer. Returns the epoch of the next one, None when told to stop.
+        """One term of the writer: queries, until one ends as it should. The epoch of the next term, None for no more.
 
         A Redis that has come back without its data, or with older data, ends a term: nothing of ours was written to it
         since, so the batch is replayed under a new epoch that is larger than every one before.
         """
-        try:
-            self._serve(spark, epoch)
-        except EpochLostError as error:
-            self.metrics.failures.labels("redis_data").inc()
-            _log.warning("%s", error)
-            return self._acquire(at_least=epoch)
+        while not self.stop.is_set():
+            try:
+                self._serve(spark, epoch)
+            except WritesLostError as error:
+                self._writes_lost = error.what
+                self.metrics.failures.labels("redis_data").inc()
+                self._restart_after(spark, error)
+                return self._begin_term(at_least=epoch)
+            except Exception as error:  # our own by name; what the engine or py4j raise in this thread gets one
+                named = failure.named(error, None)
+                if named is not error:
+                    named.__cause__ = error
+                self._restart_after(spark, named)
+            else:
+                return None
         return None
+
+    def _serve(self, spark: SparkSession, epoch: int) -> None:
+        """One query, from its checkpoint to its end; raises what ended it unless that was asked for."""
+        settings = self.settings
+        retention_ms = topics.prepare(settings.kafka)
+        if not self._lease.confirm():
+            raise self._lost()
+        for gap in resume.prepare(spark, settings):
+            _log.warning("going on without what is lost: %s", gap)
+        with ExitStack() as cleanup:
+            holder = self._hold_reference(spark)
+            republisher = self._republisher(spark, epoch, holder)
+            cleanup.callback(republisher.close)
+            self._lease.reached = republisher.begin(self._writes_lost)
+            self._writes_lost = ""
+            republisher.start()
+            self._ending.clear()
+            query, publication = pipeline.start(
+                spark,
+                settings,
+                holder=holder,
+                epoch=epoch,
+                gate=self.gate,
+                on_batch=self.on_batch,
+                after=self._lease.reached,
+            )
+            lag = Lag(
+                settings.kafka,
+                self.metrics.lags,
+                self.metrics.failures.labels("lag").inc,
+                retention_ms=retention_ms,
+                headrooms=self.metrics.headrooms,
+            )
+            lag.start()
+            cleanup.callback(lag.close)
+            self.metrics.query_running.set(1)
+            self.metrics.ready("query")
+            self.status.query_started()
+            poll = Poll(query)
+            try:
+                self._watch(query, lag, poll)
+            finally:
+                self._ending.set()
+                self._end_query(spark, query)
+                self.metrics.query_running.set(0)
+                self._note_commits(poll, lag)
+            self._judge(query, publication.failure)
+
+    def _hold_reference(self, spark: SparkSession) -> Holder | None:
+        """What the query joins with: made once, whatever becomes of the queries."""
+        if self.settings.reference is None:
+            return None
+        if self._refresher is None:
+            self._refresher = Refresher(spark, self.settings, self.settings.reference, self.metrics)
+        self._refresher.rewind(self._committed)
+        return self._refresher.holder
+
+    def _republisher(self, spark: SparkSession, epoch: int, holder: Holder | None) -> Republisher:
+        return Republisher(
+            spark,
+            self.settings,
+            epoch,
+            reference=(lambda: holder.snapshot) if holder is not None else None,
+            on_lost=self.metrics.data_lost.inc,
+            on_done=self.metrics.republishes,
+            on_failure=self.metrics.failures.labels("republish").inc,
+        )
+
+    def _end_refreshing(self) -> None:
+        if self._refresher is not None:
+            self._refresher.close()
+
+    def _restart_after(self, spark: SparkSession, error: TidemarkError) -> None:
+        """Wait before the next query, or raise when there cannot be one."""
+        self._in_batch.clear()
+        self.metrics.batch_fails()
+        if _is_gone(spark):
+            what = f"Spark has ended; the query's last word was {error.code}: {error.what}"
+            remedy = "A new process starts where this one stopped; see the log of the JVM and of the cluster's master"
+            raise SparkLostError(what, remedy=remedy) from error
+        if failure.transient(error) and not self.stop.is_set():
+            self.status.restarts()
+            self.metrics.restarts.labels(error.code).inc()
+        self._wait_after(error, "query")
+
+    def _wait_after(self, error: TidemarkError, part: str) -> None:
+        """Wait before the next attempt. Raises the error when it cannot pass, or has been too long about it."""
+        self.status.failed(error)
+        if not failure.transient(error):
+            raise error
+        if self.stop.is_set():
+            _log.warning("%s: %s. The next start goes on from there", error.code, error)
+            return
+        wait_s = self._patience.failed(clock.monotonic_s())
+        if wait_s is None:
+            _log.error("failing for %.0f s without a committed batch: giving up", failure.GIVE_UP_S)
+            raise error
+        self.metrics.waiting(part, f"{error.code}: {error}")
+        _log.warning("%s: %s. Trying again in %.0f s", error.code, error, wait_s)
+        self.stop.wait(wait_s)
 
     def _lost(self) -> TidemarkError:
         """Why the lease is no longer ours: what the renewal found in Redis tells a newer writer from a loss of data."""
@@ -142,47 +278,24 @@ class Runner:
         if found != reason and (found == "gone" or (found.isdecimal() and int(found) < self._lease.epoch)):
             what = f"Redis has lost data: {reason}, ours was {self._lease.epoch}"
             return EpochLostError(what, remedy="Acquire the lease again, then replay the batch")
+        if reason.startswith("progress is "):
+            what = f"Redis has lost data: {reason}, {self._lease.reached} was there"
+            return WritesLostError(what, remedy="Acquire the lease again, then replay the batch")
         what = f"The lease of epoch {self._lease.epoch} is lost: {reason}"
         return FencedError(what, remedy="Another writer has taken over: this one must end")
-
-    def _serve(self, spark: SparkSession, epoch: int) -> None:
-        settings = self.settings
-        with ExitStack() as cleanup:
-            if settings.reference is not None:
-                self._refresher = Refresher(spark, settings, settings.reference, self.metrics)
-                cleanup.callback(self._refresher.close)
-            holder = self._refresher.holder if self._refresher else None
-            query, publication = pipeline.start(
-                spark,
-                settings,
-                holder=holder,
-                epoch=epoch,
-                gate=self.gate,
-                on_batch=self.on_batch,
-            )
-            lag = Lag(settings.kafka, self.metrics.lags, self.metrics.failures.labels("lag").inc)
-            lag.start()
-            cleanup.callback(lag.close)
-            self.metrics.query_running.set(1)
-            poll = Poll(query)
-            try:
-                self._watch(query, lag, poll)
-                self._end_query(spark, query)
-            finally:
-                self.metrics.query_running.set(0)
-                self._committed(poll, lag)
-            self._judge(query, publication.failure)
 
     def _watch(self, query: StreamingQuery, lag: Lag, poll: Poll) -> None:
         """Until the query has ended, or should."""
         while not self.stop.is_set() and not self._lease.lost.is_set():
             if _ended(query, POLL_S):
                 return
-            self._committed(poll, lag)
+            self._note_commits(poll, lag)
 
-    def _committed(self, poll: Poll, lag: Lag) -> None:
+    def _note_commits(self, poll: Poll, lag: Lag) -> None:
         for progress in poll():
             self.metrics.engine(progress)
+            self._patience.progressed()
+            self._committed = progress.batch
             for batch in [batch for batch in self._ends if batch <= progress.batch]:
                 lag.committed(self._ends.pop(batch))
                 failpoint.hit("after_commit")
@@ -210,7 +323,7 @@ class Runner:
 
     def _judge(self, query: StreamingQuery, raised: BaseException | None) -> None:
         """Return when the end is what was asked for, raise its name otherwise."""
-        if isinstance(raised, FencedError | EpochLostError):
+        if isinstance(raised, FencedError | WritesLostError):
             raise raised
         if self._lease.lost.is_set():
             raise self._lost()
@@ -225,6 +338,7 @@ class Runner:
     def _ask_to_stop(self) -> None:
         if not self.stop.is_set():
             self.stop.set()
+            self.status.becomes("stopping")
             # Whatever hangs, a process that was told to stop is gone when its supervisor would kill it.
             self._guard = threading.Timer(LIMIT_S, os._exit, (0,))
             self._guard.daemon = True
@@ -249,79 +363,6 @@ class Runner:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)
 
-    def _on_signals(self, spark: SparkSession) -> None:
-        self._take_signals()  # again: making a SparkContext replaces SIGINT's handler
-        session.on_jvm_signal(spark, self._ask_to_stop, "TERM")
-        if session.submitted():
-            session.on_jvm_signal(spark, self._ask_to_stop, "INT")  # Ctrl-C reaches the JVM first
-
-
-class Refresher:
-    """Keeps the reference fresh: reads in a thread of its own, swaps between two batches."""
-
-    def __init__(self, spark: SparkSession, settings: Settings, source: ReferenceSettings, to: metrics.Metrics) -> None:
-        """Take the first snapshot: from the database, or the last good one if it is not older than `max_age`.
-
-        Raises ReferenceDataError when there is neither.
-        """
-        self._spark = spark
-        self._reference = source
-        self._metrics = to
-        self._folder = snapshot_folder(settings)
-        wanted = {column for view in settings.views for column in view.by if column != "device"}
-        first = reference.load(spark, self._reference, self._folder, fallback=True, require=sorted(wanted))
-        age_ms = clock.now_ms() - first.read_ms
-        if age_ms > self._reference.max_age_ms:
-            what = (
-                f"The last good reference {first.version} was read {age_ms // 1000} s ago, "
-                f"reference.max_age is {self._reference.max_age_ms // 1000} s"
-            )
-            raise ReferenceDataError(what, remedy="Bring the database back, or raise reference.max_age")
-        self._columns = reference.columns(first, self._reference)
-        self.holder = reference.Holder(spark, self._folder, self._columns, resume=True)
-        self._newest = first
-        self._show()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._refresh, name="tidemark-reference", daemon=True)
-        self._thread.start()
-
-    def swap(self) -> None:
-        """Between two batches, in the query's thread: take what has been read since. Never fails a batch."""
-        try:
-            if self.holder.swap(self._newest):
-                _log.info("reference %s is in use", self.holder.snapshot.version)
-        except TidemarkError as error:
-            self._failed(error)
-        self._show()
-
-    def close(self) -> None:
-        self._ending.set()
-
-    def _refresh(self) -> None:
-        while not self._ending.wait(self._reference.refresh_ms / 1000):
-            try:
-                self._newest = reference.load(self._spark, self._reference, self._folder, require=self._columns)
-            except Exception as error:  # whatever it is, the last good snapshot serves on, and the next try comes
-                if not self._ending.is_set():
-                    self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        self._metrics.failures.labels("reference").inc()
-        _log.warning("%s. Going on with reference %s", error, self.holder.snapshot.version)
-
-    def _show(self) -> None:
-        read_ms = max(self.holder.snapshot.read_ms, 0)
-        self._metrics.reference(self.holder.snapshot.version, lambda: (clock.now_ms() - read_ms) / 1000)
-
-
-def snapshot_folder(settings: Settings) -> Path:
-    """Where the last good reference lives: beside the query's own files in the checkpoint."""
-    folder = checkpoint.local(settings.service.checkpoint)
-    if folder is None:
-        what = f"service.checkpoint = {settings.service.checkpoint!r}: with [reference] it must be a folder"
-        raise SettingsError(what, remedy="Name a folder that the driver and every executor share")
-    return folder / "reference"
-
 
 def _ended(query: StreamingQuery, wait_s: float) -> bool:
     """Wait that long for the end of the query, however it ends."""
@@ -334,8 +375,22 @@ def _ended(query: StreamingQuery, wait_s: float) -> bool:
         return True
 
 
+def _is_gone(spark: SparkSession) -> bool:
+    """Whether the Spark application has ended, or the JVM with it."""
+    context: Any = spark.sparkContext
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except Exception:  # no JVM answers, in one of py4j's several ways, or there is no context any more
+        return True
+
+
 def _end_spark(spark: SparkSession) -> None:
     """Stop Spark, for at most five seconds: the process is about to end, and the JVM with it."""
-    stopping = threading.Thread(target=spark.stop, name="tidemark-spark-stop", daemon=True)
+
+    def stop() -> None:
+        with suppress(Exception):  # it may be gone already
+            spark.stop()
+
+    stopping = threading.Thread(target=stop, name="tidemark-spark-stop", daemon=True)
     stopping.start()
     stopping.join(5.0)

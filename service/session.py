@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyspark
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
@@ -119,18 +119,19 @@ def use_this_python(environment: Any = os.environ) -> None:
         environment["PATH"] = os.pathsep.join([folder, *path])
 
 
-def on_jvm_signal(spark: SparkSession, call: Callable[[], None], name: str = "TERM") -> None:
-    """Call `call` when the *JVM* gets signal `name`, in place of the JVM's own end.
+def on_jvm_signals(call: Callable[[], None], *names: str) -> None:
+    """Call `call` when the *JVM* gets one of the signals `names`, such as TERM, in place of the JVM's own end.
 
     spark-submit's process is the JVM: that is the pid which supervisors know, and Spark never passes a signal on to
-    Python. `call` runs in a thread of py4j's callback server; it must return at once.
+    Python. `call` runs in a thread of py4j's callback server; it must return at once. Needs the JVM, but no session yet.
     """
-    context: Any = spark.sparkContext
-    gateway = context._gateway
+    SparkContext._ensure_initialized()
+    gateway: Any = SparkContext._gateway
     start_callbacks: Callable[[Any], None] = ensure_callback_server_started
     start_callbacks(gateway)
     signals = gateway.jvm.sun.misc
-    signals.Signal.handle(signals.Signal(name), _Handler(call))
+    for name in names:
+        signals.Signal.handle(signals.Signal(name), _Handler(call))
 
 
 def silence(spark: SparkSession, logger: str) -> None:

@@ -226,8 +226,12 @@ def test_a_batch_that_hangs_is_abandoned_in_time_and_replayed(broker_part: Broke
 def test_a_topic_that_does_not_exist_ends_it_by_name(world: World) -> None:
     world.config.write_text(world.config.read_text().replace(f'topics = ["{world.topic}"]', 'topics = ["nowhere"]'))
     with world.start("topic") as service:
-        assert service.process.wait(60) == 5
-    assert service.log.read_text().splitlines()[-1].startswith("tidemark: SOURCE: kafka.topics: nowhere does not exist")
+        assert service.process.wait(STARTS_S) == 5
+    assert (
+        service.log.read_text()
+        .splitlines()[-1]
+        .startswith("tidemark: SOURCE_REFUSED: kafka.topics: nowhere does not exist")
+    )
 
 
 def test_a_metrics_port_in_use_ends_it_by_name(world: World, broker_part: Broker) -> None:

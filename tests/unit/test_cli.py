@@ -1,5 +1,6 @@
 """The command line, as a user runs it: what it prints, and its exit status."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from load.part import free_port
 from service.cli import main
-from service.errors import TidemarkError
-from service.failure import named
-from service.redis_link import EpochLostError
+from service.metrics import Metrics, Server
+from service.status import State, Status
 
 GOOD = """
 [service]
@@ -82,33 +83,26 @@ def test_the_worker_daemon_drops_archives_from_the_import_path() -> None:
     assert said.stdout.strip() == "[]"
 
 
-def test_an_error_of_ours_keeps_its_name_whatever_it_was_wrapped_in() -> None:
-    ours = EpochLostError("Redis at h:1/0: refused", remedy="Acquire the lease again")
-    assert named(ours, None) is ours
-    wrapped = RuntimeError(
-        "An exception was thrown from the Python worker. Please see the stack trace below.\n"
-        "Traceback (most recent call last):\n"
-        '  File "service/publish.py", line 7, in write\n'
-        f"service.redis_link.EpochLostError: {ours}\n"
-    )
-    found = named(wrapped, None)
-    assert type(found) is EpochLostError
-    assert str(found) == str(ours)
+def test_status_without_a_service_is_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(f'{GOOD}[metrics]\naddress = "0.0.0.0"\nport = {free_port()}\n')
+    assert main(["status", "--config", str(path)]) == 1
+    assert capsys.readouterr().err.startswith("tidemark: no service answers at 127.0.0.1:")
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Offsets out of range: readings-0", "SOURCE"),
-        ("[KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO] Some data may have been lost", "SOURCE"),
-        ("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state", "CHECKPOINT"),
-        ("java.io.IOException: No space left on device: /c/offsets/1", "SETUP"),
-        ("java.util.ConcurrentModificationException: Multiple streaming queries are concurrently using it", "FENCED"),
-        ("scala.MatchError: something else", "QUERY"),
-    ],
-)
-def test_a_failure_of_the_engine_gets_a_family(text: str, code: str) -> None:
-    found = named(RuntimeError(text), None)
-    assert isinstance(found, TidemarkError)
-    assert found.code == code
-    assert found.remedy
+@pytest.mark.parametrize(("state", "exits"), [("running", 0), ("restarting", 1)])
+def test_status_ends_with_0_when_the_query_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state: State, exits: int
+) -> None:
+    status = Status("tidemark")
+    status.becomes(state)
+    server = Server(Metrics(), status, "127.0.0.1", 0)
+    try:
+        path = tmp_path / "tidemark.toml"
+        path.write_text(f"{GOOD}[metrics]\nport = {server.port}\n")
+        assert main(["status", "--config", str(path)]) == exits
+        assert capsys.readouterr().out.startswith(f"tidemark: {state}, no epoch yet\n")
+        assert main(["status", "--config", str(path), "--json"]) == exits
+        assert json.loads(capsys.readouterr().out)["state"] == state
+    finally:
+        server.close()

@@ -16,6 +16,7 @@ from service.metrics import Metrics, Server
 from service.pipeline import BatchReport
 from service.progress import Operator, Progress
 from service.publish import LATENCY_BOUNDS_MS, Outcome
+from service.status import Status
 
 CUT = Cut(epoch=3, batch=7, watermark_ms=1_700_000_000_500, start={"r": {0: 10}}, end={"r": {0: 15, 1: 4}})
 LATENCY = (0, 2, 1, *[0] * (len(LATENCY_BOUNDS_MS) - 4), 4)
@@ -46,7 +47,8 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 class Scraped:
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.server = Server(self.metrics, "127.0.0.1", 0)
+        self.status = Status("tidemark")
+        self.server = Server(self.metrics, self.status, "127.0.0.1", 0)
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -152,4 +154,4 @@ def test_other_paths_are_not_found(scraped: Scraped) -> None:
 
 def test_a_port_in_use_is_named(scraped: Scraped) -> None:
     with pytest.raises(SetupError, match=rf"metrics\.port = {scraped.server.port}"):
-        Server(Metrics(), "127.0.0.1", scraped.server.port)
+        Server(Metrics(), Status("tidemark"), "127.0.0.1", scraped.server.port)

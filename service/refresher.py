@@ -1,0 +1,94 @@
+"""Keeps the reference fresh: reads the database in a thread of its own, swaps between two batches."""
+
+import logging
+import threading
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from service import checkpoint, clock, reference
+from service.errors import ReferenceDataError, SettingsError, TidemarkError
+from service.metrics import Metrics
+from service.reference import Snapshot
+from service.settings import Reference, Settings
+
+_log = logging.getLogger(__name__)
+
+
+class Refresher:
+    """The snapshot that a process's queries join with; `holder.frame` is the same for all of them."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, source: Reference, metrics: Metrics) -> None:
+        """Take the first snapshot: from the database, or the last good one if it is not older than `max_age`.
+
+        Raises ReferenceDataError when there is neither.
+        """
+        self._spark = spark
+        self._reference = source
+        self._metrics = metrics
+        self._folder = snapshot_folder(settings)
+        wanted = {column for view in settings.views for column in view.by if column != "device"}
+        first = reference.load(spark, self._reference, self._folder, fallback=True, require=sorted(wanted))
+        age_ms = clock.now_ms() - first.read_ms
+        if age_ms > self._reference.max_age_ms:
+            what = (
+                f"The last good reference {first.version} was read {age_ms // 1000} s ago, "
+                f"reference.max_age is {self._reference.max_age_ms // 1000} s"
+            )
+            raise ReferenceDataError(what, remedy="Bring the database back, or raise reference.max_age")
+        self._columns = reference.columns(first, self._reference)
+        self.holder = reference.Holder(spark, self._folder, self._columns, resume=True)
+        self._newest = first
+        self._former: tuple[int, Snapshot] | None = None
+        self._show()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, name="tidemark-reference", daemon=True)
+        self._thread.start()
+
+    def swap(self, batch: int) -> None:
+        """At the end of `batch`, in the query's thread: take what has been read since. Never fails a batch."""
+        former = self.holder.snapshot
+        try:
+            if self.holder.swap(self._newest):
+                self._former = (batch, former)
+                _log.info("reference %s is in use", self.holder.snapshot.version)
+        except TidemarkError as error:
+            self._failed(error)
+        self._show()
+
+    def rewind(self, committed: int) -> None:
+        """Before a query starts again: a batch that is not committed joins with what it has joined with before.
+
+        Raises ReferenceDataError when that cannot be loaded any more.
+        """
+        if self._former is not None and self._former[0] > committed:
+            self.holder.swap(self._former[1])
+            self._show()
+
+    def close(self) -> None:
+        self._ending.set()
+
+    def _refresh(self) -> None:
+        while not self._ending.wait(self._reference.refresh_ms / 1000):
+            try:
+                self._newest = reference.load(self._spark, self._reference, self._folder, require=self._columns)
+            except Exception as error:  # whatever it is, the last good snapshot serves on, and the next try comes
+                if not self._ending.is_set():
+                    self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._metrics.failures.labels("reference").inc()
+        _log.warning("%s. Going on with reference %s", error, self.holder.snapshot.version)
+
+    def _show(self) -> None:
+        read_ms = max(self.holder.snapshot.read_ms, 0)
+        self._metrics.reference(self.holder.snapshot.version, lambda: (clock.now_ms() - read_ms) / 1000)
+
+
+def snapshot_folder(settings: Settings) -> Path:
+    """Where the last good reference lives: beside the query's own files in the checkpoint."""
+    folder = checkpoint.local(settings.service.checkpoint)
+    if folder is None:
+        what = f"service.checkpoint = {settings.service.checkpoint!r}: with [reference] it must be a folder"
+        raise SettingsError(what, remedy="Name a folder that the driver and every executor share")
+    return folder / "reference"

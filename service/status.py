@@ -1,0 +1,169 @@
+"""What the service is doing: kept by the runner, served as JSON at /status, shown by `tidemark status`.
+
+    state     waiting     for the lease, or for Redis before there is one
+              starting    the lease is held; Spark, the reference and the query come up
+              running     the query runs, or waits for something to read
+              restarting  the query has failed for a reason that may pass, and is started again
+              stopping    told to end
+
+This module imports neither Spark nor a client: a command that only looks must be quick.
+"""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from service import clock
+
+if TYPE_CHECKING:
+    from service.cut import Offsets
+    from service.errors import TidemarkError
+    from service.pipeline import BatchReport
+    from service.settings import Metrics
+
+State = Literal["waiting", "starting", "running", "restarting", "stopping"]
+KEPT = 50
+"""So many batches are remembered."""
+_ANSWER_S = 5.0
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - an address to listen on is none to ask at
+
+
+class Status:
+    """One run of the service. Its methods may be called from any thread."""
+
+    def __init__(self, service: str) -> None:
+        self._lock = threading.RLock()  # a signal's handler may come while this thread holds it
+        self._service = service
+        self._started_ms = clock.now_ms()
+        self._state: State = "waiting"
+        self._epoch: int | None = None
+        self._query_since_ms: int | None = None
+        self._restarts = 0
+        self._error: Mapping[str, Any] | None = None
+        self._batches: list[Mapping[str, Any]] = []
+
+    def becomes(self, state: State) -> None:
+        """Stopping is the last state: no other follows."""
+        with self._lock:
+            self._becomes(state)
+
+    def term(self, epoch: int) -> None:
+        """The lease is held."""
+        with self._lock:
+            self._epoch = epoch
+            if self._state == "waiting":
+                self._becomes("starting")
+
+    def query_started(self) -> None:
+        with self._lock:
+            self._query_since_ms = clock.now_ms()
+            self._becomes("running")
+
+    def failed(self, error: "TidemarkError") -> None:
+        """Remember it as the last one."""
+        with self._lock:
+            self._error = {"code": error.code, "text": str(error), "at_ms": clock.now_ms()}
+
+    def restarts(self) -> None:
+        """The query has failed and will be started again."""
+        with self._lock:
+            self._restarts += 1
+            self._query_since_ms = None
+            self._becomes("restarting")
+
+    def batch(self, report: "BatchReport") -> None:
+        """A batch is published; one that is published again takes its own place."""
+        cut = report.cut
+        entry = {
+            "batch": cut.batch,
+            "rows": cut.rows,
+            "start": _offsets(cut.start),
+            "end": _offsets(cut.end),
+            "phases": {name: round(seconds, 4) for name, seconds in report.phases.items()},
+            "watermark_ms": cut.watermark_ms,
+            "finished_ms": clock.now_ms(),
+        }
+        with self._lock:
+            before = [each for each in self._batches if each["batch"] < cut.batch]
+            self._batches = [*before[1 - KEPT :], entry]
+
+    def document(self) -> dict[str, Any]:
+        """What /status answers."""
+        with self._lock:
+            return {
+                "service": self._service,
+                "state": self._state,
+                "epoch": self._epoch,
+                "started_ms": self._started_ms,
+                "query_since_ms": self._query_since_ms,
+                "restarts": self._restarts,
+                "last_error": self._error,
+                "batches": self._batches,
+            }
+
+    def _becomes(self, state: State) -> None:
+        if self._state != "stopping":
+            self._state = state
+
+
+def address(metrics: "Metrics") -> str:
+    """host:port at which the service of these settings answers on this host."""
+    return f"{_ANY.get(metrics.address, metrics.address)}:{metrics.port}"
+
+
+def ask(metrics: "Metrics") -> dict[str, Any] | None:
+    """What the running service says; None when nobody answers, or somebody else does."""
+    try:
+        with urllib.request.urlopen(f"http://{address(metrics)}/status", timeout=_ANSWER_S) as answer:
+            found = json.loads(answer.read())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "batches" in found else None
+
+
+def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
+    """The document as lines for people, with its last `batches` batches, the newest below."""
+    epoch = "no epoch yet" if document["epoch"] is None else f"epoch {document['epoch']}"
+    yield f"{document['service']}: {document['state']}, {epoch}"
+    since = document["query_since_ms"]
+    query = f"query since {_time(since)}" if since is not None else "no query"
+    yield f"started {_time(document['started_ms'])}, {query}, restarts {document['restarts']}"
+    error = document["last_error"]
+    if error is not None:
+        yield f"last error {_time(error['at_ms'])} {error['code']}: {error['text']}"
+    shown = document["batches"][-batches:] if batches > 0 else []
+    if not shown:
+        return
+    phases = list(shown[-1]["phases"])
+    rows = [["batch", "rows", *(f"{name} s" for name in phases), "watermark", "finished", "offsets"]]
+    for each in shown:
+        seconds = [f"{each['phases'].get(name, 0.0):.3f}" for name in phases]
+        times = [_time(each["watermark_ms"]), _time(each["finished_ms"])]
+        rows.append([str(each["batch"]), str(each["rows"]), *seconds, *times, _moved(each["start"], each["end"])])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        aligned = [text.rjust(width) for text, width in zip(row[:-1], widths, strict=False)]
+        yield "  ".join([*aligned, row[-1]]).rstrip()
+
+
+def _moved(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> str:
+    """`readings 0:12-15 2:7-9`: the partitions that the batch read from, half open."""
+    parts = []
+    for topic, partitions in end.items():
+        begins = {partition: start.get(topic, {}).get(partition, 0) for partition in partitions}
+        read = [f"{p}:{begins[p]}-{offset}" for p, offset in partitions.items() if offset != begins[p]]
+        if read:
+            parts.append(" ".join([topic, *read]))
+    return ", ".join(parts) or "-"
+
+
+def _offsets(offsets: "Offsets") -> dict[str, dict[str, int]]:
+    return {topic: {str(p): offset for p, offset in sorted(ps.items())} for topic, ps in sorted(offsets.items())}
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if ms > 0 else "-"

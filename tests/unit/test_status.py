@@ -1,0 +1,78 @@
+"""What /status answers, and what people are shown of it."""
+
+import json
+import urllib.request
+from dataclasses import replace
+
+from service.errors import SinkError
+from service.metrics import Metrics, Server
+from service.status import KEPT, Status, table
+from tests.unit.test_metrics import CUT, REPORT
+
+
+def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() -> None:
+    status = Status("tidemark")
+    server = Server(Metrics(), status, "127.0.0.1", 0)
+    try:
+        assert status.document()["state"] == "waiting"
+        status.term(3)
+        assert status.document()["state"] == "starting"
+        status.query_started()
+        status.batch(REPORT)
+        status.failed(SinkError("Redis is away", remedy="Start it"))
+        status.restarts()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/status", timeout=5) as answer:
+            found = json.loads(answer.read())
+    finally:
+        server.close()
+    assert found.pop("started_ms") <= found["last_error"].pop("at_ms")
+    assert found["batches"][0].pop("finished_ms") > CUT.watermark_ms
+    assert found == {
+        "service": "tidemark",
+        "state": "restarting",
+        "epoch": 3,
+        "query_since_ms": None,
+        "restarts": 1,
+        "last_error": {"code": "SINK", "text": "Redis is away. Start it"},
+        "batches": [
+            {
+                "batch": 7,
+                "rows": 9,
+                "start": {"r": {"0": 10}},
+                "end": {"r": {"0": 15, "1": 4}},
+                "phases": {"run": 0.25, "publish": 0.01},
+                "watermark_ms": CUT.watermark_ms,
+            }
+        ],
+    }
+
+
+def test_of_many_batches_the_last_are_kept_and_one_that_is_repeated_is_there_once() -> None:
+    status = Status("tidemark")
+    for number in [*range(KEPT + 5), KEPT + 4]:
+        status.batch(replace(REPORT, cut=replace(CUT, batch=number)))
+    assert [each["batch"] for each in status.document()["batches"]] == list(range(5, KEPT + 5))
+
+
+def test_stopping_is_the_last_state() -> None:
+    status = Status("tidemark")
+    status.becomes("stopping")
+    status.query_started()
+    assert status.document()["state"] == "stopping"
+
+
+def test_people_see_a_table_of_the_last_batches_with_what_each_read() -> None:
+    status = Status("tidemark")
+    status.term(3)
+    for number in (8, 9, 10):
+        status.batch(replace(REPORT, cut=replace(CUT, batch=number)))
+    status.failed(SinkError("Redis is away"))
+    lines = list(table(status.document(), 2))
+    assert lines[0] == "tidemark: starting, epoch 3"
+    assert "no query, restarts 0" in lines[1]
+    assert lines[2].endswith(" SINK: Redis is away")
+    assert lines[3].split() == ["batch", "rows", "run", "s", "publish", "s", "watermark", "finished", "offsets"]
+    assert [line.split()[0] for line in lines[4:]] == ["9", "10"]
+    assert lines[5].endswith("r 0:10-15 1:0-4")
+    assert "2023-11-14T22:13:20Z" in lines[5]
+    assert len(list(table(Status("new").document(), 5))) == 2
