@@ -51,6 +51,10 @@ class Devices:
         self.session[:] = -1
         np.maximum.at(self.session, codes, start)
 
+    def touch(self) -> None:
+        """All devices count as having had a reading."""
+        self._touched[:] = True
+
     def remembered(self, watermark_ms: int, forget_ms: int) -> Bools:
         """Which devices stay: those with an open session, and those seen within `forget_ms` of the watermark."""
         return (self.last_seen >= 0) & ((self.session >= 0) | (self.last_seen + forget_ms >= watermark_ms))

@@ -7,7 +7,7 @@ The session must use the state store provider that wrote the checkpoint: `transf
 """
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from state import codec
 from state.columns import array
@@ -24,12 +24,12 @@ def operators(spark: SparkSession, checkpoint: str) -> list[int]:
     return sorted(row.operatorId for row in found.collect() if row.operatorName.startswith(OPERATOR))
 
 
-def read(spark: SparkSession, checkpoint: str, operator_id: int | None = None) -> tuple[pa.Table, pa.Table]:
-    """(runs of the open sessions, devices) of all buckets of a checkpoint directory.
+def buckets(
+    spark: SparkSession, checkpoint: str, batch: int | None = None, operator_id: int | None = None
+) -> DataFrame:
+    """(bucket int, state binary: `state.codec.decode`) of a checkpoint directory, after `batch` or the last batch.
 
-    The tables are those of `state.layout.BucketState` behind a column `bucket` (int32); `device` is a string in both.
-    A measure that only some buckets know is null in the others. Without `operator_id` the checkpoint must have one
-    session operator (LookupError). `state.codec.CodecError` names the bucket whose bytes this version cannot read.
+    Without `operator_id` the checkpoint must have one session operator (LookupError).
     """
     if operator_id is None:
         ids = operators(spark, checkpoint)
@@ -37,15 +37,20 @@ def read(spark: SparkSession, checkpoint: str, operator_id: int | None = None) -
             msg = f"{checkpoint} has {len(ids)} session operators (ids {ids}): one was expected, or name its id"
             raise LookupError(msg)
         operator_id = ids[0]
-    rows = (
-        spark.read.format("statestore")
-        .option("operatorId", operator_id)
-        .option("stateVarName", STATE_NAME)
-        .load(checkpoint)
-        .selectExpr("key.bucket AS bucket", "value.state AS state")
-        .orderBy("bucket")
-        .collect()
-    )
+    source = spark.read.format("statestore").option("operatorId", operator_id).option("stateVarName", STATE_NAME)
+    if batch is not None:
+        source = source.option("batchId", batch)
+    return source.load(checkpoint).selectExpr("key.bucket AS bucket", "value.state AS state")
+
+
+def read(spark: SparkSession, checkpoint: str, operator_id: int | None = None) -> tuple[pa.Table, pa.Table]:
+    """(runs of the open sessions, devices) of all buckets of a checkpoint directory.
+
+    The tables are those of `state.layout.BucketState` behind a column `bucket` (int32); `device` is a string in both.
+    A measure that only some buckets know is null in the others. Without `operator_id` the checkpoint must have one
+    session operator (LookupError). `state.codec.CodecError` names the bucket whose bytes this version cannot read.
+    """
+    rows = buckets(spark, checkpoint, operator_id=operator_id).orderBy("bucket").collect()
     runs = [_prefixed(0, run_schema(()).empty_table())]
     devices = [_prefixed(0, device_schema(()).empty_table())]
     for row in rows:

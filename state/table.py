@@ -74,6 +74,7 @@ __all__ = [
     "device_schema",
     "empty_state",
     "next_expiry",
+    "present",
     "run_schema",
     "session_schema",
     "status_schema",
@@ -163,6 +164,20 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     return BucketState(
         _runs(table, rows, session, walk.runs.take(keep), rules.measures), table, before.timer_ms
     ), changes
+
+
+def present(state: BucketState, rules: Rules) -> Changes:
+    """All that a state knows, as if all of it had just changed: its open sessions and its devices."""
+    codes, names = _common_codes(state.devices, state.runs)
+    devices = Devices(state.devices, names, rules.measures)
+    devices.touch()
+    sessions = session_schema(rules.measures).empty_table()
+    if len(codes):
+        session = ints(state.runs, "session")
+        heads = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(session, prepend=-1) != 0))
+        block = combine(block_of(state.runs, rules.measures), heads)
+        sessions = _sessions(names, codes[heads], block, rules)
+    return Changes(sessions, devices.statuses(rules.measures), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,109 @@
+"""Closed sessions told from all runs at once are those that the step-by-step state told in its time."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from state.history import closed
+from state.layout import CLOSED, empty_state
+from state.rules import Rules
+from state.runs import fold, schema
+from state.table import advance, present
+
+RULES = Rules(gap_ms=10_000, max_duration_ms=160_000, retain_ms=86_400_000, measures=("t",))
+WATERMARK = 900_000
+END = 1_000_000
+
+
+def readings(seed):
+    """(device, ms, value) of twelve devices that fall silent now and then; the first one never does."""
+    rng = np.random.default_rng(seed)
+    names, times = [], []
+    for device in range(12):
+        gaps = rng.choice([3_000, 9_000, 10_000, 10_001, 40_000], 400, p=[0.5, 0.2, 0.1, 0.1, 0.1])
+        at = np.cumsum(np.full(400, 4_000) if device == 0 else gaps)
+        at = at[at < END]
+        names += [f"d{device}"] * len(at)
+        times.append(at)
+    ms = np.concatenate(times)
+    return np.array(names), ms, rng.normal(20, 5, len(ms))
+
+
+def tables(chosen, parts, seed=0):
+    """The readings cut into parts at random, as (earliest start, runs), in the order that `closed` wants."""
+    names, ms, values = chosen
+    part = np.random.default_rng(seed).integers(0, parts, len(ms))
+    found = []
+    for number in range(parts):
+        mine = part == number
+        runs = fold(pa.array(names[mine]), ms[mine], {"t": values[mine]}, RULES)
+        if runs.num_rows:
+            found.append((min(runs["start"].to_pylist()), runs))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def told(table):
+    rows = sorted(table.to_pylist(), key=lambda row: (row["device"], row["start"]))
+    return [{**row, "t.sum": round(row["t.sum"], 6)} for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_closed_sessions_told_at_once_are_those_that_were_told_batch_by_batch(seed):
+    chosen = names, ms, values = readings(seed)
+    state, wanted = empty_state(RULES), []
+    step = 50_000
+    for batch in range(0, END, step):
+        now = (ms >= batch) & (ms < batch + step)
+        runs = fold(pa.array(names[now]), ms[now], {"t": values[now]}, RULES)
+        state, changes = advance(state, runs, min(max(batch - 20_000, 0), WATERMARK), RULES)
+        wanted += [row for row in changes.sessions.to_pylist() if row["state"] == CLOSED]
+    state, changes = advance(state, schema(("t",)).empty_table(), WATERMARK, RULES)
+    wanted += [row for row in changes.sessions.to_pylist() if row["state"] == CLOSED]
+    assert len(wanted) > 100
+    for parts in (1, 7):
+        found, untold = closed(tables(chosen, parts, seed), WATERMARK, 0, RULES)
+        assert untold == 0
+        assert told(found) == told(pa.Table.from_pylist(wanted, found.schema))
+
+
+def test_a_session_is_told_only_when_nothing_before_it_can_be_lacking():
+    chosen = names, ms, values = readings(7)
+    every, _ = closed(tables(chosen, 1), WATERMARK, 0, RULES)
+    whole_from = 400_000
+    left = ms >= whole_from - 30_000  # older readings may be there or not
+    found, untold = closed(tables((names[left], ms[left], values[left]), 3), WATERMARK, whole_from, RULES)
+    right = {(row["device"], row["start"]): row for row in told(every)}
+    assert found.num_rows > 50
+    assert untold > 0
+    for row in told(found):
+        assert row == right[row["device"], row["start"]]
+    # The device that is never silent: where its sessions are cut depends on readings that are gone.
+    assert "d0" not in found["device"].to_pylist()
+    assert "d0" in every["device"].to_pylist()
+    # And nothing is left out without need: a session after a real silence is told.
+    late = {key for key, row in right.items() if key[1] >= whole_from + RULES.gap_ms and key[0] != "d0"}
+    cut = {key for key in late if right[key]["reason"] != "gap"}
+    assert len(late - cut) - found.num_rows < 12
+
+
+def test_no_runs_are_no_sessions():
+    found, untold = closed([], WATERMARK, 0, RULES)
+    assert (found.num_rows, untold) == (0, 0)
+
+
+def test_what_is_present_is_every_open_session_and_device_as_it_was_last_told():
+    names, ms, values = readings(3)
+    state, sessions, devices = empty_state(RULES), {}, {}
+    for batch in range(0, END, 100_000):
+        now = (ms >= batch) & (ms < batch + 100_000)
+        runs = fold(pa.array(names[now]), ms[now], {"t": values[now]}, RULES)
+        state, changes = advance(state, runs, max(batch - 20_000, 0), RULES)
+        sessions |= {(row["device"], row["start"]): row for row in told(changes.sessions)}
+        devices |= {row["device"]: row for row in changes.devices.to_pylist()}
+    found = present(state, RULES)
+    wanted = [row for row in sessions.values() if row["state"] == "open"]
+    assert len(wanted) > 5
+    assert told(found.sessions) == sorted(wanted, key=lambda row: (row["device"], row["start"]))
+    assert {row["device"]: row for row in found.devices.to_pylist()} == devices
+    nothing = present(empty_state(RULES), RULES)
+    assert (nothing.sessions.num_rows, nothing.devices.num_rows) == (0, 0)
