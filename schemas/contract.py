@@ -174,6 +174,7 @@ _OTHERS: Mapping[str, Callable[["redis.Redis", bytes, _Kind], Iterator[str]]] = 
     "changes": _check_stream,
     "epoch": _check_string,
     "lease": _check_string,
+    "republish": _check_string,
 }
 
 

@@ -38,9 +38,35 @@ def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, referen
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
-    metadata = entry.metadata()
-    watermark_ms = metadata.get().batchWatermarkMs() if metadata.isDefined() else 0
-    return Cut(epoch=epoch, batch=batch, watermark_ms=watermark_ms, start=start, end=end, reference=reference)
+    return Cut(epoch, batch, _watermark_ms(entry), start, end, reference)
+
+
+def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
+    """The last batch that a checkpoint has committed, None when there is none; its epoch is not known there and is 0.
+
+    Its `start` is where the checkpoint began to read, not where the batch did. The checkpoint may be on any file system
+    that Spark reads. Raises CheckpointError when the offset log lacks the batch.
+    """
+    session: Any = spark
+    jvm, java = session._jvm, session._jsparkSession
+    root = jvm.org.apache.hadoop.fs.Path(checkpoint)
+    files = root.getFileSystem(java.sessionState().newHadoopConf())
+    if not files.exists(jvm.org.apache.hadoop.fs.Path(root, "commits")):
+        return None  # looking at a log would make its folder
+    logs = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    latest = logs.CommitLog(java, f"{checkpoint}/commits").getLatestBatchId()
+    if not latest.isDefined():
+        return None
+    batch = int(latest.get())
+    entry = _entry(logs.OffsetSeqLog(java, f"{checkpoint}/offsets"), batch)
+    stream = files.open(jvm.org.apache.hadoop.fs.Path(root, "sources/0/0"))
+    try:
+        initial = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+    finally:
+        stream.close()
+    # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
+    start = parse_offsets(initial.rpartition("\n")[2])
+    return Cut(0, batch, _watermark_ms(entry), start, _offsets(entry, batch))
 
 
 def observed(spark: SparkSession, query_name: str, name: str) -> Mapping[str, Any]:
@@ -169,6 +195,11 @@ def _offsets(entry: Any, batch: int) -> Offsets:
         what = f"Batch {batch} of the checkpoint reads {len(found)} sources, not one"
         raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
     return parse_offsets(found.pop())
+
+
+def _watermark_ms(entry: Any) -> int:
+    metadata = entry.metadata()
+    return int(metadata.get().batchWatermarkMs()) if metadata.isDefined() else 0
 
 
 def _json(offset: Any) -> str:

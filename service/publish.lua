@@ -1,6 +1,7 @@
 -- The only code that writes what readers see. One call is atomic: nobody reads a key between two of its writes.
---   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress
---   ARGV  1 what to do: write | keys | finish | progress   2 its arguments, msgpack (service/publish.py packs them)
+--   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress  5 republish
+--   ARGV  1 what to do: write | keys | finish | progress | held | mark | forget | unmark
+--         2 its arguments, msgpack (service/publish.py packs them)
 -- Runs on Redis 6.2 and later, one node; key names of rows are in the arguments, so not on Redis Cluster.
 -- Numbers arrive as text: Lua's own formatting keeps 14 digits of a double.
 
@@ -16,6 +17,18 @@ elseif current > epoch then
   return redis.error_reply('FENCED the epoch is ' .. current)
 elseif current < epoch then
   return redis.error_reply('EPOCHLOST the epoch is ' .. current)
+end
+
+-- A Redis that has the epoch may still have lost what was written under it. a.after is what progress has reached, as far
+-- as the writer knows; in every call, as no value that was lost may be taken for a final one.
+if a.after then
+  local held = call('HMGET', KEYS[4], 'epoch', 'batch')
+  local held_epoch, held_batch = tonumber(held[1] or nil), tonumber(held[2] or nil)
+  if not (held_epoch and held_batch) then
+    return redis.error_reply('WRITESLOST there is no progress')
+  elseif held_epoch < a.after[1] or (held_epoch == a.after[1] and held_batch < a.after[2]) then
+    return redis.error_reply('WRITESLOST progress is at batch ' .. held_batch .. ' of epoch ' .. held_epoch)
+  end
 end
 
 local MOST = 1000  -- members in one variadic call: Lua's unpack() takes about 8,000 arguments
@@ -172,5 +185,46 @@ local function progress()
   return {1, stored[1] or '', stored[2] or ''}
 end
 
-local steps = {write = write, keys = keys, finish = finish, progress = progress}
+-- What progress holds: {epoch, batch, watermark, offsets, reference}, '' for what is lacking, and the mark or ''.
+local function held()
+  local found = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'offsets', 'reference')
+  for i = 1, 5 do found[i] = found[i] or '' end
+  found[6] = call('GET', KEYS[5]) or ''
+  return found
+end
+
+-- Says that values are being published again (a.mark says why, and since when), unless that is said already.
+local function mark()
+  call('SET', KEYS[5], a.mark, 'NX')
+  return {call('GET', KEYS[5])}
+end
+
+-- Takes the mark away, unless it is a newer one than a.mark.
+local function unmark()
+  if call('GET', KEYS[5]) == a.mark then call('DEL', KEYS[5]) end
+  return {1}
+end
+
+-- Removes at most a.limit windows that the watermark has passed and that nobody has marked final: after a loss of data
+-- they may lack readings, and would be marked final as they are. Returns {looked at, removed}.
+local function forget()
+  local due = call('ZRANGEBYSCORE', KEYS[3], '-inf', a.watermark, 'LIMIT', 0, a.limit)
+  local removed = 0
+  for i = 1, #due do
+    if call('DEL', due[i]) == 1 then
+      call('XADD', KEYS[2], '*', 'kind', 'window', 'key', due[i], 'batch', a.batch, 'epoch', a.epoch)
+      removed = removed + 1
+    end
+  end
+  for from = 1, #due, MOST do
+    call('ZREM', KEYS[3], unpack(due, from, math.min(from + MOST - 1, #due)))
+  end
+  if removed > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
+  return {#due, removed}
+end
+
+local steps = {
+  write = write, keys = keys, finish = finish, progress = progress,
+  held = held, mark = mark, forget = forget, unmark = unmark,
+}
 return steps[ARGV[1]]()

@@ -8,13 +8,15 @@
 Only then does Spark commit the batch. Whatever fails in 1-4 fails the batch, and the replay writes the same keys with
 the same values: every step may be repeated, also in part. What Redis accepts is decided in publish.lua, atomically:
 
-    a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError
+    a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
+                 progress must not be behind what this writer has seen there, else WritesLostError
     a key        an older (epoch, batch) is refused; the same one is accepted again
                  a final window and a closed session do not change
                  a window's count and a device's last_seen do not fall, whoever writes
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -29,12 +31,12 @@ from service.cut import Cut
 from service.errors import FencedError
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
 from service.redis_keys import Keys
-from service.redis_link import Budget, EpochLostError, Link, Place, link, shown
-from service.redis_rows import Call, Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+from service.redis_link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link, shown
+from service.redis_rows import Call, Rows, Stamp, device_rows, past, session_rows, view_keys, window_rows
 from service.settings import Settings
 from state.codec import unpack_changes
 
-__all__ = ["LATENCY_BOUNDS_MS", "OUTCOME_SCHEMA", "EpochLostError", "Outcome", "Sink"]
+__all__ = ["LATENCY_BOUNDS_MS", "OUTCOME_SCHEMA", "EpochLostError", "Outcome", "Sink", "WritesLostError"]
 
 SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
@@ -97,22 +99,26 @@ class Sink:
     """Where and under whose authority a batch is published; it holds no connection and can be pickled.
 
     Connections belong to the process that writes and stay open between batches. Redis's password file must exist there.
-    `attributes` is the reference: `device` and string columns.
+    `attributes` is the reference: `device` and string columns. `after` is the (epoch, batch) that progress is known to
+    have reached, None when nothing is known. With `again`, rows are values of the past, as of the cut's watermark: they
+    live no longer than if they had been written in their time, and windows that it has passed are final.
     """
 
     settings: Settings
     cut: Cut
     attributes: pa.Table | None = None
+    after: tuple[int, int] | None = None
+    again: bool = False
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Steps 1 and 2 for rows of frames.OUTPUT: a partition's, or all of the batch.
 
         Windows, sessions and statistics are held in memory, rejects are not. Rows of one device must come to one call,
-        in the order in which they were made. Raises SourceError (rejects), SinkError, EpochLostError, FencedError.
+        in the order in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
         """
         found = _Found()
         for batch in batches:
-            found.rejects += self._reject(batch)
+            found.rejects += self._reject(batch, fenced=not found.rejects)
             found.take(batch)
         if found.rejects:
             self._flush_rejects()
@@ -120,13 +126,21 @@ class Sink:
 
     def finish(self) -> int:
         """Step 3, once all partitions are written: windows with end <= watermark are final. How many became so."""
+        return self.sweep("finish")
+
+    def sweep(self, step: str) -> int:
+        """A step over all windows that the watermark has passed and that are not final: chunk by chunk, to the end."""
         budget, stamp, size = self._budget("finals"), self._stamp(), self.settings.redis.chunk
-        call = stamp.call("finish", watermark=str(self.cut.watermark_ms), limit=size)
+        call = stamp.call(step, watermark=str(self.cut.watermark_ms), limit=size)
         looked, total = size, 0
         while looked == size:
-            looked, marked = map(int, self._link().run([call], budget)[0])
-            total += marked
+            looked, changed = map(int, self._link().run([call], budget)[0])
+            total += changed
         return total
+
+    def run(self, step: str, **arguments: Any) -> Reply:
+        """One call of publish.lua; raises SinkError, WritesLostError, FencedError."""
+        return self._link().run([self._stamp().call(step, **arguments)], self._budget(step))[0]
 
     def progress(self) -> tuple[int, int] | None:
         """Step 4. Returns the (epoch, batch) that progress held before, None when there was none.
@@ -149,9 +163,13 @@ class Sink:
 
     # Step 1
 
-    def _reject(self, batch: pa.RecordBatch) -> int:
+    def _reject(self, batch: pa.RecordBatch, *, fenced: bool) -> int:
         found = _of_kind(batch, REJECT, ["reject"])["reject"].to_pylist()
         if found:
+            if fenced:
+                # Kafka knows no epoch. A writer that was frozen asks Redis before its first reject; what it sends while
+                # it is being fenced carries its epoch, so that a reader can tell.
+                self.run("held")
             sender = rejects.rejects(self.settings.kafka)
             for reject in found:
                 sender.send(reject, self.cut)
@@ -178,16 +196,21 @@ class Sink:
             rows.append(session_rows(sessions, keys, retain_ms))
         if devices is not None and devices.num_rows:
             rows.append(device_rows(devices, keys, retain_ms, self.cut.reference, self.attributes))
-        budget, counter = self._budget("values"), _Counter()
+        if self.again:
+            gap_ms = self.settings.sessions.gap_ms
+            rows = [part for each in rows for part in past(each, self.cut.watermark_ms, gap_ms)]
+        budget, counter = self._budget("values"), _Calls()
         replies = self._link().run(counter.count(self._calls(rows, windows)), budget)
         written, unchanged, old, final = (sum(int(r[i]) for r in replies[: counter.writes]) for i in range(4))
         latency_ms, latency = found.latency(clock.now_ms())
-        count = {each.kind.name: len(each) for each in rows}
+        count: Counter[str] = Counter()
+        for each in rows:
+            count[each.kind.name] += len(each)
         return Outcome(
             rejects=found.rejects,
-            windows=count.get("window", 0),
-            sessions=count.get("session", 0),
-            devices=count.get("device", 0),
+            windows=count["window"],
+            sessions=count["session"],
+            devices=count["device"],
             written=written,
             unchanged=unchanged,
             refused_old=old,
@@ -220,7 +243,8 @@ class Sink:
 
     def _link(self) -> Link:
         keys = Keys(self.settings.redis.prefix)
-        return link(self.settings.redis, SCRIPT, (keys.epoch, keys.changes, keys.open, keys.progress))
+        names = (keys.epoch, keys.changes, keys.open, keys.progress, keys.republish)
+        return link(self.settings.redis, SCRIPT, names)
 
     def _budget(self, what: str) -> Budget:
         place = Place(shown(self.settings.redis), f"{what} of batch {self.cut.batch}, epoch {self.cut.epoch}")
@@ -228,7 +252,7 @@ class Sink:
 
     def _stamp(self) -> Stamp:
         now_ms = clock.now_ms()
-        return Stamp(str(self.cut.epoch), str(self.cut.batch), str(now_ms), self.settings.redis.feed_length)
+        return Stamp(str(self.cut.epoch), str(self.cut.batch), str(now_ms), self.settings.redis.feed_length, self.after)
 
 
 _WINDOW_COLUMNS = [f.name for f in OUTPUT.fields if f.name not in {"kind", "payload", "reject"}]
@@ -282,7 +306,7 @@ class _Found:
 
 
 @dataclass(slots=True)
-class _Counter:
+class _Calls:
     """Counts calls on their way: the replies to the first `writes` of them are counts of rows."""
 
     writes: int = 0

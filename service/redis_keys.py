@@ -42,6 +42,10 @@ class Keys:
     def progress(self) -> str:
         return f"{self.prefix}:progress"
 
+    @property
+    def republish(self) -> str:
+        return f"{self.prefix}:republish"
+
     def view(self, view: str) -> str:
         """The sorted set of a view's keys by last event time."""
         return f"{self.prefix}:keys:{view}"

@@ -4,7 +4,8 @@
     the script is not in Redis's cache (NOSCRIPT)               tried again on a new connection, which loads it
     the epoch in Redis is newer than ours (FENCED)              FencedError, at once
     the epoch in Redis is missing or older than ours            EpochLostError, at once
-    anything else Redis answers                                 SinkError, at once
+    progress in Redis is missing or older than ours             WritesLostError, at once
+    anything else Redis answers                                 SinkRefusedError, at once
 
 A call whose answer was lost is made again, and with it every later one, in order: the script must bear that.
 """
@@ -12,6 +13,7 @@ A call whose answer was lost is made again, and with it every later one, in orde
 import os
 import random
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +35,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from service import clock, settings
-from service.errors import FencedError, SinkError
+from service.errors import FencedError, SinkError, SinkRefusedError
 
 IN_FLIGHT = 3
 """Calls sent and not yet answered: Redis works on one while the next is packed and another waits in the socket."""
@@ -56,12 +58,18 @@ Reply = list[int | bytes]
 T = TypeVar("T")
 
 
-class EpochLostError(SinkError):
-    """Redis has no epoch, or one older than ours: it lost its data (FLUSHALL, an empty restart, an old backup).
+class WritesLostError(SinkError):
+    """Redis has lost data that it had acknowledged; the call wrote nothing.
 
-    The call wrote nothing. Nobody else writes either, so it is recoverable: acquire the lease again with
-    `at_least=<the epoch so far>` and go on with the batch under the new epoch.
+    Nobody else writes either, so it is recoverable: acquire the lease again with `at_least=<the epoch so far>`, publish
+    again what was lost (service/republish.py), and go on with the batch under the new epoch.
     """
+
+    code = "SINK_WRITES_LOST"
+
+
+class EpochLostError(WritesLostError):
+    """Redis has no epoch, or one older than ours (FLUSHALL, an empty restart, an old backup)."""
 
     code = "SINK_EPOCH_LOST"
 
@@ -169,39 +177,45 @@ def _sink_error(error: Exception, place: Place, retries: int, spent_s: float) ->
         remedy = _UNREACHABLE
     said = f"{code} {error}" if code and code not in str(error) else str(error) or type(error).__name__
     tried = f", given up after {retries} retries in {spent_s:.1f} s" if retries else ""
-    return SinkError(f"{place}: {said.rstrip('.')}{tried}", remedy=remedy)
+    family = SinkError if _is_temporary(error) else SinkRefusedError
+    return family(f"{place}: {said.rstrip('.')}{tried}", remedy=remedy)
 
 
 def refuse(error: Exception, place: Place) -> None:
-    """Raise FencedError or EpochLostError when that is what the script answered."""
+    """Raise FencedError, EpochLostError or WritesLostError when that is what the script answered."""
     if not isinstance(error, ResponseError):
         return
     kind, _, said = str(error).partition(" ")
     if kind == "FENCED":
         msg = f"{place}: refused, {said}"
         raise FencedError(msg, remedy="Another writer has taken over: this one must end") from error
-    if kind == "EPOCHLOST":
+    if kind in {"EPOCHLOST", "WRITESLOST"}:
+        family = EpochLostError if kind == "EPOCHLOST" else WritesLostError
         msg = f"{place}: refused, {said}: Redis has lost data"
-        raise EpochLostError(msg, remedy="Acquire the lease again, then replay the batch") from error
+        raise family(msg, remedy="Acquire the lease again, then replay the batch") from error
 
 
 class Link:
-    """One connection and one script. Not for two threads at a time."""
+    """One connection and one script; threads take turns."""
 
     def __init__(self, options: settings.Redis, script: bytes, keys: tuple[str, ...]) -> None:
         self.options = options
         self.script = script
         self._keys = keys
         self._sha = sha1(script, usedforsecurity=False).hexdigest()
+        self._turn = threading.Lock()
         # Any: redis-py types its connections only in part.
         self._connection: Any = None
 
     def run(self, calls: Iterable[tuple[str, bytes]], budget: Budget) -> list[Reply]:
         """The script's replies to calls (step, arguments), in order. A call is only asked for when it can be sent.
 
-        Raises SinkError, EpochLostError or FencedError; then some of the calls may have been carried out.
+        Raises SinkError, WritesLostError or FencedError; then some of the calls may have been carried out.
         """
-        source = iter(calls)
+        with self._turn:
+            return self._run(iter(calls), budget)
+
+    def _run(self, source: Iterator[tuple[str, bytes]], budget: Budget) -> list[Reply]:
         replies: list[Reply] = []
         waiting: deque[tuple[str, bytes]] = deque()  # not answered yet, oldest first
         done = False

@@ -5,7 +5,7 @@ Arrow formats whole columns; Python only sees one list per column, and msgpack p
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -35,22 +35,31 @@ class Kind:
 # A window's count tells its content within a batch. A window that has more readings than a newer writer knows of (its
 # checkpoint was lost and it reads the topic again) stays until the newer writer has caught up.
 WINDOW = Kind("window", ("count", "end"), ("final", "1"), ("count", "end"), stable=3)
+WINDOW_AGAIN = replace(WINDOW, same=("count", "end", "final"), stable=0)
 SESSION = Kind("session", ("state", "count", "last"), ("state", "closed"), replace=True)
 DEVICE = Kind("device", ("last_seen", "status", "session"), rising=("last_seen",), replace=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What every call says about who writes: decimal text, and the feed's length."""
+    """What every call says about who writes: decimal text, the feed's length, and what progress has reached."""
 
     epoch: str
     batch: str
     updated: str
     feed: int
+    after: tuple[int, int] | None = None
 
     def call(self, step: str, **arguments: Any) -> Call:
         """A call of one of publish.lua's steps."""
-        who = {"epoch": self.epoch, "batch": self.batch, "updated": self.updated, "feed": self.feed}
+        who: dict[str, Any] = {
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "updated": self.updated,
+            "feed": self.feed,
+        }
+        if self.after is not None:
+            who["after"] = self.after
         # The cmsgpack of Redis 6.2 and 7 does not know msgpack's own type for bytes.
         return step, msgpack.packb({**who, **arguments}, use_bin_type=False)
 
@@ -70,6 +79,15 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def take(self, rows: Sequence[int]) -> "Rows":
+        """The chosen rows."""
+
+        def chosen(values: Sequence[Any]) -> list[Any]:
+            return [values[row] for row in rows]
+
+        fields = {name: chosen(column) for name, column in self.fields.items()}
+        return Rows(self.kind, chosen(self.keys), chosen(self.ttl), fields, chosen(self.open) if self.open else [])
 
     def calls(self, stamp: Stamp, size: int) -> Iterator[Call]:
         """Calls of at most `size` rows, packed one by one as they are asked for."""
@@ -120,6 +138,27 @@ def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Ro
     named = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
     return Rows(WINDOW, texts(named), ttl, fields, end)
+
+
+def past(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
+    """Rows as they are written again, when the watermark has passed some of them: windows that it has passed are final.
+
+    A row has as much of its time to live left as if it had been written when the watermark passed its last reading, or
+    for sessions and devices `gap_ms` later, when the session closed; one that has none left is not there.
+    """
+    is_window = rows.kind is WINDOW
+    written_ms = watermark_ms if is_window else watermark_ms - gap_ms
+    last = rows.fields["last_seen" if rows.kind is DEVICE else "last"]
+    left = [ttl - max(0, written_ms - int(at or 0)) for ttl, at in zip(rows.ttl, last, strict=True)]
+    alive = [row for row, ms in enumerate(left) if ms > 0]
+    rows = replace(rows, ttl=left)
+    if not is_window:
+        return [rows.take(alive)]
+    rows = replace(rows, kind=WINDOW_AGAIN)
+    over = [int(end or 0) <= watermark_ms for end in rows.fields["end"]]
+    final = rows.take([row for row in alive if over[row]])
+    final = replace(final, fields={**final.fields, "final": [b"1"] * len(final)}, open=[])
+    return [final, rows.take([row for row in alive if not over[row]])]
 
 
 def view_keys(table: pa.Table) -> dict[str, tuple[list[int], Texts]]:
