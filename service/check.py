@@ -10,9 +10,8 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import fastavro
 import redis
@@ -21,7 +20,19 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service import checkpoint, decode, pipeline, readings, redis_link, reference, session, settings, topics
+from service import (
+    checkpoint,
+    decode,
+    durability,
+    manifest,
+    pipeline,
+    readings,
+    redis_link,
+    reference,
+    session,
+    settings,
+    topics,
+)
 from service.errors import (
     CheckpointError,
     ReferenceDataError,
@@ -32,11 +43,12 @@ from service.errors import (
     TidemarkError,
 )
 from service.expectations import require_columns, validate
+from service.files import Local
+from service.finding import Line, failed, ok
+from service.manifest import Manifest
 from service.redis_keys import Keys
 from service.settings import RECORD_KEY, Settings
 from service.units import format_duration
-
-Status = Literal["ok", "warn", "fail"]
 
 JAVA_VERSIONS = (17, 21)
 JARS = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "spark-avro_", "kafka-clients-", "commons-pool2-")
@@ -47,29 +59,13 @@ FREE_BYTES = 1 << 30
 _NUMBERS = frozenset({"int", "long", "float", "double"})
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What was tried and how it went; `exit_status` is the failing family's, 0 otherwise."""
-
-    name: str
-    status: Status
-    detail: str
-    remedy: str = ""
-    exit_status: int = 0
-
-    def __str__(self) -> str:
-        shown = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}[self.status]
-        remedy = f"\n       -> {self.remedy}" if self.remedy and self.status != "ok" else ""
-        return f"{shown} {self.name}: {self.detail}{remedy}"
-
-
 def check_file(path: Path) -> list[Line]:
     """`checks` of a settings file; one line that says why when it cannot be used."""
     try:
         loaded = settings.load(path)
     except TidemarkError as error:
-        return [_failed("settings", error)]
-    return [_ok("settings", f"{path}, {len(loaded.views)} views"), *checks(loaded)]
+        return [failed("settings", error)]
+    return [ok("settings", f"{path}, {len(loaded.views)} views"), *checks(loaded)]
 
 
 def checks(given: Settings) -> list[Line]:
@@ -81,15 +77,16 @@ def checks(given: Settings) -> list[Line]:
         try:
             lines.extend(steps(given))
         except TidemarkError as error:
-            lines.append(_failed(name, error))
+            lines.append(failed(name, error))
         except (OSError, ValueError, KafkaException, redis.RedisError, PySparkException) as error:
-            lines.append(_failed(name, family(" ".join(str(error).split()) or type(error).__name__)))
+            lines.append(failed(name, family(" ".join(str(error).split()) or type(error).__name__)))
         return not any(line.status == "fail" for line in lines[before:])
 
     machine = attempt("java", SetupError, _java) & attempt("jars", SetupError, _jars)
     attempt("checkpoint", CheckpointError, _checkpoint)
     attempt("metrics", SetupError, _metrics_port)
     attempt("kafka", SourceError, _kafka)
+    attempt("manifest", CheckpointError, _manifest)
     schemas = attempt("schemas", SchemaError, _schemas)
     attempt("redis", SinkError, _redis)
     if machine:
@@ -99,14 +96,6 @@ def checks(given: Settings) -> list[Line]:
     else:
         lines.append(Line("reference", "warn", "not tried: it needs Java and the jars"))
     return lines
-
-
-def _ok(name: str, detail: str) -> Line:
-    return Line(name, "ok", detail)
-
-
-def _failed(name: str, error: TidemarkError) -> Line:
-    return Line(name, "fail", error.what, error.remedy, error.status)
 
 
 # The machine
@@ -122,7 +111,7 @@ def _java(_given: Settings) -> Iterator[Line]:
     if release not in JAVA_VERSIONS:
         what = f"{program} is Java {release or said.strip()!r}, Spark needs {' or '.join(map(str, JAVA_VERSIONS))}"
         raise SetupError(what, remedy="Install a full JDK 17 and set JAVA_HOME")
-    yield _ok("java", f"{program} is Java {release}")
+    yield ok("java", f"{program} is Java {release}")
 
 
 def _jars(given: Settings) -> Iterator[Line]:
@@ -137,7 +126,7 @@ def _jars(given: Settings) -> Iterator[Line]:
     if missing:
         what = f"{folder} lacks {', '.join(f'{jar}*.jar' for jar in missing)}"
         raise SetupError(what, remedy="Run `make setup`, or name the folder above it in TIDEMARK_JARS")
-    yield _ok("jars", f"{folder}, {len(wanted)} needed ones are there")
+    yield ok("jars", f"{folder}, {len(wanted)} needed ones are there")
 
 
 def _metrics_port(given: Settings) -> Iterator[Line]:
@@ -149,7 +138,7 @@ def _metrics_port(given: Settings) -> Iterator[Line]:
         except OSError as error:
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
-    yield _ok("metrics", f"{address}:{port} is free" if port else f"{address}, any free port")
+    yield ok("metrics", f"{address}:{port} is free" if port else f"{address}, any free port")
 
 
 def _checkpoint(given: Settings) -> Iterator[Line]:
@@ -168,14 +157,12 @@ def _checkpoint(given: Settings) -> Iterator[Line]:
     if free < FREE_BYTES:
         detail = f"{existing} has {free >> 20} MiB free"
         yield Line("checkpoint", "warn", detail, "A full disk ends the service: give it more")
-    files = checkpoint.damaged(folder)
-    if files:
-        what = f"{', '.join(map(str, files))} is damaged"
-        raise CheckpointError(
-            what, remedy="Restore the checkpoint whole, or rebuild with an empty one: see docs/operator.md"
-        )
-    batch = checkpoint.last_batch(folder)
-    yield _ok("checkpoint", f"{folder}, " + ("new" if batch is None else f"its last batch is {batch}"))
+    found = checkpoint.damage(Local(folder))
+    if found:
+        what = "; ".join(f"{folder / name} {why}" for name, why in found.items())
+        raise CheckpointError(what, remedy=checkpoint.RESTORE)
+    batch = checkpoint.last_batch(Local(folder))
+    yield ok("checkpoint", f"{folder}, " + ("new" if batch is None else f"its last batch is {batch}"))
 
 
 # Kafka
@@ -185,13 +172,14 @@ def _kafka(given: Settings) -> Iterator[Line]:
     kafka = given.kafka
     client = topics.admin(kafka)
     found = topics.describe(client, kafka)
-    yield _ok("kafka", f"{kafka.bootstrap} answers")
+    yield ok("kafka", f"{kafka.bootstrap} answers")
     for name in kafka.topics:
         topic = found.get(name)
         if topic is None:
-            yield _failed(f"topic {name}", topics.missing(kafka, [name]))
+            yield failed(f"topic {name}", topics.missing(kafka, [name]))
             continue
-        yield _ok(f"topic {name}", f"{topic.partitions} partitions")
+        yield ok(f"topic {name}", f"{topic.partitions} partitions")
+        yield from durability.copies(topic)
         if topic.timestamp_type != topics.LOG_APPEND_TIME:
             yield Line(
                 f"topic {name}",
@@ -202,6 +190,9 @@ def _kafka(given: Settings) -> Iterator[Line]:
                 "readings that poison the watermark",
             )
         yield from _rejects(client, given, topic, found)
+    there = {name: found[name] for name in kafka.topics if name in found}
+    if there:
+        yield from durability.retention(given, there)
 
 
 def _rejects(
@@ -212,11 +203,11 @@ def _rejects(
     if there is None:
         problem = topics.create(client, {name: topic.partitions}, dry_run=True)
         if problem is not None:
-            yield _failed(f"topic {name}", problem)
+            yield failed(f"topic {name}", problem)
         else:
-            yield _ok(f"topic {name}", f"does not exist; `run` may create it, with {topic.partitions} partitions")
+            yield ok(f"topic {name}", f"does not exist; `run` may create it, with {topic.partitions} partitions")
         return
-    yield _ok(f"topic {name}", f"{there.partitions} partitions")
+    yield ok(f"topic {name}", f"{there.partitions} partitions")
     if 0 < there.max_bytes < topic.max_bytes:
         yield Line(
             f"topic {name}",
@@ -226,13 +217,22 @@ def _rejects(
         )
 
 
+def _manifest(given: Settings) -> Iterator[Line]:
+    folder = checkpoint.local(given.service.checkpoint)
+    there = manifest.read(Local(folder)) if folder is not None else None
+    if there is not None:
+        wanted = Manifest.of(given, topics.ids(given.kafka), there.shuffle_partitions)
+        manifest.require(str(folder), there, wanted)
+        yield ok("manifest", f"made by version {there.application}, fits these settings and topics")
+
+
 # The input's form
 
 
 def _schemas(given: Settings) -> Iterator[Line]:
     form = given.input
     if form.format == "json":
-        yield _ok("schemas", "JSON needs none")
+        yield ok("schemas", "JSON needs none")
     else:
         schemas = decode.read_schemas(form.schemas)
         for number, schema in schemas.items():
@@ -242,7 +242,7 @@ def _schemas(given: Settings) -> Iterator[Line]:
                 what = f"{form.schemas / f'{number}.avsc'}: is no Avro schema: {error}"
                 raise SchemaError(what, remedy="Mend the file, or take it away if nobody writes with it") from error
         reader = decode.reader_schema(schemas, form)
-        yield _ok("schemas", f"{form.schemas}, ids {', '.join(map(str, schemas))}")
+        yield ok("schemas", f"{form.schemas}, ids {', '.join(map(str, schemas))}")
         yield from _paths(given, reader)
     limit = _avro_limit()
     if given.admission.max_bytes > limit:
@@ -270,13 +270,13 @@ def _paths(given: Settings, reader: dict[str, Any]) -> Iterator[Line]:
 def _fits(key: str, path: str, reader: dict[str, Any], wanted: set[str]) -> Line:
     kinds = _kinds(reader, path.split("."))
     if not kinds:
-        return _failed(
+        return failed(
             key, SchemaError(f"the reader's schema has no field {path!r}", remedy="Mend [input] or the schema")
         )
     if not kinds <= wanted:
         what = f"{path!r} is {' or '.join(sorted(kinds))} in the reader's schema, not {' or '.join(sorted(wanted))}"
-        return _failed(key, SchemaError(what, remedy="Map another field, or set input.event_time_unit to what it is"))
-    return _ok(key, f"{path} is {' or '.join(sorted(kinds))}")
+        return failed(key, SchemaError(what, remedy="Map another field, or set input.event_time_unit to what it is"))
+    return ok(key, f"{path} is {' or '.join(sorted(kinds))}")
 
 
 def _kinds(schema: Any, path: Sequence[str]) -> set[str]:
@@ -328,13 +328,13 @@ def _redis(given: Settings) -> Iterator[Line]:
     if tuple(map(int, version.split(".")[:2])) < REDIS_VERSION:
         what = f"Redis at {where} is {version}, {'.'.join(map(str, REDIS_VERSION))} is needed"
         raise SinkError(what, remedy="Use a newer Redis")
-    yield _ok("redis", f"{where} is {version} and may be written")
+    yield ok("redis", f"{where} is {version} and may be written")
     policy = str(information.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
         detail = f"maxmemory-policy is {policy}: Redis may drop windows, sessions and the epoch itself"
         yield Line("redis memory", "warn", detail, "Set maxmemory-policy noeviction")
     elif information.get("role") == "slave":
-        yield _failed("redis role", SinkError(f"{where} is a replica", remedy="Point redis.url at the primary"))
+        yield failed("redis role", SinkError(f"{where} is a replica", remedy="Point redis.url at the primary"))
     if lease is not None:
         owner = lease.decode(errors="replace")
         detail = f"epoch {(epoch or b'0').decode()} is running: {owner} holds the lease for {ttl_ms} ms more"
@@ -346,21 +346,21 @@ def _redis(given: Settings) -> Iterator[Line]:
 
 def _reference(given: Settings) -> Iterator[Line]:
     if given.reference is None:
-        yield _ok("reference", "none in the settings")
+        yield ok("reference", "none in the settings")
         return
     spark = session.build(given, master="local[1]")
     table = reference.fetch(spark, given.reference)
-    yield _ok("reference", f"{table.num_rows} devices, columns {', '.join(table.column_names[1:])}")
+    yield ok("reference", f"{table.num_rows} devices, columns {', '.join(table.column_names[1:])}")
     validate(table, given.reference)
-    yield _ok("expectations", str(given.reference.expectations))
+    yield ok("expectations", str(given.reference.expectations))
     for view in given.views:
         columns = [column for column in view.by if column != "device"]
         try:
             require_columns(table, columns)
         except ReferenceDataError as error:
-            yield _failed(f"view {view.name}", error)
+            yield failed(f"view {view.name}", error)
         else:
-            yield _ok(f"view {view.name}", f"by {', '.join(view.by) or 'nothing'}, {format_duration(view.window_ms)}")
+            yield ok(f"view {view.name}", f"by {', '.join(view.by) or 'nothing'}, {format_duration(view.window_ms)}")
 
 
 def _plan(given: Settings) -> Iterator[Line]:
@@ -371,4 +371,4 @@ def _plan(given: Settings) -> Iterator[Line]:
         columns = given.reference.columns or {c for view in given.views for c in view.by if c != "device"}
         known = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *columns)))
     pipeline.build(readings.source(spark, given), given, known, 1)
-    yield _ok("plan", "Spark accepts the query")
+    yield ok("plan", "Spark accepts the query")

@@ -1,42 +1,187 @@
-"""What can be told of a checkpoint folder without Spark: how far it has come, and which of its small files are damaged."""
+"""What can be told of a checkpoint from its small files: how far it has come, and what in it is damaged or missing.
+
+Spark's logs in a checkpoint are numbered files of a version and lines of JSON: `offsets/N` is written before batch N runs
+and says where it ends, `commits/N` after it. A batch in `offsets` that is not in `commits` is replayed at the next start.
+What is said here of Spark's files was tried with 4.1.1: tests/stream/test_checkpoint.py damages each of them in turn.
+"""
 
 import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from service.cut import Offsets
+from service.errors import CheckpointError
+from service.files import Folder, Local, local
+from service.progress import parse_offsets
+
+__all__ = [
+    "LOGS",
+    "MISSING",
+    "RESTORE",
+    "Position",
+    "bad_log",
+    "damage",
+    "damaged",
+    "last_batch",
+    "local",
+    "numbers",
+    "partitions",
+    "position",
+    "state_damage",
+]
+
+LOGS = ("offsets", "commits")
 NEWEST = 3
 """So many of the newest files are looked at; a query that goes on reads the last two."""
 
+MISSING = "is missing"
+_STATE = re.compile(r"^(\d+)(?:_[0-9a-f-]+)?\.(changelog|zip)\Z")
 
-def local(checkpoint: str) -> Path | None:
-    """The folder, None when the checkpoint is on another file system."""
-    url = urlsplit(checkpoint)
-    return Path(url.path) if url.scheme in {"", "file"} else None
+RESTORE = "Restore the checkpoint whole, or rebuild with a new one: see docs/operator.md#a-damaged-checkpoint"
 
 
-def last_batch(folder: Path) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a query goes on: `batch` is the number of the batch that comes next, `offsets` where it begins."""
+
+    batch: int
+    offsets: Offsets
+
+
+def numbers(folder: Folder, log: str) -> list[int]:
+    """The batches in a log, ascending."""
+    return sorted(int(name) for name in folder.names(log) if name.isdecimal())
+
+
+def last_batch(folder: Folder) -> int | None:
     """The number of the last batch that was begun, None for a new checkpoint."""
-    return max(_numbers(folder / "offsets"), default=None)
+    return max(numbers(folder, "offsets"), default=None)
 
 
-def damaged(folder: Path) -> list[Path]:
-    """Files of the newest batches, and the query's id, that are not what Spark writes: a version, then lines of JSON."""
-    found = [path for path in [folder / "metadata"] if path.exists() and not _is_json(path.read_bytes())]
-    for log in ("offsets", "commits"):
-        for number in sorted(_numbers(folder / log))[-NEWEST:]:
-            path = folder / log / str(number)
-            version, *lines = path.read_bytes().split(b"\n") or [b""]
-            # An offset line is "-" for a source that had none.
-            if version != b"v1" or not lines or not all(line == b"-" or _is_json(line) for line in lines):
-                found.append(path)
+def position(folder: Folder) -> Position | None:
+    """Where the query of a checkpoint without damage goes on; None for one in which no batch was begun.
+
+    A batch that was begun and not committed is replayed: it begins where the one before ended.
+    """
+    last = last_batch(folder)
+    if last is None:
+        return None
+    if last in numbers(folder, "commits"):
+        return Position(last + 1, _ends(folder, f"offsets/{last}"))
+    if last > 0:
+        return Position(last, _ends(folder, f"offsets/{last - 1}"))
+    # Where the first batch begins, the source has noted for itself; a byte for older versions stands before it.
+    _, _, text = folder.read("sources/0/0").partition(b"v1\n")
+    return Position(0, parse_offsets(text.decode()))
+
+
+def damage(folder: Folder) -> Mapping[str, str]:
+    """What keeps a query from going on as it was, by file: only logs, only their newest files; empty when all is well.
+
+    The state's files are not looked at: Spark reads those it needs before it writes anything.
+    """
+    offsets, commits = (numbers(folder, log) for log in LOGS)
+    found = {}
+    for log, batches in zip(LOGS, (offsets, commits), strict=True):
+        for batch in batches[-NEWEST:]:
+            name = f"{log}/{batch}"
+            why = bad_log(folder, name)
+            if why:
+                found[name] = why
+    if folder.names("state") and not offsets:
+        # Spark would begin again at batch 0 and sooner or later read what the old batches have left as its own.
+        found["offsets"] = "no file is left, and there is state"
+    elif commits and commits[-1] not in offsets:
+        # Spark would run a batch again that is published and counted already.
+        found[f"offsets/{commits[-1]}"] = f"is missing, and commits/{commits[-1]} is there"
+    elif offsets and offsets[-1] > 0 and offsets[-1] not in commits and offsets[-1] - 1 not in offsets:
+        found[f"offsets/{offsets[-1] - 1}"] = f"is missing, and batch {offsets[-1]} begins where it ends"
+    if "metadata" in folder.names(""):
+        why = _bad_json(folder, "metadata")
+        if why:
+            found["metadata"] = why
+    elif offsets:
+        found["metadata"] = MISSING
     return found
 
 
-def _numbers(folder: Path) -> list[int]:
-    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+def state_damage(folder: Folder, last_committed: int) -> Mapping[str, str]:
+    """What is damaged among the state's files, by file, and which are missing of those that the next batch needs."""
+    found = {}
+    stores: dict[str, dict[str, set[int]]] = {}
+    for file in folder.walk():
+        if not file.name.startswith("state/"):
+            continue
+        why = folder.problem(file.name)
+        if not why and file.size == 0:
+            why = "is empty"
+        if why:
+            found[file.name] = why
+        store, _, last = file.name.rpartition("/")
+        if match := _STATE.match(last):
+            stores.setdefault(store, {}).setdefault(match[2], set()).add(int(match[1]))
+    version = last_committed + 1  # of a state store: 0 before the first batch
+    for store, there in stores.items():
+        snapshot = max((number for number in there.get("zip", ()) if number <= version), default=0)
+        for number in range(snapshot + 1, version + 1):
+            if number not in there.get("changelog", ()):
+                found[f"{store}/{number}.changelog"] = MISSING
+    return found
 
 
-def _is_json(line: bytes) -> bool:
+def partitions(folder: Folder) -> int:
+    """Into how many parts the state is divided, as the newest batch says; CheckpointError when it does not."""
+    name = f"offsets/{last_batch(folder)}"
+    try:
+        return int(json.loads(folder.read(name).split(b"\n")[1])["conf"]["spark.sql.shuffle.partitions"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        what = f"{folder}/{name} has no spark.sql.shuffle.partitions"
+        raise CheckpointError(what, remedy=RESTORE) from error
+
+
+def damaged(folder: Path) -> list[Path]:
+    """All that is damaged in a folder of this machine, for a message after a failure; reads all of the state."""
+    mine = Local(folder)
+    last = max(numbers(mine, "commits"), default=-1)
+    return [folder / name for name in {**damage(mine), **state_damage(mine, last)}]
+
+
+def bad_log(folder: Folder, name: str) -> str:
+    """Why a file of a log is not what Spark writes: a version, then lines of JSON; "" when it is."""
+    try:
+        version, *lines = folder.read(name).split(b"\n")
+    except FileNotFoundError:
+        return MISSING
+    except OSError as error:
+        return f"cannot be read: {error}"
+    # An offset line is "-" for a source that had none.
+    whole = version == b"v1" and lines and all(line == b"-" or _is_object(line) for line in lines)
+    return "" if whole else "is not what Spark writes: it is cut short or overwritten"
+
+
+def _bad_json(folder: Folder, name: str) -> str:
+    try:
+        return "" if _is_object(folder.read(name)) else "is not what Spark writes: it is cut short or overwritten"
+    except OSError as error:
+        return f"cannot be read: {error}"
+
+
+def _ends(folder: Folder, name: str) -> Offsets:
+    # One source stands once for every branch of the plan that reads it, each time with the same offsets.
+    found = {line for line in folder.read(name).decode().split("\n")[2:] if line != "-"}
+    if len(found) != 1:
+        what = f"{folder}/{name} reads {len(found)} sources, not one"
+        raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
+    try:
+        return parse_offsets(found.pop())
+    except (ValueError, AttributeError) as error:
+        what = f"{folder}/{name} has no offsets of Kafka's: {error}"
+        raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder") from error
+
+
+def _is_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
     except ValueError:

@@ -35,7 +35,10 @@ OBSERVED = "tidemark"
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject."""
+    """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject.
+
+    `lost` are records of the cut that Kafka no longer had, counted only where the settings accept that.
+    """
 
     cut: Cut
     outcome: Outcome
@@ -43,6 +46,7 @@ class BatchReport:
     rejected: Mapping[str, int]
     unknown: int
     finals: int
+    lost: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -164,8 +168,12 @@ class Publication:
             "finish": done - published,
         }
         rejected = {reason: observed.get(f"rejected_{reason}", 0) for reason in readings.REASONS}
+        admitted = observed.get("admitted", 0)
+        # Each record is admitted or rejected, so what is in the cut and in neither was not there to be read. Offsets of a
+        # transaction's markers and of compacted records are counted, too: only where the operator goes on without records.
+        lost = cut.rows - admitted - sum(rejected.values()) if self.settings.kafka.on_data_loss == "continue" else 0
         self.on_batch(
-            BatchReport(cut, outcome, observed.get("admitted", 0), rejected, observed.get("unknown", 0), finals, phases)
+            BatchReport(cut, outcome, admitted, rejected, observed.get("unknown", 0), finals, max(0, lost), phases)
         )
 
     def _attributes(self, snapshot: Snapshot | None) -> pa.Table | None:

@@ -43,7 +43,7 @@ def source(spark: SparkSession, settings: Settings) -> DataFrame:
         .option("subscribe", ",".join(kafka.topics))
         .option("startingOffsets", kafka.starting)
         .option("includeHeaders", "true")
-        .option("failOnDataLoss", "true")
+        .option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
         .option("maxOffsetsPerTrigger", kafka.max_per_batch)
     )
     for key, value in {**CONSUMER_OPTIONS, **kafka.options, "bootstrap.servers": kafka.bootstrap}.items():

@@ -69,6 +69,8 @@ class Kafka(Section):
     group: str = "tidemark"
     """Consumer group to which the offsets of finished batches are committed, for Kafka's own tools; it assigns nothing."""
     starting: Literal["earliest", "latest"] = "earliest"
+    on_data_loss: Literal["stop", "continue"] = "stop"
+    """When records are gone that were not read yet: end with a DataLossError, or go on and count them."""
     max_per_batch: int = Field(default=3_000_000, gt=0)
     rejects: str = "{topic}.rejects"
     options: Mapping[str, str] = Field(default_factory=dict, repr=False)

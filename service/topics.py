@@ -1,30 +1,62 @@
-"""Kafka's topics as the service needs them: described, checked, and the rejects topics made where they are missing."""
+"""Kafka's topics as the service needs them: described, checked, and the rejects topics made where they are missing.
+
+Admin clients are made for one question, on the main thread, and kept until it is answered: asked for a group that does
+not exist one of them has crashed the process (confluent-kafka 2.16.0). Offsets are asked of a consumer: service/lag.py.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
 from service import lag
-from service.errors import SourceError
+from service.errors import SourceError, SourceRefusedError
 from service.settings import Kafka
 
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
+_NO_ID = "A" * 22  # zero, in base 64: a broker before 2.8
+_REFUSALS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.POLICY_VIOLATION,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that exists; `timestamp_type` is "" where the service may not read its configuration."""
+    """A topic that exists. `configuration` is Kafka's own text by key, empty where the service may not read it."""
 
     name: str
     partitions: int
-    timestamp_type: str
-    max_bytes: int
+    replicas: int
+    """Copies of the partition that has the fewest."""
+    configuration: Mapping[str, str]
+
+    @property
+    def timestamp_type(self) -> str:
+        return self.configuration.get(TIMESTAMP_TYPE, "")
+
+    @property
+    def retention_ms(self) -> int | None:
+        """How long a record is kept, -1 for ever; None where that is not known."""
+        return self._number("retention.ms")
+
+    @property
+    def retention_bytes(self) -> int | None:
+        """What a partition may hold before its oldest records are deleted, -1 for no limit; None where not known."""
+        return self._number("retention.bytes")
+
+    @property
+    def max_bytes(self) -> int:
+        return self._number("max.message.bytes") or 0
+
+    def _number(self, key: str) -> int | None:
+        return int(self.configuration[key]) if key in self.configuration else None
 
 
 def admin(kafka: Kafka) -> AdminClient:
@@ -41,20 +73,37 @@ def describe(client: AdminClient, kafka: Kafka) -> Mapping[str, Topic]:
         raise unreachable(kafka, error) from error
     found = {}
     for name in sorted(wanted & known.keys()):
-        values = _configuration(client, name)
-        found[name] = Topic(
-            name,
-            len(known[name].partitions),
-            values.get(TIMESTAMP_TYPE, ""),
-            int(values.get("max.message.bytes", 0)),
-        )
+        partitions = known[name].partitions.values()
+        replicas = min((len(partition.replicas) for partition in partitions), default=0)
+        found[name] = Topic(name, len(partitions), replicas, _configuration(client, name))
     return found
 
 
-def prepare(kafka: Kafka) -> None:
+def ids(kafka: Kafka) -> Mapping[str, str]:
+    """Kafka's id of each input topic, "" where the broker does not tell. Raises SourceError.
+
+    The id is new when a topic is deleted and made again under its name.
+    """
+    client = admin(kafka)
+    futures = client.describe_topics(TopicCollection(list(kafka.topics)), request_timeout=lag.TIMEOUT_S)
+    found = {}
+    for name, future in futures.items():
+        try:
+            said = str(future.result(lag.TIMEOUT_S).topic_id)
+            found[name] = "" if said == _NO_ID else said
+        except (KafkaException, TimeoutError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise missing(kafka, [name]) from error
+            raise unreachable(kafka, error) from error
+    return found
+
+
+def prepare(kafka: Kafka) -> Mapping[str, int]:
     """Make sure that the input topics exist, and make the rejects topics that do not.
 
-    A rejects topic gets as many partitions as its input topic; the rest are the broker's defaults. Raises SourceError.
+    A rejects topic gets as many partitions as its input topic; the rest are the broker's defaults. Returns for how many
+    ms each input topic keeps its records, -1 for ever; without those whose configuration may not be read.
+    Raises SourceError.
     """
     client = admin(kafka)
     found = describe(client, kafka)
@@ -65,6 +114,8 @@ def prepare(kafka: Kafka) -> None:
     problem = create(client, {name: partitions for name, partitions in wanted.items() if name not in found})
     if problem is not None:
         raise problem
+    kept = {topic: found[topic].retention_ms for topic in kafka.topics}
+    return {topic: keep_ms for topic, keep_ms in kept.items() if keep_ms is not None}
 
 
 def create(client: AdminClient, partitions: Mapping[str, int], *, dry_run: bool = False) -> SourceError | None:
@@ -79,15 +130,17 @@ def create(client: AdminClient, partitions: Mapping[str, int], *, dry_run: bool 
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 continue
+            refused = isinstance(error, KafkaException) and error.args[0].code() in _REFUSALS
+            family = SourceRefusedError if refused else SourceError
             what = f"The rejects topic {name} does not exist and cannot be created: {lag.text(error)}"
-            return SourceError(what, remedy="Create it, or let this user create it")
+            return family(what, remedy="Create it, or let this user create it")
     return None
 
 
-def missing(kafka: Kafka, names: Sequence[str]) -> SourceError:
+def missing(kafka: Kafka, names: Sequence[str]) -> SourceRefusedError:
     """The error for input topics that do not exist."""
     what = f"kafka.topics: {', '.join(names)} does not exist at {kafka.bootstrap}"
-    return SourceError(what, remedy="Create the topic, or mend its name")
+    return SourceRefusedError(what, remedy="Create the topic, or mend its name")
 
 
 def unreachable(kafka: Kafka, error: Exception) -> SourceError:

@@ -1,0 +1,191 @@
+"""A folder of files wherever Hadoop can reach: a local path, `file:`, `hdfs:`, `s3a:`; read and written by Spark's JVM.
+
+The same code for all of them, with the settings and credentials that the query itself uses. Names are relative to the
+folder, with / between their parts. An OSError names the file and says what the file system said. `Local` is the same for
+a folder of this machine, without a JVM.
+
+On a local file system Hadoop keeps CRC-32s of each file `x` in `.x.crc`, which it compares when it reads. It does not
+notice that a file has become shorter by whole blocks of 512 bytes, or empty; `Local.problem` does.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file below a folder; `size` in bytes."""
+
+    name: str
+    size: int
+
+
+class Folder(Protocol):
+    """What both kinds of folder can do."""
+
+    def names(self, folder: str) -> list[str]:
+        """Names of what lies directly in a sub-folder; none where there is no such folder."""
+
+    def walk(self) -> Iterator[File]:
+        """Every file below the folder, in no order, but for hidden ones; none where there is no such folder."""
+
+    def read(self, name: str) -> bytes:
+        """A whole file; FileNotFoundError or another OSError."""
+
+    def problem(self, name: str) -> str:
+        """Read a file to its end; why it is not what was written, as far as the file system can tell, or ""."""
+
+
+class Local:
+    """A folder of this machine, without a JVM: for what is asked before there is one, or after it has failed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def names(self, folder: str) -> list[str]:
+        return [path.name for path in (self.root / folder).glob("*") if not path.name.startswith(".")]
+
+    def walk(self) -> Iterator[File]:
+        for path in self.root.rglob("*"):
+            if not path.name.startswith(".") and path.is_file():
+                yield File(path.relative_to(self.root).as_posix(), path.stat().st_size)
+
+    def read(self, name: str) -> bytes:
+        return (self.root / name).read_bytes()
+
+    def problem(self, name: str) -> str:
+        path = self.root / name
+        sums = path.with_name(f".{path.name}.crc")
+        try:
+            content = path.read_bytes()
+            if not sums.exists():
+                return ""
+            magic, block, *expected = struct.unpack(f">4sI{(sums.stat().st_size - 8) // 4}I", sums.read_bytes())
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        except struct.error:
+            return f"cannot be checked: {sums.name} is damaged"
+        found = [zlib.crc32(content[start : start + block]) for start in range(0, len(content), block)]
+        if magic != b"crc\0" or found == expected:
+            return ""
+        blocks = zip(found, expected, strict=False)
+        at = next((n for n, (mine, its) in enumerate(blocks) if mine != its), min(len(found), len(expected))) * block
+        return f"is damaged: {len(content)} bytes, other than what was written from byte {at} on"
+
+
+class Files:
+    """A folder, through the JVM. What Hadoop can verify while it reads (block checksums, local .crc files), it does."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        session: Any = spark
+        self.root = root
+        self._jvm = session._jvm
+        self._conf = session._jsparkSession.sessionState().newHadoopConf()
+        with _named(root):
+            self._path = self._jvm.org.apache.hadoop.fs.Path(root)
+            self._system = self._path.getFileSystem(self._conf)
+
+    def __str__(self) -> str:
+        return self.root
+
+    def names(self, folder: str) -> list[str]:
+        with _named(folder):
+            try:
+                return [str(status.getPath().getName()) for status in self._system.listStatus(self._at(folder))]
+            except Py4JJavaError as error:
+                if _is_missing(error):
+                    return []
+                raise
+
+    def walk(self) -> Iterator[File]:
+        with _named(self.root):
+            if not self._system.exists(self._path):
+                return
+            prefix = len(str(self._system.makeQualified(self._path)).rstrip("/")) + 1
+            found = self._system.listFiles(self._path, True)
+            while found.hasNext():
+                status = found.next()
+                if not str(status.getPath().getName()).startswith("."):
+                    yield File(str(status.getPath())[prefix:], int(status.getLen()))
+
+    def read(self, name: str) -> bytes:
+        with _named(name):
+            stream = self._system.open(self._at(name))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def problem(self, name: str) -> str:
+        try:
+            with _named(name):
+                stream = self._system.open(self._at(name))
+                try:
+                    self._jvm.org.apache.commons.io.IOUtils.consume(stream)
+                finally:
+                    stream.close()
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"is damaged: {error}"
+        return ""
+
+    def create(self, name: str, content: bytes) -> None:
+        """A new file, there in full or not at all, in the way in which Spark writes its own logs. FileExistsError."""
+        with _named(name):
+            # createAtomic makes a temporary file beside it and renames that when it is closed.
+            manager = getattr(getattr(self._jvm, _MANAGER), "MODULE$").create(self._path, self._conf)
+            if not manager.exists(self._path):
+                manager.mkdirs(self._path)
+            stream = manager.createAtomic(self._at(name), False)
+            try:
+                stream.write(content)
+            except BaseException:
+                stream.cancel()
+                raise
+            stream.close()
+
+    def _at(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._path, name) if name else self._path
+
+
+def local(root: str) -> Path | None:
+    """The folder of this machine that `root` names; None when it is on another file system."""
+    url = urlsplit(root)
+    return Path(url.path) if url.scheme in {"", "file"} else None
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        cause: Any = error.java_exception
+        text = f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
+        family = OSError
+        if _is_missing(error):
+            family = FileNotFoundError
+        elif cause.getClass().getSimpleName() == "FileAlreadyExistsException":
+            family = FileExistsError
+        msg = f"{name}: {text}"
+        raise family(msg) from error
+
+
+def _is_missing(error: Py4JJavaError) -> bool:
+    return bool(error.java_exception.getClass().getSimpleName() in {"FileNotFoundException", "NoSuchFileException"})

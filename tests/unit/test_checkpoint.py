@@ -1,0 +1,142 @@
+"""A checkpoint's logs: where a query goes on, and what is noticed of files that are damaged or gone."""
+
+import json
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service import checkpoint
+from service.checkpoint import Position
+from service.errors import CheckpointError
+from service.files import Local
+
+CONF = {"conf": {"spark.sql.shuffle.partitions": "8"}}
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def offsets(folder: Path, batch: int, *ends: int) -> None:
+    line = json.dumps({"readings": {str(p): end for p, end in enumerate(ends)}})
+    write(folder / f"offsets/{batch}", f"v1\n{json.dumps(CONF)}\n{line}\n{line}")
+
+
+def commit(folder: Path, batch: int) -> None:
+    write(folder / f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":5}')
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Batches 7 to 9 are committed."""
+    write(tmp_path / "metadata", '{"id":"x"}')
+    write(tmp_path / "sources/0/0", '\0v1\n{"readings":{"0":3,"1":4}}')
+    write(tmp_path / "state/0/_metadata/metadata", "{}")
+    for batch in (7, 8, 9):
+        offsets(tmp_path, batch, 100 * batch, 1000 * batch)
+        commit(tmp_path, batch)
+    return tmp_path
+
+
+def test_a_committed_batch_is_gone_on_from(folder: Path) -> None:
+    assert checkpoint.damage(Local(folder)) == {}
+    assert checkpoint.position(Local(folder)) == Position(10, {"readings": {0: 900, 1: 9000}})
+    assert checkpoint.partitions(Local(folder)) == 8
+
+
+def test_a_batch_that_is_not_committed_is_replayed_from_its_beginning(folder: Path) -> None:
+    offsets(folder, 10, 1000, 10000)
+    assert checkpoint.damage(Local(folder)) == {}
+    assert checkpoint.position(Local(folder)) == Position(10, {"readings": {0: 900, 1: 9000}})
+
+
+def test_the_first_batch_begins_where_the_source_said(tmp_path: Path) -> None:
+    write(tmp_path / "metadata", '{"id":"x"}')
+    write(tmp_path / "sources/0/0", '\0v1\n{"readings":{"0":3,"1":4}}')
+    assert checkpoint.position(Local(tmp_path)) is None
+    offsets(tmp_path, 0, 50, 60)
+    assert checkpoint.position(Local(tmp_path)) == Position(0, {"readings": {0: 3, 1: 4}})
+
+
+def test_the_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "offsets/0", 'v1\n{}\n{"logOffset":0}')
+    write(tmp_path / "commits/0", "v1\n{}")
+    with pytest.raises(CheckpointError, match="another program's"):
+        checkpoint.position(Local(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("harm", "name", "why"),
+    [
+        (lambda c: (c / "offsets/9").write_text("v1\n{"), "offsets/9", "cut short"),
+        (lambda c: (c / "offsets/9").write_text(""), "offsets/9", "cut short"),
+        (lambda c: (c / "commits/9").write_text("v1"), "commits/9", "cut short"),
+        (lambda c: (c / "offsets/9").unlink(), "offsets/9", "commits/9 is there"),
+        (
+            lambda c: (offsets(c, 10, 1, 1), *((c / log / "9").unlink() for log in checkpoint.LOGS)),
+            "offsets/9",
+            "batch 10 begins where it ends",
+        ),
+        (lambda c: shutil.rmtree(c / "offsets"), "offsets", "there is state"),
+        (lambda c: (c / "metadata").unlink(), "metadata", "missing"),
+        (lambda c: (c / "metadata").write_text('{"id'), "metadata", "cut short"),
+    ],
+)
+def test_damage_of_the_logs_is_named(folder: Path, harm: Callable[[Path], object], name: str, why: str) -> None:
+    harm(folder)
+    found = checkpoint.damage(Local(folder))
+    assert list(found) == [name]
+    assert why in found[name]
+
+
+def test_a_commit_that_is_gone_is_no_damage_its_batch_is_replayed(folder: Path) -> None:
+    (folder / "commits/9").unlink()
+    assert checkpoint.damage(Local(folder)) == {}
+    assert checkpoint.position(Local(folder)) == Position(9, {"readings": {0: 800, 1: 8000}})
+
+
+def with_sums(path: Path, content: bytes, block: int = 512) -> None:
+    """A file, and its checksums as Hadoop keeps them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    sums = [zlib.crc32(content[start : start + block]) for start in range(0, len(content), block)]
+    path.with_name(f".{path.name}.crc").write_bytes(struct.pack(f">4sI{len(sums)}I", b"crc\0", block, *sums))
+
+
+def test_a_local_file_is_compared_with_its_checksums(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 6
+    path = tmp_path / "x"
+    with_sums(path, content)
+    assert Local(tmp_path).problem("x") == ""
+    flipped = bytearray(content)
+    flipped[700] ^= 1
+    for damaged, at in (
+        (bytes(flipped), 512),
+        (content[:512], 512),
+        (b"", 0),
+        (content[:1500], 1024),
+        (content * 2, 1536),
+    ):
+        path.write_bytes(damaged)
+        assert f"from byte {at} on" in Local(tmp_path).problem("x")
+    path.unlink()
+    assert Local(tmp_path).problem("x") == checkpoint.MISSING
+
+
+def test_the_changes_since_a_snapshot_must_all_be_there(tmp_path: Path) -> None:
+    store = tmp_path / "state/0/3"
+    for name in ("4.zip", *(f"{n}.changelog" for n in range(3, 9))):
+        with_sums(store / name, b"x")
+    assert checkpoint.state_damage(Local(tmp_path), last_committed=7) == {}
+    for version in (3, 4, 5, 7):  # 3 and 4 are in the snapshot
+        (store / f"{version}.changelog").unlink()
+    with_sums(store / "9.zip", b"x")  # of a batch that was not committed: it will be made again
+    found = checkpoint.state_damage(Local(tmp_path), last_committed=7)
+    assert found == {f"state/0/3/{n}.changelog": checkpoint.MISSING for n in (5, 7)}
+    with_sums(store / "8.zip", b"x")
+    assert checkpoint.state_damage(Local(tmp_path), last_committed=7) == {}

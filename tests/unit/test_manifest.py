@@ -1,0 +1,85 @@
+"""The manifest as a value: what a start must have in common with its checkpoint, and what the refusal says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import manifest
+from service.errors import CheckpointError
+from service.files import Local
+from service.manifest import Manifest
+from tests.stream.records import make_settings
+
+
+def made(folder: Path, topic_ids: dict[str, str] | None = None, partitions: int = 4, **sections: Any) -> Manifest:
+    return Manifest.of(make_settings(folder, **sections), topic_ids or {"readings": "A1"}, partitions)
+
+
+def refusal(there: Manifest, wanted: Manifest) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        manifest.require("/checkpoint", there, wanted)
+    return str(caught.value)
+
+
+def test_what_is_read_back_is_what_was_written(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    (tmp_path / manifest.NAME).write_bytes(first.encode())
+    assert manifest.read(Local(tmp_path)) == first
+    assert manifest.read(Local(tmp_path / "elsewhere")) is None
+
+
+def test_what_the_state_does_not_depend_on_may_change(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    views = [{"name": "minute", "window": "1 m"}, {"name": "hour", "by": ["device"], "window": "1 h", "slide": "10 s"}]
+    other = made(
+        tmp_path,
+        partitions=8,
+        views=views,
+        kafka={"bootstrap": "elsewhere:9092", "starting": "latest", "group": "other"},
+        input={"measures": {"humidity": "humidity"}},
+        admission={"max_delay": "1 h", "ranges": {"humidity": [0, 100]}},
+        sessions={"gap": "1 m", "max_duration": "2 h", "retain": "1 d"},
+        redis={"prefix": "other"},
+    )
+    manifest.require("/checkpoint", first, other)
+
+
+def test_every_difference_is_named_with_both_values_and_the_way_on(tmp_path: Path) -> None:
+    first = made(tmp_path).model_copy(update={"application": "9.9", "state_layout": 7, "query_shape": 0})
+    text = refusal(first, made(tmp_path, sessions={"buckets": 32}, kafka={"topics": ["readings", "more"]}))
+    for part in (
+        "/checkpoint was made by version 9.9 and does not fit",
+        "the state's layout is 7, this version's is 1",
+        "the query's shape is 0, this version's is",
+        "sessions.buckets is 4, the settings say 32",
+        "kafka.topics is readings, the settings say more, readings",
+        "Start version 9.9, which made it, or start with a new checkpoint",
+        "Set it back, or start with a new checkpoint",
+        "docs/operator.md#rebuild-from-kafka",
+    ):
+        assert part in text, text
+
+
+def test_a_topic_of_the_same_name_and_another_id_is_another_topic(tmp_path: Path) -> None:
+    text = refusal(made(tmp_path), made(tmp_path, {"readings": "B2"}))
+    assert "the topic readings has the id A1, the one at kafka.bootstrap has B2" in text
+    assert "deleted and made again" in text
+    # A broker that tells no ids proves nothing.
+    manifest.require("/checkpoint", made(tmp_path, {"readings": ""}), made(tmp_path))
+    manifest.require("/checkpoint", made(tmp_path), made(tmp_path, {"readings": ""}))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 1}', b'{"format": 1, "more": 2}'])
+def test_a_damaged_manifest_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / manifest.NAME).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):
+        manifest.read(Local(tmp_path))
+
+
+def test_a_manifest_of_a_later_format_names_the_version_that_reads_it(tmp_path: Path) -> None:
+    document = {**json.loads(made(tmp_path).encode()), "format": 2, "application": "3.0", "more": 1}
+    (tmp_path / manifest.NAME).write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match=r"is of format 2, this version reads 1. Start version 3\.0"):
+        manifest.read(Local(tmp_path))
