@@ -69,7 +69,7 @@ def build(records: DataFrame, settings: Settings, reference: DataFrame | None, p
         sessions.advance(marked.where(F.col("kind") == RUNS), settings),
         marked.where(F.col("kind").isin(REJECT, STATS)).select("kind", "count", "payload", "reject"),
     ]
-    return reduce(DataFrame.union, [_widen(branch) for branch in branches])
+    return reduce(DataFrame.union, [widen(branch) for branch in branches])
 
 
 def fold(admitted: DataFrame, settings: Settings) -> DataFrame:
@@ -98,7 +98,7 @@ def observe(shared: DataFrame) -> DataFrame:
     return shared.observe(OBSERVED, *counts)
 
 
-def _widen(branch: DataFrame) -> DataFrame:
+def widen(branch: DataFrame) -> DataFrame:
     """All columns of OUTPUT, in order; null where the branch has none."""
     return branch.select(
         *[
@@ -110,7 +110,8 @@ def _widen(branch: DataFrame) -> DataFrame:
 
 @dataclass(slots=True)
 class Publication:
-    """What foreachBatch runs, and what it remembers: `failure` is the exception that ended the query, as it was raised.
+    """What foreachBatch runs, and what it remembers: `failure` is the exception that ended the query, as it was raised,
+    and `after` the (epoch, batch) that progress in Redis has reached, as far as is known.
 
     The order is the guarantee:
     1 rejects to Kafka, flushed;
@@ -127,6 +128,7 @@ class Publication:
     gate: Callable[[], None]
     on_batch: Callable[[BatchReport], None]
     holder: Holder | None = None
+    after: tuple[int, int] | None = None
     failure: BaseException | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -144,7 +146,7 @@ class Publication:
         # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
         snapshot = self.holder.snapshot if self.holder else None
         cut = progress.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
-        sink = Sink(self.settings, cut, self._attributes(snapshot))
+        sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after)
         planned = clock.monotonic_s()
         if cut.rows <= self.settings.redis.driver_rows:
             table = frame.toArrow()
@@ -153,7 +155,7 @@ class Publication:
             outcome = sink.write(table.to_batches())
         else:
             failpoint.hit("after_decode")
-            outcome = _write_on_executors(frame, sink)
+            outcome = write_on_executors(frame, sink)
             ran = clock.monotonic_s()
         published = clock.monotonic_s()
         finals = sink.finish()
@@ -176,19 +178,21 @@ class Publication:
             BatchReport(cut, outcome, admitted, rejected, observed.get("unknown", 0), finals, max(0, lost), phases)
         )
 
-    def _attributes(self, snapshot: Snapshot | None) -> pa.Table | None:
-        """What device hashes carry: the columns that the settings name, all when they name none."""
-        if snapshot is None or self.settings.reference is None:
-            return None
-        chosen = self.settings.reference.columns
-        return snapshot.attributes.select(["device", *chosen]) if chosen else snapshot.attributes
+
+def attributes(snapshot: Snapshot | None, settings: Settings) -> pa.Table | None:
+    """What device hashes carry: the columns that the settings name, all when they name none."""
+    if snapshot is None or settings.reference is None:
+        return None
+    chosen = settings.reference.columns
+    return snapshot.attributes.select(["device", *chosen]) if chosen else snapshot.attributes
 
 
-def _write_on_executors(frame: DataFrame, sink: Sink) -> Outcome:
-    """Publish where the rows are; only the outcomes travel."""
+def write_on_executors(frame: DataFrame, sink: Sink, *, whole: bool = True) -> Outcome:
+    """Publish where the rows are; only the outcomes travel. Unless `whole`, a partition is not held in memory."""
 
     def write(batches: Any) -> Any:
-        yield sink.write(batches).to_batch()
+        for part in [batches] if whole else ([batch] for batch in batches):
+            yield sink.write(part).to_batch()
 
     outcomes: pa.Table = frame.mapInArrow(write, OUTCOME_SCHEMA).toArrow()
     return Outcome.total(outcomes)
@@ -202,11 +206,15 @@ def start(
     epoch: int,
     gate: Callable[[], None],
     on_batch: Callable[[BatchReport], None],
+    after: tuple[int, int] | None = None,
 ) -> tuple[StreamingQuery, Publication]:
-    """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is."""
+    """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is.
+
+    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known.
+    """
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
     output = build(readings.source(spark, settings), settings, holder.frame if holder else None, partitions)
-    publication = Publication(spark, settings, epoch, gate, on_batch, holder)
+    publication = Publication(spark, settings, epoch, gate, on_batch, holder, after)
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

@@ -1,16 +1,20 @@
 """Readings: the Kafka source, and admission: one decision per record, made before the watermark can see it."""
 
 import json
+from typing import TypeVar
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import to_avro
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from service.decode import Decoder
 from service.frames import REJECT_AVRO
-from service.settings import Settings
+from service.settings import Kafka, Settings
 from state.rules import EVENT_MS_LIMIT
+
+Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
 REASONS = (
     "oversized",
@@ -38,17 +42,21 @@ CONSUMER_OPTIONS = {
 def source(spark: SparkSession, settings: Settings) -> DataFrame:
     """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp, headers."""
     kafka = settings.kafka
-    reader = (
-        spark.readStream.format("kafka")
+    return (
+        options(spark.readStream.format("kafka"), kafka)
         .option("subscribe", ",".join(kafka.topics))
         .option("startingOffsets", kafka.starting)
-        .option("includeHeaders", "true")
-        .option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
         .option("maxOffsetsPerTrigger", kafka.max_per_batch)
+        .load()
     )
+
+
+def options(reader: Reader, kafka: Kafka) -> Reader:
+    """The options of every reader of the topics, of a stream or of a batch."""
+    reader = reader.option("includeHeaders", "true").option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
     for key, value in {**CONSUMER_OPTIONS, **kafka.options, "bootstrap.servers": kafka.bootstrap}.items():
         reader = reader.option(f"kafka.{key}", value)
-    return reader.load()
+    return reader
 
 
 def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None) -> DataFrame:

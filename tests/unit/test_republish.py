@@ -1,0 +1,139 @@
+"""What Redis has lost is told from legitimate leads and delays; what Kafka can still tell, and for how long it is kept."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from service.cut import Cut
+from service.rebuild import Partition, Source, needed_from_ms, source
+from service.redis_keys import Keys
+from service.redis_rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
+from service.republish import lost
+from tests.outputs import MINUTE, T0, settings, windows
+
+COMMITTED = Cut(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
+HELD = Cut(3, 7, T0, {}, {"readings": {0: 100, 1: 50}})
+
+
+@pytest.mark.parametrize(
+    ("held", "committed"),
+    [
+        pytest.param(None, None, id="the first batch ever"),
+        pytest.param(replace(HELD, batch=900), None, id="a new checkpoint beside old values"),
+        pytest.param(HELD, COMMITTED, id="level"),
+        pytest.param(replace(HELD, epoch=1), COMMITTED, id="an older epoch before the first batch of a new term"),
+        pytest.param(
+            replace(HELD, batch=8, end={"readings": {0: 120, 1: 50}}), COMMITTED, id="published and not committed"
+        ),
+        pytest.param(replace(HELD, batch=8, watermark_ms=T0 + 1), COMMITTED, id="a batch without records ahead"),
+        pytest.param(replace(HELD, end={"readings": {0: 100, 1: 50, 2: 9}}), COMMITTED, id="a partition was added"),
+        pytest.param(
+            replace(HELD, epoch=9, batch=2), replace(COMMITTED, batch=900), id="the number of another checkpoint"
+        ),
+    ],
+)
+def test_nothing_is_lost(held: Cut | None, committed: Cut | None) -> None:
+    assert lost(held, committed) == ""
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (None, "there is no progress, batch 7 is committed"),
+        (replace(HELD, batch=6, end={"readings": {0: 90, 1: 50}}), "readings[0]@90, batch 7 is committed up to 100"),
+        (replace(HELD, batch=6, end={"readings": {0: 100}}), "readings[1]@0, batch 7 is committed up to 50"),
+        (replace(HELD, epoch=9, end={"other": {0: 100, 1: 50}}), "readings[0]@0"),
+        (replace(HELD, batch=6, watermark_ms=T0 - 1), f"watermark {T0 - 1}, batch 7 is committed with {T0}"),
+        # A backup of the time before the checkpoint was rebuilt: its numbers are larger, its offsets are not.
+        (replace(HELD, epoch=2, batch=5000, end={"readings": {0: 99, 1: 50}}), "readings[0]@99"),
+    ],
+)
+def test_what_is_lost_is_said(held: Cut | None, said: str) -> None:
+    assert said in lost(held, COMMITTED)
+
+
+AHEAD_MS = 5_000
+WHOLE = Partition(oldest=0, oldest_ms=None, reached=0)
+
+
+def chosen(first: Partition = WHOLE, second: Partition = WHOLE, from_ms: int = T0 - 1000, **start: int) -> Source:
+    committed = replace(COMMITTED, start={"readings": {int(p[1:]): o for p, o in start.items()}})
+    return source(committed, {("readings", 0): first, ("readings", 1): second}, from_ms, AHEAD_MS)
+
+
+def test_where_nothing_is_lacking_everything_can_be_told() -> None:
+    found = chosen()
+    assert found.begin == {"readings": {0: 0, 1: 0}}
+    assert found.end == COMMITTED.end
+    assert (found.whole_from_ms, found.lacking) == (0, ())
+
+
+def test_what_the_checkpoint_never_read_is_not_lacking() -> None:
+    found = chosen(Partition(30, T0 - 500, 30), WHOLE, p0=40)
+    assert (found.begin["readings"][0], found.whole_from_ms, found.lacking) == (40, 0, ())
+
+
+def test_records_that_kafka_has_deleted_bound_what_can_be_told() -> None:
+    found = chosen(Partition(30, T0 - 500, 30), Partition(10, T0 - 900, 10))
+    assert found.begin == {"readings": {0: 30, 1: 10}}
+    assert found.whole_from_ms == T0 - 500 + AHEAD_MS + 1
+    assert found.lacking == ("readings[0]@0 to 30", "readings[1]@0 to 10")
+
+
+def test_of_a_partition_that_is_empty_now_nothing_is_known() -> None:
+    found = chosen(Partition(100, None, None))
+    assert found.begin["readings"][0] == 100
+    assert found.whole_from_ms > COMMITTED.watermark_ms
+
+
+def test_a_partition_that_was_deleted_beyond_the_cut_is_not_read_backwards() -> None:
+    assert chosen(Partition(130, T0, 130)).begin["readings"][0] == 100
+
+
+def test_what_has_expired_is_not_read() -> None:
+    found = chosen(Partition(0, None, 60), Partition(0, None, None), from_ms=T0 - 1000)
+    assert found.begin == {"readings": {0: 60, 1: 50}}
+    assert (found.whole_from_ms, found.lacking) == (T0 - 1000 + AHEAD_MS, ())
+
+
+def test_reading_begins_before_the_oldest_value_that_is_kept() -> None:
+    made = settings("redis://127.0.0.1:1")
+    from_ms = needed_from_ms(made, T0)
+    whole_from_ms = source(COMMITTED, {p: Partition(0, None, 9) for p in _places()}, from_ms, 10_000).whole_from_ms
+    for view in made.views:
+        assert whole_from_ms <= T0 - view.retain_ms - view.window_ms
+    oldest_session = T0 - made.sessions.retain_ms - made.sessions.gap_ms - made.sessions.max_duration_ms
+    assert whole_from_ms + made.sessions.gap_ms <= oldest_session
+    assert needed_from_ms(made, 1000) == 0
+
+
+def _places() -> list[tuple[str, int]]:
+    return [("readings", 0), ("readings", 1)]
+
+
+def made_windows(*starts: int) -> Rows:
+    table = windows([("device_1m", f"d{start}", start, [1.0, 2.0]) for start in starts])
+    return window_rows(pa.Table.from_batches([table]), Keys("p"), {"device_1m": 3_600_000})
+
+
+def test_a_window_of_the_past_is_final_and_lives_no_longer_than_it_would_have() -> None:
+    rows = made_windows(T0 - 90 * MINUTE, T0 - MINUTE, T0)
+    final, opened = past(rows, T0, gap_ms=30_000)
+    assert (rows.kind, final.kind, opened.kind) == (WINDOW, WINDOW_AGAIN, WINDOW_AGAIN)
+    assert final.keys == [rows.keys[1]], "the first has expired, the last is open"
+    assert opened.keys == [rows.keys[2]]
+    assert (final.fields["final"], opened.fields["final"]) == ([b"1"], [b"0"])
+    assert (final.open, opened.open) == ([], [str(T0 + MINUTE).encode()])
+    # Its last reading was 59 s before the watermark.
+    assert (final.ttl, opened.ttl) == ([3_600_000 - 59_000], [3_600_000])
+
+
+@pytest.mark.parametrize(("kind", "field"), [(SESSION, "last"), (DEVICE, "last_seen")])
+def test_sessions_and_devices_count_their_life_from_when_the_session_closed(kind: Kind, field: str) -> None:
+    last = [b"100000", b"69999", b"40000", b"9999"]
+    rows = Rows(kind, [b"a", b"b", b"c", b"d"], [60_000] * 4, {field: list(last), "x": [b"1", b"2", None, b"4"]})
+    [found] = past(rows, 100_000, gap_ms=30_000)
+    assert found.keys == [b"a", b"b", b"c"]
+    assert found.ttl == [60_000, 59_999, 30_000]
+    assert found.fields == {field: last[:3], "x": [b"1", b"2", None]}
