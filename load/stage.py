@@ -257,10 +257,10 @@ class Stage:
 
     # What it says.
 
-    def get(self, path: str) -> tuple[int, str]:
-        """Status and body from the service's metrics port; status 0 while nobody answers."""
+    def get(self, path: str, port: int = 0) -> tuple[int, str]:
+        """Status and body from the service's metrics port, or another's; status 0 while nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self.metrics_port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{HOST}:{port or self.metrics_port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -268,9 +268,9 @@ class Stage:
         except OSError:
             return 0, ""
 
-    def metrics(self) -> dict[str, float]:
-        """The service's samples by `name{label="value"}`; {} while it does not answer."""
-        status, text = self.get("/metrics")
+    def metrics(self, port: int = 0) -> dict[str, float]:
+        """The service's samples by `name{label="value"}`, or another's; {} while it does not answer."""
+        status, text = self.get("/metrics", port)
         samples: dict[str, float] = {}
         if status == 200:
             for family in text_string_to_metric_families(text):

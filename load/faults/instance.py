@@ -4,8 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -49,25 +47,22 @@ class Instance:
         return None if self._child is None else self._child.poll()
 
     @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
     def pid(self) -> int:
         """Its JVM's; it must have been started."""
         assert self._child is not None, "the instance was not started"  # noqa: S101
         return self._child.pid
 
-    def readiness(self) -> str:
-        """The body of /readyz, "" while nobody answers."""
-        try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._port}/readyz", timeout=2) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.read().decode()
-        except OSError:
-            return ""
+    def metrics(self) -> dict[str, float]:
+        """Its samples; {} while nobody answers."""
+        return self._stage.metrics(self._port)
 
     def is_waiting(self) -> bool:
         """Whether it says that it waits for somebody else's lease."""
-        return "holds the lease" in self.readiness()
+        return "holds the lease" in self._stage.get("/readyz", self._port)[1]
 
     def last_words(self) -> str:
         """The last line it wrote."""
@@ -81,7 +76,7 @@ class Instance:
 
     def kill(self) -> None:
         """SIGKILL it and its children; nothing happens when it is down."""
-        if self._child is not None and self._child.poll() is None:
+        if self._child is not None and self.is_running:
             send(signal.SIGKILL, tree([self.pid]))
             self._child.wait()
 

@@ -14,7 +14,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import psutil
@@ -52,19 +52,27 @@ _WANTED = (
 
 
 class Observer:
-    """Watches `stage` from `start` to `stop`. `pids` gives the processes whose memory counts, {} when there are none.
+    """Watches `stage` from `start` to `stop`. `pids` gives the processes whose memory counts, `metrics` who writes now.
 
     `progress`, `lag` and `epoch` are what was seen last, for rows that wait for something.
     """
 
-    def __init__(self, stage: Stage, history: History, seed: int, pids: Callable[[], Iterable[int]]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        history: History,
+        seed: int,
+        *,
+        pids: Callable[[], Iterable[int]],
+        metrics: Callable[[], Mapping[str, float]],
+    ) -> None:
         self.progress: tuple[int, int] = (-1, -1)
         self.lag: int | None = None
         self.epoch = -1
-        self._stage = stage
         self._history = history
         self._random = random.Random(seed)
         self._pids = pids
+        self._metrics = metrics
         self._offsets: dict[str, int] = {}
         self._stopping = threading.Event()
         self._threads = [
@@ -216,7 +224,7 @@ class Observer:
         return ends
 
     def _scrape(self) -> None:
-        samples = {name: value for name, value in self._stage.metrics().items() if name.startswith(_WANTED)}
+        samples = {name: value for name, value in self._metrics().items() if name.startswith(_WANTED)}
         if samples:
             self._history.add("metrics", samples=samples)
         resident = 0

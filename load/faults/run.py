@@ -98,7 +98,7 @@ class Run:
         self._recovers = Recovers()
         self.history = History(self.folder / "history.jsonl", self._heard)
         self.nemesis = Nemesis(seed)
-        self.observer = Observer(self.stage, self.history, seed, self.pids)
+        self.observer = Observer(self.stage, self.history, seed, pids=self.pids, metrics=self.metrics)
         self.sent = 0
         self.verdict: Verdict | None = None
         self.stale_refused = 0
@@ -288,13 +288,22 @@ class Run:
 
     # What is there.
 
+    def metrics(self) -> Mapping[str, float]:
+        """What the instance says whose query runs, or the stage's service when none does."""
+        own = self.stage.metrics()
+        for found in (own, *(instance.metrics() for instance in self._instances)):
+            if found.get("tidemark_query_running"):
+                return found
+        return own
+
     def pids(self) -> list[int]:
         """The service's processes whose children are the rest of it."""
         with contextlib.suppress(SetupError, psutil.Error):
             if self.is_supervised:
                 return [self.stage.cluster.driver_pids()[0], *self.stage.cluster.executor_pids()]
-            return [self.stage.service_pid]
-        return []
+            if self._is_started:
+                return [self.stage.service_pid]
+        return [instance.pid for instance in self._instances if instance.is_running]
 
     def driver_pids(self) -> tuple[int, int]:
         """The driver's JVM and its Python; raises SetupError when they do not run."""

@@ -144,6 +144,7 @@ def test_a_value_that_goes_on_is_fine() -> None:
         value("window", epoch="3", final="1", count="4"),
     ]
     assert broken(GoesBack(), *onwards, value("session"), value("device"), value("device", batch="9")) == []
+    assert broken(GoesBack(), entry("value", key=KEYS["device"], hash=None), value("device")) == []
 
 
 def test_data_that_redis_lost_may_be_older_once() -> None:
@@ -160,7 +161,7 @@ def test_data_that_redis_lost_may_be_older_once() -> None:
 )
 def test_progress_that_goes_back_is_found(now: Entry) -> None:
     assert len(broken(GoesBack(), progress(2, 7), now)) >= 1
-    assert broken(GoesBack(), progress(2, 7), progress(3, 7)) == []
+    assert broken(GoesBack(), progress(2, 7), progress(2, 7), progress(3, 7)) == []
 
 
 def test_a_new_checkpoint_begins_again_under_a_new_epoch() -> None:
@@ -184,6 +185,7 @@ def test_a_new_checkpoint_begins_again_under_a_new_epoch() -> None:
         (value("window", last=str(START + 60_000)), "start <= first"),
         (value("window", count="1", sum="20"), "two times"),
         (value("session", duration="6"), "duration"),
+        (value("session", start=str(START - 1), duration="6"), "not that of its key"),
         (value("session", state="closed"), "does not go with the reason"),
         (value("session", merged_into="5"), "merged_into"),
         (value("session", **{"t.count": "3"}), "more than count"),
@@ -205,7 +207,10 @@ def test_whole_hashes_are_fine() -> None:
     merged = value("session", state="merged", reason="merged", merged_into=str(START - 5))
     offline = value("device", status="offline", session="")
     gone = entry("value", key=KEYS["window"], hash=None)
-    assert broken(Torn(), value("window"), value("session"), value("device"), closed, merged, offline, gone) == []
+    single = value("session", last=str(START), duration="0", count="1", **{"t.count": "1"})
+    first = value("device", session=str(START + 5))
+    whole = [value("window"), value("session"), value("device"), closed, merged, offline, gone, single, first]
+    assert broken(Torn(), *whole) == []
 
 
 # P5
@@ -216,7 +221,7 @@ def feed(*spans: list[int]) -> Entry:
 
 
 def test_epochs_that_follow_each_other_are_fine() -> None:
-    assert broken(OneWriter(), feed([1, 4, 9], [1, 5, 2]), feed([2, 5, 9], [2, 6, 1]), feed([3, 0, 1])) == []
+    assert broken(OneWriter(), feed([1, 4, 9], [1, 5, 2]), feed([2, 5, 9], [2, 6, 1]), feed([2, 6, 4], [3, 0, 1])) == []
 
 
 @pytest.mark.parametrize(
