@@ -1,5 +1,7 @@
 """How failures of a real query are named: what was raised in a Python worker, and what the engine itself refuses."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import LongType, StructField, StructType
+from typing_extensions import override
 
-from service.errors import CheckpointError, QueryError, SinkError, TidemarkError
-from service.failure import named
+from service.errors import CheckpointError, QueryError, SinkError, TidemarkError, WorkerLostError
+from service.failure import named, transient
 
 pytestmark = pytest.mark.spark
 
@@ -43,6 +48,23 @@ def rate(spark: SparkSession) -> DataFrame:
     return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
 
 
+class Dies(StatefulProcessor):
+    """A processor whose worker does not survive its first rows."""
+
+    @override
+    def init(self, handle: Any) -> None:
+        self.state = handle.getValueState("count", StructType([StructField("n", LongType())]))
+
+    @override
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from ()
+
+    @override
+    def close(self) -> None:
+        pass
+
+
 def refuse(batches: Any) -> Any:
     for batch in batches:
         if batch.num_rows:
@@ -60,6 +82,29 @@ def test_an_error_of_ours_in_a_python_worker_keeps_its_name_and_text(spark: Spar
     found = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(refuse, rows.schema).toArrow() and None)
     assert type(found) is SinkError
     assert str(found) == "Redis at h:1/0: OOM command not allowed. Raise Redis's maxmemory"
+
+
+def die(batches: Any) -> Any:
+    for _ in batches:
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield from ()
+
+
+def test_a_python_worker_that_is_killed_may_pass(spark: SparkSession, tmp_path: Path) -> None:
+    found = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(die, rows.schema).toArrow() and None)
+    assert type(found) is WorkerLostError, found
+    assert transient(found)
+
+
+def test_a_worker_of_the_state_operator_that_is_killed_may_pass_too(spark: SparkSession, tmp_path: Path) -> None:
+    output = StructType([StructField("value", LongType())])
+    stateful = (
+        rate(spark)
+        .groupBy("value")
+        .transformWithStateInPandas(Dies(), outputStructType=output, outputMode="update", timeMode="none")
+    )
+    found = ended(stateful, tmp_path, lambda rows, _: rows.toArrow() and None)
+    assert type(found) is WorkerLostError, found
 
 
 def test_any_other_error_in_a_python_worker_is_a_query_error_and_no_other(spark: SparkSession, tmp_path: Path) -> None:
