@@ -5,6 +5,7 @@
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
+#   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
 #   make clean   removes .venv and .build, all that the others made
 
@@ -25,7 +26,7 @@ SEED ?= 7
 JSON ?=
 ID ?=
 
-.PHONY: setup demo test check bench faults teeth lock clean
+.PHONY: setup demo test check bench faults restart teeth lock clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -48,6 +49,9 @@ bench: setup
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))
 
+restart: setup
+	@$(BIN)/python -m load.restart --seed $(SEED) $(if $(JSON),--json $(JSON))
+
 teeth: setup
 	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))
 
@@ -57,6 +61,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@echo "installing the locked packages into $(VENV); the first time this takes a minute or two"
 	@$(PIP) install --no-deps --require-hashes -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+# pip leaves it undone where PYTHONDONTWRITEBYTECODE is set; each start of each process would do it again, for 1.5 s of a core.
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib service state schemas
 	@touch $@
 
 $(BUILD)/jars/%/.done: deploy/pom.xml

@@ -135,14 +135,14 @@ class Cluster:
         return f"spark://{self._master.address}"
 
     @property
-    def page_url(self) -> str:
-        """The master's web page."""
-        return f"http://{HOST}:{self._master.page}"
+    def page(self) -> str:
+        """host:port of the master's web page."""
+        return f"{HOST}:{self._master.page}"
 
     @property
-    def worker_page_url(self) -> str:
-        """The worker's web page."""
-        return f"http://{HOST}:{self._worker.page}"
+    def worker_page(self) -> str:
+        """host:port of the worker's."""
+        return f"{HOST}:{self._worker.page}"
 
     def start(self) -> None:
         """Start both, with nothing remembered of an earlier life, and wait until the worker is the master's."""
@@ -209,15 +209,22 @@ class Cluster:
         each = [*found.get("completeddrivers", []), *found.get("activedrivers", [])]
         return {driver["id"]: driver["state"] for driver in sorted(each, key=lambda driver: int(driver["starttime"]))}
 
+    def driver_processes(self) -> list[psutil.Process]:
+        """The driver's JVM and its Python, as far as they run."""
+        found = []
+        for jvm in self._children(_DRIVER):
+            found.append(jvm)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [child for child in jvm.children() if child.cmdline()[-2:-1] == ["--config"]]
+        return found[:2]
+
     def driver_pids(self) -> tuple[int, int]:
         """The driver's JVM and its Python; raises SetupError when they do not run, or not yet."""
-        for jvm in self._children(_DRIVER):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for child in jvm.children():
-                    if any(argument.endswith("daemon.py") for argument in child.cmdline()):
-                        return jvm.pid, child.pid
-        what = f"There is no driver under the worker: {self.drivers()}"
-        raise SetupError(what)
+        found = self.driver_processes()
+        if len(found) < 2:
+            what = f"There is no driver under the worker: {self.drivers()}"
+            raise SetupError(what)
+        return found[0].pid, found[1].pid
 
     def executor_pids(self) -> list[int]:
         """The executors' JVMs."""

@@ -152,9 +152,17 @@ class Readings:
 
     def between(self, start: int, end: int) -> "Readings":
         """Readings start <= i < end."""
-        cut = slice(start, end)
+        return self.at(slice(start, end))
+
+    def at(self, chosen: slice | npt.NDArray[np.intp]) -> "Readings":
+        """The readings at these places."""
         return Readings(
-            self.device[cut], self.due_ms[cut], self.delay_ms[cut], self.kind[cut], self.values[cut], self.noise[cut]
+            self.device[chosen],
+            self.due_ms[chosen],
+            self.delay_ms[chosen],
+            self.kind[chosen],
+            self.values[chosen],
+            self.noise[chosen],
         )
 
 

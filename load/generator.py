@@ -156,6 +156,10 @@ class Generator:
         """Send the next `count` readings at once; live, their event time is now, less their delay on the way."""
         return self._produce(self._at_once(math.inf), count)
 
+    def once(self) -> Summary:
+        """Send the first reading of every device at once; live, their event time is now, less their delay on the way."""
+        return self._produce(self._firsts(), None)
+
     def flush(self) -> int:
         """Wait until all is acknowledged, at most a minute; how many records are not."""
         return int(self._producer.flush(_FLUSH_S))
@@ -222,6 +226,19 @@ class Generator:
                 else:
                     yield piece, (self._simulate_ms + piece.due_ms).astype(np.int64)
             self._clock_ms = min(until_ms, float(self._block_end_ms))
+
+    def _firsts(self) -> Iterator[Piece]:
+        seen = np.zeros(len(self.fleet.names), dtype=np.bool_)
+        while not seen.all():
+            self._fill()
+            devices, firsts = np.unique(self._block.device, return_index=True)
+            chosen = np.sort(firsts[~seen[devices]])
+            seen[devices] = True
+            self._at = len(self._block)
+            for start in range(0, len(chosen), _CHUNK):
+                piece = self._block.at(chosen[start : start + _CHUNK])
+                due_ms = piece.due_ms.astype(np.int64)
+                yield piece, np.full(len(piece), _now_ms()) if self._simulate_ms is None else self._simulate_ms + due_ms
 
     def _fill(self) -> None:
         """Compute the next block that holds anything when this one is used up."""

@@ -1,0 +1,179 @@
+"""How long the service is away after kill -9 of its driver, on a standalone cluster that starts it again.
+
+    python -m load.restart [--json FILE] [--kills 10] [--devices 10000] [--million 1000000]
+
+From the kill to the first batch under a new epoch in Redis, while readings flow: the median over `--kills` with `--devices`
+devices, and one kill with `--million` devices in the state. Every run is written with its steps, in seconds after the kill:
+`jvm` and `python` are processes that started, `epoch` the new term, `executor` a process, `query` the stream that runs.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from load.bench import machine
+from load.fleet import Fleet, FleetSettings
+from load.generator import Generator
+from load.parts import check_machine
+from load.stage import ROOT, TOPIC, VIEWS, Stage
+from load.tied import Child, spawn
+from service.errors import SetupError, TidemarkError
+
+FOLDER = ROOT / ".build" / "restart"
+RATE = 1_000.0
+SETTLE_S = 5.0
+"""Between a first batch and the next kill."""
+FILL_S = 600.0
+AWAY_S = 180.0
+STEADY_S = 20.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One kill: seconds from it to the first new batch, and to the steps on the way."""
+
+    seconds: float
+    steps: Mapping[str, float]
+    batch: int
+
+
+def restart(stage: Stage) -> Restart:
+    """Kill the driver and wait for the first batch of the next one."""
+    before = int(stage.progress()["epoch"])
+    old = set(_processes(stage).values())
+    killed = time.time()
+    stage.kill_driver()
+    steps: dict[str, float] = {}
+    while int((progress := stage.progress())["epoch"]) == before:
+        for name, process in _processes(stage).items():
+            if process not in old and name not in steps:
+                steps[name] = round(process.create_time() - killed, 2)
+        with stage.redis.client() as client:
+            if "epoch" not in steps and int(client.get("tidemark:epoch") or 0) > before:
+                steps["epoch"] = round(time.time() - killed, 2)
+        if "epoch" in steps and "query" not in steps and stage.metrics().get("tidemark_query_running"):
+            steps["query"] = round(time.time() - killed, 2)
+        if time.time() - killed > AWAY_S:
+            what = f"No new batch within {AWAY_S:.0f} s; the last lines of {stage.log}:\n{stage.log_tail()}"
+            raise SetupError(what)
+        time.sleep(POLL_S)
+    return Restart(round(time.time() - killed, 2), steps, int(progress["batch"]))
+
+
+def _processes(stage: Stage) -> dict[str, psutil.Process]:
+    found = dict(zip(("jvm", "python"), stage.cluster.driver_processes(), strict=False))
+    for executor in stage.cluster.executor_pids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found["executor"] = psutil.Process(executor)
+    return found
+
+
+def in_a_row(devices: int, kills: int, seed: int) -> list[Restart]:
+    """`kills` in a row under a steady load of `devices`."""
+    with Stage(
+        FOLDER, Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={})), views=VIEWS, supervised=True
+    ) as stage:
+        stage.start_service()
+        load = _load(stage, seed)
+        try:
+            stage.wait_ready()
+            runs = []
+            for number in range(kills):
+                time.sleep(SETTLE_S)
+                runs.append(restart(stage))
+                print(f"kill {number + 1}: {runs[-1].seconds} s {dict(runs[-1].steps)}", flush=True)
+            stage.stop_service()
+        finally:
+            load.kill()
+            load.wait()
+    return runs
+
+
+def million(devices: int, seed: int, sections: Mapping[str, Mapping[str, Any]]) -> tuple[Restart, dict[str, float]]:
+    """One kill with `devices` in the state; also what filling it took, and how long a batch with load takes then."""
+    fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
+    with Stage(FOLDER, fleet, views=VIEWS, sections=sections, supervised=True) as stage:
+        generator = Generator(stage.broker.bootstrap, TOPIC, fleet)
+        sent = generator.once()
+        began = time.time()
+        stage.start_service()
+        known = 'tidemark_published_total{kind="devices"}'
+        stage.wait(lambda: stage.metrics().get(known, 0) >= devices, FILL_S, f"{devices:,} devices to be published")
+        figures = {"devices": float(sent.sent), "fill_s": round(time.time() - began, 1)}
+        print(f"filled: {figures}", flush=True)
+        load = _load(stage, seed)
+        try:
+            time.sleep(STEADY_S)
+            before = stage.metrics()
+            time.sleep(STEADY_S)
+            batches = stage.metrics()["tidemark_batch"] - before["tidemark_batch"]
+            figures["batch_s"] = round(STEADY_S / max(batches, 1), 2)
+            run = restart(stage)
+            print(f"kill with {devices:,} devices: {run.seconds} s {dict(run.steps)}, {figures}", flush=True)
+            stage.stop_service()
+        finally:
+            load.kill()
+            load.wait()
+    return run, figures
+
+
+def _load(stage: Stage, seed: int) -> Child:
+    """The stage's fleet as a process of its own, until it is killed."""
+    command = [sys.executable, "-m", "load.generator", "--bootstrap", stage.broker.bootstrap, "--topic", TOPIC]
+    command += [
+        "--rate",
+        str(RATE),
+        "--devices",
+        str(stage.fleet.settings.devices),
+        "--seed",
+        str(seed),
+        "--outsiders",
+        "off",
+    ]
+    return spawn(command, cwd=ROOT, log=stage.folder / "generator.log")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the JSON."""
+    parser = argparse.ArgumentParser(prog="make restart", description="How long a restart takes.")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--devices", type=int, default=10_000)
+    parser.add_argument("--million", type=int, default=1_000_000, help="devices in the state of the last kill; 0: none")
+    parser.add_argument("--buckets", type=int, help="sessions.buckets of the last one")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args(argv)
+    report: dict[str, Any] = {"machine": machine(), "kills": args.kills, "devices": args.devices, "seed": args.seed}
+    try:
+        check_machine(folder=ROOT)
+        if args.kills:
+            runs = in_a_row(args.devices, args.kills, args.seed)
+            report["median_s"] = statistics.median(run.seconds for run in runs)
+            report["runs"] = [asdict(run) for run in runs]
+        if args.million:
+            sections = {"sessions": {"buckets": args.buckets}} if args.buckets else {}
+            run, figures = million(args.million, args.seed, sections)
+            report["million_devices_s"] = run.seconds
+            report["million"] = {**figures, **asdict(run)}
+    except TidemarkError as error:
+        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
+        return error.status
+    text = json.dumps(report, indent=2)
+    if args.json:
+        args.json.write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
