@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from load.faults.history import Entry, read
-from load.faults.rules import Violation, all_rules
+from load.faults.recovery import Recovers
+from load.faults.rules import Loss, Observed, OneWriter, Rule, Said, Verdicts, Violation
+from load.faults.values import GoesBack, Torn
 
 
 def check(entries: Iterable[Entry]) -> list[Violation]:
     """Every violation of every rule, in the order in which they happened."""
-    rules = all_rules()
+    rules: list[Rule] = [Said(), Verdicts(), GoesBack(), Torn(), OneWriter(), Loss(), Recovers(), Observed()]
     found: list[Violation] = []
     for entry in entries:
         for rule in rules:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from load.faults.history import Entry
-from load.faults.rules import Recovers
+from load.faults.recovery import Recovers
 from load.stage import percentile
 
 _LATENCY = "tidemark_event_to_redis_seconds"

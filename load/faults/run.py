@@ -21,8 +21,8 @@ from load.faults.history import Entry, History
 from load.faults.instance import Instance
 from load.faults.nemesis import Nemesis
 from load.faults.observer import Observer
+from load.faults.recovery import BACK_S, Recovers
 from load.faults.row import Figures, Row
-from load.faults.rules import BACK_S, Recovers
 from load.fleet import Fleet, FleetSettings
 from load.parts import HOST
 from load.proxy import Proxy

@@ -9,8 +9,10 @@ from load.faults.checker import check, main
 from load.faults.figures import Counts, Latency, Restarts, slope
 from load.faults.history import Entry, History, read
 from load.faults.nemesis import Nemesis
+from load.faults.recovery import Recovers
 from load.faults.row import ORDER, find, rows
-from load.faults.rules import GoesBack, Loss, Observed, OneWriter, Recovers, Rule, Said, Torn, Verdicts
+from load.faults.rules import Loss, Observed, OneWriter, Rule, Said, Verdicts
+from load.faults.values import GoesBack, Torn
 from service.errors import SetupError
 
 START = 1_700_000_040_000
