@@ -39,6 +39,8 @@ _LEASE = "tests/integration/test_lease.py::"
 _PUBLICATION = "tests/integration/test_publication.py::"
 _ORDER = _PUBLICATION + "test_a_step_that_fails_leaves_those_before_it_done_and_those_after_it_and_the_commit_undone"
 _REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_committed_only_then"
+_RESUME = "tests/integration/test_resume.py::"
+_CHECKPOINT = "tests/stream/test_checkpoint.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
@@ -87,6 +89,14 @@ MUTATIONS = (
             ),
         ),
         (_PUBLISH + "test_a_redis_that_lost_its_epoch_refuses_with_an_error_of_its_own",),
+    ),
+    Mutation(
+        "writes-lost-unseen",
+        "a Redis that has the epoch, and progress from before the last batch, is written to",
+        "values that were lost stay old, and become final like that",
+        ("P1", "P7"),
+        (Edit("service/publish.lua", "if a.after then", "if false then"),),
+        (_PUBLISH + "test_a_redis_that_has_the_epoch_and_not_the_last_writes_refuses_every_step",),
     ),
     Mutation(
         "plain-hset",
@@ -287,7 +297,7 @@ MUTATIONS = (
         "the lease is given to whoever asks",
         "two writers duel, each fencing the other",
         ("P5",),
-        (Edit("service/lease.py", "if holder and holder ~= ARGV[1] then return {0,", "if false then return {0,"),),
+        (Edit("service/lease.py", "if holder and holder ~= ARGV[1] and holder", "if false and holder"),),
         (_LEASE + "test_a_second_writer_waits_and_is_told_for_whom",),
     ),
     Mutation(
@@ -345,6 +355,57 @@ MUTATIONS = (
             ),
         ),
         (_SCRIPTS + "test_a_reject_keeps_its_bytes_headers_and_coordinates", _REPORTED),
+    ),
+    Mutation(
+        "damage-unseen",
+        "the checkpoint's logs are not looked at before the query starts",
+        "Spark begins again at batch 0 beside the state of the old batches",
+        ("P1", "P7"),
+        (Edit("service/resume.py", "        if broken:\n", "        if False:\n"),),
+        (_CHECKPOINT + "test_a_checkpoint_without_its_logs_is_refused_and_not_begun_again",),
+    ),
+    Mutation(
+        "misfit-unseen",
+        "a start is not compared with the checkpoint's manifest",
+        "state of other settings, or of another topic, is gone on with",
+        ("P1", "P7"),
+        (Edit("service/resume.py", "            manifest.require(str(files), found, wanted)\n", ""),),
+        (
+            _RESUME + "test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says",
+            _RESUME + "test_a_topic_that_was_made_again_is_noticed",
+        ),
+    ),
+    Mutation(
+        "half-begun-again",
+        "a new checkpoint takes the place of one whose records cannot all be read again",
+        "windows and sessions lack what came before, and no error says so",
+        ("P1", "P7"),
+        (Edit("service/resume.py", "            _require_all_of_it(settings)\n", ""),),
+        (_RESUME + "test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same",),
+    ),
+    Mutation(
+        "gap-unseen",
+        "records that Kafka has deleted before they were read are gone on without",
+        "the loss is silent",
+        ("P7",),
+        (Edit("service/resume.py", "if gaps and kafka.on_data_loss != CONTINUE:", "if False:"),),
+        (_RESUME + "test_records_deleted_before_they_were_read_are_named_and_counted",),
+    ),
+    Mutation(
+        "fenced-tries-again",
+        "a writer that was fenced takes it for a failure that may pass",
+        "it comes back under the same epoch, again and again",
+        ("P5",),
+        (Edit("service/failure.py", "_PASSES = (SourceError,", "_PASSES = (FencedError, SourceError,"),),
+        ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
+    ),
+    Mutation(
+        "nothing-passes",
+        "no failure of the query is taken for one that may pass",
+        "each time the broker or Redis is away costs a new process",
+        ("P8",),
+        (Edit("service/failure.py", "_PASSES = (SourceError, SinkError,", "_PASSES = ("),),
+        ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
     ),
     Mutation(
         "timers-off",

@@ -184,6 +184,15 @@ def test_reading_from_given_starts_leaves_out_what_is_before(stand: Stand) -> No
     ]
 
 
+def test_records_of_an_archive_stand_for_those_that_the_topics_have_no_more(stand: Stand) -> None:
+    starts = {"readings": {0: 100, 1: 90}, "more": {0: 0}}
+    there = records(read_rules(stand.settings()), ["readings", "more"])
+    archive = [each for each in there if each.offset < starts[each.topic][each.partition]]
+    assert len(archive) == 190
+    assert stand.expected(starts=starts, archive=archive) == stand.expected()
+    assert stand.expected(starts=starts, archive=archive[1:]) != stand.expected()
+
+
 def test_off_by_one_record_is_red(stand: Stand, published: Expected) -> None:
     ends = {"readings": {0: 133, 1: 133}, "more": {0: 133}}
     publish(stand, stand.expected(ends=ends), published)

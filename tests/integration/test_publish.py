@@ -19,6 +19,7 @@ from service import clock, rejects
 from service.cut import Cut
 from service.errors import FencedError, SinkError, SourceError
 from service.publish import EpochLostError, Outcome, Sink
+from service.redis_link import WritesLostError
 from service.settings import Settings
 from tests.outputs import MINUTE, T0, changes, cut, device, reject, session, settings, stats, window, windows
 
@@ -138,6 +139,23 @@ def test_a_redis_that_lost_its_epoch_refuses_with_an_error_of_its_own(target: Ta
         target.write(1, window([20.0]), epoch=4)
     assert isinstance(caught.value, SinkError)
     assert target.read() == {}
+
+
+@pytest.mark.parametrize("left", [None, (1, 4), (0, 9)])
+def test_a_redis_that_has_the_epoch_and_not_the_last_writes_refuses_every_step(
+    target: Target, left: tuple[int, int] | None
+) -> None:
+    assert target.sink(5).progress() is None
+    sink = Sink(target.settings, cut(6, watermark_ms=T0 + MINUTE), after=(1, 5))
+    assert sink.write([window([20.0])]).written == 1
+    target.client.delete(target.key("progress"))
+    if left is not None:
+        target.client.hset(target.key("progress"), mapping={"epoch": left[0], "batch": left[1]})
+    for step in (lambda: sink.write([window([1.0], "new")]), sink.finish, sink.progress):
+        with pytest.raises(WritesLostError, match=r"there is no progress|progress is at batch"):
+            step()
+    assert target.read()["final"] == "0"
+    assert target.read(WINDOW.replace(":d1:", ":new:")) == {}
 
 
 # P2: a value never goes back.
@@ -508,6 +526,17 @@ def test_rejects_keep_their_bytes_and_say_why(redis_part: Redis, broker_part: Br
         jsonschema.validate(record, schema)
         assert (record["topic"], record["partition"], record["offset"]) == ("readings", 3, offset)
         assert (record["reason"], record["epoch"], record["batch"]) == ("late", 1, 8)
+
+
+def test_a_fenced_writer_sends_no_reject(redis_part: Redis, broker_part: Broker, prefix: str) -> None:
+    target = with_rejects(redis_part, broker_part, prefix)
+    target.client.set(target.key("epoch"), 2)
+    with pytest.raises(FencedError, match="the epoch is 2"):
+        target.write(4, reject(1), epoch=1)
+    target.write(5, reject(2), epoch=2)
+    (sent,) = read_all(broker_part, f"{prefix}.rejects", 1)
+    record = rejects.parse(sent.headers())
+    assert (record["offset"], record["epoch"], record["batch"]) == (2, 2, 5)
 
 
 def test_a_reject_too_large_for_its_topic_is_announced_without_its_bytes(

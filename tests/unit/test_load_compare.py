@@ -286,6 +286,13 @@ def test_records_before_the_start_were_never_there() -> None:
     assert verdict.ok
 
 
+def test_records_that_were_lost_are_consumed_all_the_same_and_as_many_as_that() -> None:
+    for lost, kinds in ((3, {}), (2, {"partition.sum": 1}), (4, {"partition.sum": 1})):
+        verdict = Verdict()
+        check_partitions(expectation(), {("in", 0): 2}, {"in": {0: 9}}, verdict, {"in": {0: lost}})
+        assert verdict.kinds == kinds
+
+
 def test_a_verdict_counts_everything_and_shows_the_first_twenty() -> None:
     verdict = Verdict()
     assert json.loads(verdict.to_json())["ok"] is True
