@@ -24,6 +24,7 @@ class GoesBack:
         self._progress: Entry | None = None
         self._running = 0
         self._losing = False
+        self._rebuilt = False
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         what = entry["what"]
@@ -35,7 +36,7 @@ class GoesBack:
             self._forget()
             self._losing = self._running > 0
         elif what == "rebuild":
-            self._progress = None
+            self._rebuilt = True
         elif self._losing:
             return
         elif what == "progress":
@@ -65,7 +66,9 @@ class GoesBack:
         if term < self._term:
             yield Violation("P2", entry["at"], f"progress is at (epoch, batch) {term} after {self._term}")
         before = self._progress
-        if before is not None:
+        if before is not None and self._rebuilt and entry["epoch"] > before["epoch"]:
+            self._rebuilt = False  # the first batch of a new checkpoint
+        elif before is not None:
             if entry["batch"] < before["batch"]:
                 yield Violation("P2", entry["at"], f"progress is at batch {term[1]} after {before['batch']}")
             if entry["watermark"] < before["watermark"]:

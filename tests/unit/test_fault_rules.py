@@ -167,7 +167,9 @@ def test_progress_that_goes_back_is_found(now: Entry) -> None:
 
 
 def test_a_new_checkpoint_begins_again_under_a_new_epoch() -> None:
-    assert broken(GoesBack(), progress(2, 7), entry("rebuild"), progress(3, 0, watermark=0, offset=0)) == []
+    rebuilt = [progress(2, 7), entry("rebuild"), progress(2, 8), progress(3, 0, watermark=0, offset=0)]
+    assert broken(GoesBack(), *rebuilt, progress(3, 1)) == []
+    assert len(broken(GoesBack(), *rebuilt, progress(3, 1), progress(4, 0))) == 1
     assert len(broken(GoesBack(), progress(2, 7), entry("rebuild"), progress(1, 8))) == 1
 
 
