@@ -181,7 +181,7 @@ def _named(name: str) -> Iterator[None]:
         family = OSError
         if _is_missing(error):
             family = FileNotFoundError
-        elif cause.getClass().getSimpleName() == "FileAlreadyExistsException":
+        elif cause.getClass().getSimpleName().endswith("FileAlreadyExistsException"):  # Hadoop's and Spark's own
             family = FileExistsError
         msg = f"{name}: {text}"
         raise family(msg) from error

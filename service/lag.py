@@ -9,9 +9,10 @@ own, so that an unreachable broker delays no batch; a failure is counted and tri
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from service import clock
 from service.cut import Offsets
@@ -26,6 +27,7 @@ Edges = Mapping[str, Mapping[int, tuple[int, int]]]
 Headrooms = Mapping[str, Mapping[int, float]]
 """Topic -> partition -> seconds; infinite where nothing is ever deleted."""
 
+_SOON = {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 _log = logging.getLogger(__name__)
 
 
@@ -156,8 +158,19 @@ def edges(consumer: Consumer, kafka: Kafka) -> Edges:
 
 def shown(consumer: Consumer, kafka: Kafka) -> Offsets:
     """The offsets of finished batches in the group `kafka.group`; empty when it has none. Raises KafkaException."""
+    places = _partitions(consumer, kafka.topics)
+    until_s = clock.monotonic_s() + TIMEOUT_S
+    while True:
+        try:
+            answer = consumer.committed(places, timeout=TIMEOUT_S)
+            break
+        except KafkaException as error:
+            # A cluster that has never had a group makes the topic for their offsets now.
+            if error.args[0].code() not in _SOON or clock.monotonic_s() > until_s:
+                raise
+            time.sleep(0.1)
     found: dict[str, dict[int, int]] = {}
-    for p in consumer.committed(_partitions(consumer, kafka.topics), timeout=TIMEOUT_S):
+    for p in answer:
         if p.error is None and p.offset >= 0:
             found.setdefault(p.topic, {})[p.partition] = p.offset
     return found

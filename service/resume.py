@@ -81,7 +81,7 @@ def prepare(spark: SparkSession, settings: Settings) -> Sequence[Gap]:
         else:
             _require_all_of_it(settings)
             files.create(manifest.NAME, wanted.encode())
-    return _gaps(settings.kafka, position.offsets) if position is not None else ()
+    return _gaps(settings.kafka, position.offsets) if position is not None else []
 
 
 _INIT = "`tidemark checkpoint init --config FILE`"
@@ -220,8 +220,6 @@ def _gaps(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
             remedy='Restore them; or go on without them with kafka.on_data_loss = "continue": '
             "docs/operator.md#records-were-deleted-before-they-were-read",
         )
-    for gap in gaps:
-        _log.warning('%s, and kafka.on_data_loss = "continue" goes on without them', gap)
     return gaps
 
 

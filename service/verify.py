@@ -19,7 +19,7 @@ from service.files import Files, Folder, Local
 from service.settings import Settings
 from state import codec, reader
 
-SECOND_LOOK_S = 2.0
+SECOND_LOOK_S = 1.0
 ATTEMPTS = 3
 """A running service may clean up the batch that is read: then a newer one is."""
 
