@@ -98,18 +98,17 @@ def test_what_has_expired_is_not_read() -> None:
 
 
 def test_reading_begins_before_the_oldest_value_that_is_kept() -> None:
-    made = settings("redis://127.0.0.1:1")
-    from_ms = needed_from_ms(made, T0)
-    whole_from_ms = source(COMMITTED, {p: Partition(0, None, 9) for p in _places()}, from_ms, 10_000).whole_from_ms
-    for view in made.views:
-        assert whole_from_ms <= T0 - view.retain_ms - view.window_ms
-    oldest_session = T0 - made.sessions.retain_ms - made.sessions.gap_ms - made.sessions.max_duration_ms
-    assert whole_from_ms + made.sessions.gap_ms <= oldest_session
-    assert needed_from_ms(made, 1000) == 0
-
-
-def _places() -> list[tuple[str, int]]:
-    return [("readings", 0), ("readings", 1)]
+    long = settings("redis://127.0.0.1:1")
+    short = long.sessions.model_copy(update={"retain_ms": 1, "max_duration_ms": 1, "gap_ms": 1})
+    for made in (long, long.model_copy(update={"sessions": short})):
+        from_ms = needed_from_ms(made, T0)
+        found = {("readings", partition): Partition(0, None, 9) for partition in (0, 1)}
+        whole_from_ms = source(COMMITTED, found, from_ms, made.admission.max_ahead_ms).whole_from_ms
+        for view in made.views:
+            assert whole_from_ms <= T0 - view.retain_ms - view.window_ms
+        oldest_session = T0 - made.sessions.retain_ms - made.sessions.gap_ms - made.sessions.max_duration_ms
+        assert whole_from_ms + made.sessions.gap_ms <= oldest_session
+        assert needed_from_ms(made, 1000) == 0
 
 
 def made_windows(*starts: int) -> Rows:
