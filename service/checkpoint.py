@@ -37,6 +37,7 @@ NEWEST = 3
 """So many of the newest files are looked at; a query that goes on reads the last two."""
 
 MISSING = "is missing"
+_NOT_WHOLE = "is not what Spark writes: it is cut short or overwritten"
 _STATE = re.compile(r"^(\d+)(?:_[0-9a-f-]+)?\.(changelog|zip)\Z")
 
 RESTORE = "Restore the checkpoint whole, or rebuild with a new one: see docs/operator.md#a-damaged-checkpoint"
@@ -158,12 +159,12 @@ def bad_log(folder: Folder, name: str) -> str:
         return f"cannot be read: {error}"
     # An offset line is "-" for a source that had none.
     whole = version == b"v1" and lines and all(line == b"-" or _is_object(line) for line in lines)
-    return "" if whole else "is not what Spark writes: it is cut short or overwritten"
+    return folder.problem(name) if whole else _NOT_WHOLE
 
 
 def _bad_json(folder: Folder, name: str) -> str:
     try:
-        return "" if _is_object(folder.read(name)) else "is not what Spark writes: it is cut short or overwritten"
+        return folder.problem(name) if _is_object(folder.read(name)) else _NOT_WHOLE
     except OSError as error:
         return f"cannot be read: {error}"
 

@@ -2,7 +2,7 @@
 
     {"format": 1, "application": "0.1.0", "spark": "4.1.1", "state_layout": 1, "query_shape": 1,
      "shuffle_partitions": 8, "settings": {"kafka.topics": ["readings"], "sessions.buckets": 16},
-     "topic_ids": {"readings": "x8XW..."}}
+     "topic_ids": {"readings": "x8XW..."}, "by_hand": false}
 
 Compared at every start: the layout of the state's bytes, the shape of the query, the settings that the state depends on,
 the ids of the topics (a topic that was deleted and made again has its old name and new offsets). Views, measures, ranges,
@@ -49,6 +49,8 @@ class Manifest(BaseModel):
     settings: Mapping[str, int | Sequence[str]]
     topic_ids: Mapping[str, str]
     """Kafka's ids by topic; "" where the broker does not tell."""
+    by_hand: bool = False
+    """Made by `tidemark checkpoint init`: the operator knows that it takes the place of another, whatever that had read."""
 
     @classmethod
     def of(cls, settings: Settings, topic_ids: Mapping[str, str], shuffle_partitions: int) -> Self:

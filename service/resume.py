@@ -78,8 +78,10 @@ def prepare(spark: SparkSession, settings: Settings) -> Sequence[Gap]:
             raise CheckpointError(
                 what, remedy=f"Restore that file. If these are the settings it was made with, {_INIT} writes it"
             )
-        else:
+        # Until its first batch a checkpoint is new, with a manifest, too: its logs and state may have been deleted alone.
+        if position is None and not (found is not None and found.by_hand):
             _require_all_of_it(settings)
+        if found is None:
             files.create(manifest.NAME, wanted.encode())
     return _gaps(settings.kafka, position.offsets) if position is not None else []
 
@@ -101,7 +103,7 @@ def init(spark: SparkSession, settings: Settings) -> Manifest:
         if position is not None and set(position.offsets) != set(settings.kafka.topics):
             what = f"{files} reads the topics {', '.join(sorted(position.offsets))}, the settings name others"
             raise CheckpointError(what, remedy="Mend kafka.topics or service.checkpoint")
-        wanted = _wanted(spark, settings)
+        wanted = _wanted(spark, settings).model_copy(update={"by_hand": True})
         if position is not None:
             wanted = wanted.model_copy(update={"shuffle_partitions": checkpoint.partitions(files)})
         files.create(manifest.NAME, wanted.encode())

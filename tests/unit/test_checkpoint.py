@@ -128,6 +128,15 @@ def test_a_local_file_is_compared_with_its_checksums(tmp_path: Path) -> None:
     assert Local(tmp_path).problem("x") == checkpoint.MISSING
 
 
+def test_an_offset_that_has_become_another_number_is_damage(folder: Path) -> None:
+    content = (folder / "offsets/9").read_bytes()
+    with_sums(folder / "offsets/9", content)
+    assert checkpoint.damage(Local(folder)) == {}
+    (folder / "offsets/9").write_bytes(content.replace(b"9000", b"1000"))
+    assert "from byte 0 on" in checkpoint.damage(Local(folder))["offsets/9"]
+    assert checkpoint.damaged(folder) == [folder / "offsets/9"]
+
+
 def test_the_changes_since_a_snapshot_must_all_be_there(tmp_path: Path) -> None:
     store = tmp_path / "state/0/3"
     for name in ("4.zip", *(f"{n}.changelog" for n in range(3, 9))):
