@@ -160,6 +160,7 @@ class Publication:
         published = clock.monotonic_s()
         finals = sink.finish()
         sink.progress()
+        self.after = self.epoch, batch
         failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()
         observed = progress.observed(self.spark, name, OBSERVED)
