@@ -147,6 +147,7 @@ class Publication:
         snapshot = self.holder.snapshot if self.holder else None
         cut = progress.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
         sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after)
+        server = sink.server()
         planned = clock.monotonic_s()
         if cut.rows <= self.settings.redis.driver_rows:
             table = frame.toArrow()
@@ -159,7 +160,7 @@ class Publication:
             ran = clock.monotonic_s()
         published = clock.monotonic_s()
         finals = sink.finish()
-        sink.progress()
+        sink.progress(server)
         self.after = self.epoch, batch
         failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()

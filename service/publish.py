@@ -10,6 +10,7 @@ the same values: every step may be repeated, also in part. What Redis accepts is
 
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
                  progress must not be behind what this writer has seen there, else WritesLostError
+    progress     only to the run of Redis that the batch began with: one that was restarted may lack the batch's values
     a key        an older (epoch, batch) is refused; the same one is accepted again
                  a final window and a closed session do not change
                  a window's count and a device's last_seen do not fall, whoever writes
@@ -142,10 +143,15 @@ class Sink:
         """One call of publish.lua; raises SinkError, WritesLostError, FencedError."""
         return self._link().run([self._stamp().call(step, **arguments)], self._budget(step))[0]
 
-    def progress(self) -> tuple[int, int] | None:
+    def server(self) -> str:
+        """Which run of Redis the batch begins with, for `progress`."""
+        return self._link().server(self._budget("beginning"))
+
+    def progress(self, server: str = "") -> tuple[int, int] | None:
         """Step 4. Returns the (epoch, batch) that progress held before, None when there was none.
 
-        Raises FencedError when a later batch of this epoch is there already.
+        Raises FencedError when a later batch of this epoch is there already, SinkError when it is not `server` any more
+        that answers: what was written to it may be lost, though it was acknowledged, and must be written again.
         """
         cut = self.cut
         budget = self._budget("progress")
@@ -155,7 +161,7 @@ class Sink:
             offsets=json.dumps({t: {str(p): o for p, o in sorted(ps.items())} for t, ps in sorted(cut.end.items())}),
             reference=cut.reference,
         )
-        accepted, epoch, batch = self._link().run([call], budget)[0]
+        accepted, epoch, batch = self._link().run([call], budget, server)[0]
         if not accepted:
             msg = f"{budget.place}: refused, batch {int(batch)} of epoch {int(epoch)} is there already"
             raise FencedError(msg, remedy="Another writer uses this epoch: this one must end")

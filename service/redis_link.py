@@ -52,6 +52,7 @@ _REMEDIES = {
     "NOREPLICAS": "Redis waits for replicas (min-replicas-to-write): bring them back",
 }
 _UNREACHABLE = "Check that Redis runs and can be reached from here; the batch is replayed from the checkpoint"
+_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _random = random.SystemRandom()
 
 Reply = list[int | bytes]
@@ -207,20 +208,39 @@ class Link:
         # Any: redis-py types its connections only in part.
         self._connection: Any = None
 
-    def run(self, calls: Iterable[tuple[str, bytes]], budget: Budget) -> list[Reply]:
+    def run(self, calls: Iterable[tuple[str, bytes]], budget: Budget, server: str = "") -> list[Reply]:
         """The script's replies to calls (step, arguments), in order. A call is only asked for when it can be sent.
 
-        Raises SinkError, WritesLostError or FencedError; then some of the calls may have been carried out.
+        With `server`, the calls are only made to that run of Redis. Raises SinkError, WritesLostError or FencedError;
+        then some of the calls may have been carried out.
         """
         with self._turn:
-            return self._run(iter(calls), budget)
+            return self._run(iter(calls), budget, server)
 
-    def _run(self, source: Iterator[tuple[str, bytes]], budget: Budget) -> list[Reply]:
+    def server(self, budget: Budget) -> str:
+        """Which run of Redis answers: another one after each restart and fail-over. Raises SinkError."""
+        with self._turn:
+            return budget.attempt(self._server)
+
+    def _server(self) -> str:
+        try:
+            connection = self._connected()
+            connection.send_command("INFO", "server")
+            found = _RUN_ID.search(connection.read_response())
+        except BaseException:
+            self.close()
+            raise
+        return found[1].decode() if found else ""
+
+    def _run(self, source: Iterator[tuple[str, bytes]], budget: Budget, server: str) -> list[Reply]:
         replies: list[Reply] = []
         waiting: deque[tuple[str, bytes]] = deque()  # not answered yet, oldest first
         done = False
         while True:
             with self._recovering(budget):
+                if server and (now := self._server()) != server:
+                    msg = f"{budget.place}: Redis was restarted or failed over meanwhile (it was {server}, is {now})"
+                    raise SinkError(msg, remedy="The batch is replayed from the checkpoint")
                 connection = self._connected()
                 sent = 0
                 while True:

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from load.parts import CREATE_TIME, Broker, Redis
 from service import pipeline, rejects
 from service.errors import SinkError, SourceError
 from service.pipeline import BatchReport, Publication
+from service.redis_link import WritesLostError
 from tests.stream.records import BASE_MS, Record, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -40,10 +43,7 @@ class World:
         self.reports: list[tuple[BatchReport, dict[str, bool]]] = []
         self.window, self.due = self.key(f"window:device:temperature:a:{BASE_MS}"), self.key("window:old")
         broker.create_topic(self.topic, 1, CREATE_TIME)
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        for record in (reading("a", 0, 10.0), reading("a", 1, 20.0), Record(b"junk", BASE_MS)):
-            producer.produce(self.topic, record.value, timestamp=record.at)
-        assert producer.flush(30) == 0
+        self.send(reading("a", 0, 10.0), reading("a", 1, 20.0), Record(b"junk", BASE_MS))
         self.redis.set(self.key("epoch"), 1)
         self.redis.hset(self.due, mapping={"epoch": "1", "batch": "-1", "final": "0"})
         self.redis.zadd(self.key("open"), {self.due: -1})
@@ -51,9 +51,14 @@ class World:
     def key(self, name: str) -> str:
         return f"{self.settings.redis.prefix}:{name}"
 
-    def publish(self) -> Publication:
-        """Run the query until it has nothing left to do or has failed."""
-        query, publication = pipeline.start(
+    def send(self, *records: Record) -> None:
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
+        for record in records:
+            producer.produce(self.topic, record.value, timestamp=record.at)
+        assert producer.flush(30) == 0
+
+    def start(self) -> tuple[StreamingQuery, Publication]:
+        return pipeline.start(
             self.spark,
             self.settings,
             holder=None,
@@ -61,6 +66,10 @@ class World:
             gate=lambda: None,
             on_batch=lambda report: self.reports.append((report, self.done())),
         )
+
+    def publish(self) -> Publication:
+        """Run the query until it has nothing left to do or has failed."""
+        query, publication = self.start()
         try:
             query.processAllAvailable()
         except Exception:
@@ -163,3 +172,20 @@ def test_a_batch_is_reported_when_all_is_published_and_committed_only_then(world
     assert done == {**dict.fromkeys(NOTHING, True), "commit": False}
     assert (report.cut.batch, report.cut.rows, report.finals, report.outcome.rejects) == (0, 3, 1, 1)
     world.assert_complete()
+
+
+def test_writes_that_redis_lost_between_two_batches_are_noticed_by_the_next_and_nothing_is_written(
+    world: World,
+) -> None:
+    world.broker.create_topic(f"{world.topic}.rejects", 1)
+    query, publication = world.start()
+    try:
+        query.processAllAvailable()
+        world.redis.hset(world.key("progress"), "epoch", 0)  # as an older copy of the data would have it
+        world.send(reading("a", 2, 60.0))
+        with pytest.raises(StreamingQueryException):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert isinstance(publication.failure, WritesLostError)
+    assert world.redis.hget(world.window, "count") == "2"

@@ -17,7 +17,7 @@ from load.parts import Broker, Redis
 from schemas import contract
 from service import clock, rejects
 from service.cut import Cut
-from service.errors import FencedError, SinkError, SourceError
+from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
 from service.publish import EpochLostError, Outcome, Sink
 from service.redis_link import WritesLostError
 from service.settings import Settings
@@ -414,6 +414,24 @@ def test_a_redis_killed_and_restarted_during_a_publish_loses_and_repeats_nothing
         counts = [client.hget(f"tidemark:window:device_1m:temperature:d{i}:{T0}", "batch") for i in range(480)]
         assert counts == ["12"] * 480
         assert contract.check(client, "tidemark") == []
+
+
+def test_a_batch_is_not_finished_on_a_redis_that_was_restarted_during_it(tmp_path: Path) -> None:
+    with Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"}) as part:
+        target = Target(part, "tidemark", retry_for="60 s")
+        sink = target.sink(1)
+        server = sink.server()
+        sink.write([window([1.0])])
+        part.kill()
+        part.start()
+        with pytest.raises(SinkError, match="restarted or failed over") as caught:
+            sink.progress(server)
+        assert not isinstance(caught.value, SinkRefusedError)
+        assert target.read("progress") == {}
+        again = target.sink(1)
+        server = again.server()
+        assert again.write([window([1.0])]).unchanged == 1
+        assert again.progress(server) is None
 
 
 def test_a_redis_that_stays_away_fails_the_batch_by_name(tmp_path: Path) -> None:

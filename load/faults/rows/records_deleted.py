@@ -40,9 +40,9 @@ def records_deleted(run: Run) -> Figures:
     _judge(run, refusal, read_to, gaps)
     run.stage.settings["kafka"]["on_data_loss"] = "continue"
     run.stage.config.write_text(to_toml(run.stage.settings), encoding="utf-8")
+    run.load()
     with run.fault("records deleted", restarts=True):
         run.start()
-    run.load()
     run.recover()
     run.steady()
     counted = run.stage.metrics().get(_LOST, 0.0)
