@@ -1,6 +1,6 @@
 -- The only code that writes what readers see. One call is atomic: nobody reads a key between two of its writes.
 --   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress  5 republish
---   ARGV  1 what to do: write | keys | finish | progress | held | mark | forget | unmark
+--   ARGV  1 what to do: write | keys | finish | progress | held | mark | forget | stale | unmark
 --         2 its arguments, msgpack (service/publish.py packs them)
 -- Runs on Redis 6.2 and later, one node; key names of rows are in the arguments, so not on Redis Cluster.
 -- Numbers arrive as text: Lua's own formatting keeps 14 digits of a double.
@@ -223,8 +223,25 @@ local function forget()
   return {#due, removed}
 end
 
+-- Removes open sessions that were not written in this epoch, among some keys of a.pattern from a.cursor on: they come
+-- from a backup, and are part of others or closed by now. Returns {the next cursor, removed}.
+local function stale()
+  local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
+  local removed = 0
+  for _, key in ipairs(page[2]) do
+    local stored = call('HMGET', key, 'state', 'epoch')
+    if stored[1] == 'open' and (tonumber(stored[2] or nil) or 0) < epoch then
+      call('DEL', key)
+      call('XADD', KEYS[2], '*', 'kind', 'session', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
+      removed = removed + 1
+    end
+  end
+  if removed > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
+  return {page[1], removed}
+end
+
 local steps = {
   write = write, keys = keys, finish = finish, progress = progress,
-  held = held, mark = mark, forget = forget, unmark = unmark,
+  held = held, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
 return steps[ARGV[1]]()

@@ -14,14 +14,16 @@ The first two end the term, so that the query stops and the checkpoint rests. Th
     3  open windows and sessions, and the devices, from the state
     4  the progress key: all values include the last committed batch
     5  final windows and closed sessions, from Kafka                           while the query runs
-    6  `<prefix>:republish` goes
+    6  sessions that are open in an older state of Redis and not in this term go
+    7  `<prefix>:republish` goes
 
 A crash in between leaves the mark, or no progress, and the next term begins again. `tidemark republish` sets the mark
-by hand: a service that runs then does 2, 3, 5 and 6 beside its batches, whose values are newer and win; when none runs, the
+by hand: a service that runs then does 2, 3 and 5 to 7 beside its batches, whose values are newer and win; when none runs, the
 command takes the lease and does it itself.
 """
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -132,7 +134,7 @@ class Republisher:
         return self._epoch, committed.batch
 
     def start(self) -> None:
-        """Steps 5 and 6, and what is asked for by hand, in a thread of its own, beside the query."""
+        """Steps 5 to 7, and what is asked for by hand, in a thread of its own, beside the query."""
         self._thread = threading.Thread(target=self._serve, name="tidemark-republish", daemon=True)
         self._thread.start()
 
@@ -145,7 +147,7 @@ class Republisher:
             self._thread.join(5.0)
 
     def everything(self, said: str) -> None:
-        """Steps 2, 3, 5 and 6 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
+        """Steps 2, 3 and 5 to 7 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
         committed = progress.committed(self._spark, self._settings.service.checkpoint)
         if committed is not None:
             sink = self._sink(committed)
@@ -153,6 +155,7 @@ class Republisher:
                 sink.sweep("forget")
                 self._open(sink)
             self._closed(sink, committed)
+            self._remove_stale(sink)
         self._sink(committed or Cut(0, 0, 0, {}, {})).run("unmark", mark=said)
 
     def asked(self, otherwise: str = "") -> str:
@@ -196,6 +199,16 @@ class Republisher:
         closed = rebuild.closed_values(records, settings, table, watermark_ms, source.whole_from_ms, max(1, cores // 2))
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.untold)
+
+    def _remove_stale(self, sink: Sink) -> None:
+        """Step 6: what is open was written in this term, by `_open` or by the stream; any other is from a backup."""
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", self._settings.redis.prefix) + ":session:*"
+        cursor, removed = "", 0
+        while cursor != "0":
+            found = sink.run("stale", cursor=cursor or "0", pattern=pattern, limit=self._settings.redis.chunk)
+            cursor, removed = _text(found[0]), removed + int(found[1])
+        if removed:
+            _log.warning("%d sessions were open in an older state of Redis and are not any more: removed", removed)
 
     def _write(self, frame: DataFrame, sink: Sink) -> Outcome:
         return pipeline.write_on_executors(frame, sink, whole=False)

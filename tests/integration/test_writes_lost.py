@@ -79,6 +79,28 @@ def test_what_the_watermark_has_passed_and_is_not_final_is_removed_and_announced
     assert target.sink(3, watermark_ms=T0 + MINUTE).sweep("forget") == 0
 
 
+def test_open_sessions_of_an_older_epoch_are_removed_and_nothing_else(target: Target) -> None:
+    target.client.set(target.key("epoch"), 1)
+    old = [session(f"d{i}") for i in range(35)] + [session("over", state="closed", reason="gap")]
+    Sink(target.settings, cut(5, 1)).write([changes(old, [device()])])
+    target.client.set(target.key("epoch"), 2)
+    target.sink(5).write([changes([session("d3"), session("d4", state="closed", reason="gap")])])
+    target.client.hset(f"{target.prefix}2:session:d9:1", mapping={"state": "open", "epoch": 1})
+    cursor, removed, calls = "", 0, 0
+    while cursor != "0":
+        found = target.sink(5).run("stale", cursor=cursor or "0", pattern=f"{target.prefix}:session:*", limit=10)
+        assert isinstance(found[0], bytes)
+        cursor, removed, calls = found[0].decode(), removed + int(found[1]), calls + 1
+    assert (removed, calls > 1) == (33, True)
+    left = {key.removeprefix(f"{target.prefix}:") for key in target.client.scan_iter(f"{target.prefix}:session:*")}
+    assert left == {f"session:{name}:{T0}" for name in ("d3", "d4", "over")}
+    assert target.client.exists(f"{target.prefix}2:session:d9:1", target.key("device:d1")) == 2
+    gone = [fields["key"] for _, fields in target.client.xrange(target.key("changes"))][-33:]
+    assert set(gone) == {target.key(f"session:d{i}:{T0}") for i in range(35)} - {
+        target.key(f"session:d{i}:{T0}") for i in (3, 4)
+    }
+
+
 def test_a_mark_stays_until_the_one_who_set_it_takes_it_away(target: Target) -> None:
     sink = target.sink(3)
     assert sink.run("held")[5] == b""
