@@ -20,12 +20,14 @@ CHECKPOINT_STATUS, SETUP_STATUS = 8, 10
 PAGE = "docs/operator.md"
 """Where a refusal must send its reader."""
 DISK = "512m"
+SOME_BATCHES = 3
+"""Between two damages; the lag has to be back after the last of them."""
 _BLOCK = bytes(1 << 20)
 
 Damage = Callable[[Run, Path], None]
 
 
-@row("F9", "the checkpoint is damaged", rate=1_000, devices=1_000)
+@row("F9", "the checkpoint is damaged", rate=400, devices=400)
 def checkpoint_damaged(run: Run) -> Figures:
     """Short: a truncated offset file, and all of it gone."""
     outcomes: dict[str, str] = {}
@@ -63,7 +65,7 @@ def _damaged(run: Run, name: str, choose: Callable[[Run], Path], damage: Damage)
             _judge(run, name, refusal, CHECKPOINT_STATUS, shown)
             file.write_bytes(content)
             run.start()
-    run.recover()
+    run.steady(SOME_BATCHES)
     return f"{shown}: {'went on' if refusal is None else refusal}"
 
 
@@ -114,7 +116,7 @@ def _full(run: Run) -> str:
             _judge(run, "disk full", refusal, SETUP_STATUS)
         ballast.unlink()
         run.start_again()
-    run.recover()
+    run.steady(SOME_BATCHES)
     return outcome
 
 
