@@ -370,5 +370,5 @@ def _plan(given: Settings) -> Iterator[Line]:
     if given.reference is not None:
         columns = given.reference.columns or {c for view in given.views for c in view.by if c != "device"}
         known = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *columns)))
-    pipeline.build(readings.source(spark, given), given, known, 1)
+    pipeline.build(readings.source(spark, given), given, None, 1, known)
     yield ok("plan", "Spark accepts the query")

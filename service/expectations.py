@@ -23,17 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from service.attributes import DEVICE
 from service.errors import ReferenceDataError, SchemaError
-from service.frames import FOLDED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from service.settings import Reference
 
-DEVICE = "device"
 """The key column's name inside; the query may call it what it likes."""
-OWN = frozenset({DEVICE, "known", "event_time", *FOLDED.fieldNames()})
+OWN = frozenset({DEVICE, "known"})
 """The pass's columns that stand beside the attributes: an attribute of the same name would be ambiguous."""
 EXAMPLES = 5
 _EXAMPLE_LENGTH = 60

@@ -1,13 +1,14 @@
-"""The fold: what a task read of the topic, reduced to panes, runs and rejects before anything is shuffled.
+"""The fold: what a task read of the topic, reduced to parts of windows, runs and rejects before anything is shuffled.
 
-A batch of a million readings of ten thousand devices over a minute or two is some ten thousand panes; windows, sliding ones
-above all, are then put together from panes instead of readings. docs/decisions/0001-fold-before-the-shuffle.md has the figures.
+A batch of a million readings of ten thousand devices over a minute or two is some ten thousand panes (device, measure, step of
+time); windows, sliding ones above all, are put together from panes instead of readings, and a device's attributes are looked
+up once. docs/decisions/0001-fold-before-the-shuffle.md and 0006-windows-begin-in-the-fold.md have the figures.
 
 Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches` through mapInArrow, nothing here knows it.
 """
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service import moments
-from service.frames import FOLDED, MOMENTS, PANE, REJECT, REJECT_AVRO, RUNS, STATS
+from service import moments, windows
+from service.attributes import Attributes
+from service.frames import FOLDED, MOMENTS, REJECT, REJECT_AVRO, RUNS, STATS, WINDOW
+from service.settings import View
+from service.windows import Panes
 from state import codec
 from state.columns import factorise
 from state.rules import Rules
@@ -38,12 +42,15 @@ Ints = NDArray[np.int64]
 class Fold:
     """What the fold needs to know; travels to the tasks.
 
+    `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none.
     `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
     """
 
     rules: Rules
+    views: Sequence[tuple[View, Sequence[str]]]
     pane_ms: int
     buckets: int
+    attributes: Attributes | None = None
     max_rows: int = 1_000_000
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,72 +91,54 @@ class Fold:
         codes, event_ms = codes[order], event_ms[order]
         values = {name: readings[name].to_numpy()[order] for name in self.rules.measures}
         bucket = readings["bucket"].to_numpy()[order]
-        bucket_of = np.empty(len(devices), np.int32)
-        bucket_of[codes] = bucket
-        yield from self._panes(codes, devices, event_ms, values, bucket_of)
+        attributes = self.attributes.of(devices) if self.attributes is not None else None
+        panes = {name: self._panes(codes, event_ms, column) for name, column in values.items()}
+        yield from self._windows(panes, devices, attributes)
         yield from self._runs(codes, devices, event_ms, values, bucket)
-        yield self._stats(readings["broker_ms"].to_numpy())
+        yield self._stats(readings["broker_ms"].to_numpy(), self._unknown(codes, attributes))
 
-    def _panes(
-        self,
-        codes: NDArray[Any],
-        devices: pa.Array,
-        event_ms: Ints,
-        values: dict[str, NDArray[np.float64]],
-        bucket_of: NDArray[np.int32],
+    def _windows(
+        self, panes: Mapping[str, Panes], devices: pa.Array, attributes: pa.Table | None
     ) -> Iterator[pa.RecordBatch]:
-        readings = np.bincount(codes, minlength=len(devices))
-        counted = np.zeros(len(devices), np.bool_)
-        for measure, column in values.items():
-            given = ~np.isnan(column)
-            if given.all():
-                held_codes, held_ms, held = codes, event_ms, column
-            else:
-                held_codes, held_ms, held = codes[given], event_ms[given], column[given]
-            if held.size:
-                starts, counts, rows = self._measure_panes(held_codes, held_ms, held)
-                code = held_codes[starts]
-                # A reading may be in panes of several measures; the device's readings are counted on its first pane.
-                first = np.r_[True, code[1:] != code[:-1]] & ~counted[code]
-                counted[code] = True
-                yield _rows(
-                    len(starts),
-                    kind=PANE,
-                    bucket=bucket_of[code],
-                    device=devices.take(pa.array(code)),
-                    measure=pa.array([measure]).take(pa.array(np.zeros(len(starts), np.int32))),
-                    readings=np.where(first, readings[code], 0),
-                    count=counts,
-                    **rows,
-                )
-        bare = np.flatnonzero((readings > 0) & ~counted)
-        if bare.size:
-            yield _rows(
-                bare.size,
-                kind=PANE,
-                bucket=bucket_of[bare],
-                device=devices.take(pa.array(bare)),
-                readings=readings[bare],
-            )
+        for view, measures in self.views:
+            groups = windows.groups(view, devices, attributes)
+            for measure in measures:
+                if panes[measure].start.size:
+                    key, start, statistics = windows.spread(view, panes[measure], groups)
+                    size = len(start)
+                    yield _rows(
+                        size,
+                        kind=WINDOW,
+                        bucket=np.arange(size, dtype=np.int32) % self.buckets,
+                        view=pa.repeat(pa.scalar(view.name), size),
+                        measure=pa.repeat(pa.scalar(measure), size),
+                        key=key,
+                        start=start,
+                        end=start + view.window_ms,
+                        **statistics,
+                    )
 
-    def _measure_panes(
-        self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64]
-    ) -> tuple[NDArray[np.intp], Ints, dict[str, NDArray[Any]]]:
+    def _panes(self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64]) -> Panes:
+        given = ~np.isnan(values)
+        if not given.all():
+            codes, event_ms, values = codes[given], event_ms[given], values[given]
         pane = event_ms // self.pane_ms
         new = np.ones(len(codes), np.bool_)
         new[1:] = (codes[1:] != codes[:-1]) | (pane[1:] != pane[:-1])
         starts = np.flatnonzero(new)
+        if not starts.size:
+            return Panes(codes, event_ms, {})
         counts = np.diff(starts, append=len(codes))
         parts = moments.split(values, starts, counts)
-        rows: dict[str, NDArray[Any]] = {name: getattr(parts, name) for name in MOMENTS}
-        rows |= {
-            "pane": pane[starts] * self.pane_ms,
+        statistics: dict[str, NDArray[Any]] = {
+            "count": counts,
+            **{name: getattr(parts, name) for name in MOMENTS},
             "min": np.minimum.reduceat(values, starts),
             "max": np.maximum.reduceat(values, starts),
             "first": event_ms[starts],
             "last": event_ms[starts + counts - 1],
         }
-        return starts, counts, rows
+        return Panes(codes[starts], pane[starts] * self.pane_ms, statistics)
 
     def _runs(
         self,
@@ -181,14 +170,28 @@ class Fold:
             payload=pa.array(payload, pa.binary()),
         )
 
-    def _stats(self, broker_ms: Ints) -> pa.RecordBatch:
+    def _unknown(self, codes: NDArray[Any], attributes: pa.Table | None) -> int:
+        """Readings of devices that the reference lacks."""
+        if attributes is None:
+            return 0
+        known = attributes["known"].to_numpy()
+        return int(np.count_nonzero(~known[codes]))
+
+    def _stats(self, broker_ms: Ints, unknown: int) -> pa.RecordBatch:
         times, counts = np.unique(broker_ms // LATENCY_STEP_MS, return_counts=True)
         table = pa.table({"broker_ms": times * LATENCY_STEP_MS, "count": counts})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         payload = pa.array([sink.getvalue().to_pybytes()], pa.binary())
-        return _rows(1, kind=STATS, bucket=np.zeros(1, np.int32), count=np.array([len(broker_ms)]), payload=payload)
+        return _rows(
+            1,
+            kind=STATS,
+            bucket=np.zeros(1, np.int32),
+            count=np.array([len(broker_ms)]),
+            unknown=np.array([unknown]),
+            payload=payload,
+        )
 
 
 def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from pyspark.sql import types as t
 
-PANE = WINDOW = 0
+WINDOW = 0
 RUNS = SESSIONS = 1
 REJECT = 2
 STATS = 3
-"""`kind` of a row. The first two have one name before and another after the state operators."""
+"""`kind` of a row. RUNS are SESSIONS after the state operator."""
 
 REJECT_TYPE = t.StructType(
     [
@@ -67,42 +67,32 @@ REJECT_AVRO: dict[str, Any] = {
 MOMENTS = ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")
 """Columns that merge by addition: see service/moments.py."""
 
-_STATISTICS = [
+_PUBLISHED = [
+    t.StructField("view", t.StringType()),
+    t.StructField("measure", t.StringType()),
+    t.StructField("key", t.StringType()),
+    t.StructField("start", t.LongType()),
+    t.StructField("end", t.LongType()),
     t.StructField("count", t.LongType()),
     *(t.StructField(name, t.DoubleType()) for name in MOMENTS),
     t.StructField("min", t.DoubleType()),
     t.StructField("max", t.DoubleType()),
     t.StructField("first", t.LongType()),
     t.StructField("last", t.LongType()),
+    t.StructField("payload", t.BinaryType()),
+    t.StructField("reject", REJECT_TYPE),
 ]
 
 FOLDED = t.StructType(
     [
         t.StructField("kind", t.ByteType()),
         t.StructField("bucket", t.IntegerType()),
-        t.StructField("device", t.StringType()),
-        t.StructField("measure", t.StringType()),
-        t.StructField("pane", t.LongType()),
-        t.StructField("readings", t.LongType()),
-        *_STATISTICS,
-        t.StructField("payload", t.BinaryType()),
-        t.StructField("reject", REJECT_TYPE),
+        t.StructField("unknown", t.LongType()),
+        *_PUBLISHED,
     ]
 )
-"""PANE: device, measure, pane (start, ms), statistics, and on one pane of each device how many readings it sent in all (a
-device without any measure has a row with nothing else). RUNS: payload (state.codec.pack_runs), count = readings, first and last
-event time. REJECT: reject. STATS: payload, count = readings admitted."""
+"""WINDOW: a task's part of a window. RUNS: payload (state.codec.pack_runs), count = readings, first and last event time.
+REJECT: reject. STATS: payload, count = readings admitted, unknown = those of devices that the reference lacks."""
 
-OUTPUT = t.StructType(
-    [
-        t.StructField("kind", t.ByteType()),
-        t.StructField("view", t.StringType()),
-        t.StructField("measure", t.StringType()),
-        t.StructField("key", t.StringType()),
-        t.StructField("start", t.LongType()),
-        t.StructField("end", t.LongType()),
-        *_STATISTICS,
-        t.StructField("payload", t.BinaryType()),
-        t.StructField("reject", REJECT_TYPE),
-    ]
-)
+OUTPUT = t.StructType([t.StructField("kind", t.ByteType()), *_PUBLISHED])
+"""WINDOW: a window as far as it goes. SESSIONS: payload (state.codec.pack_changes). REJECT and STATS as above."""

@@ -1,9 +1,9 @@
 """The one pass: from Kafka to Redis in one query, with one scan, one checkpoint, one watermark, one cut.
 
-    Kafka -> decode -> admit -> fold -> enrich -> one shuffle by bucket -> count -> watermark -+-> windows
-                                                                                              +-> sessions
-                                                                                              +-> rejects, statistics
-                                                                                              `-> union -> publish
+    Kafka -> decode -> admit -> fold -> one shuffle by bucket -> count -> watermark -+-> windows
+                                 ^                                                   +-> sessions
+                             attributes                                              +-> rejects, statistics
+                                                                                     `-> union -> publish
 
 The order of the steps is not free. All branches start at the same shuffle, so that the topic is read and decoded once:
 - the count (`observe`) comes after the shuffle and names every column, which keeps the planner from pushing each branch's
@@ -23,9 +23,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint, progress, readings, sessions, windows
+from service.attributes import Attributes
 from service.cut import Cut
 from service.fold import Fold
-from service.frames import FOLDED, OUTPUT, PANE, REJECT, RUNS, STATS
+from service.frames import FOLDED, OUTPUT, REJECT, RUNS, STATS, WINDOW
 from service.publish import OUTCOME_SCHEMA, Outcome, Sink
 from service.reference import Holder, Snapshot
 from service.settings import Settings
@@ -50,48 +51,46 @@ class BatchReport:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
-def build(records: DataFrame, settings: Settings, reference: DataFrame | None, partitions: int) -> DataFrame:
+def build(
+    records: DataFrame,
+    settings: Settings,
+    attributes: Attributes | None,
+    partitions: int,
+    known: DataFrame | None = None,
+) -> DataFrame:
     """Kafka records in, frames.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
 
-    `reference` has `device` and the attribute columns, strings; None where there is no reference data.
+    `attributes` is the reference, None where there is none; `known` has every `device` of it, and is needed only where
+    the settings reject unknown devices.
     """
     # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
-    admitted = readings.admit(records, settings, reference).coalesce(partitions)
-    folded = fold(admitted, settings)
-    shared = observe(enrich(folded, reference).repartition(partitions, "bucket"))
+    admitted = readings.admit(records, settings, known).coalesce(partitions)
+    shared = observe(fold(admitted, settings, attributes).repartition(partitions, "bucket"))
     event_time = F.when(F.col("kind") == RUNS, F.timestamp_millis("last"))
     marked = shared.withColumn("event_time", event_time).withWatermark(
         "event_time", f"{settings.admission.watermark_delay_ms} milliseconds"
     )
-    panes = marked.where((F.col("kind") == PANE) & F.col("measure").isNotNull())
     branches = [
-        windows.aggregate(windows.explode(panes, settings)),
+        windows.aggregate(marked.where(F.col("kind") == WINDOW), settings),
         sessions.advance(marked.where(F.col("kind") == RUNS), settings),
         marked.where(F.col("kind").isin(REJECT, STATS)).select("kind", "count", "payload", "reject"),
     ]
     return reduce(DataFrame.union, [widen(branch) for branch in branches])
 
 
-def fold(admitted: DataFrame, settings: Settings) -> DataFrame:
+def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
     """readings.admit's rows in, frames.FOLDED out."""
-    step = Fold(sessions.rules(settings), settings.pane_ms, settings.sessions.buckets)
+    views = [(view, settings.view_measures(view)) for view in settings.views]
+    step = Fold(sessions.rules(settings), views, settings.pane_ms, settings.sessions.buckets, attributes)
     return admitted.mapInArrow(step, FOLDED)
-
-
-def enrich(folded: DataFrame, reference: DataFrame | None) -> DataFrame:
-    """The device's attributes beside its panes; `known` is null for a device that the reference lacks."""
-    if reference is None:
-        return folded.withColumn("known", F.lit(True))
-    return folded.join(F.broadcast(reference.withColumn("known", F.lit(True))), "device", "left")
 
 
 def observe(shared: DataFrame) -> DataFrame:
     """Count what was admitted and rejected, by reason. `whole` says nothing: it names every column, see the module's text."""
     reason = F.col("reject.reason")
-    is_pane = F.col("kind") == PANE
     counts: list[Column] = [
         F.coalesce(F.sum(F.when(F.col("kind") == STATS, F.col("count"))), F.lit(0)).alias("admitted"),
-        F.coalesce(F.sum(F.when(is_pane & F.col("known").isNull(), F.col("readings"))), F.lit(0)).alias("unknown"),
+        F.coalesce(F.sum("unknown"), F.lit(0)).alias("unknown"),
         *[F.count_if(reason == name).alias(f"rejected_{name}") for name in readings.REASONS],
         F.expr(f"count({', '.join(f'`{name}`' for name in shared.columns)})").alias("whole"),
     ]
@@ -215,7 +214,9 @@ def start(
     `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known.
     """
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
-    output = build(readings.source(spark, settings), settings, holder.frame if holder else None, partitions)
+    attributes = holder.attributes if holder else None
+    known = holder.frame if holder and settings.admission.unknown_device == "reject" else None
+    output = build(readings.source(spark, settings), settings, attributes, partitions, known)
     publication = Publication(spark, settings, epoch, gate, on_batch, holder, after)
     writer = (
         output.writeStream.queryName(settings.service.name)

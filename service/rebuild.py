@@ -21,9 +21,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from service import lag, pipeline, readings, sessions, topics, windows
+from service.attributes import Attributes
 from service.cut import Cut, Offsets
 from service.errors import CheckpointError, SourceError
-from service.frames import MOMENTS, PANE, RUNS, SESSIONS, WINDOW
+from service.frames import MOMENTS, RUNS, SESSIONS, WINDOW
 from service.settings import Settings
 from state import codec, history, reader
 from state.layout import Changes, status_schema
@@ -195,23 +196,23 @@ class Closed:
 def closed_values(
     found: DataFrame,
     settings: Settings,
-    reference: DataFrame | None,
+    attributes: Attributes | None,
+    known: DataFrame | None,
     watermark_ms: int,
     whole_from_ms: int,
     tasks: int,
 ) -> Closed:
     """Final windows and closed sessions, those that have not expired, of Kafka records; `tasks` run at a time at most.
 
-    `reference` is as for `pipeline.build`; `watermark_ms` says what is closed, `whole_from_ms` what can be told.
+    `attributes` and `known` are as for `pipeline.build`; `watermark_ms` says what is closed, `whole_from_ms` what can be told.
     """
-    admitted = readings.admit(found, settings, reference).where("reject is null").coalesce(tasks)
-    folded = pipeline.enrich(pipeline.fold(admitted, settings), reference).repartition(tasks, "bucket")
+    admitted = readings.admit(found, settings, known).where("reject is null").coalesce(tasks)
+    folded = pipeline.fold(admitted, settings, attributes).repartition(tasks, "bucket")
     # The count names every column, so that both branches read the same shuffle: see service/pipeline.py.
     shared = pipeline.observe(folded)
-    panes = shared.where((F.col("kind") == PANE) & F.col("measure").isNotNull())
     alive = [(F.col("view") == view.name) & (F.col("last") > watermark_ms - view.retain_ms) for view in settings.views]
     final = (
-        windows.aggregate(windows.explode(panes, settings))
+        windows.aggregate(shared.where(F.col("kind") == WINDOW), settings)
         .where(F.col("end") <= watermark_ms)
         .where(reduce(lambda a, b: a | b, alive))
     )

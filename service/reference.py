@@ -1,16 +1,17 @@
-"""Reference data: static facts about devices, read over JDBC, validated, versioned, joined by broadcast.
+"""Reference data: static facts about devices, read over JDBC, validated, versioned, looked up in the fold.
 
     database --fetch--> table --validate--> store --> <folder>/<version>.arrow, named by the pointer `current`
                                                                  |
                                      Holder.swap() between two batches: pointer `serving`
                                                                  v
-                                            one persisted DataFrame of fixed plan, joined by the running query
+                              attributes.Serving, looked up by the fold once per device of a batch
 
-A persisted side of a running query is never refreshed by itself, and another DataFrame's cache is not the query's.
-So there is one DataFrame whose plan never changes and whose rows are what the pointer `serving` names when they are
-computed; a swap moves the pointer and computes them anew (Spark 4.1.1: no read in between, no mixed batch). What is
-computed again because an executor was lost comes from the same pointer, so from the same snapshot. The snapshot
-folder must be the same for the driver and every executor.
+No batch runs while the pointer moves, so no batch is mixed, and a task that runs again because an executor was lost reads
+the same pointer. The snapshot folder must be the same for the driver and every executor.
+
+Where unknown devices are rejected, admission joins every reading with the devices, in the plan itself. A persisted side of
+a running query is never refreshed, and another DataFrame's cache is not the query's: so there is one DataFrame whose plan
+never changes and whose rows are what the pointer names when they are computed; a swap computes them anew.
 """
 
 import contextlib
@@ -32,8 +33,9 @@ from pyspark.sql.functions import col
 from pyspark.sql.types import StringType, StructField, StructType
 
 from service import clock
+from service.attributes import DEVICE, SERVING, Serving
 from service.errors import ReferenceDataError, SetupError
-from service.expectations import DEVICE, check_columns, require_columns, validate
+from service.expectations import check_columns, require_columns, validate
 
 if TYPE_CHECKING:
     from service.settings import Reference
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["Holder", "Snapshot", "UnreadableError", "columns", "fetch", "frame", "latest", "load", "store", "validate"]
 
 CURRENT = "current"
-SERVING = "serving"
 READ_MS = b"tidemark.read_ms"
 _SNAPSHOT = re.compile(r"^[0-9a-f]{12}\.arrow$")
 _DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
@@ -203,10 +204,10 @@ def frame(spark: SparkSession, folder: Path, columns: Sequence[str], *, pointer:
 
 
 class Holder:
-    """The snapshot that a running query joins with: one persisted DataFrame for the life of the query.
+    """The snapshot that a running query works with.
 
-    `frame` is the same object for ever, with `device` and `columns`; `snapshot` is what it holds. Between two swaps
-    nothing is read from the database or the folder.
+    `attributes` looks it up; `frame`, for whoever must join with it, is one persisted DataFrame of `device` and `columns`,
+    the same object for ever. `snapshot` is what both hold. Between two swaps nothing is read from the database.
     """
 
     def __init__(self, spark: SparkSession, folder: Path, columns: Sequence[str], *, resume: bool = False) -> None:
@@ -218,9 +219,19 @@ class Holder:
         """
         self._folder = folder
         self._columns = tuple(columns)
-        self.frame = frame(spark, folder, self._columns, pointer=SERVING)
+        self.attributes = Serving(folder, self._columns)
+        self._spark = spark
+        self._frame: DataFrame | None = None
         self.snapshot = (self._held_before() if resume else None) or self._newest()
         self._serve(self.snapshot)
+
+    @property
+    def frame(self) -> DataFrame:
+        """Computed when it is first asked for; raises ReferenceDataError when it cannot be."""
+        if self._frame is None:
+            self._frame = frame(self._spark, self._folder, self._columns, pointer=SERVING)
+            self._compute(self._frame, self.snapshot)
+        return self._frame
 
     def swap(self, snapshot: Snapshot | None = None) -> bool:
         """Put the given snapshot, or the folder's last good one, in the place of the one that is held.
@@ -242,7 +253,8 @@ class Holder:
 
     def close(self) -> None:
         """Free the memory that the rows take on the executors."""
-        self.frame.unpersist(blocking=True)
+        if self._frame is not None:
+            self._frame.unpersist(blocking=True)
 
     def _held_before(self) -> Snapshot | None:
         try:
@@ -263,11 +275,15 @@ class Holder:
 
     def _serve(self, snapshot: Snapshot) -> None:
         _replace(self._folder / SERVING, snapshot.version.encode())
-        self.frame.unpersist(blocking=True)
-        self.frame.persist()
+        if self._frame is not None:
+            self._compute(self._frame, snapshot)
+
+    def _compute(self, joined: DataFrame, snapshot: Snapshot) -> None:
+        joined.unpersist(blocking=True)
+        joined.persist()
         remedy = "The snapshot folder must be the same on the driver and every executor"
         try:
-            held = self.frame.count()
+            held = joined.count()
         except (PySparkException, Py4JJavaError) as error:
             msg = f"{snapshot.path}: an executor cannot load the reference snapshot: {_innermost(error)}"
             raise ReferenceDataError(msg, remedy=remedy) from error

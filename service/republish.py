@@ -35,6 +35,7 @@ import redis
 from pyspark.sql import DataFrame, SparkSession
 
 from service import clock, owner, pipeline, progress, rebuild, reference, session
+from service.attributes import Index
 from service.cut import Cut
 from service.errors import FencedError
 from service.lease import Lease, Waiting
@@ -192,11 +193,15 @@ class Republisher:
         if source.lacking:
             text = "Kafka has deleted %s: windows and sessions that begin before %d cannot be republished"
             _log.warning(text, ", ".join(source.lacking), source.whole_from_ms)
-        table = self._spark.createDataFrame(self._reference().attributes) if self._reference else None
+        table = self._reference().attributes if self._reference else None
+        known = None
+        if table is not None and settings.admission.unknown_device == "reject":
+            known = self._spark.createDataFrame(table.select(["device"]))
         # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
         cores = int(self._spark.conf.get("spark.sql.shuffle.partitions") or 2)
         records = rebuild.records(self._spark, settings, source)
-        closed = rebuild.closed_values(records, settings, table, watermark_ms, source.whole_from_ms, max(1, cores // 2))
+        index, tasks = Index(table) if table is not None else None, max(1, cores // 2)
+        closed = rebuild.closed_values(records, settings, index, known, watermark_ms, source.whole_from_ms, tasks)
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.untold)
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from service import frames, moments, pipeline
+from service.attributes import Index
 from service.settings import Settings
 from state import codec
 from tests.stream.records import BASE_MS, KAFKA, Record, rows
@@ -48,7 +49,9 @@ class World:
     def start(self) -> None:
         (self.folder / "input").mkdir(exist_ok=True)
         records = self.spark.readStream.schema(KAFKA).parquet(str(self.folder / "input"))
-        output = pipeline.build(records, self.settings, self.reference, 2)
+        known = None if self.reference is None else self.reference.select("device")
+        attributes = None if self.reference is None else Index(self.reference.toArrow())
+        output = pipeline.build(records, self.settings, attributes, 2, known)
         self.query = (
             output.writeStream.queryName(self.settings.service.name)
             .outputMode("update")

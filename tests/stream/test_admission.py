@@ -395,7 +395,7 @@ def test_times_that_the_state_cannot_keep_are_rejected_and_do_not_break_the_fold
     ]
     assert reasons(decide(spark, settings, records)) == list(BOTH_WRONG.values())
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
-    folded = pipeline.fold(readings.admit(frame, settings), settings).collect()
+    folded = pipeline.fold(readings.admit(frame, settings), settings, None).collect()
     rejected = {row["reject"]["offset"]: row["reject"]["reason"] for row in folded if row["kind"] == REJECT}
     assert rejected == {
         record.offset: reason for record, reason in zip(records, BOTH_WRONG.values(), strict=True) if reason

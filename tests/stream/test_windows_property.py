@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from service import moments, pipeline, readings, windows
-from service.frames import MOMENTS, PANE, WINDOW
+from service.attributes import Index
+from service.frames import MOMENTS, WINDOW
 from tests.stream.records import BASE_MS, KAFKA, Record, avro, make_settings, rows
 
 pytestmark = pytest.mark.spark
@@ -96,9 +97,9 @@ def assert_same(row, pairs, window_ms):
 def aggregate(spark, configured, records, reference=None):
     """Records through the service's own builders, in batch mode, read by two tasks."""
     frame = spark.createDataFrame(rows(records), KAFKA).repartition(2)
-    folded = pipeline.enrich(pipeline.fold(readings.admit(frame, configured), configured), reference)
-    panes = folded.where(f"kind = {PANE} and measure is not null")
-    return windows.aggregate(windows.explode(panes, configured)).toArrow().to_pylist()
+    attributes = None if reference is None else Index(reference.toArrow())
+    folded = pipeline.fold(readings.admit(frame, configured), configured, attributes)
+    return windows.aggregate(folded.where(f"kind = {WINDOW}"), configured).toArrow().to_pylist()
 
 
 def record(device, ms, values):

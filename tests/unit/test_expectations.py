@@ -151,7 +151,7 @@ def test_a_suite_that_is_no_suite_is_named(tmp_path: Path, text: str | None, nam
         (["device_id", "site"], {"columns": ("site", "type")}, "columns: 'type' is not among them"),
         (["device_id", "site", "Site"], {}, "'site' is there more than once"),
         (["device_id", "device"], {}, "'device' is a name of our own"),
-        (["device_id", "Bucket"], {}, "'Bucket' is a name of our own"),
+        (["device_id", "Known"], {}, "'Known' is a name of our own"),
         (["device_id", "site.name"], {}, "'site.name' cannot be used"),
     ],
 )

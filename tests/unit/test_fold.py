@@ -14,14 +14,19 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from service import moments
+from service.attributes import Index
 from service.fold import LATENCY_STEP_MS, Fold
-from service.frames import FOLDED, MOMENTS, PANE, REJECT, REJECT_AVRO, REJECT_TYPE, RUNS, STATS
+from service.frames import FOLDED, MOMENTS, REJECT, REJECT_AVRO, REJECT_TYPE, RUNS, STATS, WINDOW
+from service.settings import View
+from service.windows import NONE
 from state import codec, runs
 from state.rules import Rules
 
 BASE_MS = 1_790_000_040_000
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t", "h"))
-FOLD = Fold(RULES, pane_ms=10_000, buckets=4)
+PANES = ((View(name="panes", by=("device",), window=10_000), ("t", "h")),)
+"""One view that shows the panes themselves."""
+FOLD = Fold(RULES, PANES, pane_ms=10_000, buckets=4)
 REJECT_FIELDS = REJECT_TYPE.fieldNames()
 SCHEMA = pa.schema(
     [
@@ -92,11 +97,15 @@ def of_kind(rows, kind):
 
 
 def panes(rows):
-    """(device, measure, pane) -> its rows merged by addition, as Spark would."""
+    """(device, measure, pane) -> its statistics."""
+    return {key[1:]: row for key, row in merged(rows).items()}
+
+
+def merged(rows):
+    """(view, key, measure, start) -> its rows merged by addition, as Spark would, and finished."""
     groups = defaultdict(list)
-    for row in of_kind(rows, PANE):
-        if row["measure"] is not None:
-            groups[row["device"], row["measure"], row["pane"]].append(row)
+    for row in of_kind(rows, WINDOW):
+        groups[row["view"], row["key"], row["measure"], row["start"]].append(row)
     found = {}
     for key, parts in groups.items():
         sums = [np.array([math.fsum(row[name] for row in parts)]) for name in MOMENTS]
@@ -194,17 +203,10 @@ cuts = st.lists(st.integers(0, 30), max_size=4)
 @settings(max_examples=150, deadline=None)
 @given(rows_of_readings, cuts, st.integers(1, 40))
 def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomputation(rows, sizes, max_rows):
-    fold = Fold(RULES, pane_ms=10_000, buckets=4, max_rows=max_rows)
+    fold = Fold(RULES, PANES, pane_ms=10_000, buckets=4, max_rows=max_rows)
     found = folded(rows, sizes=sizes, fold=fold)
     assert panes(found) == plain_panes(rows, 10_000)
     kept = [row for row in rows if row["reject"] is None]
-
-    # Every reading is counted once for its device, whatever it measured.
-    counted = Counter()
-    for row in of_kind(found, PANE):
-        counted[row["device"]] += row["readings"]
-        assert row["bucket"] == bucket_of(row["device"])
-    assert +counted == Counter(row["device"] for row in kept)
 
     # Rejects keep their order and all of their content.
     assert [row["reject"] for row in of_kind(found, REJECT)] == [row["reject"] for row in rows if row["reject"]]
@@ -260,26 +262,70 @@ def test_a_reject_without_value_key_or_headers_is_kept_as_it_is():
     assert found["reject"] == row["reject"]
 
 
-def test_a_device_without_any_measure_has_a_pane_row_that_only_counts():
+def test_a_device_without_any_measure_has_no_window_but_a_session():
     found = folded([admitted("a", 0), admitted("a", 1), admitted("bb", 2, t=1.0)])
-    bare = [row for row in of_kind(found, PANE) if row["measure"] is None]
-    assert [(row["device"], row["readings"], row["bucket"]) for row in bare] == [("a", 2, bucket_of("a"))]
-    assert {name for name, value in bare[0].items() if value is not None} == {"kind", "bucket", "device", "readings"}
-    # It has a session and a last_seen all the same.
+    assert {key[0] for key in panes(found)} == {"bb"}
     (payload,) = [row for row in of_kind(found, RUNS) if row["bucket"] == bucket_of("a")]
     assert codec.unpack_runs(payload["payload"])["count"].to_pylist()[0] == 2
 
 
-def test_the_readings_of_a_device_are_counted_once_though_it_has_many_panes_and_measures():
-    rows = [admitted("a", ms, t=1.0, h=2.0) for ms in range(0, 60_000, 1_000)]
-    found = of_kind(folded(rows), PANE)
-    assert len(found) == 2 * 6
-    assert sorted(row["readings"] for row in found) == [0] * 11 + [60]
+SITES = {"a": ("north", "x|y"), "bb": ("north", None), "ccc": ("so%uth", "z")}
+VIEWS = (
+    View(name="device", by=("device",), window=20_000),
+    View(name="site", by=("site",), window=30_000, slide=10_000),
+    View(name="pair", by=("site", "floor"), window=10_000, measures=("h",)),
+    View(name="all", window=60_000),
+)
+BY_VIEW = Fold(
+    RULES,
+    [(view, view.measures or RULES.measures) for view in VIEWS],
+    pane_ms=10_000,
+    buckets=4,
+    attributes=Index(
+        pa.table(
+            {
+                "device": list(SITES),
+                "site": [site for site, _ in SITES.values()],
+                "floor": pa.array([floor for _, floor in SITES.values()], pa.string()),
+            }
+        )
+    ),
+)
 
 
-def test_readings_without_the_first_measure_are_counted_on_the_second():
-    found = of_kind(folded([admitted("a", 0, t=1.0), admitted("bb", 0, h=1.0), admitted("bb", 1)]), PANE)
-    assert [(row["device"], row["measure"], row["readings"]) for row in found] == [("a", "t", 1), ("bb", "h", 2)]
+def plain_key(view, device):
+    site, floor = SITES.get(device, (None, None))
+    text = {"device": device, "site": site, "floor": floor}
+    parts = [NONE if text[name] is None else text[name] for name in view.by]
+    if len(parts) > 1:
+        parts = [part.replace("%", "%25").replace("|", "%7C") for part in parts]
+    return "|".join(parts) if parts else "all"
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows_of_readings, cuts)
+def test_windows_of_every_view_are_those_of_a_plain_recomputation(rows, sizes):
+    expected = defaultdict(list)
+    for row in rows:
+        for view in VIEWS if row["reject"] is None else ():
+            newest = row["event_ms"] - row["event_ms"] % view.step_ms
+            for start in range(newest, newest - view.window_ms, -view.step_ms):
+                for measure in view.measures or RULES.measures:
+                    if row[measure] is not None:
+                        key = view.name, plain_key(view, row["device"]), measure, start
+                        expected[key].append((row["event_ms"], row[measure]))
+    found = folded(rows, sizes=sizes, fold=BY_VIEW)
+    windows = merged(found)
+    assert windows.keys() == expected.keys()
+    for key, window in windows.items():
+        times, values = zip(*expected[key], strict=True)
+        assert (window["count"], window["first"], window["last"]) == (len(times), min(times), max(times))
+        assert (window["min"], window["max"]) == (min(values), max(values))
+        assert window["sum"] == pytest.approx(math.fsum(values), rel=1e-9, abs=1e-6)
+    for row in of_kind(found, WINDOW):
+        assert row["end"] - row["start"] == next(view.window_ms for view in VIEWS if view.name == row["view"])
+    unknown = sum(row["device"] not in SITES for row in rows if row["reject"] is None)
+    assert sum(row["unknown"] for row in of_kind(found, STATS)) == unknown
 
 
 def test_panes_are_half_open_and_aligned_to_the_epoch():
@@ -290,7 +336,7 @@ def test_panes_are_half_open_and_aligned_to_the_epoch():
 
 def test_a_large_batch_is_folded_in_steps_of_bounded_size():
     rows = [admitted("a", ms, t=float(ms)) for ms in range(100)]
-    found = folded(rows, sizes=[10] * 9, fold=Fold(RULES, pane_ms=10_000, buckets=4, max_rows=30))
+    found = folded(rows, sizes=[10] * 9, fold=Fold(RULES, PANES, pane_ms=10_000, buckets=4, max_rows=30))
     assert [row["count"] for row in of_kind(found, STATS)] == [30, 30, 30, 10]
     assert panes(found) == panes(folded(rows))
 
