@@ -6,6 +6,7 @@ methods may be called from any thread.
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -295,6 +296,11 @@ class _Http(ThreadingHTTPServer):
         self.metrics = metrics
         self.status = status
         super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that hangs up before its answer is there is no fault of ours, and not worth a traceback."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

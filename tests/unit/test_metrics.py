@@ -1,6 +1,8 @@
 """Metrics, as a scraper and an orchestrator see them: over HTTP."""
 
 import json
+import socket
+import struct
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -155,3 +157,12 @@ def test_other_paths_are_not_found(scraped: Scraped) -> None:
 def test_a_port_in_use_is_named(scraped: Scraped) -> None:
     with pytest.raises(SetupError, match=rf"metrics\.port = {scraped.server.port}"):
         Server(Metrics(), Status("tidemark"), "127.0.0.1", scraped.server.port)
+
+
+def test_a_client_that_hangs_up_leaves_no_traceback(scraped: Scraped, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", scraped.server.port)) as line:
+            line.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close is a reset
+    assert scraped.get("/metrics")[0] == 200  # takes longer than the threads before it
+    assert "Traceback" not in capfd.readouterr().err
