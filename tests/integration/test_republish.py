@@ -1,0 +1,280 @@
+"""Redis loses what it acknowledged, in every way it can; afterwards it holds what it held before, to the digit."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from load.parts import CREATE_TIME, Broker, Redis
+from schemas import contract
+from service import pipeline
+from service.publish import Outcome
+from service.redis_link import WritesLostError
+from service.republish import ASKED, Republisher, mark
+from tests.stream.records import BASE_MS, Record, make_settings, reading
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+OWN = {"epoch", "batch", "updated"}
+
+
+class World:
+    """A topic, a query that publishes it into Redis, and a Redis to lose things."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str) -> None:
+        self.spark, self.broker, self.part, self.prefix = spark, broker, redis, prefix
+        self.topic = f"republish-{prefix}"
+        self.redis: Any = redis.client()
+        self.settings = make_settings(
+            folder,
+            service={"checkpoint": str(folder / "checkpoint"), "name": prefix},
+            kafka={"bootstrap": broker.bootstrap, "topics": [self.topic], "starting": "earliest"},
+            views=[
+                {"name": "device", "by": ["device"], "window": "1 m"},
+                {"name": "all", "window": "2 m", "slide": "1 m", "retain": "2 h"},
+            ],
+            sessions={"gap": "30 s", "max_duration": "16 m", "buckets": 4},
+            redis={"url": redis.url, "prefix": prefix, "retry_for": "1 s"},
+        )
+        self.epoch = 0
+        self.lost = 0
+        self.told: list[tuple[Outcome, tuple[int, int]]] = []
+        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        broker.create_topic(self.topic, 2, CREATE_TIME)
+        broker.create_topic(f"{self.topic}.rejects", 2, CREATE_TIME)
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}:{name}"
+
+    def send(self, *records: Record) -> None:
+        for number, record in enumerate(records):
+            self.producer.produce(self.topic, record.value, partition=number % 2, timestamp=record.at)
+        assert self.producer.flush(30) == 0
+
+    def republisher(self) -> Republisher:
+        def on_lost() -> None:
+            self.lost += 1
+
+        def on_done(outcome: Outcome, untold: tuple[int, int]) -> None:
+            self.told.append((outcome, untold))
+
+        return Republisher(self.spark, self.settings, self.epoch, on_lost=on_lost, on_done=on_done)
+
+    def term(self, *records: Record) -> None:
+        """A term of a writer: what was lost is published again, then whatever waits in the topic."""
+        self.epoch += 1
+        self.redis.set(self.key("epoch"), self.epoch)
+        republisher = self.republisher()
+        self.publish(republisher.begin(), *records)
+        if said := republisher.asked():
+            republisher.everything(said)
+
+    def publish(
+        self, after: tuple[int, int] | None, *records: Record, on_batch: Callable[[], object] = lambda: None
+    ) -> None:
+        self.send(*records)
+        query, publication = pipeline.start(
+            self.spark,
+            self.settings,
+            holder=None,
+            epoch=self.epoch,
+            gate=lambda: None,
+            on_batch=lambda _: on_batch(),
+            after=after,
+        )
+        try:
+            query.processAllAvailable()
+        except Exception:
+            if publication.failure is None:
+                raise
+            raise publication.failure from None
+        finally:
+            query.stop()
+
+    def values(self) -> dict[str, Any]:
+        """Every value that readers see, but for who wrote it and when."""
+        found: dict[str, Any] = {}
+        for key in self.redis.scan_iter(f"{self.prefix}:*"):
+            name = key.removeprefix(f"{self.prefix}:")
+            kind = name.partition(":")[0]
+            if kind in {"window", "session", "device"}:
+                found[name] = {f: v for f, v in self.redis.hgetall(key).items() if f not in OWN}
+                if found[name].get("state") == "merged":  # these are not published again
+                    del found[name]
+            elif kind in {"keys", "open"}:
+                found[name] = self.redis.zrange(key, 0, -1, withscores=True)
+        assert contract.check(self.redis, self.prefix) == []
+        return found
+
+    def watermark_ms(self) -> int:
+        return int(self.redis.hget(self.key("progress"), "watermark"))
+
+    def backup(self) -> dict[str, bytes]:
+        with self.part.client(decode_responses=False) as client:
+            return {key: client.dump(key) for key in client.scan_iter(f"{self.prefix}:*")}
+
+    def restore(self, backup: dict[str, bytes]) -> None:
+        with self.part.client(decode_responses=False) as client:
+            for key, value in backup.items():
+                client.restore(
+                    key,
+                    3_600_000
+                    if b":window:" in key or b":session:" in key or b":keys:" in key or b":device:" in key
+                    else 0,
+                    value,
+                )
+
+    def delete_records(self, partition: int, until_ms: int) -> int:
+        """Delete records with a time below; returns that of the oldest one that is left."""
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "t", "log_level": 0})
+        try:
+            [found] = consumer.offsets_for_times([TopicPartition(self.topic, partition, until_ms)], timeout=10)
+            self.broker.admin.delete_records([found])[found].result(10)
+            consumer.assign([found])
+            message = consumer.poll(20)
+            assert message is not None
+            return int(message.timestamp()[1])
+        finally:
+            consumer.close()
+
+    def lose(self, pattern: str = "*") -> None:
+        for key in self.redis.scan_iter(f"{self.prefix}:{pattern}"):
+            self.redis.delete(key)
+
+
+@pytest.fixture
+def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[World]:
+    made = World(spark, broker_part, redis_part, tmp_path, prefix)
+    yield made
+    made.redis.close()
+
+
+def minutes(first: int, last: int) -> list[Record]:
+    """Readings of six devices; some fall silent for a while, d0 never does, and two are rejected."""
+    found = [Record(b"junk", reading("x", 60 * first).at), reading("x", 60 * first - 3600, at=60 * first)]
+    for second in range(60 * first, 60 * last, 10):
+        numbers = [number for number in range(6) if number == 0 or (second // 60 + number) % 4]
+        found += [reading(f"d{number}", second + number / 7, 20 + number + second % 70 / 7) for number in numbers]
+    return found
+
+
+def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Equal, but for the rounding of sums that were added up in another order."""
+    assert found.keys() == wanted.keys()
+    for name, right in wanted.items():
+        if not isinstance(right, dict):
+            assert found[name] == right, name
+            continue
+        assert found[name].keys() == right.keys(), name
+        for field, text in right.items():
+            near = text == found[name][field] or (
+                "." in text + found[name][field]
+                and math.isclose(float(text), float(found[name][field]), rel_tol=1e-9, abs_tol=1e-9)
+            )
+            assert near, (name, field, found[name][field], text)
+
+
+def kinds(values: dict[str, Any]) -> dict[str, int]:
+    """How many there are of what: a comparison of nothing would find no difference."""
+    final = [f.get("final") for n, f in values.items() if n.startswith("window")]
+    state = [f.get("state") for n, f in values.items() if n.startswith("session")]
+    return {"final": final.count("1"), "open": final.count("0"), "closed": state.count("closed")} | {
+        "going": state.count("open")
+    }
+
+
+def test_what_redis_has_lost_is_there_again_as_it_was(world: World) -> None:
+    # A reading that joins two sessions of m: the second one is open in the backup, and no session later.
+    world.term(*minutes(0, 20), reading("m", 1165, at=1199), reading("m", 1199))
+    backup = world.backup()
+    assert f"session:m:{BASE_MS + 1_199_000}" in world.values()
+    world.term(reading("m", 1180, at=1200), *minutes(20, 40))
+    assert (world.lost, world.told) == (0, [])
+    before = world.values()
+    assert min(kinds(before).values()) > 2
+
+    # All of it. Values do not live longer for it.
+    world.lose()
+    world.term()
+    assert_same(world.values(), before)
+    assert (world.lost, len(world.told), world.redis.get(world.key("republish"))) == (1, 2, None)
+    assert all(untold == (0, 0) for _, untold in world.told)
+    for name, window in before.items():
+        if name.startswith("window:all:"):
+            age_ms = max(0, world.watermark_ms() - int(window["last"]))
+            assert world.redis.pttl(world.key(name)) <= 7_200_000 - age_ms, name
+
+    # Back to an older backup: what had not become final in it is not final now either, before it is whole again.
+    world.lose()
+    world.restore(backup)
+    stale = [
+        name
+        for name, window in world.values().items()
+        if window and name.startswith("window") and window["final"] == "0" and window != before[name]
+    ]
+    assert stale
+    world.epoch += 1
+    world.redis.set(world.key("epoch"), world.epoch)
+    republisher = world.republisher()
+    republisher.begin()
+    between = world.values()
+    assert all(between.get(name) in (None, before[name]) for name in stale if before[name]["final"] == "1")
+    world.publish(None)
+    republisher.everything(republisher.asked())
+    assert_same(world.values(), before)
+    assert world.lost == 2
+
+    # The progress key alone, between two batches of a query: the second one writes nothing.
+    world.term()
+    written: list[dict[str, Any]] = []
+
+    def lose_progress() -> None:
+        written.append(world.values())
+        world.lose("progress")
+
+    with pytest.raises(WritesLostError, match="there is no progress"):
+        world.publish(None, *minutes(40, 42), on_batch=lose_progress)
+    assert len(written) == 1
+    assert_same(world.values(), written[0])
+    world.term()
+    assert world.lost == 3
+    grown = world.values()
+    assert kinds(grown)["final"] > kinds(before)["final"]
+
+    # Some values, and somebody asks for them; the progress is whole, so nothing is noticed.
+    told = len(world.told)
+    for pattern in ("window:device:*:d1:*", "window:all:*", "session:d0:*", "device:d2", "open"):
+        world.lose(pattern)
+    world.redis.set(world.key("republish"), mark(ASKED))
+    world.term()
+    assert_same(world.values(), grown)
+    assert (world.lost, len(world.told) - told, world.redis.get(world.key("republish"))) == (3, 2, None)
+
+
+def test_what_kafka_has_only_a_part_of_is_not_told(world: World) -> None:
+    world.term(*minutes(0, 40))
+    before = world.values()
+    # Of partition 0 the first 10 minutes go, of partition 1 nothing.
+    gone = world.delete_records(0, until_ms=BASE_MS + 600_000)
+    whole_from_ms = gone + world.settings.admission.max_ahead_ms + 1
+    world.lose()
+    world.term()
+    found = world.values()
+    lacking = before.keys() - found.keys()
+    assert_same({n: v for n, v in found.items() if n != "keys:all"}, {n: before[n] for n in found if n != "keys:all"})
+    assert kinds(found)["final"] > 50
+    for name in lacking:
+        if name.startswith("window"):
+            assert int(before[name]["start"]) < whole_from_ms, name
+        else:
+            # The device that never falls silent: where its sessions were cut depends on the first of them.
+            assert int(before[name]["start"]) < whole_from_ms + 30_000 or name.startswith("session:d0:"), name
+    kept = {n for n, v in before.items() if n.startswith("window") and int(v["start"]) >= whole_from_ms}
+    assert kept <= found.keys()
+    untold_windows, untold_sessions = world.told[-1][1]
+    assert 0 < untold_windows <= len([n for n in lacking if n.startswith("window")])
+    assert untold_sessions > 0
