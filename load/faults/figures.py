@@ -37,6 +37,7 @@ def figures(entries: Iterable[Entry]) -> dict[str, Any]:
         "rss_peak_mb": max((mb for life in counts.lives for _, mb in life), default=None),
         "rss_slope_mb_per_min": _memory_slope(counts.lives),
         "state_rows_max": counts.state_rows,
+        "machine_load_mean": round(statistics.fmean(counts.busy), 1) if counts.busy else None,
         "query_restarts": counts.query_restarts,
     }
 
@@ -88,6 +89,7 @@ class Counts:
         self.values = self.feed = self.overlapping = self.faults = self.batches = 0
         self.missed = False
         self.lives: list[list[tuple[float, float]]] = [[]]
+        self.busy: list[float] = []
         self.state_rows: dict[str, float] = {}
         self.query_restarts = 0.0
         self._restarts = 0.0
@@ -118,6 +120,7 @@ class Counts:
             self.batches = max(self.batches, entry["batch"] + 1)
         elif what == "memory":
             self.lives[-1].append((entry["at"] / 60_000, entry["mb"]))
+            self.busy.append(entry["busy"])
         elif what == "metrics":
             self._take_samples(entry["samples"])
 

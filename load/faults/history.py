@@ -11,7 +11,7 @@ An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is
     value     key, hash (null: gone)                   a sampled window, session or device, on change
     lag       records, ends                            ends of the topic minus progress
     metrics   samples                                  /metrics, those that a rule or a figure needs
-    memory    mb, processes                            resident, of the service and its children
+    memory    mb, processes, busy                      resident, of the service and its children; the machine's load average
     redis     up                                       on change, as the observer finds it
     verdict   ok, mismatches, kinds, examples, ...     the oracle's
     gap, lost records                                  see load/faults/__init__.py

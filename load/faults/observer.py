@@ -11,6 +11,7 @@ A value is written to the history when it differs from what it was at the last l
 
 import contextlib
 import json
+import os
 import random
 import threading
 import time
@@ -237,7 +238,7 @@ class Observer:
                         resident += each.memory_info().rss
                         processes += 1
         if processes:
-            self._history.add("memory", mb=round(resident / 1e6, 1), processes=processes)
+            self._history.add("memory", mb=round(resident / 1e6, 1), processes=processes, busy=os.getloadavg()[0])
 
 
 def _place(stream_id: str) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
+from service.errors import SetupError
 
 POINTS = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
 ACTIONS = ("kill", "raise")
@@ -47,6 +48,12 @@ def _wait(run: Run, fired: Path, count: int) -> None:
     """Until so many crash points have left their line."""
 
     def are_there() -> bool:
-        return fired.exists() and len(fired.read_text().splitlines()) >= count
+        ended = run.stage.exit_status
+        if fired.exists() and len(fired.read_text().splitlines()) >= count:
+            return True
+        if ended is not None:
+            what = f"The service ended with status {ended} before crash point {count}: {run.stage.log_tail(1)}"
+            raise SetupError(what)
+        return False
 
     run.until(are_there, STARTS_S, f"crash point {count} to fire")
