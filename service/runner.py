@@ -82,7 +82,6 @@ class Runner:
         self._ending = threading.Event()
         self._in_batch = threading.Event()
         self._ends: dict[int, Offsets] = {}
-        self._committed = -1
         self._writes_lost = ""
         self._refresher: Refresher | None = None
 
@@ -118,6 +117,8 @@ class Runner:
             if self._spark is not None and self.stop.is_set():
                 session.silence(self._spark, _ENGINE)  # it would report the end that we ask for as an error
             raise Stopping
+        if self._refresher is not None:
+            self._refresher.holder.joins()
         self._in_batch.set()
         self.metrics.batch_begins()
 
@@ -128,7 +129,7 @@ class Runner:
         self.metrics.batch_ends(report)
         self.status.batch(report)
         if self._refresher is not None:
-            self._refresher.swap(report.cut.batch)
+            self._refresher.swap()
         self._in_batch.clear()
 
     def _begin_term(self, at_least: int = 0) -> int | None:
@@ -152,7 +153,7 @@ class Runner:
         """One term of the writer: queries, until one ends as it should. The epoch of the next term, None for no more.
 
         A Redis that has come back without its data, or with older data, ends a term: nothing of ours was written to it
-        since, so the batch is replayed under a new epoch that is larger than every one before.
+        since, so what it lost is republished and the batch replayed, under a new epoch that is larger than every one before.
         """
         while not self.stop.is_set():
             try:
@@ -224,7 +225,7 @@ class Runner:
             return None
         if self._refresher is None:
             self._refresher = Refresher(spark, self.settings, self.settings.reference, self.metrics)
-        self._refresher.rewind(self._committed)
+        self._refresher.holder.rewind()
         return self._refresher.holder
 
     def _republisher(self, spark: SparkSession, epoch: int, holder: Holder | None) -> Republisher:
@@ -295,7 +296,6 @@ class Runner:
         for progress in poll():
             self.metrics.engine(progress)
             self._patience.progressed()
-            self._committed = progress.batch
             for batch in [batch for batch in self._ends if batch <= progress.batch]:
                 lag.committed(self._ends.pop(batch))
                 failpoint.hit("after_commit")
