@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["Holder", "Snapshot", "UnreadableError", "columns", "fetch", "frame", "latest", "load", "store", "validate"]
 
 CURRENT = "current"
+JOINED = "joined"
 READ_MS = b"tidemark.read_ms"
+SOURCE = b"tidemark.source"
 _SNAPSHOT = re.compile(r"^[0-9a-f]{12}\.arrow$")
 _DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
 _ROWS_PER_BATCH = 65_536
@@ -99,19 +101,29 @@ def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
         raise UnreadableError(msg, remedy=remedy) from None  # the chain would show the JDBC options
     wanted = pa.schema([(DEVICE, pa.string()), *((name, pa.string()) for name in names[1:])])
     table = rows.rename_columns(wanted.names).cast(wanted)
-    return table.replace_schema_metadata({READ_MS: str(read_ms).encode()})
+    return table.replace_schema_metadata({READ_MS: str(read_ms).encode(), SOURCE: _source(reference)})
 
 
 def load(
-    spark: SparkSession, reference: "Reference", folder: Path, *, fallback: bool = False, require: Iterable[str] = ()
+    spark: SparkSession,
+    reference: "Reference",
+    folder: Path,
+    *,
+    fallback: bool = False,
+    fresh_ms: int = 0,
+    require: Iterable[str] = (),
 ) -> Snapshot:
     """Fetch, validate, store: after it the snapshot is the folder's last good one.
 
     Raises what `fetch`, `validate` and `store` raise; nothing is stored then. `require` names columns that must be
-    there, such as those a running query was built with. With `fallback`, an unreadable database gives the last good
-    snapshot, if there is one, and a warning. Data that was read and refused is never replaced by older data in
-    silence.
+    there, such as those a running query was built with. With `fresh_ms`, the last good snapshot is taken as it is when
+    it was read less than that ago by the same query and held against the same expectations. With `fallback`, an
+    unreadable database gives the last good snapshot, if there is one, and a warning. Data that was read and refused is
+    never replaced by older data in silence.
     """
+    stored = _fresh(folder, reference, fresh_ms)
+    if stored is not None and {*require} <= {*stored.table.column_names}:
+        return stored
     try:
         table = fetch(spark, reference)
     except UnreadableError as error:
@@ -127,6 +139,23 @@ def load(
     return store(folder, table)
 
 
+def _fresh(folder: Path, reference: "Reference", fresh_ms: int) -> Snapshot | None:
+    with contextlib.suppress(ReferenceDataError):  # a damaged one is replaced by what the database has
+        stored = latest(folder) if fresh_ms else None
+        if stored is not None and 0 <= clock.now_ms() - stored.read_ms < fresh_ms:
+            return stored if (stored.table.schema.metadata or {}).get(SOURCE) == _source(reference) else None
+    return None
+
+
+def _source(reference: "Reference") -> bytes:
+    """Where a table came from and what it was held against, as a hash; the rules themselves are part of it."""
+    rules = b""
+    with contextlib.suppress(OSError):
+        rules = reference.expectations.read_bytes()
+    asked = "\0".join([reference.url, reference.query, reference.key, *reference.columns])
+    return hashlib.sha256(asked.encode() + b"\0" + rules).hexdigest().encode()
+
+
 def columns(snapshot: Snapshot, reference: "Reference") -> tuple[str, ...]:
     """The attribute columns in use: those the settings name, or all of the query's, in order."""
     names = reference.columns or tuple(snapshot.table.column_names[1:])
@@ -140,12 +169,14 @@ def store(folder: Path, table: pa.Table) -> Snapshot:
     Both files are replaced whole, the pointer last: a crash in between leaves the former snapshot. Raises
     SetupError when the folder cannot be written.
     """
-    read_ms = int((table.schema.metadata or {}).get(READ_MS) or clock.now_ms())
-    table = table.sort_by(DEVICE).combine_chunks().replace_schema_metadata({READ_MS: str(read_ms).encode()})
+    said = table.schema.metadata or {}
+    read_ms = int(said.get(READ_MS) or clock.now_ms())
+    kept_said = {READ_MS: str(read_ms).encode(), SOURCE: said.get(SOURCE) or b""}
+    table = table.sort_by(DEVICE).combine_chunks().replace_schema_metadata(kept_said)
     version = _version(table)
     path = folder / f"{version}.arrow"
     kept = {version}
-    for pointer in (CURRENT, SERVING):
+    for pointer in (CURRENT, SERVING, JOINED):
         with contextlib.suppress(ReferenceDataError):  # a damaged pointer is no reason to refuse good data
             kept.add(_pointed(folder, pointer) or version)
     sink = pa.BufferOutputStream()
@@ -162,7 +193,8 @@ def store(folder: Path, table: pa.Table) -> Snapshot:
 def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
     """The last good snapshot, None when there is none; raises ReferenceDataError naming the file when it is damaged.
 
-    With `pointer=SERVING`, the one that a Holder held last, perhaps before a restart.
+    With `pointer=SERVING`, the one that a Holder held last, with JOINED the one that the last batch joined with, perhaps
+    before a restart.
     """
     version = _pointed(folder, pointer)
     if version is None:
@@ -213,16 +245,16 @@ class Holder:
     def __init__(self, spark: SparkSession, folder: Path, columns: Sequence[str], *, resume: bool = False) -> None:
         """Take the folder's last good snapshot; raises ReferenceDataError when there is none, or it lacks a column.
 
-        With `resume`, take the one that was held when the service stopped, where it is still there and fits: a
-        batch that is replayed then joins with what it joined with the first time, and `swap` after it brings the
-        last good one.
+        With `resume`, take the one that the last batch joined with, where it is still there and fits: a batch that is
+        replayed then joins with what it joined with the first time, and `swap` after it brings the last good one.
         """
         self._folder = folder
         self._columns = tuple(columns)
         self.attributes = Serving(folder, self._columns)
         self._spark = spark
         self._frame: DataFrame | None = None
-        self.snapshot = (self._held_before() if resume else None) or self._newest()
+        self.snapshot = (self._joined_before() if resume else None) or self._newest()
+        self._joined: Snapshot | None = None
         self._serve(self.snapshot)
 
     @property
@@ -251,14 +283,26 @@ class Holder:
         self.snapshot = new
         return new.version != former.version
 
+    def joins(self) -> None:
+        """A batch begins, so the one before is committed. What it joins with is what a replay of it has to join with:
+        a swap after its action does not change that. Raises SetupError when it cannot be noted."""
+        if self._joined is None or self._joined.version != self.snapshot.version:
+            _replace(self._folder / JOINED, self.snapshot.version.encode())
+        self._joined = self.snapshot
+
+    def rewind(self) -> None:
+        """Before the query starts again: hold what the last batch joined with, which may have to be replayed."""
+        if self._joined is not None:
+            self.swap(self._joined)
+
     def close(self) -> None:
         """Free the memory that the rows take on the executors."""
         if self._frame is not None:
             self._frame.unpersist(blocking=True)
 
-    def _held_before(self) -> Snapshot | None:
+    def _joined_before(self) -> Snapshot | None:
         try:
-            snapshot = latest(self._folder, pointer=SERVING)
+            snapshot = latest(self._folder, pointer=JOINED)
         except ReferenceDataError as error:
             _log.warning("%s. Going on with the last good one", error.what)
             return None

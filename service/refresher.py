@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from service import checkpoint, clock, reference
 from service.errors import ReferenceDataError, SettingsError, TidemarkError
 from service.metrics import Metrics
-from service.reference import Snapshot
 from service.settings import Reference, Settings
 
 _log = logging.getLogger(__name__)
@@ -19,7 +18,8 @@ class Refresher:
     """The snapshot that a process's queries join with; `holder.frame` is the same for all of them."""
 
     def __init__(self, spark: SparkSession, settings: Settings, source: Reference, metrics: Metrics) -> None:
-        """Take the first snapshot: from the database, or the last good one if it is not older than `max_age`.
+        """Take the first snapshot: the last good one when it is younger than `refresh`, so that a restart in that time
+        goes on with what it had; else the database's; else the last good one if it is not older than `max_age`.
 
         Raises ReferenceDataError when there is neither.
         """
@@ -28,7 +28,9 @@ class Refresher:
         self._metrics = metrics
         self._folder = snapshot_folder(settings)
         wanted = {column for view in settings.views for column in view.by if column != "device"}
-        first = reference.load(spark, self._reference, self._folder, fallback=True, require=sorted(wanted))
+        first = reference.load(
+            spark, source, self._folder, fallback=True, fresh_ms=source.refresh_ms, require=sorted(wanted)
+        )
         age_ms = clock.now_ms() - first.read_ms
         if age_ms > self._reference.max_age_ms:
             what = (
@@ -39,37 +41,29 @@ class Refresher:
         self._columns = reference.columns(first, self._reference)
         self.holder = reference.Holder(spark, self._folder, self._columns, resume=True)
         self._newest = first
-        self._former: tuple[int, Snapshot] | None = None
         self._show()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="tidemark-reference", daemon=True)
         self._thread.start()
 
-    def swap(self, batch: int) -> None:
-        """At the end of `batch`, in the query's thread: take what has been read since. Never fails a batch."""
-        former = self.holder.snapshot
+    def swap(self) -> None:
+        """At the end of a batch, in the query's thread: take what has been read since. Never fails a batch."""
         try:
             if self.holder.swap(self._newest):
-                self._former = (batch, former)
                 _log.info("reference %s is in use", self.holder.snapshot.version)
         except TidemarkError as error:
             self._failed(error)
         self._show()
 
-    def rewind(self, committed: int) -> None:
-        """Before a query starts again: a batch that is not committed joins with what it has joined with before.
-
-        Raises ReferenceDataError when that cannot be loaded any more.
-        """
-        if self._former is not None and self._former[0] > committed:
-            self.holder.swap(self._former[1])
-            self._show()
-
     def close(self) -> None:
         self._ending.set()
 
     def _refresh(self) -> None:
-        while not self._ending.wait(self._reference.refresh_ms / 1000):
+        every_ms = self._reference.refresh_ms
+        left_ms = every_ms - (clock.now_ms() - self._newest.read_ms)
+        wait_ms = left_ms if 0 < left_ms < every_ms else every_ms
+        while not self._ending.wait(wait_ms / 1000):
+            wait_ms = every_ms
             try:
                 self._newest = reference.load(self._spark, self._reference, self._folder, require=self._columns)
             except Exception as error:  # whatever it is, the last good snapshot serves on, and the next try comes
