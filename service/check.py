@@ -157,10 +157,7 @@ def _checkpoint(given: Settings) -> Iterator[Line]:
     if free < FREE_BYTES:
         detail = f"{existing} has {free >> 20} MiB free"
         yield Line("checkpoint", "warn", detail, "A full disk ends the service: give it more")
-    found = checkpoint.damage(Local(folder))
-    if found:
-        what = "; ".join(f"{folder / name} {why}" for name, why in found.items())
-        raise CheckpointError(what, remedy=checkpoint.RESTORE)
+    checkpoint.require_whole(Local(folder))
     batch = checkpoint.last_batch(Local(folder))
     yield ok("checkpoint", f"{folder}, " + ("new" if batch is None else f"its last batch is {batch}"))
 

@@ -29,6 +29,7 @@ __all__ = [
     "numbers",
     "partitions",
     "position",
+    "require_whole",
     "state_damage",
 ]
 
@@ -106,6 +107,14 @@ def damage(folder: Folder) -> Mapping[str, str]:
     elif offsets:
         found["metadata"] = MISSING
     return found
+
+
+def require_whole(folder: Folder) -> None:
+    """Raise one CheckpointError that names all of `damage`."""
+    broken = damage(folder)
+    if broken:
+        what = f"{folder}: {'; '.join(f'{name} {why}' for name, why in broken.items())}"
+        raise CheckpointError(what, remedy=RESTORE)
 
 
 def state_damage(folder: Folder, last_committed: int) -> Mapping[str, str]:

@@ -63,10 +63,7 @@ def prepare(spark: SparkSession, settings: Settings) -> Sequence[Gap]:
     """
     files = _files(spark, settings)
     with _readable(files):
-        broken = checkpoint.damage(files)
-        if broken:
-            what = f"{files}: {'; '.join(f'{name} {why}' for name, why in broken.items())}"
-            raise CheckpointError(what, remedy=checkpoint.RESTORE)
+        checkpoint.require_whole(files)
         found = manifest.read(files)
         position = checkpoint.position(files)
         wanted = _wanted(spark, settings)

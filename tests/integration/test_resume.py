@@ -1,0 +1,258 @@
+"""What must hold before a query goes on, with a real broker and Redis: the manifest, the topics, what Kafka still has."""
+
+import json
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from load.parts import Broker, Redis
+from load.stage import to_toml
+from service import lag, manifest, pipeline, resume, topics
+from service.errors import CheckpointError, DataLossError
+from service.pipeline import BatchReport
+from service.settings import Settings, parse
+
+pytestmark = pytest.mark.integration
+
+RECORDS = 10
+PARTITIONS = 2
+
+
+class World:
+    """A topic with ten records in each of two partitions, and a checkpoint whose logs are written by hand."""
+
+    def __init__(self, broker: Broker, redis: Redis, folder: Path, name: str) -> None:
+        self.broker, self.redis, self.name = broker, redis.client(), f"resume-{name}"
+        self.folder = folder / "checkpoint"
+        self.document: dict[str, Any] = {
+            "service": {"checkpoint": f"file://{self.folder}"},
+            "kafka": {"bootstrap": broker.bootstrap, "topics": [self.name], "group": self.name},
+            "input": {"format": "json", "measures": {"temperature": "temperature"}},
+            "sessions": {"buckets": 4},
+            "redis": {"url": redis.url, "prefix": self.name},
+            "views": [{"name": "all", "window": "1 m"}],
+        }
+        broker.create_topic(self.name, PARTITIONS)
+        self.produce(RECORDS)
+
+    def produce(self, records: int) -> None:
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        for partition in range(PARTITIONS):
+            for _ in range(records):
+                producer.produce(self.name, b"{}", partition=partition)
+        assert producer.flush(10) == 0
+
+    def settings(self, **sections: Any) -> Settings:
+        return parse({**self.document, **{name: {**self.document[name], **s} for name, s in sections.items()}})
+
+    def batch(self, number: int, *ends: int) -> None:
+        """A batch that is committed."""
+        line = json.dumps({self.name: {str(p): end for p, end in enumerate(ends)}})
+        conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": "3"}})
+        for name, text in {
+            "metadata": '{"id":"x"}',
+            f"offsets/{number}": f"v1\n{conf}\n{line}",
+            f"commits/{number}": "v1\n{}",
+        }.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def delete(self, *before: int) -> None:
+        """Delete each partition's records before an offset, as retention does."""
+        places = [TopicPartition(self.name, p, offset) for p, offset in enumerate(before)]
+        for future in self.broker.admin.delete_records(places).values():
+            future.result(30)
+
+
+@pytest.fixture
+def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> World:
+    return World(broker_part, redis_part, tmp_path, prefix)
+
+
+def test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says(spark: SparkSession, world: World) -> None:
+    settings = world.settings()
+    assert resume.prepare(spark, settings) == []
+    there = json.loads((world.folder / manifest.NAME).read_text())
+    assert there["settings"] == {"kafka.topics": [world.name], "sessions.buckets": 4}
+    assert there["topic_ids"] == topics.ids(settings.kafka)
+    assert len(there["topic_ids"][world.name]) == 22
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        spark.conf.set("spark.sql.shuffle.partitions", "7")
+        resume.prepare(spark, settings)
+        assert spark.conf.get("spark.sql.shuffle.partitions") == str(there["shuffle_partitions"])
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before or "2")
+    with pytest.raises(CheckpointError, match=r"sessions\.buckets is 4, the settings say 8.*Set it back"):
+        resume.prepare(spark, world.settings(sessions={"buckets": 8}))
+    # All of it is deleted but the manifest, which proves nothing.
+    world.redis.hset(f"{world.name}:progress", "offsets", json.dumps({world.name: {"0": 4, "1": 5}}))
+    with pytest.raises(CheckpointError, match=r"would go on at 10"):
+        resume.prepare(spark, world.settings(kafka={"starting": "latest"}))
+
+
+def test_a_topic_that_was_made_again_is_noticed(spark: SparkSession, world: World) -> None:
+    resume.prepare(spark, world.settings())
+    world.batch(0, 2, 2)
+    world.broker.admin.delete_topics([world.name])[world.name].result(30)
+    while world.name in world.broker.admin.list_topics(timeout=10).topics:
+        time.sleep(0.05)
+    world.broker.create_topic(world.name, PARTITIONS)
+    world.produce(RECORDS)
+    with pytest.raises(CheckpointError, match=f"the topic {world.name} has the id .*deleted and made again"):
+        resume.prepare(spark, world.settings())
+
+
+def test_a_checkpoint_without_a_manifest_is_refused_until_init_makes_one(spark: SparkSession, world: World) -> None:
+    world.batch(4, 5, 5)
+    with pytest.raises(CheckpointError, match=r"batches up to 4 and no manifest\.json.*checkpoint init"):
+        resume.prepare(spark, world.settings())
+    with pytest.raises(CheckpointError, match="the settings name others"):
+        resume.init(spark, parse({**world.document, "kafka": {**world.document["kafka"], "topics": ["other"]}}))
+    made = resume.init(spark, world.settings())
+    assert made.shuffle_partitions == 3
+    assert resume.show(spark, world.settings()) == made
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        assert resume.prepare(spark, world.settings()) == []
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before or "2")
+    with pytest.raises(CheckpointError, match=r"manifest\.json is there"):
+        resume.init(spark, world.settings())
+
+
+def test_records_deleted_before_they_were_read_are_named_and_counted(spark: SparkSession, world: World) -> None:
+    resume.init(spark, world.settings())
+    world.batch(0, 4, 10)
+    assert resume.prepare(spark, world.settings()) == []
+    world.delete(7, 10)
+    said = f"{world.name}[0]: committed offset 4, earliest available 7: 3 records are lost"
+    with pytest.raises(DataLossError) as caught:
+        resume.prepare(spark, world.settings())
+    assert said in str(caught.value)
+    assert f"{world.name}[1]" not in str(caught.value)
+    (gap,) = resume.prepare(spark, world.settings(kafka={"on_data_loss": "continue"}))
+    assert (gap.partition, gap.start, gap.end, gap.records) == (0, 4, 7, 3)
+    assert str(gap) == said
+
+
+def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSession, world: World) -> None:
+    """All partitions lose records between two runs: 3 and 4 that were not read, and some that were."""
+    settings = world.settings(
+        kafka={"on_data_loss": "continue", "max_per_batch": 8}, service={"name": f"lossy_{world.name[-1]}"}
+    )
+    topics.prepare(settings.kafka)
+    world.redis.set(f"{world.name}:epoch", 1)
+    reports: list[BatchReport] = []
+
+    def run() -> None:
+        resume.prepare(spark, settings)
+        query, publication = pipeline.start(
+            spark, settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert publication.failure is None
+
+    run()
+    assert sum(report.lost for report in reports) == 0
+    assert sum(sum(report.rejected.values()) for report in reports) == 2 * RECORDS
+    reports.clear()
+    world.produce(RECORDS)
+    world.delete(RECORDS + 3, RECORDS + 4)
+    run()
+    assert sum(report.lost for report in reports) == 7
+    assert sum(sum(report.rejected.values()) for report in reports) == 2 * RECORDS - 7
+    assert len(reports) > 1
+
+
+def test_offsets_beyond_the_end_are_a_loss_that_no_setting_accepts(spark: SparkSession, world: World) -> None:
+    resume.init(spark, world.settings())
+    world.batch(0, 4, 11)
+    with pytest.raises(DataLossError, match=r"\[1\]: committed offset 11, the end is 10"):
+        resume.prepare(spark, world.settings(kafka={"on_data_loss": "continue"}))
+
+
+@pytest.mark.parametrize("evidence", ["redis", "group"])
+def test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same(
+    spark: SparkSession, world: World, caplog: pytest.LogCaptureFixture, evidence: str
+) -> None:
+    if evidence == "redis":
+        world.redis.hset(f"{world.name}:progress", "offsets", json.dumps({world.name: {"0": 4, "1": 5}}))
+    else:
+        consumer = Consumer({"bootstrap.servers": world.broker.bootstrap, "group.id": world.name})
+        consumer.commit(offsets=[TopicPartition(world.name, p, 4 + p) for p in range(2)], asynchronous=False)
+        consumer.close()
+    with pytest.raises(
+        CheckpointError, match=rf"is new, but .*{world.name}\[0\] 4, .*would go on at 10 \(kafka\.starting"
+    ):
+        resume.prepare(spark, world.settings(kafka={"starting": "latest"}))
+    assert not world.folder.exists()
+    world.delete(0, 1)
+    with pytest.raises(CheckpointError, match=rf"{world.name}\[1\] begins at 1\. .*checkpoint init"):
+        resume.prepare(spark, world.settings())
+    resume.init(spark, world.settings())
+    assert resume.prepare(spark, world.settings()) == []
+
+    whole = world.settings(
+        kafka={"topics": [world.name + "x"]}, service={"checkpoint": str(world.folder.parent / "other")}
+    )
+    world.broker.create_topic(world.name + "x", 1)
+    if evidence == "redis":
+        world.redis.hset(f"{world.name}:progress", "offsets", json.dumps({world.name + "x": {"0": 0}}))
+        with caplog.at_level(logging.WARNING, "service.resume"):
+            resume.prepare(spark, whole)
+        assert "the topic is read again from its beginning" in caplog.text
+
+
+def test_the_command_names_what_is_damaged_and_its_status_says_so(world: World, tmp_path: Path) -> None:
+    world.batch(0, 1, 1)
+    (world.folder / "offsets/0").write_text("v1\n{")
+    config = tmp_path / "tidemark.toml"
+    config.write_text(to_toml({**world.document, "views": [dict(view) for view in world.document["views"]]}))
+    command = [sys.executable, "-m", "service.cli", "checkpoint", "verify", "--config", str(config)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 8, ended.stderr
+    assert "FAIL offsets/0: is not what Spark writes" in ended.stdout
+    assert f"FAIL {manifest.NAME}: is missing" in ended.stdout
+
+
+def test_the_headroom_is_what_retention_leaves_of_the_oldest_unread_record(world: World) -> None:
+    kafka = world.settings().kafka
+    consumer = lag.consumer_of(kafka)
+    try:
+        edges = lag.edges(consumer, kafka)
+        assert edges == {world.name: {0: (0, 10), 1: (0, 10)}}
+        reached = {world.name: {0: 9, 1: 10}}
+        (_, written_ms), *_ = [m.timestamp() for m in consume(consumer, world.name)]
+        hour_ms = 3_600_000
+        found = lag.headrooms(consumer, edges, reached, {world.name: hour_ms}, now_ms=written_ms + 60_000)[world.name]
+        assert found[0] == pytest.approx(3540, abs=5)  # ten records are written within seconds
+        assert found[1] == 3600  # nothing is unread
+        assert lag.headrooms(consumer, edges, reached, {world.name: -1})[world.name] == {
+            0: float("inf"),
+            1: float("inf"),
+        }
+        gone = lag.headrooms(consumer, {world.name: {0: (9, 10)}}, {world.name: {0: 8}}, {world.name: hour_ms})
+        assert gone == {world.name: {0: 0.0}}
+        assert lag.headrooms(consumer, edges, reached, {}) == {}
+    finally:
+        consumer.close()
+
+
+def consume(consumer: Any, topic: str) -> list[Any]:
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        return list(consumer.consume(1, timeout=10))
+    finally:
+        consumer.unassign()
