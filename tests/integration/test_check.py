@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from load.parts import CREATE_TIME, Broker, Redis
+from load.parts import CREATE_TIME, LOG_APPEND_TIME, Broker, Redis
 from service.check import Line, checks
 from service.settings import Settings, parse
 
@@ -78,10 +79,14 @@ def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, t
     topics = set(world.broker.admin.list_topics(timeout=10).topics)
     lines = world.lines()
     assert not of(lines, "fail")
-    assert not of(lines, "warn")
+    # The tests' broker is alone; it keeps records for ever.
+    assert set(of(lines, "warn")) == {f"topic {world.topic}"}
+    assert "one copy" in of(lines, "warn")[f"topic {world.topic}"]
     found = of(lines, "ok")
     assert "Java 17" in found["java"]
-    assert "3 partitions" in found[f"topic {world.topic}"]
+    details = [line.detail for line in lines if line.name == f"topic {world.topic}"]
+    assert "3 partitions" in details
+    assert "records are not deleted because of their age" in details
     assert "may create it, with 3 partitions" in found[f"topic {world.topic}.rejects"]
     assert "temperature is double" in found["input.measures.temperature"]
     assert "2 devices, columns type, site, installed" in found["reference"]
@@ -113,7 +118,7 @@ def test_what_is_wrong_is_named_all_at_once_with_a_remedy(world: World, tmp_path
     assert "metrics.port" in failures["metrics"]
     assert "nowhere does not exist" in failures["topic nowhere"]
     assert "127.0.0.1:1" in failures["redis"]
-    assert "offsets/7 is damaged" in failures["checkpoint"]
+    assert "offsets/7 is not what Spark writes" in failures["checkpoint"]
     assert "depth.below" in failures["schemas"]
     assert "device_id: a key must be unique" in failures["reference"]
     assert {line.exit_status for line in lines if line.status == "fail"} == {3, 4, 5, 6, 8, 10}
@@ -144,10 +149,11 @@ def test_what_works_but_is_risky_is_a_warning(world: World, redis_part: Redis) -
     world.redis.set(f"{world.topic}:lease", "host-2", px=60_000)
     world.redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        warnings = of(world.lines(), "warn")
+        lines = world.lines()
+        warnings = of(lines, "warn")
     finally:
         world.redis.config_set("maxmemory-policy", "noeviction")
-    assert "message.timestamp.type is CreateTime" in warnings["topic check-create-time"]
+    assert any("message.timestamp.type is CreateTime" in line.detail for line in lines)
     assert "allkeys-lru" in warnings["redis memory"]
     assert "host-2 holds the lease" in warnings["redis lease"]
     assert "2097152" in warnings["admission.max_bytes"]
@@ -157,6 +163,29 @@ def test_a_kafka_that_does_not_answer_is_named(world: World) -> None:
     world.document |= {"reference": None, "views": [{"name": "all", "window": "1 m"}]}
     world.document["kafka"]["bootstrap"] = "127.0.0.1:1"
     assert "127.0.0.1:1 does not answer" in of(world.lines(), "fail")["kafka"]
+
+
+def test_retention_is_judged_against_what_is_unread(world: World, tmp_path: Path) -> None:
+    config = {**LOG_APPEND_TIME, "retention.ms": "7200000", "retention.bytes": "1000000"}
+    world.broker.create_topic("check-retention", partitions=1, config=config)
+    world.document |= {"reference": None, "views": [{"name": "all", "window": "1 m"}]}
+    world.document["kafka"]["topics"] = ["check-retention"]
+    details = [line.detail for line in world.lines() if line.name == "topic check-retention"]
+    assert any("kept for 2 h; the service may be down for 2 h before unread ones" in detail for detail in details)
+    assert any("retention.ms is 2 h, Redis keeps values for 7 d" in detail for detail in details)
+    assert any("retention.bytes is 1000000" in detail for detail in details)
+
+    producer = Producer({"bootstrap.servers": world.broker.bootstrap})
+    for _ in range(5):
+        producer.produce("check-retention", b"{}")
+    assert producer.flush(10) == 0
+    folder = tmp_path / "checkpoint"
+    for log, text in (("offsets", 'v1\n{}\n{"check-retention":{"0":2}}'), ("commits", "v1\n{}")):
+        (folder / log).mkdir(parents=True)
+        (folder / log / "0").write_text(text)
+    for deleted in world.broker.admin.delete_records([TopicPartition("check-retention", 0, 4)]).values():
+        deleted.result(30)
+    assert "deleted already" in of(world.lines(), "fail")["topic check-retention"]
 
 
 def test_without_jars_nothing_that_needs_spark_is_tried(
