@@ -137,7 +137,7 @@ def source(committed: Cut, found: dict[tuple[str, int], Partition], from_ms: int
 
 def ask(settings: Settings, committed: Cut, from_ms: int) -> dict[tuple[str, int], Partition]:
     """What `source` has to know of the partitions; raises SourceError when Kafka does not answer."""
-    consumer = Consumer({**lag.client(settings.kafka), "group.id": settings.kafka.group, "enable.auto.commit": False})
+    consumer = lag.consumer_of(settings.kafka)
     try:
         return {
             (topic, partition): _ask(consumer, TopicPartition(topic, partition), from_ms)

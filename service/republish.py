@@ -34,7 +34,7 @@ from typing import Any
 import redis
 from pyspark.sql import DataFrame, SparkSession
 
-from service import clock, owner, pipeline, progress, rebuild, reference, session
+from service import clock, failure, owner, pipeline, progress, rebuild, reference, session
 from service.attributes import Index
 from service.cut import Cut
 from service.errors import FencedError
@@ -286,6 +286,8 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         republisher = Republisher(spark, settings, epoch, reference=given, on_done=done)
         republisher.begin()
         republisher.everything(republisher.asked(mark(ASKED)))
+    except Exception as error:  # Spark's and py4j's get a name
+        raise failure.named(error, None) from error
     finally:
         spark.stop()
 

@@ -37,6 +37,9 @@ def buckets(
             msg = f"{checkpoint} has {len(ids)} session operators (ids {ids}): one was expected, or name its id"
             raise LookupError(msg)
         operator_id = ids[0]
+    # The executors ask the driver's coordinator of state stores, which the manager of streams brings (Spark 4.1.1): a session
+    # that has had no query yet has none.
+    _ = spark.streams
     source = spark.read.format("statestore").option("operatorId", operator_id).option("stateVarName", STATE_NAME)
     if batch is not None:
         source = source.option("batchId", batch)
