@@ -37,7 +37,8 @@ FOLDER = ROOT / ".build" / "bench"
 SPAN_MS = 20 * 60_000
 START_MS = 1_790_000_000_000
 RATE = 5_000.0
-SECTIONS: Mapping[str, Mapping[str, Any]] = {"input": {"measures": {"temperature": "temperature", "power": "power"}}}
+SECTIONS: Mapping[str, Mapping[str, Any]] = {"sessions": {"buckets": 4}}
+"""Two buckets of devices for each core of a small machine: each costs a fixed time a batch."""
 FLOOR = "FLOOR "
 """Marks the line in which the floor's process reports."""
 

@@ -57,14 +57,16 @@ def build(
     attributes: Attributes | None,
     partitions: int,
     known: DataFrame | None = None,
+    *,
+    tasks: int | None = None,
 ) -> DataFrame:
     """Kafka records in, frames.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
 
     `attributes` is the reference, None where there is none; `known` has every `device` of it, and is needed only where
-    the settings reject unknown devices.
+    the settings reject unknown devices. The state has `partitions`; `tasks` read and fold (as many, if not given).
     """
     # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
-    admitted = readings.admit(records, settings, known).coalesce(partitions)
+    admitted = readings.admit(records, settings, known).coalesce(tasks or partitions)
     shared = observe(fold(admitted, settings, attributes).repartition(partitions, "bucket"))
     event_time = F.when(F.col("kind") == RUNS, F.timestamp_millis("last"))
     marked = shared.withColumn("event_time", event_time).withWatermark(
@@ -213,10 +215,11 @@ def start(
 
     `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known.
     """
-    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    tasks = spark.sparkContext.defaultParallelism
     attributes = holder.attributes if holder else None
     known = holder.frame if holder and settings.admission.unknown_device == "reject" else None
-    output = build(readings.source(spark, settings), settings, attributes, partitions, known)
+    output = build(readings.source(spark, settings), settings, attributes, partitions, known, tasks=tasks)
     publication = Publication(spark, settings, epoch, gate, on_batch, holder, after)
     writer = (
         output.writeStream.queryName(settings.service.name)

@@ -198,7 +198,7 @@ class Republisher:
         if table is not None and settings.admission.unknown_device == "reject":
             known = self._spark.createDataFrame(table.select(["device"]))
         # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
-        cores = int(self._spark.conf.get("spark.sql.shuffle.partitions") or 2)
+        cores = self._spark.sparkContext.defaultParallelism
         records = rebuild.records(self._spark, settings, source)
         index, tasks = Index(table) if table is not None else None, max(1, cores // 2)
         closed = rebuild.closed_values(records, settings, index, known, watermark_ms, source.whole_from_ms, tasks)

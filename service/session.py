@@ -75,7 +75,7 @@ def submitted() -> bool:
 def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
     """A session as Tidemark needs it. `settings` gives the application's name; `master` is local[*] unless given.
 
-    Starts a JVM unless spark-submit did. Shuffle partitions are the cores Spark has, unless the operator says
+    Starts a JVM unless spark-submit did. Shuffle partitions are half the cores Spark has, unless the operator says
     otherwise; a checkpoint keeps the number it began with. Raises SetupError without jars or a JVM that runs.
     """
     use_this_python()
@@ -102,7 +102,9 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
             what, remedy="It needs a JDK 17 (JAVA_HOME or PATH) and its standard error says more"
         ) from error
     if "spark.sql.shuffle.partitions" not in {**given, **wanted}:
-        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+        # Half the cores: windows and sessions are two branches of the last stage, and their tasks run side by side. A task
+        # costs the same whatever it has to do, so a small batch is done sooner with few of them.
+        spark.conf.set("spark.sql.shuffle.partitions", str(max(1, spark.sparkContext.defaultParallelism // 2)))
     return spark
 
 
