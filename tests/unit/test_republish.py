@@ -6,6 +6,8 @@ import pyarrow as pa
 import pytest
 
 from service.cut import Cut
+from service.metrics import Metrics
+from service.publish import Outcome
 from service.rebuild import Partition, Source, needed_from_ms, source
 from service.redis_keys import Keys
 from service.redis_rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
@@ -136,3 +138,22 @@ def test_sessions_and_devices_count_their_life_from_when_the_session_closed(kind
     assert found.keys == [b"a", b"b", b"c"]
     assert found.ttl == [60_000, 59_999, 30_000]
     assert found.fields == {field: last[:3], "x": [b"1", b"2", None]}
+
+
+def test_what_was_republished_and_what_could_not_be_is_counted_by_kind() -> None:
+    made = Metrics()
+    for untold in ((0, 0), (3, 1)):
+        made.republishes(Outcome(windows=2, sessions=5, devices=7), untold)
+    found = {
+        (name, kind): made.registry.get_sample_value(f"tidemark_{name}_total", {"kind": kind})
+        for name in ("republished", "unrepublished")
+        for kind in ("windows", "sessions", "devices")
+    }
+    assert found == {
+        ("republished", "windows"): 4,
+        ("republished", "sessions"): 10,
+        ("republished", "devices"): 14,
+        ("unrepublished", "windows"): 3,
+        ("unrepublished", "sessions"): 1,
+        ("unrepublished", "devices"): None,
+    }
