@@ -37,7 +37,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service import clock, failure, owner, pipeline, progress, rebuild, reference, session
 from service.attributes import Index
 from service.cut import Cut
-from service.errors import FencedError
+from service.errors import FencedError, SinkError
 from service.lease import Lease, Waiting
 from service.publish import Outcome, Sink
 from service.redis_keys import Keys
@@ -126,10 +126,11 @@ class Republisher:
         self._on_lost()
         _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
         sink = self._sink(committed)
+        server = sink.server()
         self._begun = _text(sink.run("mark", mark=mark(LOST))[0])
         removed = sink.sweep("forget")
         self._open(sink)
-        sink.progress()
+        sink.progress(server)
         if removed:
             _log.warning("%d windows that the watermark has passed were not known to be whole and are removed", removed)
         return self._epoch, committed.batch
@@ -150,14 +151,18 @@ class Republisher:
     def everything(self, said: str) -> None:
         """Steps 2, 3 and 5 to 7 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
         committed = progress.committed(self._spark, self._settings.service.checkpoint)
+        sink = self._sink(committed or Cut(0, 0, 0, {}, {}))
+        server = sink.server()
         if committed is not None:
-            sink = self._sink(committed)
             if said != self._begun:  # else `begin` has done it
                 sink.sweep("forget")
                 self._open(sink)
             self._closed(sink, committed)
             self._remove_stale(sink)
-        self._sink(committed or Cut(0, 0, 0, {}, {})).run("unmark", mark=said)
+        if sink.server() != server:
+            what = "Redis was restarted or failed over meanwhile, and may lack what was republished"
+            raise SinkError(what, remedy="It is republished again")
+        sink.run("unmark", mark=said)
 
     def asked(self, otherwise: str = "") -> str:
         """The mark in Redis; where there is none, `otherwise` is set, or it is ""."""
