@@ -11,7 +11,7 @@ notice that a file has become shorter by whole blocks of 512 bytes, or empty; `L
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,8 +61,9 @@ class Local:
 
     def walk(self) -> Iterator[File]:
         for path in self.root.rglob("*"):
-            if not path.name.startswith(".") and path.is_file():
-                yield File(path.relative_to(self.root).as_posix(), path.stat().st_size)
+            with suppress(FileNotFoundError):  # a running query cleans up
+                if not path.name.startswith(".") and path.is_file():
+                    yield File(path.relative_to(self.root).as_posix(), path.stat().st_size)
 
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()
