@@ -7,8 +7,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from service import checkpoint, clock, reference
-from service.errors import ReferenceDataError, SettingsError, TidemarkError
+from service.errors import SettingsError, TidemarkError
 from service.metrics import Metrics
+from service.reference import UnreadableError
 from service.settings import Reference, Settings
 
 _log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ class Refresher:
         """Take the first snapshot: the last good one when it is younger than `refresh`, so that a restart in that time
         goes on with what it had; else the database's; else the last good one if it is not older than `max_age`.
 
-        Raises ReferenceDataError when there is neither.
+        Raises UnreadableError when there is neither, ReferenceDataError when what was read is refused.
         """
         self._spark = spark
         self._reference = source
@@ -37,7 +38,7 @@ class Refresher:
                 f"The last good reference {first.version} was read {age_ms // 1000} s ago, "
                 f"reference.max_age is {self._reference.max_age_ms // 1000} s"
             )
-            raise ReferenceDataError(what, remedy="Bring the database back, or raise reference.max_age")
+            raise UnreadableError(what, remedy="Bring the database back, or raise reference.max_age")
         self._columns = reference.columns(first, self._reference)
         self.holder = reference.Holder(spark, self._folder, self._columns, resume=True)
         self._newest = first
