@@ -12,6 +12,7 @@ Whatever ends the run - time, count, SIGTERM, Ctrl-C - what was handed over is f
 was sent: how many readings of each kind, and the offsets they lie between when nobody else writes to the topic.
 """
 
+import itertools
 import json
 import math
 import signal
@@ -157,7 +158,10 @@ class Generator:
         return self._produce(self._at_once(math.inf), count)
 
     def once(self) -> Summary:
-        """Send the first reading of every device at once; live, their event time is now, less their delay on the way."""
+        """Send the first reading of every device at once, aside from the schedule, which goes on where it was.
+
+        Live, their event time is now, less their delay on the way.
+        """
         return self._produce(self._firsts(), None)
 
     def flush(self) -> int:
@@ -229,16 +233,18 @@ class Generator:
 
     def _firsts(self) -> Iterator[Piece]:
         seen = np.zeros(len(self.fleet.names), dtype=np.bool_)
-        while not seen.all():
-            self._fill()
-            devices, firsts = np.unique(self._block.device, return_index=True)
-            chosen = np.sort(firsts[~seen[devices]])
+        step_ms = int(self.fleet.interval_ms.max() / 8) + 1
+        for from_ms in itertools.count(0, step_ms):
+            block = self.fleet.readings(from_ms, from_ms + step_ms, self._start_ms)
+            devices, places = np.unique(block.device, return_index=True)
+            chosen = np.sort(places[~seen[devices]])
             seen[devices] = True
-            self._at = len(self._block)
             for start in range(0, len(chosen), _CHUNK):
-                piece = self._block.at(chosen[start : start + _CHUNK])
+                piece = block.at(chosen[start : start + _CHUNK])
                 due_ms = piece.due_ms.astype(np.int64)
                 yield piece, np.full(len(piece), _now_ms()) if self._simulate_ms is None else self._simulate_ms + due_ms
+            if seen.all():
+                return
 
     def _fill(self) -> None:
         """Compute the next block that holds anything when this one is used up."""

@@ -129,6 +129,12 @@ def test_runs_go_on_where_the_one_before_ended(broker: Broker) -> None:
     assert collections.Counter(values) == collections.Counter(again)
 
 
+def test_once_is_one_reading_of_every_device(broker: Broker) -> None:
+    every = Fleet(7, FleetSettings(devices=500, rate=1_000, shares={}))
+    summary = Generator(broker.bootstrap, "sent", every).once()
+    assert sorted(str(message.key(), "utf-8") for message in read(broker, "sent", summary)) == sorted(every.names)
+
+
 def test_partitions_can_be_one_or_any(broker: Broker) -> None:
     one = generator(broker, "one", partitions_by="2").send(100)
     assert {partition: end - first for partition, (first, end) in one.offsets.items() if end > first} == {2: one.sent}
