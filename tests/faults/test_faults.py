@@ -30,7 +30,7 @@ def assert_nothing_is_violated(row: Row, folder: Path) -> Run:
 
 def test_after_a_kill_and_an_exception_at_each_crash_point_every_value_is_that_of_the_oracle(tmp_path: Path) -> None:
     def matrix(run: Run) -> Figures:
-        crash_points(run)
+        crash_points(run, first=3, following=2)  # the batch that was hit is repeated, and the next one is hit
         return {}
 
     run = assert_nothing_is_violated(Row("F1", "crash points", matrix, RATE, DEVICES), tmp_path / "run")

@@ -9,7 +9,7 @@ from service.errors import SetupError
 POINTS = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
 ACTIONS = ("kill", "raise")
 FIRST, NEXT = 8, 3
-"""The batch in which the first crash happens, and the others after the crash before."""
+"""In which batch the first crash happens; and the others, counted from the crash before."""
 MEAN_S = 20.0
 
 
@@ -25,13 +25,13 @@ def driver_killed(run: Run) -> Figures:
     return {"crash_points": len(POINTS) * len(ACTIONS), "random_kills": kills}
 
 
-def crash_points(run: Run) -> None:
+def crash_points(run: Run, first: int = FIRST, following: int = NEXT) -> None:
     """Start the service with every crash point armed, one after the other, under load; returns when the lag is back.
 
-    The service itself dies or fails there; with SIGKILL it is not asked before.
+    The first one fires in batch `first`, each other one in batch `following` after the crash before it. The service itself dies or fails there; with SIGKILL it is not asked before.
     """
     cells = run.nemesis.shuffled([(name, action) for name in POINTS for action in ACTIONS])
-    armed = [f"{name}:{NEXT if at else FIRST}:{action}" for at, (name, action) in enumerate(cells)]
+    armed = [f"{name}:{following if at else first}:{action}" for at, (name, action) in enumerate(cells)]
     fired = run.folder / "fired"
     switches = {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": ",".join(armed), "TIDEMARK_FAILPOINT_FIRED": str(fired)}
     run.start(switches)
