@@ -28,7 +28,8 @@ def driver_killed(run: Run) -> Figures:
 def crash_points(run: Run, first: int = FIRST, following: int = NEXT) -> None:
     """Start the service with every crash point armed, one after the other, under load; returns when the lag is back.
 
-    The first one fires in batch `first`, each other one in batch `following` after the crash before it. The service itself dies or fails there; with SIGKILL it is not asked before.
+    The first one fires in batch `first`, each other one in batch `following` after the crash before it. The service itself
+    dies or fails there; with SIGKILL it is not asked before.
     """
     cells = run.nemesis.shuffled([(name, action) for name in POINTS for action in ACTIONS])
     armed = [f"{name}:{following if at else first}:{action}" for at, (name, action) in enumerate(cells)]
