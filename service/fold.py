@@ -2,7 +2,7 @@
 
 A batch of a million readings of ten thousand devices over a minute or two is some ten thousand panes (device, measure, step of
 time); windows, sliding ones above all, are put together from panes instead of readings, and a device's attributes are looked
-up once. docs/decisions/0001-fold-before-the-shuffle.md and 0006-windows-begin-in-the-fold.md have the figures.
+up once. docs/decisions/0001-fold-before-the-shuffle.md and 0008-windows-begin-in-the-fold.md have the figures.
 
 Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches` through mapInArrow, nothing here knows it.
 """
