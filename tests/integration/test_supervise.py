@@ -1,0 +1,193 @@
+"""The service on a standalone cluster under load, submitted as in production: each process of it is killed once.
+
+Every time the service is back by itself and goes on from its checkpoint; in the end it is stopped in order, and every
+value is compared with the oracle.
+"""
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+from load.cluster import DEPLOY, ENDED, Cluster
+from load.compare import compare
+from load.demo import SECTIONS
+from load.fleet import Fleet, FleetSettings
+from load.generator import Generator, Summary
+from load.stage import TOPIC, Stage
+
+pytestmark = pytest.mark.end_to_end
+
+STARTS_S = 180.0
+RATE = 400.0
+HIDDEN = "xyzzy-of-the-day"
+FLEET = FleetSettings(devices=200, rate=RATE, dropout_share=0.2, dropout_ms=14_000, dropout_every_ms=30_000)
+VIEWS = ({"name": "type", "by": ["type"], "window": "10 s", "retain": "1 d"},)
+
+
+@dataclass
+class Load:
+    """A stage whose service runs, and the readings that flow until the end."""
+
+    stage: Stage
+    generator: Generator
+    finish: Callable[[], Summary]
+
+    def published(self) -> int:
+        """Records up to which everything is in Redis."""
+        return sum(self.stage.progress().get("offsets", {}).get(TOPIC, {}).values())
+
+    def term(self) -> tuple[int, int]:
+        """Epoch and batch of the last batch."""
+        progress = self.stage.progress()
+        return int(progress["epoch"]), int(progress["batch"])
+
+    def wait_caught_up(self, epoch: int) -> None:
+        """Until all that has been sent by now is published, under `epoch`."""
+        sent = self.generator.sent
+        published = f"{sent} readings under epoch {epoch}"
+        self.stage.wait(lambda: self.published() >= sent and self.term()[0] == epoch, STARTS_S, published)
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
+    folder = tmp_path_factory.mktemp("supervise") / "stage"
+    with Stage(folder, Fleet(17, FLEET), views=VIEWS, sections=SECTIONS, supervised=True) as stage:
+        with stage.redis.client() as client:
+            client.acl_setuser("service", enabled=True, passwords=[f"+{HIDDEN}"], keys=["*"], categories=["+@all"])
+        with_secret = stage.redis.url.replace("redis://", f"redis://service:{HIDDEN}@")
+        stage.start_service({"TIDEMARK_REDIS__URL": with_secret})
+        generator = Generator(stage.broker.bootstrap, TOPIC, stage.fleet)
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(generator.run)
+
+            def finish() -> Summary:
+                generator.stop()
+                return running.result()
+
+            try:
+                stage.wait_ready(STARTS_S)
+                yield Load(stage, generator, finish)
+            finally:
+                generator.stop()
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def restart_worker(stage: Stage) -> None:
+    """The worker dies and is started again when its driver and executors have followed it."""
+    cluster = stage.cluster
+    orphans = [*cluster.driver_pids(), *cluster.executor_pids()]
+    cluster.kill_worker()
+    stage.wait(lambda: not any(map(runs, orphans)), 20, "the driver to follow its worker")
+    cluster.start_worker()
+
+
+def restart_master(stage: Stage) -> None:
+    stage.cluster.kill_master()
+    stage.cluster.start_master()
+    stage.wait(lambda: [*stage.cluster.drivers().values()] == ["RUNNING"], 60, "the master to remember its driver")
+
+
+def runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+# The master first: the ones after it are supervised by a master that has recovered.
+@pytest.mark.parametrize(
+    ("fault", "new_driver"),
+    [
+        pytest.param(restart_master, False, id="master"),
+        pytest.param(lambda stage: kill(stage.cluster.executor_pids()[0]), False, id="executor"),
+        pytest.param(lambda stage: kill(stage.cluster.driver_pids()[0]), True, id="driver"),
+        pytest.param(lambda stage: kill(stage.cluster.driver_pids()[1]), True, id="python"),
+        pytest.param(restart_worker, True, id="worker"),
+    ],
+)
+def test_what_is_killed_comes_back_and_goes_on(load: Load, fault: Callable[[Stage], None], new_driver: bool) -> None:
+    stage = load.stage
+    epoch, batch = load.term()
+    load.wait_caught_up(epoch)
+    old = stage.cluster.driver_pids()
+
+    fault(stage)
+    load.wait_caught_up(epoch + new_driver)
+
+    assert load.term()[1] > batch
+    assert (stage.cluster.driver_pids() != old) == new_driver
+    assert new_driver != all(map(runs, old))
+
+
+def test_no_page_log_or_command_line_shows_a_secret(load: Load) -> None:
+    cluster = load.stage.cluster
+    driver, _ = newest(cluster)
+    logs = [*cluster.folder.rglob("std*"), *cluster.folder.glob("*/*.log")]
+    shown: dict[object, str] = {path: path.read_text(errors="replace") for path in logs}
+    of_driver = [f"{cluster.worker_page}/logPage/?driverId={driver}&logType={log}" for log in ("stdout", "stderr")]
+    for page in [cluster.page, cluster.worker_page, *of_driver]:
+        with urllib.request.urlopen(f"http://{page}", timeout=10) as answer:
+            shown[page] = answer.read().decode()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            shown[process.pid] = " ".join(process.cmdline())
+
+    assert [where for where, text in shown.items() if HIDDEN in text] == []
+    # It is there to be found: the driver was given it, and what the master has to remember nobody else may read.
+    assert HIDDEN in psutil.Process(cluster.driver_pids()[1]).environ()["TIDEMARK_REDIS__URL"]
+    assert any("Launch Command" in text and str(load.stage.config) in text for text in shown.values())
+    assert stat.S_IMODE((cluster.folder / "recovery").stat().st_mode) == 0o700
+
+
+def test_sigterm_ends_it_for_good_and_every_value_is_that_of_the_oracle(load: Load) -> None:
+    stage = load.stage
+    summary = load.finish()
+    assert summary.is_whole
+    stage.wait_published({partition: end for partition, (_, end) in summary.offsets.items()})
+
+    assert stage.stop_service() == 0, stage.log_tail()
+
+    with stage.redis.client() as client:
+        assert client.get("tidemark:lease") is None
+    assert newest(stage.cluster)[1] == "FINISHED"
+    assert stage.cluster.executor_pids() == []
+    verdict = compare(stage.config)
+    assert verdict.ok, "\n".join(verdict.examples)
+    assert min(verdict.compared[what] for what in ("windows", "sessions", "devices", "rejects")) > 0
+
+
+def test_the_driver_script_tells_its_state_and_kills_it(load: Load) -> None:
+    cluster = load.stage.cluster
+    driver = cluster.submit(load.stage.config)
+    load.stage.wait(lambda: newest(cluster) == (driver, "RUNNING"), 60, "the driver to run")
+    assert f"{driver} RUNNING on worker-" in status(cluster)
+
+    cluster.kill_driver(driver)
+
+    load.stage.wait(lambda: newest(cluster)[1] in ENDED, 60, "the driver to end")
+    # How far it had come decides which: in order, or before it could take the signal.
+    assert newest(cluster) in {(driver, "FINISHED"), (driver, "KILLED")}
+    assert "{} {}".format(*newest(cluster)) in status(cluster)
+
+
+def newest(cluster: Cluster) -> tuple[str, str]:
+    """Id and state; a worker that was lost leaves an id behind."""
+    return [*cluster.drivers().items()][-1]
+
+
+def status(cluster: Cluster) -> str:
+    command = [DEPLOY / "driver", "status", f"http://{cluster.page}"]
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environ).stdout
