@@ -17,13 +17,15 @@ from pyspark.sql.streaming import StreamingQuery
 
 from load.parts import CREATE_TIME, Broker, Redis
 from service import pipeline, rejects
-from service.errors import SinkError, SourceError
+from service.errors import FencedError, SinkError, SourceError
 from service.pipeline import BatchReport, Publication
 from service.redis_link import WritesLostError
 from tests.stream.records import BASE_MS, Record, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
+LATER = "99"
+"""A batch that is not the query's own."""
 NOTHING = {"rejects": False, "values": False, "finals": False, "progress": False, "commit": False}
 
 
@@ -100,7 +102,7 @@ class World:
             "rejects": bool(self.rejected()),
             "values": self.redis.type(self.window) == "hash",
             "finals": self.redis.hget(self.due, "final") == "1",
-            "progress": self.redis.type(self.key("progress")) == "hash",
+            "progress": self.redis.hget(self.key("progress"), "batch") not in {None, LATER},
             "commit": (self.folder / "checkpoint" / "commits" / "0").exists(),
         }
 
@@ -140,7 +142,10 @@ def final_in_the_way(world: World) -> Callable[[], object]:
 
 
 def progress_in_the_way(world: World) -> Callable[[], object]:
-    return in_the_way(world, world.key("progress"))
+    """A later batch of the same epoch: another kind of key would be met before the first reject, where progress is read."""
+    world.broker.create_topic(f"{world.topic}.rejects", 1)
+    world.redis.hset(world.key("progress"), mapping={"epoch": "1", "batch": LATER})
+    return lambda: world.redis.delete(world.key("progress"))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +154,7 @@ def progress_in_the_way(world: World) -> Callable[[], object]:
         (without_rejects_topic, SourceError, []),
         (window_in_the_way, SinkError, ["rejects"]),
         (final_in_the_way, SinkError, ["rejects", "values"]),
-        (progress_in_the_way, SinkError, ["rejects", "values", "finals"]),
+        (progress_in_the_way, FencedError, ["rejects", "values", "finals"]),
     ],
     ids=["1_rejects", "2_values", "3_finals", "4_progress"],
 )
