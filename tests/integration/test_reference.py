@@ -296,6 +296,7 @@ def test_a_swap_that_fails_leaves_the_former_snapshot(spark: SparkSession, folde
 def test_a_swap_to_the_same_content_reads_nothing(spark: SparkSession, folder: Path) -> None:
     reference.store(folder, table("old", "a"))
     holder = Holder(spark, folder, ["site"])
+    assert rows(holder.frame) == [("a", "old")]
     same = reference.store(folder, table("old", "a"))
     same.path.unlink()
     assert not holder.swap(same)
@@ -376,6 +377,7 @@ def test_a_running_query_joins_with_the_new_snapshot_from_the_batch_after_the_sw
         (source / f"{batch}.json").write_text("".join(lines), encoding="utf-8")
     first = reference.store(folder, table("v0", *ids))
     holder = Holder(spark, folder, ["site"])
+    assert holder.frame.count() == 200
     first.path.unlink()
     seen: list[tuple[str, dict[str | None, int]]] = []
 

@@ -1,0 +1,53 @@
+"""Attributes of devices: which row they come from, and which snapshot."""
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from service import reference
+from service.attributes import SERVING, Index, Serving
+from service.errors import ReferenceDataError
+
+
+def snapshot(**sites: str | None) -> pa.Table:
+    return pa.table({"device": [*sites], "site": pa.array([*sites.values()], pa.string())})
+
+
+def serve(folder: Path, table: pa.Table) -> Path:
+    """Store it as the snapshot that serves; the path of its file."""
+    stored = reference.store(folder, table)
+    (folder / SERVING).write_text(stored.version, encoding="ascii")
+    return stored.path
+
+
+def test_each_device_has_its_row_and_an_unknown_one_nulls() -> None:
+    found = Index(snapshot(a="north", b=None, c="south")).of(pa.array(["c", "x", "b", "a"]))
+    assert found.to_pydict() == {"site": ["south", None, None, "north"], "known": [True, False, True, True]}
+
+
+def test_a_reference_of_nothing_knows_nobody() -> None:
+    assert Index(snapshot()).of(pa.array(["a"])).to_pydict() == {"site": [None], "known": [False]}
+
+
+def test_no_devices_have_no_rows() -> None:
+    assert Index(snapshot(a="north")).of(pa.array([], pa.string())).num_rows == 0
+
+
+def test_a_snapshot_is_read_once_and_the_next_one_when_it_serves(tmp_path: Path) -> None:
+    serving = Serving(tmp_path, ("site",))
+    first = serve(tmp_path, snapshot(a="old"))
+    assert serving.of(pa.array(["a"]))["site"].to_pylist() == ["old"]
+    first.unlink()
+    assert pickle.loads(pickle.dumps(serving)).of(pa.array(["a"]))["site"].to_pylist() == ["old"]  # noqa: S301 - our own
+    serve(tmp_path, snapshot(a="new", b="new"))
+    assert serving.of(pa.array(["a", "b"]))["site"].to_pylist() == ["new", "new"]
+
+
+def test_a_worker_without_the_snapshot_says_which_file_and_what_to_do(tmp_path: Path) -> None:
+    serve(tmp_path, snapshot(a="north")).unlink()
+    with pytest.raises(
+        ReferenceDataError, match=r"\.arrow: an executor cannot read .*same on the driver and every executor"
+    ):
+        Serving(tmp_path, ("site",)).of(pa.array(["a"]))
