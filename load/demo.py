@@ -47,6 +47,7 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "redis": {"feed_length": 200_000},
 }
 TICK_S = 0.5
+OPENED, CLOSED = (f'tidemark_sessions_total{{change="{change}"}}' for change in ("opened", "closed"))
 LINE_EVERY_S = 5.0
 """Between two lines where there is no terminal to draw on."""
 
@@ -58,8 +59,6 @@ class Sample:
     at: float
     metrics: dict[str, float]
     sites: list[tuple[str, str, str]]
-    opened: int
-    closed: int
 
     def sum(self, name: str) -> float:
         """Of a metric over its labels."""
@@ -175,7 +174,6 @@ class Demo:
         """Take a sample."""
         metrics = self.stage.metrics()
         sites: list[tuple[str, str, str]] = []
-        opened = closed = 0
         with self.stage.redis.client() as client:
             newest: Any = client.zrevrange("tidemark:keys:site", 0, -1, withscores=True)
             for site, last_ms in newest[:10]:
@@ -183,10 +181,7 @@ class Demo:
                 value: Any = client.hmget(f"tidemark:window:site:temperature:{site}:{start}", "mean", "count")
                 if value[0] is not None:
                     sites.append((site, f"{float(value[0]):.2f}", value[1]))
-            feed: Any = client.xinfo_stream("tidemark:changes") if client.exists("tidemark:changes") else {}
-            closed = int(feed.get("entries-added", feed.get("length", 0)))
-        opened = int(metrics.get('tidemark_published_total{kind="sessions"}', 0))
-        self.last = Sample(time.monotonic(), metrics, sorted(sites, key=lambda s: -float(s[1])), opened, closed)
+        self.last = Sample(time.monotonic(), metrics, sorted(sites, key=lambda s: -float(s[1])))
         if self.first is None and self.last.sum("tidemark_records_total"):
             self.first = self.last
         return self.last
@@ -209,8 +204,8 @@ class Demo:
             ("p50", f"{percentile(now.metrics, 0.5):.0f} ms"),
             ("p99", f"{percentile(now.metrics, 0.99):.0f} ms"),
             ("rejects", f"{now.sum('tidemark_rejects_total'):,.0f}"),
-            ("session updates", f"{now.opened:,}"),
-            ("changes", f"{now.closed:,}"),
+            ("sessions opened", f"{now.metrics.get(OPENED, 0):,.0f}"),
+            ("closed", f"{now.metrics.get(CLOSED, 0):,.0f}"),
         ]
 
     def line(self) -> str:

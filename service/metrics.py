@@ -113,6 +113,7 @@ class Metrics:
         )
         self.unknown = counter("readings_unknown_device", "Admitted readings of devices that the reference lacks")
         self.published = counter("published", "What was published: values to Redis, rejects to Kafka", "kind")
+        self.sessions = counter("sessions", "Sessions that Redis has for the first time, and as closed", "change")
         self.writes = counter("redis_writes", "Values given to Redis, by what it did with them", "outcome")
         self.bytes = counter("redis_bytes", "Bytes sent to Redis")
         self.retries = counter("redis_retries", "Writes to Redis that were tried again")
@@ -193,6 +194,8 @@ class Metrics:
             self.seconds.labels(phase).observe(seconds)
         for kind in ("windows", "sessions", "devices", "rejects"):
             self.published.labels(kind).inc(getattr(outcome, kind))
+        for change in ("opened", "closed"):
+            self.sessions.labels(change).inc(getattr(outcome, change))
         for result in ("written", "unchanged", "refused_old", "refused_final"):
             self.writes.labels(result).inc(getattr(outcome, result))
         self.dropped.inc(outcome.dropped)

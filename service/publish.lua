@@ -44,12 +44,13 @@ end
 -- a.stable    the last a.stable of a.fields need not be written again where `alike` is equal
 -- a.replace   fields may be nil, "no such field", so an older value is removed in the same step; else no value is nil
 -- a.open      scores, when the rows are windows: a new one enters the index of what is not final
--- Returns how many rows were {written, unchanged, refused as older, refused as sealed}.
+-- Returns how many rows were {written, unchanged, refused as older, refused as sealed}, and of those written how many had no
+-- key before, and how many are sealed now.
 local function write()
   local keys, ttl, fields, columns, replace = a.keys, a.ttl, a.fields, a.columns, a.replace
   local changes, open, seal_value = KEYS[2], a.open, a.seal[2]
   local kind, epoch_text, batch_text = a.kind, a.epoch, a.batch
-  local written, unchanged, old, sealed = 0, 0, 0, 0
+  local written, unchanged, old, sealed, new, ended = 0, 0, 0, 0, 0, 0
 
   -- What has to be known of a stored value; wanted[name] is its place in HMGET's reply.
   local names, wanted, column_of = {'HMGET', false, 'epoch', 'batch'}, {}, {}
@@ -126,11 +127,13 @@ local function write()
       call(unpack(args, 1, n))
       call('PEXPIRE', key, ttl[i])
       written = written + 1
+      if not stored_epoch then new = new + 1 end
+      if seal and column_of[a.seal[1]][i] == seal_value then ended = ended + 1 end
     end
   end
 
   if written > 0 then call('XTRIM', changes, 'MAXLEN', '~', a.feed) end
-  return {written, unchanged, old, sealed}
+  return {written, unchanged, old, sealed, new, ended}
 end
 
 -- The keys that a view has, by last event time: a.key, a.scores, a.members, a.floor (forget below; '' keeps all), a.ttl.

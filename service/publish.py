@@ -33,7 +33,7 @@ from service.errors import FencedError
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
 from service.redis_keys import Keys
 from service.redis_link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link, shown
-from service.redis_rows import Call, Rows, Stamp, device_rows, past, session_rows, view_keys, window_rows
+from service.redis_rows import SESSION, Call, Rows, Stamp, device_rows, past, session_rows, view_keys, window_rows
 from service.settings import Settings
 from state.codec import unpack_changes
 
@@ -53,9 +53,10 @@ class Outcome:
 
     `windows`, `sessions` and `devices` are rows; each was either `written`, `unchanged` (already there: a repeat),
     `refused_old` (a newer or richer value is there) or `refused_final` (a final window or closed session would have
-    changed: in steady flow never). `dropped` are readings that came after their session was closed. `bytes` went to
-    Redis, in attempts of which `retries` failed. `latency` counts readings by broker time to acknowledged write, per
-    bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum.
+    changed: in steady flow never). `opened` sessions had no key before, `closed` ones change no more.
+    `dropped` are readings that came after their session was closed. `bytes` went to Redis, in attempts of which
+    `retries` failed. `latency` counts readings by broker time to acknowledged write, per bucket of LATENCY_BOUNDS_MS;
+    `latency_ms` is their sum.
     """
 
     rejects: int = 0
@@ -66,6 +67,8 @@ class Outcome:
     unchanged: int = 0
     refused_old: int = 0
     refused_final: int = 0
+    opened: int = 0
+    closed: int = 0
     dropped: int = 0
     bytes: int = 0
     retries: int = 0
@@ -208,6 +211,13 @@ class Sink:
         budget, counter = self._budget("values"), _Calls()
         replies = self._link().run(counter.count(self._calls(rows, windows)), budget)
         written, unchanged, old, final = (sum(int(r[i]) for r in replies[: counter.writes]) for i in range(4))
+        opened, closed, at = 0, 0, 0
+        for each in rows:  # each is so many of the first replies, in order
+            calls = -(-len(each) // self.settings.redis.chunk)
+            if each.kind is SESSION:
+                opened += sum(int(reply[4]) for reply in replies[at : at + calls])
+                closed += sum(int(reply[5]) for reply in replies[at : at + calls])
+            at += calls
         latency_ms, latency = found.latency(clock.now_ms())
         count: Counter[str] = Counter()
         for each in rows:
@@ -221,6 +231,8 @@ class Sink:
             unchanged=unchanged,
             refused_old=old,
             refused_final=final,
+            opened=opened,
+            closed=closed,
             dropped=dropped,
             bytes=counter.bytes,
             retries=budget.retries,

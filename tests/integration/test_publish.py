@@ -275,6 +275,25 @@ def test_a_closed_session_does_not_change_and_an_open_one_may_shed_fields(target
     assert (target.read(name)["state"], target.read(name)["count"]) == ("closed", "2")
 
 
+def test_a_session_is_opened_once_and_closed_once(target: Target) -> None:
+    """Also among windows and devices, in several calls, and when a batch is repeated."""
+    target.settings = target.settings.model_copy(
+        update={"redis": target.settings.redis.model_copy(update={"chunk": 2})}
+    )
+    many = [f"d{n}" for n in range(5)]
+    parts = [
+        windows([("device_1m", name, T0, [20.0]) for name in many]),
+        changes([session(name) for name in many], [device("d0")]),
+    ]
+    outcome = target.write(1, *parts)
+    assert (outcome.opened, outcome.closed) == (5, 0)
+    outcome = target.write(1, *parts)
+    assert (outcome.opened, outcome.closed) == (0, 0)
+    ended = [session(name, count=2, state="closed", reason="gap") for name in many[:3]]
+    outcome = target.write(2, changes([*ended, session("new")]))
+    assert (outcome.opened, outcome.closed) == (1, 3)
+
+
 def test_progress_never_goes_back(target: Target) -> None:
     assert target.sink(5).progress() is None
     assert target.sink(5).progress() == (1, 5)
