@@ -22,11 +22,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
-from load.part import HOST, POLL_S, START_S, Part, free_port
+from load.part import HOST, POLL_S, START_S, Part, Started, free_port
 from load.tied import Child, spawn
 from service.errors import SetupError
 
@@ -94,7 +94,7 @@ class _Worker(_Daemon):
         return bool(self.state())
 
 
-class Cluster:
+class Cluster(Started):
     """One master and one worker whose executors have `cores` cores and, with the driver, `memory`; all in `folder`."""
 
     def __init__(self, folder: Path, cores: int = 2, memory: str = "6g") -> None:
@@ -117,17 +117,6 @@ class Cluster:
         self._master = _Master(self.folder, environ)
         # The driver takes a core of the worker's, which need not be a real one.
         self._worker = _Worker(self.folder, environ, self.master_url, cores + 1, memory)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def master_url(self) -> str:

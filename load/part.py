@@ -50,7 +50,30 @@ def free_port() -> int:
     raise SetupError(what, remedy="Stop what holds them.")
 
 
-class Part:
+class Started:
+    """A `with` block starts it and closes it, also when it did not start whole."""
+
+    def start(self) -> object:
+        """Start it; may raise when only some of it is there."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End it, in whatever state it is."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Part(Started):
     """One child process on a port of loopback; what all parts have in common.
 
     `folder` is the caller's: the part keeps everything in a sub-folder of its own name there. `port` 0 means any free
@@ -66,17 +89,6 @@ class Part:
         self.port = port or free_port()
         self.log = self.folder / f"{self.name}.log"
         self._child: Child | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def address(self) -> str:

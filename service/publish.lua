@@ -151,10 +151,24 @@ local function keys()
   return {#a.members}
 end
 
+-- The first a.limit of the windows that are not final and have end <= a.watermark.
+local function passed()
+  return call('ZRANGEBYSCORE', KEYS[3], '-inf', a.watermark, 'LIMIT', 0, a.limit)
+end
+
+-- Takes windows out of the index of what is not final; `changed` of them were announced. Returns {looked at, changed}.
+local function settled(due, changed)
+  for from = 1, #due, MOST do
+    call('ZREM', KEYS[3], unpack(due, from, math.min(from + MOST - 1, #due)))
+  end
+  if changed > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
+  return {#due, changed}
+end
+
 -- Marks at most a.limit windows with end <= a.watermark final. Returns {looked at, marked}; all are done when fewer
 -- than a.limit were looked at. The expiry stays that of the last reading.
 local function finish()
-  local due = call('ZRANGEBYSCORE', KEYS[3], '-inf', a.watermark, 'LIMIT', 0, a.limit)
+  local due = passed()
   local marked = 0
   for i = 1, #due do
     local key = due[i]
@@ -169,11 +183,7 @@ local function finish()
       marked = marked + 1
     end
   end
-  for from = 1, #due, MOST do
-    call('ZREM', KEYS[3], unpack(due, from, math.min(from + MOST - 1, #due)))
-  end
-  if marked > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
-  return {#due, marked}
+  return settled(due, marked)
 end
 
 -- Returns {1 when written and 0 when it would have gone back, the epoch and batch it held before or ''}.
@@ -211,7 +221,7 @@ end
 -- Removes at most a.limit windows that the watermark has passed and that nobody has marked final: after a loss of data
 -- they may lack readings, and would be marked final as they are. Returns {looked at, removed}.
 local function forget()
-  local due = call('ZRANGEBYSCORE', KEYS[3], '-inf', a.watermark, 'LIMIT', 0, a.limit)
+  local due = passed()
   local removed = 0
   for i = 1, #due do
     if call('DEL', due[i]) == 1 then
@@ -219,11 +229,7 @@ local function forget()
       removed = removed + 1
     end
   end
-  for from = 1, #due, MOST do
-    call('ZREM', KEYS[3], unpack(due, from, math.min(from + MOST - 1, #due)))
-  end
-  if removed > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
-  return {#due, removed}
+  return settled(due, removed)
 end
 
 -- Removes open sessions that were not written in this epoch, among some keys of a.pattern from a.cursor on: they come

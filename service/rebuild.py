@@ -50,15 +50,7 @@ def open_values(spark: SparkSession, settings: Settings, batch: int) -> DataFram
         raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
     source = spark.read.format("statestore").option("operatorId", ids[0]).option("batchId", batch)
     rows = source.load(checkpoint).select("key.*", F.col("value").cast(_STATE).alias("value"))
-    opened = rows.select(
-        F.lit(WINDOW).cast("tinyint").alias("kind"),
-        "view",
-        "measure",
-        "key",
-        F.unix_millis("window.start").alias("start"),
-        F.unix_millis("window.end").alias("end"),
-        "value.*",
-    )
+    opened = windows.published(rows, "value.*")
     # A view that was removed, or was of another length, stays in the state until the watermark has passed it.
     wanted = [
         (F.col("view") == view.name)

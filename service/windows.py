@@ -116,17 +116,17 @@ def aggregate(rows: DataFrame, settings: Settings) -> DataFrame:
         F.min("first").alias("first"),
         F.max("last").alias("last"),
     )
-    return grouped.select(
+    return published(grouped, *STATISTICS)
+
+
+def published(rows: DataFrame, *statistics: str) -> DataFrame:
+    """Rows by view, measure, key and window (struct) as WINDOW rows of frames.OUTPUT; `statistics` are the other columns."""
+    return rows.select(
         F.lit(WINDOW).cast("tinyint").alias("kind"),
         "view",
         "measure",
         "key",
         F.unix_millis("window.start").alias("start"),
         F.unix_millis("window.end").alias("end"),
-        "count",
-        *MOMENTS,
-        "min",
-        "max",
-        "first",
-        "last",
+        *statistics,
     )
