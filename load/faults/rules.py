@@ -11,9 +11,9 @@
 They share nothing with the service but the contract in schemas/redis.md. P2 and P3 are in values.py, P8 in recovery.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from load.faults.history import Entry
 
@@ -125,10 +125,11 @@ class Loss:
 class Observed:
     """Something was there to be judged."""
 
-    LEAST = 20
+    LEAST: ClassVar[Mapping[str, int]] = {"progress": 20, "value": 20, "feed": 20, "lag": 10, "metrics": 5}
+    """For some ten seconds with a writer: the observer reads the lag once a second, /metrics every other one."""
 
     def __init__(self) -> None:
-        self._seen = dict.fromkeys(("progress", "value", "feed", "lag", "metrics"), 0)
+        self._seen = dict.fromkeys(self.LEAST, 0)
         self._at = 0
 
     def take(self, entry: Entry) -> Iterator[Violation]:
@@ -139,5 +140,5 @@ class Observed:
 
     def end(self) -> Iterator[Violation]:
         for what, count in self._seen.items():
-            if count < self.LEAST:
+            if count < self.LEAST[what]:
                 yield Violation("observed", self._at, f"{count} entries of {what!r}: too few to judge by")

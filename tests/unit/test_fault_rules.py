@@ -314,11 +314,10 @@ def test_a_fault_long_after_the_one_before_does_not_excuse_it() -> None:
 
 
 def test_a_history_with_too_little_in_it_proves_nothing() -> None:
-    seen = ("progress", "value", "feed", "lag", "metrics")
-    enough = [entry(what) for what in seen for _ in range(Observed.LEAST)]
+    enough = [entry(what) for what, least in Observed.LEAST.items() for _ in range(least)]
     assert broken(Observed(), *enough) == []
     assert len(broken(Observed(), *enough[:-1])) == 1
-    assert len(broken(Observed())) == len(seen)
+    assert len(broken(Observed())) == len(Observed.LEAST)
 
 
 def test_what_a_row_found_by_itself_counts() -> None:
