@@ -55,17 +55,23 @@ def compare(
             return verdict
         ends = {t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(progress["offsets"]).items()}
         verdict.progress = {name: int(progress[name]) for name in ("epoch", "batch", "watermark")}
+        verdict.progress["idle"] = int(progress.get("idle", -1))
         wanted = expected(
             settings_path,
             bootstrap,
             watermark_ms=verdict.progress["watermark"],
+            idle_ms=verdict.progress["idle"],
             ends=ends,
             starts=starts,
             reference=reference,
             archive=archive,
         )
         check_hashes(wanted, rules.prefix, _hashes(client, rules.prefix), verdict)
-        names = [f"{rules.prefix}:open", *(f"{rules.prefix}:keys:{view.name}" for view in rules.views)]
+        names = [
+            f"{rules.prefix}:open",
+            f"{rules.prefix}:idle",
+            *(f"{rules.prefix}:keys:{view.name}" for view in rules.views),
+        ]
         check_indexes(wanted, rules.prefix, {name: _sorted_set(client, name) for name in names}, verdict)
     topics = sorted({rules.rejects.format(topic=topic) for topic in rules.topics})
     stored = check_rejects(wanted, records(rules, topics, bootstrap), verdict)

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from load.expected import Device, MeasureValue
 from load.oracle import Expected
@@ -71,13 +71,16 @@ def check_hashes(wanted: Expected, prefix: str, hashes: Iterable[tuple[str, Hash
 
 
 def check_indexes(wanted: Expected, prefix: str, sets: Mapping[str, Mapping[str, float]], verdict: Verdict) -> None:
-    """The sorted sets by name: a view's keys by last event time, and the windows that are not final by their end."""
-    right: dict[str, dict[str, float]] = {name: {} for name in sets}
+    """The sorted sets by name: a view's keys by last event time, and by their end the windows that are open or closed by
+    silence: which of the two, schemas.contract compares with the windows."""
+    opened = f"{prefix}:open"
+    sets = {**sets, opened: {**sets[opened], **sets.get(f"{prefix}:idle", {})}}
+    right: dict[str, dict[str, float]] = {name: {} for name in sets if name != f"{prefix}:idle"}
     for place, value in wanted.windows.items():
         keys = right[f"{prefix}:keys:{place[0]}"]
         keys[place[2]] = max(value.last, keys.get(place[2], value.last))
-        if not value.final:
-            right[f"{prefix}:open"][_window_key(prefix, place)] = value.end
+        if value.closed_by != "watermark":
+            right[opened][_window_key(prefix, place)] = value.end
     for name, members in right.items():
         kind = name.removeprefix(f"{prefix}:").partition(":")[0]
         for member in sorted(members.keys() | sets[name].keys()):
@@ -98,7 +101,9 @@ class _Checks:
         self._windows = bytearray(len(wanted.windows))
         self._sessions: set[tuple[str, int]] = set()
         self._devices: set[str] = set()
+        self._found_devices: list[tuple[str, str, Hash]] = []
         self._extra: set[str] = set()
+        self._idle: set[tuple[str, int]] = set()
         self._merged: dict[tuple[str, int], tuple[str, Hash]] = {}
         self._starts: dict[str, list[int]] = {}
         for device, start in wanted.sessions:
@@ -126,7 +131,10 @@ class _Checks:
         check.number("stddev", right.stddev, error)
         check.number("min", right.min)
         check.number("max", right.max)
-        check.text("final", "1" if right.final else "0")
+        # A reading that came after a silence leaves the others closed by it, and progress does not tell which.
+        closed_by = right.closed_by or ("idle" if found.get("closed_by") == "idle" else "")
+        check.text("closed_by", closed_by)
+        check.text("final", "1" if closed_by else "0")
 
     def session(self, key: str, name: str, found: Hash) -> None:
         device, _, text = name.rpartition(":")
@@ -142,9 +150,14 @@ class _Checks:
             for each in ("start", "last", "count"):
                 check.integer(each, getattr(right, each))
             check.integer("duration", right.last - right.start)
-            check.text("state", right.state)
-            check.text("reason", right.reason)
             check.none("merged_into")
+            closed_by = right.closed_by or ("idle" if found.get("closed_by") == "idle" else "")
+            check.text("closed_by", closed_by)
+            check.text("state", "closed" if closed_by else "open")
+            if closed_by and not right.closed_by:
+                self._idle.add(place)
+            else:
+                check.text("reason", right.reason)
             for measure, value in right.measures.items():
                 _check_measure(check, measure, value)
 
@@ -154,11 +167,16 @@ class _Checks:
             self._is_extra("device", key, found)
         elif name not in self._devices:
             self._devices.add(name)
-            _check_device(_Fields("device", key, found, self._verdict), right)
+            self._found_devices.append((key, name, found))
 
     def finish(self, prefix: str) -> None:
         """What never came, and whether merged sessions went into one that is expected."""
         wanted, add = self._wanted, self._verdict.add
+        for key, name, found in self._found_devices:
+            right = wanted.devices[name]
+            if right.session is not None and (name, right.session) in self._idle:
+                right = replace(right, status="offline", session=None)
+            _check_device(_Fields("device", key, found, self._verdict), right)
         for number, window in enumerate(wanted.windows):
             if not self._windows[number]:
                 add("window.missing", f"{_window_key(prefix, window)}, expected {wanted.windows[window]}")

@@ -53,7 +53,12 @@ class WindowValue:
     stddev: float
     first: int
     last: int
-    final: bool
+    closed_by: str
+
+    @property
+    def final(self) -> bool:
+        """Whether it is closed."""
+        return self.closed_by != ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class MeasureValue:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`reason` is "" while the state is "open"."""
+    """`reason` and `closed_by` are "" while the state is "open"."""
 
     start: int
     last: int
@@ -76,6 +81,7 @@ class Session:
     state: str
     reason: str
     measures: Mapping[str, MeasureValue]
+    closed_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +120,8 @@ class _Part(NamedTuple):
 class Windows(Mapping[WindowKey, WindowValue]):
     """All expected windows, as columns: about 80 bytes a window, a million of them fit in memory."""
 
-    def __init__(self, watermark_ms: int) -> None:
-        self._watermark_ms = watermark_ms
+    def __init__(self, watermark_ms: int, idle_ms: int) -> None:
+        self._watermark_ms, self._idle_ms = watermark_ms, idle_ms
         self._parts: dict[tuple[str, str], _Part] = {}
         self._lengths: dict[tuple[str, str], int] = {}
         self._size = 0
@@ -147,7 +153,8 @@ class Windows(Mapping[WindowKey, WindowValue]):
         part = self._parts[key[0], key[1]]
         count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
         end = key[3] + self._lengths[key[0], key[1]]
-        return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, end <= self._watermark_ms)
+        closed_by = "watermark" if end <= self._watermark_ms else "idle" if end <= self._idle_ms else ""
+        return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by)
 
     def __iter__(self) -> Iterator[WindowKey]:
         for (view, measure), part in self._parts.items():
@@ -183,10 +190,17 @@ def key_text(by: Sequence[str], device: str, attributes: Mapping[str, str | None
 
 
 def windows(
-    views: Sequence[View], readings: Readings, attributes: Mapping[str, Mapping[str, str | None]], watermark_ms: int
+    views: Sequence[View],
+    readings: Readings,
+    attributes: Mapping[str, Mapping[str, str | None]],
+    watermark_ms: int,
+    idle_ms: int = -1,
 ) -> Windows:
-    """Every window of every view that holds a reading; `attributes` is the reference, by device and column."""
-    result = Windows(watermark_ms)
+    """Every window of every view that holds a reading; `attributes` is the reference, by device and column.
+
+    `idle_ms` is the time up to which windows were closed because all input was silent, -1 for none.
+    """
+    result = Windows(watermark_ms, idle_ms)
     for view in views:
         texts = [key_text(view.by, name, attributes.get(name, {})) for name in readings.names]
         keys = sorted(set(texts))
@@ -255,9 +269,12 @@ def joins(distance_ms: int, gap_ms: int) -> bool:
 
 
 def sessions(
-    readings: Readings, gap_ms: int, max_duration_ms: int, watermark_ms: int
+    readings: Readings, gap_ms: int, max_duration_ms: int, watermark_ms: int, idle_ms: int = -1
 ) -> dict[tuple[str, int], Session]:
-    """Every session, by device and start; closed when no reading at or after the watermark can join it any more."""
+    """Every session, by device and start; closed when no reading at or after the watermark can join it any more.
+
+    `idle_ms` is as for `windows`.
+    """
     order = np.lexsort((readings.event_ms, readings.device))
     cell_ms = max(1, max_duration_ms // CELLS)
     begins: list[int] = []
@@ -286,11 +303,13 @@ def sessions(
         strict=True,
     )
     for at, (d, begin, end, count, was_cut) in enumerate(rows):
-        is_closed = not joins(watermark_ms - end, gap_ms)
+        passed = [joins(line - end, gap_ms) for line in (watermark_ms, idle_ms)]
+        closed_by = "watermark" if not passed[0] else "idle" if not passed[1] else ""
+        is_closed = bool(closed_by)
         reason = ("max_duration" if was_cut else "gap") if is_closed else ""
         values = {name: column[at] for name, column in measures.items()}
         state = "closed" if is_closed else "open"
-        result[readings.names[d], begin] = Session(begin, end, count, state, reason, values)
+        result[readings.names[d], begin] = Session(begin, end, count, state, reason, values, closed_by)
     return result
 
 

@@ -184,7 +184,7 @@ MUTATIONS = (
         "publish.lua lets a newer epoch replace a richer window by a poorer one",
         "a rebuild from Kafka takes every value back before it catches up",
         ("P2",),
-        (Edit("service/publish.lua", "elseif rising and is_alike and", "elseif false and"),),
+        (Edit("service/publish.lua", "local is_poorer = rising and is_alike", "local is_poorer = false"),),
         (_PUBLISH + "test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back",),
     ),
     Mutation(
@@ -192,10 +192,35 @@ MUTATIONS = (
         "publish.lua writes final windows and closed sessions again",
         "a value that readers were told is final changes",
         ("P1", "P2"),
-        (Edit("service/publish.lua", "elseif seal and stored[seal] == seal_value then", "elseif false then"),),
+        (
+            Edit(
+                "service/publish.lua",
+                "local is_closed, verdict = seal and stored[seal] == seal_value, nil",
+                "local is_closed",
+            ),
+        ),
         (
             _PUBLISH + "test_a_final_window_does_not_change",
             _PUBLISH + "test_a_closed_session_does_not_change_and_an_open_one_may_shed_fields",
+        ),
+    ),
+    Mutation(
+        "silence-seals",
+        "publish.lua takes a window that silence has closed for one that the watermark has passed",
+        "a reading that comes after a silence, and was admitted, is not counted",
+        ("P1",),
+        (Edit("service/publish.lua", "found[1] == 'idle', tonumber", "false, tonumber"),),
+        (_PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",),
+    ),
+    Mutation(
+        "revision-stands",
+        "a value that was closed changes and keeps its revision",
+        "a reader that has passed it on does not learn that it was corrected",
+        ("P2",),
+        (Edit("service/publish.lua", "is_idle, revision + 1", "is_idle, revision"),),
+        (
+            _PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",
+            _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks",
         ),
     ),
     Mutation(

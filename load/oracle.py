@@ -81,6 +81,7 @@ def expected(
     bootstrap: str | None = None,
     *,
     watermark_ms: int,
+    idle_ms: int = -1,
     ends: Offsets | None = None,
     starts: Offsets | None = None,
     reference: Reference | None = None,
@@ -88,6 +89,7 @@ def expected(
 ) -> Expected:
     """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
 
+    `idle_ms` is the event time up to which silence has closed what is open, -1 for none.
     `archive` are records that were read before, all older than `starts`, for topics that have lost some since.
     `reference` is device -> column -> text; by default it is what the reference's database holds now.
     Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
@@ -98,7 +100,7 @@ def expected(
     there = records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions)
     for record in chain(archive, there):
         ledger.take(record)
-    return ledger.close(watermark_ms)
+    return ledger.close(watermark_ms, idle_ms)
 
 
 def digest(value: bytes | None) -> Digest:
@@ -212,7 +214,7 @@ class Ledger:
             self._digests[*place, record.offset] = digest(record.value)
         return reason
 
-    def close(self, watermark_ms: int) -> Expected:
+    def close(self, watermark_ms: int, idle_ms: int = -1) -> Expected:
         """Everything that follows from what was taken."""
         rules = self._rules
         readings = Readings(
@@ -221,10 +223,10 @@ class Ledger:
             np.array(self._event_ms, np.int64),
             {name: np.array(column, np.float64) for name, column in self._values.items()},
         )
-        found = sessions(readings, rules.gap_ms, rules.max_duration_ms, watermark_ms)
+        found = sessions(readings, rules.gap_ms, rules.max_duration_ms, watermark_ms, idle_ms)
         return Expected(
             watermark_ms,
-            windows(rules.views, readings, self._reference, watermark_ms),
+            windows(rules.views, readings, self._reference, watermark_ms, idle_ms),
             found,
             devices(readings, found, self._reference),
             self._rejects,

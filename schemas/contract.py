@@ -18,9 +18,10 @@ import redis
 CONTRACT = Path(__file__).with_name("redis.json")
 _PAGE = 500
 
-# A hash with all its fields, its expiry and its score in the index of open windows, read in one step.
+# A hash with all its fields, its expiry and its scores in the indexes of windows, read in one step.
 _READ = """
-return {redis.call('HGETALL', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('ZSCORE', KEYS[2], KEYS[1])}
+return {redis.call('HGETALL', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('ZSCORE', KEYS[2], KEYS[1]),
+        redis.call('ZSCORE', KEYS[3], KEYS[1])}
 """
 
 _Fields = Mapping[str, str]
@@ -81,7 +82,8 @@ def _check_key(client: "redis.Redis", prefix: str, key: bytes, kinds: list[_Kind
 
 
 def _check_hash(client: "redis.Redis", prefix: str, key: bytes, kind: _Kind, place: Mapping[str, str]) -> Iterator[str]:
-    flat, ttl_ms, score = _answer(client.eval(_READ, 2, key, f"{prefix}:open"))
+    indexes = f"{prefix}:open", f"{prefix}:idle"
+    flat, ttl_ms, opened, idle = _answer(client.eval(_READ, 3, key, *indexes))
     texts = [_text(item) for item in flat]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     if not fields:
@@ -92,8 +94,10 @@ def _check_hash(client: "redis.Redis", prefix: str, key: bytes, kind: _Kind, pla
         return
     if kind.name == "window":
         yield from _check_window(fields, place)
-        if (score is None) != (fields["final"] == "1"):
-            yield f"final = {fields['final']} and {'not ' if score is None else ''}in the index of open windows"
+        if (opened is None) != (fields["final"] == "1"):
+            yield f"final = {fields['final']} and {'not ' if opened is None else ''}in the index of open windows"
+        if (idle is None) != (fields["closed_by"] != "idle"):
+            yield f"closed_by = {fields['closed_by']!r} and {'not ' if idle is None else ''}in the index of idle windows"
     elif kind.name == "session":
         yield from _check_session(fields, place)
     elif kind.name == "device":
@@ -114,6 +118,7 @@ def _check_window(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
         yield f"start = {start} is not the key's"
     if not start <= first <= last < end:
         yield f"start <= first <= last < end does not hold: {start}, {first}, {last}, {end}"
+    yield from _check_closing(fields, is_closed=fields["final"] == "1")
     count = int(fields["count"])
     total, mean, low, high, stddev = (float(fields[name]) for name in ("sum", "mean", "min", "max", "stddev"))
     slack = 1e-9 * max(abs(low), abs(high), 1e-300)
@@ -133,12 +138,18 @@ def _check_session(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
     state, reason = fields["state"], fields["reason"]
     if reason not in {"open": {""}, "closed": {"gap", "max_duration"}, "merged": {"merged"}}[state]:
         yield f"state = {state} with reason = {reason!r}"
+    yield from _check_closing(fields, is_closed=state == "closed")
     if (state == "merged") != ("merged_into" in fields):
         yield f"state = {state} with{'' if 'merged_into' in fields else 'out'} merged_into"
     for name in [n.removesuffix(".count") for n in fields if n.endswith(".count")]:
         has = [part for part in ("mean", "min", "max") if f"{name}.{part}" in fields]
         if len(has) != (3 if int(fields[f"{name}.count"]) else 0):
             yield f"{name}.count = {fields[f'{name}.count']} with {', '.join(has) or 'no values'}"
+
+
+def _check_closing(fields: _Fields, *, is_closed: bool) -> Iterator[str]:
+    if is_closed != (fields["closed_by"] != ""):
+        yield f"closed_by = {fields['closed_by']!r}, though it is {'' if is_closed else 'not '}closed"
 
 
 def _check_offsets(text: str) -> Iterator[str]:

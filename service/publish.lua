@@ -1,6 +1,7 @@
 -- The only code that writes what readers see. One call is atomic: nobody reads a key between two of its writes.
 --   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress  5 republish
---   ARGV  1 what to do: write | keys | finish | progress | held | mark | forget | stale | unmark
+--         6 idle (windows that are final because input is silent, and that the watermark has not passed)
+--   ARGV  1 what to do: write | keys | finish | idle | progress | held | mark | forget | stale | unmark
 --         2 its arguments, msgpack (service/publish.py packs them)
 -- Runs on Redis 6.2 and later, one node; key names of rows are in the arguments, so not on Redis Cluster.
 -- Numbers arrive as text: Lua's own formatting keeps 14 digits of a double.
@@ -39,7 +40,10 @@ end
 
 -- Rows of one kind, as columns. a.keys, a.ttl (ms) and a.columns[j], the values of the field a.fields[j].
 -- a.same      fields that, equal under an equal (epoch, batch), say that this row was written before
--- a.seal      {field, value}: a key in this state does not change any more
+-- a.seal      {field, value}: a key in this state does not change any more, unless silence alone has closed it
+-- a.content   fields that, equal, say that a closed value says the same; their kind has `closed_by` and a `revision`, which
+--             begins at 0 and grows whenever a value that was closed changes
+-- a.revise    closed values may be corrected, too
 -- a.rising    {field, alike}: where `alike` is equal (or there is none), `field` never falls, whatever the epoch
 -- a.stable    the last a.stable of a.fields need not be written again where `alike` is equal
 -- a.replace   fields may be nil, "no such field", so an older value is removed in the same step; else no value is nil
@@ -49,6 +53,7 @@ end
 local function write()
   local keys, ttl, fields, columns, replace = a.keys, a.ttl, a.fields, a.columns, a.replace
   local changes, open, seal_value = KEYS[2], a.open, a.seal[2]
+  local content = a.content
   local kind, epoch_text, batch_text = a.kind, a.epoch, a.batch
   local written, unchanged, old, sealed, new, ended = 0, 0, 0, 0, 0, 0
 
@@ -67,12 +72,30 @@ local function write()
   local risen, likes = column_of[a.rising[1]], column_of[a.rising[2]]
   local same, same_columns = {}, {}
   for j, name in ipairs(a.same) do same[j], same_columns[j] = want(name), column_of[name] end
+  -- HSET keeps a revision that is there; what is replaced takes it along.
+  local revised = content and replace and want('revision')
 
   local function is_same(stored, i)
     for j = 1, #same do
       if (stored[same[j]] or nil) ~= (same_columns[j][i] or nil) then return false end
     end
     return true
+  end
+
+  -- What a new row does to a closed value: 'keep' (it says the same), 'write', or nil: it is refused. Then whether silence had
+  -- closed it, and the revision that it has from now on.
+  local function judge(key, stored, i)
+    local found = call('HMGET', key, 'closed_by', 'revision', unpack(content))
+    local is_like, is_idle, revision = true, found[1] == 'idle', tonumber(found[2] or nil) or 0
+    for j, name in ipairs(content) do
+      if (found[j + 2] or nil) ~= (column_of[name][i] or nil) then is_like = false end
+    end
+    if is_idle and is_like then
+      return column_of.closed_by[i] == 'watermark' and 'write' or 'keep', true, revision
+    elseif is_idle or (a.revise and not is_like) then
+      return 'write', is_idle, revision + 1
+    end
+    return is_same(stored, i) and 'keep' or nil, false, revision
   end
 
   local args = {'HSET', false, 'epoch', epoch_text, 'batch', batch_text, 'updated', a.updated}
@@ -82,23 +105,27 @@ local function write()
   end
 
   for i = 1, #keys do
-    local key, go, last = keys[i], true, width
+    local key, go, last, revision, is_idle = keys[i], true, width, nil, false
     names[2] = key
     local stored = call(unpack(names))
     local stored_epoch = tonumber(stored[1] or nil)
     if stored_epoch then
       local stored_batch = tonumber(stored[2] or nil) or -1
       local is_alike = not alike or stored[alike] == likes[i]
-      if is_older(stored_epoch, stored_batch) then
+      local is_closed, verdict = seal and stored[seal] == seal_value, nil
+      local is_poorer = rising and is_alike and (tonumber(stored[rising] or nil) or 0) > tonumber(risen[i])
+      if is_closed then
+        verdict = is_same(stored, i) and 'keep' or nil
+        if content then verdict, is_idle, revision = judge(key, stored, i) end
+      end
+      if is_older(stored_epoch, stored_batch) or (is_poorer and (is_idle or not is_closed)) then
         old, go = old + 1, false
-      elseif seal and stored[seal] == seal_value then
-        if is_same(stored, i) then unchanged = unchanged + 1 else sealed = sealed + 1 end
-        go = false
+      elseif is_closed then
+        go = verdict == 'write'
+        if verdict == 'keep' then unchanged = unchanged + 1 elseif not go then sealed = sealed + 1 end
       elseif stored_epoch == epoch and stored_batch == batch and is_same(stored, i) then
         unchanged, go = unchanged + 1, false
         call('PEXPIRE', key, ttl[i])
-      elseif rising and is_alike and (tonumber(stored[rising] or nil) or 0) > tonumber(risen[i]) then
-        old, go = old + 1, false
       elseif is_alike then
         last = width - a.stable
       end
@@ -106,6 +133,7 @@ local function write()
     if go then
       -- The value last: should a call fail, the repeat finds the old value and does all of this again.
       if open and last == width then call('ZADD', KEYS[3], open[i], key) end
+      if is_idle then call('ZREM', KEYS[6], key) end
       call('XADD', changes, '*', 'kind', kind, 'key', key, 'batch', batch_text, 'epoch', epoch_text)
       args[2] = key
       local n = fixed
@@ -124,11 +152,16 @@ local function write()
           args[n] = columns[j][i]
         end
       end
+      if revised then revision = revision or stored_epoch and stored[revised] or 0 end
+      if content and (revision or not stored_epoch) then
+        args[n + 1], args[n + 2] = 'revision', tostring(revision or 0)
+        n = n + 2
+      end
       call(unpack(args, 1, n))
       call('PEXPIRE', key, ttl[i])
       written = written + 1
       if not stored_epoch then new = new + 1 end
-      if seal and column_of[a.seal[1]][i] == seal_value then ended = ended + 1 end
+      if seal and not is_idle and column_of[a.seal[1]][i] == seal_value then ended = ended + 1 end
     end
   end
 
@@ -151,39 +184,53 @@ local function keys()
   return {#a.members}
 end
 
--- The first a.limit of the windows that are not final and have end <= a.watermark.
-local function passed()
-  return call('ZRANGEBYSCORE', KEYS[3], '-inf', a.watermark, 'LIMIT', 0, a.limit)
+-- The first a.limit of the windows in an index that have end <= a.watermark.
+local function passed(index)
+  return call('ZRANGEBYSCORE', index, '-inf', a.watermark, 'LIMIT', 0, a.limit)
 end
 
--- Takes windows out of the index of what is not final; `changed` of them were announced. Returns {looked at, changed}.
-local function settled(due, changed)
+-- Takes windows out of an index; `changed` of them were announced. Returns how many it was.
+local function settled(index, due, changed)
   for from = 1, #due, MOST do
-    call('ZREM', KEYS[3], unpack(due, from, math.min(from + MOST - 1, #due)))
+    call('ZREM', index, unpack(due, from, math.min(from + MOST - 1, #due)))
   end
   if changed > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
-  return {#due, changed}
+  return #due
 end
 
--- Marks at most a.limit windows with end <= a.watermark final. Returns {looked at, marked}; all are done when fewer
--- than a.limit were looked at. The expiry stays that of the last reading.
-local function finish()
-  local due = passed()
-  local marked = 0
+-- Marks windows of an index that end by a.watermark final, or those that silence has made final as passed by the watermark.
+-- Returns {looked at, marked}. The expiry stays that of the last reading.
+local function close(index, closed_by)
+  local due = passed(index)
+  local marked, changed = 0, 0
   for i = 1, #due do
     local key = due[i]
-    local stored = call('HMGET', key, 'epoch', 'batch', 'final')
+    local stored = call('HMGET', key, 'epoch', 'batch', 'final', 'closed_by')
     local stored_epoch = tonumber(stored[1] or nil)
-    if stored_epoch and stored[3] ~= '1' then
+    if stored_epoch and (stored[3] ~= '1' or stored[4] ~= closed_by) then
       call('XADD', KEYS[2], '*', 'kind', 'window', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
-      call('HSET', key, 'final', '1', 'updated', a.updated)
+      call('HSET', key, 'final', '1', 'closed_by', closed_by, 'updated', a.updated)
       if not is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
         call('HSET', key, 'epoch', a.epoch, 'batch', a.batch)
       end
-      marked = marked + 1
+      if closed_by == 'idle' then call('ZADD', KEYS[6], call('ZSCORE', index, key), key) end
+      changed = changed + 1
+      if stored[3] ~= '1' then marked = marked + 1 end
     end
   end
-  return settled(due, marked)
+  return {settled(index, due, changed), marked}
+end
+
+-- Each of these two looks at a.limit windows at most; all are done when fewer were looked at.
+local function finish()
+  local silent, open = close(KEYS[6], 'watermark'), close(KEYS[3], 'watermark')
+  return {math.max(silent[1], open[1]), open[2]}
+end
+
+-- a.watermark is where the clock says that event time is, as input is silent; `progress` says so, too.
+local function idle()
+  call('HSET', KEYS[4], 'idle', a.watermark)
+  return close(KEYS[3], 'idle')
 end
 
 -- Returns {1 when written and 0 when it would have gone back, the epoch and batch it held before or ''}.
@@ -195,6 +242,7 @@ local function progress()
   end
   call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'offsets', a.offsets,
     'reference', a.reference, 'updated', a.updated)
+  call('HDEL', KEYS[4], 'idle')
   return {1, stored[1] or '', stored[2] or ''}
 end
 
@@ -218,18 +266,21 @@ local function unmark()
   return {1}
 end
 
--- Removes at most a.limit windows that the watermark has passed and that nobody has marked final: after a loss of data
--- they may lack readings, and would be marked final as they are. Returns {looked at, removed}.
+-- Removes at most a.limit windows of each index that the watermark has passed and that it has not marked final: after a loss
+-- of data they may lack readings, and would be marked final as they are. Returns {looked at, removed}.
 local function forget()
-  local due = passed()
-  local removed = 0
-  for i = 1, #due do
-    if call('DEL', due[i]) == 1 then
-      call('XADD', KEYS[2], '*', 'kind', 'window', 'key', due[i], 'batch', a.batch, 'epoch', a.epoch)
-      removed = removed + 1
+  local looked, removed = 0, 0
+  for _, index in ipairs({KEYS[3], KEYS[6]}) do
+    local due, gone = passed(index), 0
+    for i = 1, #due do
+      if call('DEL', due[i]) == 1 then
+        call('XADD', KEYS[2], '*', 'kind', 'window', 'key', due[i], 'batch', a.batch, 'epoch', a.epoch)
+        gone = gone + 1
+      end
     end
+    looked, removed = math.max(looked, settled(index, due, gone)), removed + gone
   end
-  return settled(due, removed)
+  return {looked, removed}
 end
 
 -- Removes open sessions that were not written in this epoch, among some keys of a.pattern from a.cursor on: they come
@@ -250,7 +301,7 @@ local function stale()
 end
 
 local steps = {
-  write = write, keys = keys, finish = finish, progress = progress,
+  write = write, keys = keys, finish = finish, idle = idle, progress = progress,
   held = held, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
 return steps[ARGV[1]]()

@@ -12,7 +12,7 @@ the same values: every step may be repeated, also in part. What Redis accepts is
                  progress must not be behind what this writer has seen there, else WritesLostError
     progress     only to the run of Redis that the batch began with: one that was restarted may lack the batch's values
     a key        an older (epoch, batch) is refused; the same one is accepted again
-                 a final window and a closed session do not change
+                 a final window and a closed session do not change; those that silence has closed may, their revision grows
                  a window's count and a device's last_seen do not fall, whoever writes
 """
 
@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -105,7 +105,8 @@ class Sink:
     Connections belong to the process that writes and stay open between batches. Redis's password file must exist there.
     `attributes` is the reference: `device` and string columns. `after` is the (epoch, batch) that progress is known to
     have reached, None when nothing is known. With `again`, rows are values of the past, as of the cut's watermark: they
-    live no longer than if they had been written in their time, and windows that it has passed are final.
+    live no longer than if they had been written in their time, and windows that it has passed are final. `closed_by` is what
+    has closed the sessions that are.
     """
 
     settings: Settings
@@ -113,6 +114,7 @@ class Sink:
     attributes: pa.Table | None = None
     after: tuple[int, int] | None = None
     again: bool = False
+    closed_by: Literal["watermark", "idle"] = "watermark"
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Steps 1 and 2 for rows of frames.OUTPUT: a partition's, or all of the batch.
@@ -202,7 +204,7 @@ class Sink:
         if windows.num_rows:
             rows.append(window_rows(windows, keys, retained))
         if sessions is not None and sessions.num_rows:
-            rows.append(session_rows(sessions, keys, retain_ms))
+            rows.append(session_rows(sessions, keys, retain_ms, self.closed_by))
         if devices is not None and devices.num_rows:
             rows.append(device_rows(devices, keys, retain_ms, self.cut.reference, self.attributes))
         if self.again:
@@ -261,7 +263,7 @@ class Sink:
 
     def _link(self) -> Link:
         keys = Keys(self.settings.redis.prefix)
-        names = (keys.epoch, keys.changes, keys.open, keys.progress, keys.republish)
+        names = (keys.epoch, keys.changes, keys.open, keys.progress, keys.republish, keys.idle)
         return link(self.settings.redis, SCRIPT, names)
 
     def _budget(self, what: str) -> Budget:

@@ -39,6 +39,10 @@ class Keys:
         return f"{self.prefix}:open"
 
     @property
+    def idle(self) -> str:
+        return f"{self.prefix}:idle"
+
+    @property
     def progress(self) -> str:
         return f"{self.prefix}:progress"
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from service import moments
 from service.redis_keys import Keys, Texts, decimal, texts
+from state.layout import CLOSED
 
 Call = tuple[str, bytes]
 
@@ -30,13 +31,15 @@ class Kind:
     rising: tuple[str, ...] = ()
     stable: int = 0
     replace: bool = False
+    content: tuple[str, ...] = ()
+    revise: bool = False
 
 
 # A window's count tells its content within a batch. A window that has more readings than a newer writer knows of (its
 # checkpoint was lost and it reads the topic again) stays until the newer writer has caught up.
-WINDOW = Kind("window", ("count", "end"), ("final", "1"), ("count", "end"), stable=3)
+WINDOW = Kind("window", ("count", "end"), ("final", "1"), ("count", "end"), stable=4, content=("count", "end"))
 WINDOW_AGAIN = replace(WINDOW, same=("count", "end", "final"), stable=0)
-SESSION = Kind("session", ("state", "count", "last"), ("state", "closed"), replace=True)
+SESSION = Kind("session", ("state", "count", "last"), ("state", "closed"), replace=True, content=("count", "last"))
 DEVICE = Kind("device", ("last_seen", "status", "session"), rising=("last_seen",), replace=True)
 
 
@@ -100,6 +103,8 @@ class Rows:
             "stable": kind.stable,
             "replace": kind.replace,
             "fields": names,
+            # An empty table would be true in Lua.
+            **({"content": kind.content, "revise": kind.revise} if kind.content else {}),
         }
         for start in range(0, len(self), size):
             part = slice(start, start + size)
@@ -134,6 +139,7 @@ def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Ro
         "start": texts(decimal(columns["start"])),
         "end": end,
         "final": [b"0"] * table.num_rows,
+        "closed_by": [b""] * table.num_rows,
     }
     named = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
@@ -157,7 +163,8 @@ def past(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
     rows = replace(rows, kind=WINDOW_AGAIN)
     over = [int(end or 0) <= watermark_ms for end in rows.fields["end"]]
     final = rows.take([row for row in alive if over[row]])
-    final = replace(final, fields={**final.fields, "final": [b"1"] * len(final)}, open=[])
+    closed: dict[str, Texts] = {"final": [b"1"] * len(final), "closed_by": [b"watermark"] * len(final)}
+    final = replace(final, fields={**final.fields, **closed}, open=[])
     return [final, rows.take([row for row in alive if not over[row]])]
 
 
@@ -174,9 +181,10 @@ def view_keys(table: pa.Table) -> dict[str, tuple[list[int], Texts]]:
     return views
 
 
-def session_rows(table: pa.Table, keys: Keys, ttl_ms: int) -> Rows:
+def session_rows(table: pa.Table, keys: Keys, ttl_ms: int, closed_by: str = "watermark") -> Rows:
     """state.layout.session_schema as hashes; a session that occurs twice is written as it occurs last."""
     column = _columns(_last_of(table, ["device", "start"]))
+    is_closed = pc.equal(column["state"], CLOSED)
     fields = {
         "start": texts(decimal(column["start"])),
         "last": texts(decimal(column["last"])),
@@ -184,6 +192,7 @@ def session_rows(table: pa.Table, keys: Keys, ttl_ms: int) -> Rows:
         "duration": texts(decimal(pc.subtract(column["last"], column["start"]))),
         "state": texts(column["state"]),
         "reason": texts(column["reason"]),
+        "closed_by": texts(pc.if_else(is_closed, pa.scalar(closed_by), pa.scalar(""))),
         "merged_into": texts(decimal(column["merged_into"])),
     }
     for measure in _measures(table, ".sum"):

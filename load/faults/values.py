@@ -10,8 +10,23 @@ Hash = Mapping[str, str]
 
 SLACK = 1e-9
 _SAID = ("epoch", "batch", "updated")
-_WINDOW = ("start", "end", "count", "sum", "mean", "min", "max", "stddev", "first", "last", "final", *_SAID)
-_SESSION = ("start", "last", "count", "duration", "state", "reason", *_SAID)
+_WINDOW = (
+    "start",
+    "end",
+    "count",
+    "sum",
+    "mean",
+    "min",
+    "max",
+    "stddev",
+    "first",
+    "last",
+    "final",
+    "closed_by",
+    "revision",
+    *_SAID,
+)
+_SESSION = ("start", "last", "count", "duration", "state", "reason", "closed_by", "revision", *_SAID)
 _DEVICE = ("status", "last_seen", "session", "reference", *_SAID)
 
 
@@ -89,12 +104,18 @@ def _back(key: str, before: Hash, now: Hash) -> Iterator[str]:
     # A view's other length would be another window; the lengths do not change within a run.
     if rising and _integer(now, rising) < _integer(before, rising):
         yield f"{rising} falls"
-    sealed = before.get("final") == "1" if kind == "window" else before.get("state") == "closed"
-    if sealed:
-        changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-        changed = [name for name in changed if name not in _SAID]
-        if changed:
-            yield f"it was {'final' if kind == 'window' else 'closed'} and changes: {', '.join(changed)}"
+    if _integer(now, "revision") < _integer(before, "revision"):
+        yield "revision falls"
+    closed_by = before.get("closed_by")
+    if not closed_by:
+        return
+    changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    changed = [name for name in changed if name not in _SAID]
+    # What silence has closed may be corrected, and says so by its revision; the watermark may pass it later.
+    if closed_by == "idle" and (changed == ["closed_by"] or "revision" in changed):
+        return
+    if changed:
+        yield f"it was closed by {closed_by} and changes: {', '.join(changed)}"
 
 
 class Torn:
@@ -134,6 +155,8 @@ def _window(key: str, found: Hash) -> Iterator[str]:
         yield "stddev is not within 0 and half of max - min"
     if count == 1 and first != last:
         yield "one reading cannot be at two times"
+    if (found["final"] == "1") != (found["closed_by"] in {"watermark", "idle"}):
+        yield "closed_by does not go with final"
 
 
 def _session(key: str, found: Hash) -> Iterator[str]:
@@ -146,6 +169,8 @@ def _session(key: str, found: Hash) -> Iterator[str]:
     reasons = {"open": {""}, "closed": {"gap", "max_duration"}, "merged": {"merged"}}
     if found["reason"] not in reasons.get(found["state"], ()):
         yield f"state {found['state']} does not go with the reason {found['reason']!r}"
+    if (found["state"] == "closed") != (found["closed_by"] in {"watermark", "idle"}):
+        yield "closed_by does not go with the state"
     if (found["state"] == "merged") != bool(found.get("merged_into")):
         yield "merged_into does not go with the state"
     for name in [name.removesuffix(".count") for name in found if name.endswith(".count")]:

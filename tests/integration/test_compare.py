@@ -127,12 +127,17 @@ def publish(stand: Stand, values: Expected, progress: Expected) -> None:
         for (view, measure, key, start), window in values.windows.items():
             names = ("start", "end", "count", "sum", "mean", "min", "max", "stddev", "first", "last")
             fields = {name: getattr(window, name) for name in names}
-            write(f"window:{view}:{measure}:{key}:{start}", {**fields, "final": int(window.final)})
+            write(
+                f"window:{view}:{measure}:{key}:{start}",
+                {**fields, "final": int(window.final), "closed_by": window.closed_by},
+            )
             pipe.zadd(f"{PREFIX}:keys:{view}", {key: window.last}, gt=True)
             if not window.final:
                 pipe.zadd(f"{PREFIX}:open", {f"{PREFIX}:window:{view}:{measure}:{key}:{start}": window.end})
         for (name, start), session in values.sessions.items():
-            fields = {name: getattr(session, name) for name in ("start", "last", "count", "state", "reason")}
+            fields = {
+                name: getattr(session, name) for name in ("start", "last", "count", "state", "reason", "closed_by")
+            }
             for measure, found in session.measures.items():
                 fields |= {f"{measure}.{each}": getattr(found, each) for each in ("count", "mean", "min", "max")}
             write(f"session:{name}:{start}", {**fields, "duration": session.last - session.start})

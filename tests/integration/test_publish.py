@@ -275,6 +275,87 @@ def test_a_closed_session_does_not_change_and_an_open_one_may_shed_fields(target
     assert (target.read(name)["state"], target.read(name)["count"]) == ("closed", "2")
 
 
+# Silence: what it has closed is final until a reading comes after all.
+
+
+def idle(target: Target, line_ms: int, batch: int = 2) -> int:
+    return target.sink(batch, watermark_ms=line_ms).sweep("idle")
+
+
+def test_what_silence_has_closed_is_final_and_says_so(target: Target) -> None:
+    target.write(1, windows([("device_1m", "d1", T0, [1.0]), ("device_1m", "d1", T0 + MINUTE, [1.0])]))
+    assert target.sink(1).progress() is None
+    assert (idle(target, T0 + MINUTE - 1, 1), idle(target, T0 + MINUTE, 1), idle(target, T0 + MINUTE, 1)) == (0, 1, 0)
+    found = target.read()
+    assert (found["final"], found["closed_by"], found["revision"]) == ("1", "idle", "0")
+    later = target.read(WINDOW.replace(str(T0), str(T0 + MINUTE)))
+    assert (later["final"], later["closed_by"], later["revision"]) == ("0", "", "0")
+    assert target.read("progress")["idle"] == str(T0 + MINUTE)
+    assert len(target.feed()) == 3
+    assert contract.check(target.client, target.prefix) == []
+    assert target.sink(2).progress() == (1, 1)
+    assert "idle" not in target.read("progress")
+
+
+def test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows(target: Target) -> None:
+    target.write(1, window([1.0]))
+    assert target.sink(1).progress() is None
+    assert idle(target, T0 + MINUTE, 1) == 1
+    again = target.write(2, window([1.0]))
+    assert (again.written, again.unchanged, target.read()["closed_by"]) == (0, 1, "idle"), "it says the same"
+    feed = len(target.feed())
+    assert target.write(3, window([1.0, 2.0])).written == 1
+    found = target.read()
+    assert (found["count"], found["final"], found["closed_by"], found["revision"]) == ("2", "0", "", "1")
+    assert len(target.feed()) == feed + 1
+    assert contract.check(target.client, target.prefix) == []
+    assert target.write(4, window([1.0])).refused_old == 1, "a value does not go back"
+    assert idle(target, T0 + MINUTE, 4) == 1
+    target.write(5, window([1.0, 2.0, 3.0]))
+    assert target.read()["revision"] == "2"
+    assert target.sink(6, watermark_ms=T0 + MINUTE).finish() == 1
+    found = target.read()
+    assert (found["count"], found["closed_by"], found["revision"]) == ("3", "watermark", "2")
+    assert target.write(7, window([1.0, 2.0, 3.0, 4.0])).refused_final == 1
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_the_watermark_passes_what_silence_has_closed(target: Target) -> None:
+    target.write(1, windows([("device_1m", f"d{number}", T0, [1.0]) for number in range(3)]))
+    assert target.sink(1).progress() is None
+    assert idle(target, T0 + MINUTE, 1) == 3
+    sink = target.sink(2, watermark_ms=T0 + MINUTE)
+    assert (sink.finish(), target.client.zcard(target.key("idle"))) == (0, 0), "they were final before"
+    assert {target.read(WINDOW.replace("d1", f"d{number}"))["closed_by"] for number in range(3)} == {"watermark"}
+    assert contract.check(target.client, target.prefix) == []
+    assert target.write(3, window([1.0, 2.0], "d2")).refused_final == 1
+
+
+@pytest.mark.parametrize("state", ["open", "merged"])
+def test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks(target: Target, state: str) -> None:
+    name = f"session:d1:{T0}"
+    target.write(1, changes([session(count=2)]))
+    ended = changes([session(count=2, state="closed", reason="gap")])
+    silent = Sink(target.settings, cut(1), closed_by="idle").write([ended])
+    assert (silent.written, silent.closed, target.read(name)["closed_by"]) == (1, 1, "idle")
+    assert target.write(2, changes([session(count=2)])).unchanged == 1, "it says the same"
+    more = {"state": state, "reason": "merged", "merged_into": T0 - 9} if state == "merged" else {"state": state}
+    assert target.write(3, changes([session(count=3, **more)])).written == 1
+    found = target.read(name)
+    assert (found["count"], found["state"], found["closed_by"], found["revision"]) == ("3", state, "", "1")
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_the_watermark_closes_a_session_that_silence_had_closed_once(target: Target) -> None:
+    name = f"session:d1:{T0}"
+    ended = changes([session(count=2, state="closed", reason="gap")])
+    assert Sink(target.settings, cut(1), closed_by="idle").write([ended]).closed == 1
+    outcome = target.write(2, ended)
+    assert (outcome.written, outcome.closed) == (1, 0)
+    assert (target.read(name)["closed_by"], target.read(name)["revision"]) == ("watermark", "0")
+    assert target.write(3, changes([session(count=3)])).refused_final == 1
+
+
 def test_a_session_is_opened_once_and_closed_once(target: Target) -> None:
     """Also among windows and devices, in several calls, and when a batch is repeated."""
     target.settings = target.settings.model_copy(

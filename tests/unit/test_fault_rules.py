@@ -28,6 +28,8 @@ WINDOW = {
     "first": str(START),
     "last": str(START + 2),
     "final": "0",
+    "closed_by": "",
+    "revision": "0",
     "epoch": "2",
     "batch": "7",
     "updated": "1",
@@ -39,6 +41,8 @@ SESSION = {
     "duration": "5",
     "state": "open",
     "reason": "",
+    "closed_by": "",
+    "revision": "0",
     "t.count": "2",
     "t.mean": "2",
     "t.min": "1",
@@ -75,6 +79,11 @@ def value(kind: str, **changed: str | None) -> Entry:
     """A sound hash but for what is changed; None takes a field away."""
     found = {name: text for name, text in {**HASHES[kind], **changed}.items() if text is not None}
     return entry("value", key=KEYS[kind], hash=found)
+
+
+def closed(kind: str, closed_by: str = "watermark", **fields: str) -> Entry:
+    how = {"window": {"final": "1"}, "session": {"state": "closed", "reason": "gap"}}[kind]
+    return value(kind, closed_by=closed_by, **{**how, **fields})
 
 
 def broken(rule: Rule, *entries: Entry) -> list[str]:
@@ -127,9 +136,11 @@ def test_no_verdict_is_a_violation() -> None:
         (value("window"), value("window", batch="6"), "(epoch, batch) is (2, 6) after (2, 7)"),
         (value("window"), value("window", epoch="1", batch="9"), "(epoch, batch) is (1, 9) after (2, 7)"),
         (value("window"), value("window", batch="8", count="2"), "count falls"),
-        (value("window", final="1"), value("window", final="0", batch="8"), "it was final and changes: final"),
-        (value("window", final="1"), value("window", final="1", sum="61", batch="8"), "changes: sum"),
-        (value("session", state="closed", reason="gap"), value("session", batch="8"), "closed and changes"),
+        (closed("window"), value("window", batch="8"), "closed by watermark and changes: closed_by, final"),
+        (closed("window"), closed("window", sum="61", batch="8"), "changes: sum"),
+        (closed("session"), value("session", batch="8"), "closed by watermark and changes"),
+        (closed("window", closed_by="idle"), value("window", batch="8", count="4"), "closed by idle and changes"),
+        (value("window", revision="2"), value("window", batch="8", revision="1"), "revision falls"),
         (value("device"), value("device", batch="8", last_seen=str(START)), "last_seen falls"),
         (value("device"), entry("value", key=KEYS["device"], hash=None), "is gone"),
     ],
@@ -143,7 +154,10 @@ def test_a_value_that_goes_on_is_fine() -> None:
     onwards = [
         value("window"),
         value("window", epoch="3", batch="0", count="4"),
-        value("window", epoch="3", final="1", count="4"),
+        closed("window", epoch="3", count="4", closed_by="idle"),
+        value("window", epoch="3", batch="8", count="5", revision="1"),
+        closed("window", epoch="3", count="5", revision="1", batch="9", closed_by="idle"),
+        closed("window", epoch="3", count="5", revision="1", batch="10"),
     ]
     assert broken(GoesBack(), *onwards, value("session"), value("device"), value("device", batch="9")) == []
     assert broken(GoesBack(), entry("value", key=KEYS["device"], hash=None), value("device")) == []
@@ -207,13 +221,22 @@ def test_a_torn_hash_is_found(torn: Entry, why: str) -> None:
 
 
 def test_whole_hashes_are_fine() -> None:
-    closed = value("session", state="closed", reason="gap")
     merged = value("session", state="merged", reason="merged", merged_into=str(START - 5))
     offline = value("device", status="offline", session="")
     gone = entry("value", key=KEYS["window"], hash=None)
     single = value("session", last=str(START), duration="0", count="1", **{"t.count": "1"})
     first = value("device", session=str(START + 5))
-    whole = [value("window"), value("session"), value("device"), closed, merged, offline, gone, single, first]
+    whole = [
+        value("window"),
+        value("session"),
+        value("device"),
+        closed("session"),
+        merged,
+        offline,
+        gone,
+        single,
+        first,
+    ]
     assert broken(Torn(), *whole) == []
 
 

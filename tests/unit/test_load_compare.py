@@ -50,16 +50,16 @@ def expectation() -> Expected:
 # What Redis must hold, worked out by hand: a key, then its fields.
 RIGHT = """
 p:window:v:t:a:b:0      start=0 end=1100 count=2 sum=0.30000000000000004 mean=0.15 min=0.1 max=0.2 stddev=0.05
-                        first=1000 last=1010 final=1
+                        first=1000 last=1010 final=1 closed_by=watermark
 p:window:v:t:a:b:1100   start=1100 end=2200 count=1 sum=0.4 mean=0.4 min=0.4 max=4e-1 stddev=0
-                        first=1200 last=1200 final=0
+                        first=1200 last=1200 final=0 closed_by=
 p:window:v:t:(none):0   start=0 end=1100 count=1 sum=7 mean=7.0 min=7 max=7 stddev=0.0
-                        first=1005 last=1005 final=1
-p:session:d:1000        start=1000 last=1010 count=2 duration=10 state=closed reason=gap
+                        first=1005 last=1005 final=1 closed_by=watermark
+p:session:d:1000        start=1000 last=1010 count=2 duration=10 state=closed reason=gap closed_by=watermark
                         t.count=2 t.mean=0.15000000000000002 t.min=0.1 t.max=0.2 h.count=1 h.mean=5 h.min=5 h.max=5
-p:session:d:1200        start=1200 last=1200 count=1 duration=0 state=open reason=
+p:session:d:1200        start=1200 last=1200 count=1 duration=0 state=open reason= closed_by=
                         t.count=1 t.mean=0.4 t.min=0.4 t.max=0.4 h.count=0
-p:session:e:1:1005      start=1005 last=1005 count=1 duration=0 state=closed reason=gap
+p:session:e:1:1005      start=1005 last=1005 count=1 duration=0 state=closed reason=gap closed_by=watermark
                         t.count=1 t.mean=7 t.min=7 t.max=7 h.count=0
 p:device:d              status=online last_seen=1200 session=1200 ref.site=a:b reference=x
                         t=0.4 t.at=1200 h=5 h.at=1000
