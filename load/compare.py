@@ -76,7 +76,6 @@ def compare(
     topics = sorted({rules.rejects.format(topic=topic) for topic in rules.topics})
     stored = check_rejects(wanted, records(rules, topics, bootstrap), verdict)
     check_partitions(wanted, stored, ends, verdict, lost)
-    verdict.trailing = wanted.trailing
     return verdict
 
 

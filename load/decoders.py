@@ -49,15 +49,15 @@ class Json:
 
     time_unit = None
 
-    def read(self, value: bytes) -> tuple[Mapping[str, Any], bool]:
-        """The record and whether bytes followed it (never); raises RejectedError."""
+    def read(self, value: bytes) -> Mapping[str, Any]:
+        """The record; raises RejectedError."""
         try:
-            record = json.loads(value.decode(), parse_constant=_no_constant)
+            record: Any = json.loads(value.decode(), parse_constant=_no_constant)
         except (ValueError, RecursionError):
             raise RejectedError(UNDECODABLE) from None
         if not isinstance(record, dict):
             raise RejectedError(UNDECODABLE)
-        return record, False
+        return record
 
 
 class Avro:
@@ -80,8 +80,8 @@ class Avro:
             parsed = fastavro.parse_schema(_without_logical_types(schema), named_schemas=names)
             self._writers[number] = parsed, names, schema == raw[reader]
 
-    def read(self, value: bytes) -> tuple[Mapping[str, Any], bool]:
-        """The record by the reader's schema, and whether bytes followed it; raises RejectedError."""
+    def read(self, value: bytes) -> Mapping[str, Any]:
+        """The record by the reader's schema; raises RejectedError, also when bytes follow it."""
         if len(value) < _HEADER_BYTES or value[0] != 0:
             raise RejectedError(UNDECODABLE)
         number = int.from_bytes(value[1:_HEADER_BYTES], "big")
@@ -93,7 +93,7 @@ class Avro:
         try:
             # Avro's readers on the JVM do not look into text: only a device id has to be UTF-8.
             record: Any = fastavro.schemaless_reader(body, writer, None, handle_unicode_errors="surrogateescape")
-            end = body.tell()
+            end: int = body.tell()
             if not _writes_back(writer, record, value[_HEADER_BYTES:end]):
                 end = walk(writer, names, value, _HEADER_BYTES)
             if not is_reader:
@@ -101,7 +101,10 @@ class Avro:
                 record = fastavro.schemaless_reader(body, writer, self._reader, handle_unicode_errors="surrogateescape")
         except Exception:  # fastavro raises whatever the bytes make it raise
             raise RejectedError(UNDECODABLE) from None
-        return record, end < len(value)
+        if end < len(value):
+            raise RejectedError(UNDECODABLE)
+        found: Mapping[str, Any] = record
+        return found
 
 
 def at(record: Mapping[str, Any], path: Sequence[str]) -> object:
@@ -129,10 +132,10 @@ def as_number(value: object) -> float | None:
 
 
 def as_device(value: object) -> str:
-    """A device id, "" when it is missing. RejectedError for no text, or text that is not UTF-8."""
+    """A device id, "" when it is missing: text in UTF-8 or an integer of 64 bits. RejectedError for anything else."""
     if value is None:
         return ""
-    if type(value) is int:
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
         return str(value)
     try:
         if type(value) is str:

@@ -22,7 +22,7 @@ class Verdict:
 
     `compared` counts expected things by name. `duplicates` are rejects stored again, `ahead` are rejects beyond
     progress, `omitted` are rejects announced without their bytes for being too large, `merged` are sessions that say
-    they went into another; none of these is a difference. `trailing` counts admitted records with bytes after them.
+    they went into another; none of these is a difference.
     `partitions` has start, end, consumed, admitted and rejected by "topic[partition]".
     """
 
@@ -35,7 +35,6 @@ class Verdict:
     ahead: int = 0
     omitted: int = 0
     merged: int = 0
-    trailing: int = 0
 
     @property
     def mismatches(self) -> int:

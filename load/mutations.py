@@ -393,6 +393,20 @@ MUTATIONS = (
         (_REPORTED,),
     ),
     Mutation(
+        "trailing-unseen",
+        "nobody looks for the mark of a record's end",
+        "a record with bytes after it is admitted: its writer and its reader do not agree about the schema",
+        ("P6",),
+        (
+            Edit(
+                "service/decode.py", 'F.col(f"record.{_END}") == _double(_MARK)', 'F.col(f"record.{_END}").isNotNull()'
+            ),
+        ),
+        (
+            "tests/stream/test_admission.py::test_a_record_is_decided_by_the_limits_to_the_last_step[a byte after the end]",
+        ),
+    ),
+    Mutation(
         "rejects-dropped",
         "records that are not admitted go nowhere",
         "offsets consumed are no longer admitted + rejected",

@@ -62,8 +62,7 @@ class Partition:
 class Expected:
     """What must be there once everything up to the partitions' ends is published under `watermark_ms`.
 
-    `values` is the length and a digest of each rejected record's value, None for a null one. `trailing` counts the
-    admitted Avro records with bytes after the record, which is allowed.
+    `values` is the length and a digest of each rejected record's value, None for a null one.
     """
 
     watermark_ms: int
@@ -73,7 +72,6 @@ class Expected:
     rejects: Mapping[Coordinate, str]
     values: Mapping[Coordinate, Digest]
     partitions: Mapping[tuple[str, int], Partition]
-    trailing: int
 
 
 def expected(
@@ -197,7 +195,6 @@ class Ledger:
         self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
         self._rejects: dict[Coordinate, str] = {}
         self._digests: dict[Coordinate, Digest] = {}
-        self._trailing = 0
 
     def take(self, record: Record) -> str | None:
         """Decide about one record, and keep it; the reason when it is rejected."""
@@ -232,18 +229,17 @@ class Ledger:
             self._rejects,
             self._digests,
             self.partitions,
-            self._trailing,
         )
 
     def _decide(self, broker_ms: int, key: bytes | None, value: bytes | None) -> str | None:
         """The reason of the first rule that applies; a record without one is kept."""
         rules = self._rules
-        if value is not None and len(value) > rules.max_bytes:
+        if max(len(value or b""), len(key or b"")) > rules.max_bytes:
             return "oversized"
         try:
             if value is None:
                 raise RejectedError(UNDECODABLE)
-            record, trailing = self._read(value)
+            record = self._read(value)
             device = as_device(key if rules.device_id == "$key" else at(record, self._device_path))
             event_ms = to_ms(at(record, self._time_path), self._unit)
             values = {name: as_number(at(record, path)) for name, path in self._paths.items()}
@@ -255,7 +251,6 @@ class Ledger:
             return "no_time"
         if reason := next(self._reasons(device, event_ms, broker_ms, values), None):
             return reason
-        self._trailing += trailing
         self._device.append(self._codes.setdefault(device, len(self._codes)))
         self._event_ms.append(event_ms)
         for name, column in self._values.items():

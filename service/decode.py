@@ -6,6 +6,7 @@ a schema made of those same fields. Nothing here throws on what a device sent: w
 """
 
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,19 @@ from pyspark.sql.avro.functions import from_avro
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input
 
-_DECODED = "tidemark_decoded"
-"""An added reader field with a default. The engine answers a failed decode with a record of nulls; this field tells it apart."""
+_END = "tidemark_end"
+"""A field that is added to the end of every writer's and the reader's schema, and whose bytes are added to every record.
+
+The engine's decoder stops at the end of a record and does not say where that was (Spark 4.1.1). What it finds there is the
+mark, unless bytes follow the record: then it finds those. A failed decode is a record of nulls, which the mark tells apart.
+"""
+_MARK = b"\xa9\x1d\xe3\x77\x5c\x84\xf2\x40"
+"""Eight bytes that are a double. No end of it is also a beginning of it, so bytes before it never make it appear earlier."""
+_OTHER_MARK = b"\x52" + _MARK[1:]
+"""Begins otherwise: bytes that follow a record and begin like one mark do not begin like the other."""
 _CORRUPT = "tidemark_corrupt"
+_DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
+"""What a device id may be in JSON: text, or a whole number of 64 bits; null is a missing one."""
 _HEADER_BYTES = 5
 # What the engine's parser takes: a zone only after seconds, and up to 18 hours; a year that Python has too.
 _ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
@@ -52,7 +63,7 @@ def read_schemas(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def reader_schema(schemas: Mapping[int, dict[str, Any]], settings: Input) -> dict[str, Any]:
-    """The reader's schema, cut down to the top-level fields that the settings name, plus the mark of a decoded record."""
+    """The reader's schema, cut down to the top-level fields that the settings name, plus the mark of a record's end."""
     number = max(schemas) if settings.reader_schema is None else settings.reader_schema
     if number not in schemas:
         msg = f"input.reader_schema = {number}: {settings.schemas} holds the ids {', '.join(map(str, schemas))}"
@@ -70,7 +81,7 @@ def reader_schema(schemas: Mapping[int, dict[str, Any]], settings: Input) -> dic
         raise SchemaError(msg, remedy="Mend [input] or the schema")
     heads = {path.split(".")[0] for path in wanted}
     fields = [field for field in schema["fields"] if field["name"] in heads]
-    return {**schema, "fields": [*fields, {"name": _DECODED, "type": "boolean", "default": True}]}
+    return _with_end({**schema, "fields": fields})
 
 
 class Decoder:
@@ -111,22 +122,36 @@ class Decoder:
             }
             return F.when(whole, F.from_json(text, _json_type(self._settings), options))
         reader = json.dumps(reader_schema(self._schemas, self._settings))
-        head, body = F.substring(self._value, 1, _HEADER_BYTES), F.expr("substring(value, 6)")
+        return self._avro(reader, _MARK)
+
+    def _avro(self, reader: str, mark: bytes) -> Column:
+        head = F.substring(self._value, 1, _HEADER_BYTES)
+        body = F.concat(F.expr("substring(value, 6)"), F.lit(mark))
         choice: Column | None = None
         for number, writer in self._schemas.items():
-            decoded = from_avro(body, json.dumps(writer), {"mode": "PERMISSIVE", "avroSchema": reader})
+            decoded = from_avro(body, json.dumps(_with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": reader})
             matches = head == F.lit(_header(number))
             choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
         assert choice is not None  # noqa: S101
         return choice
 
     def decoded(self) -> Column:
-        """Whether the record could be decoded, and the device id is text; never null."""
+        """Whether the record could be decoded to its last byte, and the device id is one; never null."""
         # Avro does not check that a string is UTF-8, and neither does the engine; Python and the readers of Redis do.
         text = F.coalesce(F.is_valid_utf8(self._device_text()), F.lit(True))
         if self._settings.format == "json":
+            if self._settings.device_id != RECORD_KEY:
+                # The engine would take a JSON value of any kind for text: an object, or a fraction, as it is written.
+                kind = F.schema_of_variant(_field(self._settings.device_id))
+                text = text & F.coalesce(kind.isin(*_DEVICE_KINDS), F.lit(True))
             return F.col("record").isNotNull() & F.col(f"record.{_CORRUPT}").isNull() & text
-        return F.coalesce(F.col(f"record.{_DECODED}"), F.lit(False)) & text
+        ends = F.coalesce(F.col(f"record.{_END}") == _double(_MARK), F.lit(False))
+        # Only bytes that begin with the mark itself can pass for it, and no record holds it by chance: those that do are
+        # decoded a second time, with another one.
+        reader = json.dumps(reader_schema(self._schemas, self._settings))
+        again = self._avro(reader, _OTHER_MARK).getField(_END) == _double(_OTHER_MARK)
+        certain = F.when(F.contains("value", F.lit(_MARK)), F.coalesce(again, F.lit(False))).otherwise(True)
+        return ends & certain & text
 
     def device(self) -> Column:
         """The device id as text, null when it is missing or blank."""
@@ -137,7 +162,8 @@ class Decoder:
     def _device_text(self) -> Column:
         if self._settings.device_id == RECORD_KEY:
             return F.col("key").cast("string")
-        return _field(self._settings.device_id).cast("string")
+        field = _field(self._settings.device_id)
+        return F.try_variant_get(field, "$", "string") if self._settings.format == "json" else field.cast("string")
 
     def event_ms(self, record_type: t.StructType) -> Column:
         """Event time in ms since the epoch, floored; null when it is missing or unreadable. Never overflows."""
@@ -168,6 +194,14 @@ class Decoder:
         return {name: _field(path).cast("double") for name, path in self._settings.measures.items()}
 
 
+def _with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {**schema, "fields": [*schema["fields"], {"name": _END, "type": "double"}]}
+
+
+def _double(mark: bytes) -> Column:
+    return F.lit(struct.unpack("<d", mark)[0])
+
+
 def _header(schema_id: int) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big")
 
@@ -187,7 +221,8 @@ def _type_at(record: t.StructType, path: str) -> t.DataType:
 
 
 def _json_type(settings: Input) -> t.StructType:
-    """A schema of the fields that the settings name: measures and times are numbers, the device and an ISO time are text."""
+    """A schema of the fields that the settings name: measures and times are numbers, an ISO time is text, and a device's id
+    is whatever stands there."""
     tree: dict[str, Any] = {}
 
     def put(path: str, kind: t.DataType) -> None:
@@ -199,7 +234,7 @@ def _json_type(settings: Input) -> t.StructType:
 
     put(settings.event_time, t.StringType() if settings.event_time_unit == "iso" else t.DoubleType())
     if settings.device_id != RECORD_KEY:
-        put(settings.device_id, t.StringType())
+        put(settings.device_id, t.VariantType())
     for path in settings.measures.values():
         put(path, t.DoubleType())
 

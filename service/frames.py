@@ -30,8 +30,10 @@ REJECT_TYPE = t.StructType(
                 t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]),
             ),
         ),
+        t.StructField("omitted", t.IntegerType()),
     ]
 )
+"""`omitted` is the size of a value that is left out for being too large; key and headers are left out with it."""
 
 REJECT_AVRO: dict[str, Any] = {
     "type": "record",
@@ -60,6 +62,7 @@ REJECT_AVRO: dict[str, Any] = {
                 },
             ],
         },
+        {"name": "omitted", "type": ["null", "int"]},
     ],
 }
 """REJECT_TYPE on its way into the fold, as one column: a nested one would cost every admitted reading a dozen nulls."""

@@ -14,6 +14,10 @@ from service.frames import REJECT_AVRO
 from service.settings import Kafka, Settings
 from state.rules import EVENT_MS_LIMIT
 
+KEPT_BYTES = 1 << 20
+"""A reject carries a record of this size, or of admission.max_bytes where that is more. A larger one is left where it is: a
+batch holds all of its rejects in memory, and the coordinates say where the bytes are."""
+
 Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
 REASONS = (
@@ -92,6 +96,7 @@ def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None
     measures = list(settings.input.measures)
     decided = flat.withColumn("reason", _reason(settings))
     admitted = F.col("reason").isNull()
+    kept = _largest() <= max(KEPT_BYTES, settings.admission.max_bytes)
     reject = F.struct(
         "reason",
         _detail(settings).alias("detail"),
@@ -99,9 +104,8 @@ def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None
         "partition",
         "offset",
         "broker_ms",
-        "key",
-        "value",
-        "headers",
+        *[F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")],
+        F.when(~kept, _size("value")).alias("omitted"),
     )
     encoded = to_avro(reject, json.dumps(REJECT_AVRO))
     bucket = F.pmod(F.xxhash64("device"), F.lit(settings.sessions.buckets)).cast("int")
@@ -118,6 +122,15 @@ def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None
 def _measure(name: str) -> str:
     # A measure may be called like a column of Kafka's.
     return f"measure_{name}"
+
+
+def _size(name: str) -> Column:
+    return F.coalesce(F.length(name), F.lit(0))
+
+
+def _largest() -> Column:
+    """Bytes of the value or of the key, whichever has more."""
+    return F.greatest(_size("value"), _size("key"))
 
 
 def _any(conditions: list[Column]) -> Column:
@@ -140,7 +153,7 @@ def _reason(settings: Settings) -> Column:
     admission = settings.admission
     event, broker = F.col("event_ms"), F.col("broker_ms")
     return (
-        F.when(F.coalesce(F.length("value"), F.lit(0)) > admission.max_bytes, "oversized")
+        F.when(_largest() > admission.max_bytes, "oversized")
         .when(F.col("framing").isNotNull(), F.col("framing"))
         .when(~F.col("decoded"), "undecodable")
         .when(F.col("device").isNull(), "no_device")
@@ -175,9 +188,9 @@ def _detail(settings: Settings) -> Column:
     )
     reason = F.col("reason")
     return (
-        F.when(reason == "oversized", F.concat(F.length("value"), F.lit(f" bytes, the limit is {admission.max_bytes}")))
+        F.when(reason == "oversized", F.concat(_largest(), F.lit(f" bytes, the limit is {admission.max_bytes}")))
         .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), F.hex(F.substring("value", 2, 4))))
-        .when(reason == "undecodable", F.concat(F.coalesce(F.length("value"), F.lit(0)), F.lit(" bytes")))
+        .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
         .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.input.measures}))
         .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
         .when(

@@ -15,6 +15,7 @@ from service.errors import SourceError
 from service.settings import Kafka
 
 HEADER = "tidemark."
+_OMITTED = HEADER + "omitted_bytes"
 _TIMEOUT_S = 30.0
 _LARGEST = 1_000_000_000  # librdkafka's own upper limit: what is too large is for the topic to say
 _Headers = list[tuple[str, str | bytes | None]]
@@ -23,7 +24,8 @@ _Headers = list[tuple[str, str | bytes | None]]
 def headers(reject: Mapping[str, Any], cut: Cut) -> _Headers:
     """The record's own headers, then ours: `reject` is a row of frames.REJECT_TYPE."""
     own = [(header["key"], header["value"]) for header in reject["headers"] or ()]
-    return own + _ours(reject, cut)
+    omitted = reject.get("omitted")
+    return own + _ours(reject, cut) + ([] if omitted is None else [(_OMITTED, b"%d" % omitted)])
 
 
 def _ours(reject: Mapping[str, Any], cut: Cut) -> _Headers:
@@ -84,7 +86,7 @@ class Rejects:
         while self._too_large and self._error is None:
             reject, its_cut = self._too_large.pop()
             size = len(reject["value"] or b"")
-            self._produce(reject, its_cut, None, [*_ours(reject, its_cut), (HEADER + "omitted_bytes", b"%d" % size)])
+            self._produce(reject, its_cut, None, [*_ours(reject, its_cut), (_OMITTED, b"%d" % size)])
             self._wait()
         missing = self._sent - self._delivered
         error, self._error, self._sent, self._delivered = self._error, None, 0, 0

@@ -11,8 +11,9 @@ import fastavro
 import pytest
 
 from service import pipeline, readings
+from service.decode import _MARK, _OTHER_MARK
 from service.frames import REJECT, REJECT_AVRO, REJECT_TYPE, STATS
-from service.readings import REASONS
+from service.readings import KEPT_BYTES, REASONS
 from tests.stream.records import BASE_MS, KAFKA, SCHEMA, Record, avro, make_settings
 from tests.stream.records import rows as rows_of
 
@@ -125,6 +126,14 @@ AT_THE_LIMITS = {
         "undecodable",
         f"{len(value(device='xx'))} bytes",
     ),
+    "a byte after the end": (Record(value() + b"\0", BASE_MS), "undecodable", f"{len(value()) + 1} bytes"),
+    "a whole record after the end": (Record(value() + value()[5:], BASE_MS), "undecodable", None),
+    "the mark of the end": (Record(value() + _MARK, BASE_MS), "undecodable", None),
+    "the mark of the end and more": (Record(value() + _MARK + _MARK, BASE_MS), "undecodable", None),
+    "what begins like the mark of the end": (Record(value() + _MARK[:1], BASE_MS), "undecodable", None),
+    "the other mark of the end": (Record(value() + _OTHER_MARK, BASE_MS), "undecodable", None),
+    "both marks of the end": (Record(value() + _MARK + _OTHER_MARK, BASE_MS), "undecodable", None),
+    "a measure that is the mark of the end": (record(humidity=struct.unpack("<d", _MARK)[0]), None, None),
     "a length below zero": (Record(wire(1, b"\x01"), BASE_MS), "undecodable", "6 bytes"),
     "a length beyond the record": (Record(wire(1, b"\x80\x80\x80\x80\x08"), BASE_MS), "undecodable", "10 bytes"),
     "a branch that the union lacks": (
@@ -261,7 +270,27 @@ def test_a_reject_carries_the_record_as_it_came(spark, tmp_path):
             "key": each.key,
             "value": each.value,
             "headers": [{"key": name, "value": data} for name, data in each.headers] or None,
+            "omitted": None,
         }
+
+
+def test_a_reject_of_more_than_a_mebibyte_leaves_its_bytes_where_they_are(spark, tmp_path):
+    sizes = (KEPT_BYTES, KEPT_BYTES + 1)
+    values = [Record(bytes(size), BASE_MS, key=b"k", headers=(("trace", b"1"),)) for size in sizes]
+    keys = [Record(value(), BASE_MS, key=bytes(size), headers=(("trace", b"1"),)) for size in sizes]
+    rejects = [row["reject"] for row in decide(spark, make_settings(tmp_path), values + keys)]
+    assert [each["reason"] for each in rejects] == ["oversized"] * 4
+    assert [each["detail"] for each in rejects] == [f"{size} bytes, the limit is 65536" for size in sizes * 2]
+    kept = [(each["key"], each["value"], each["headers"] is None, each["omitted"]) for each in rejects]
+    assert kept == [
+        (b"k", values[0].value, False, None),
+        (None, None, True, KEPT_BYTES + 1),
+        (keys[0].key, value(), False, None),
+        (None, None, True, len(value())),
+    ]
+    # Who admits more than that has the bytes of what does not decode, too.
+    more = make_settings(tmp_path / "more", admission={"max_bytes": KEPT_BYTES + 1})
+    assert [row["reject"]["omitted"] for row in decide(spark, more, values)] == [None, None]
 
 
 def test_unknown_devices_are_kept_unless_the_settings_say_otherwise(spark, tmp_path):

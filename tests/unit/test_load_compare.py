@@ -43,7 +43,6 @@ def expectation() -> Expected:
         rejects=REJECTS,
         values=values,
         partitions={("in", 0): Partition(0, 6, 6, 4, 2)},
-        trailing=0,
     )
 
 
