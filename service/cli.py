@@ -1,5 +1,5 @@
 """The command line: `tidemark run`, `tidemark check`, `tidemark status`, `tidemark checkpoint`, `tidemark republish`,
-`tidemark version`.
+`tidemark rejects`, `tidemark version`.
 
 Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from service import settings
+from service import reject_commands, settings
 from service.errors import CheckpointError, TidemarkError
 
 TRACE = "TIDEMARK_TRACE"
@@ -138,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for command in (run, check, status, checkpoint, republish):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
+    reject_commands.add(add("rejects", "What was not admitted: list it, show it, send it again.", reject_commands.run))
     add("version", "Print the versions of Tidemark, Spark and Python.", _version)
     return parser
 

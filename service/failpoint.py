@@ -1,10 +1,13 @@
-"""Crash points for tests: named places in a batch where the service can be made to die or to fail.
+"""Crash points for tests: named places in a batch, or a command, where the service can be made to die or to fail.
 
     before_fetch                  a batch has passed the gate, nothing of it is computed
     after_decode                  the batch is planned or computed, nothing of it is written
     half_publish                  a part of its rows is in Redis
     after_publish_before_commit   the progress key is written, Spark has not committed
     after_commit                  the runner saw the commit
+    half_corrected                a part of what `tidemark correct` writes is in Redis
+    corrected_before_marked       all of it is, and nothing says so yet
+    replayed_before_marked        `tidemark rejects replay` has sent records, and nothing says so yet
 
 `TIDEMARK_FAILPOINT=name:nth[:kill|raise][,...]`, honoured only with `TIDEMARK_TEST=1`: the nth hit in a process kills the
 driver, its JVM first (SIGKILL, the default), or raises InjectedError. Several points fire one after the other, each counted
@@ -24,7 +27,8 @@ from pyspark import SparkContext
 
 from service.errors import QueryError, SettingsError
 
-NAMES = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
+_BATCH = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
+NAMES = (*_BATCH, "half_corrected", "corrected_before_marked", "replayed_before_marked")
 _FORM = re.compile(rf"({'|'.join(NAMES)}):([1-9]\d*)(?::(kill|raise))?")
 
 

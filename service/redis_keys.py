@@ -50,6 +50,11 @@ class Keys:
     def republish(self) -> str:
         return f"{self.prefix}:republish"
 
+    @property
+    def correction(self) -> str:
+        """The number of the newest run that applies rejects: see service/fence.py."""
+        return f"{self.prefix}:correction"
+
     def view(self, view: str) -> str:
         """The sorted set of a view's keys by last event time."""
         return f"{self.prefix}:keys:{view}"

@@ -118,11 +118,17 @@ def prepare(kafka: Kafka) -> Mapping[str, int]:
     return {topic: keep_ms for topic, keep_ms in kept.items() if keep_ms is not None}
 
 
-def create(client: AdminClient, partitions: Mapping[str, int], *, dry_run: bool = False) -> SourceError | None:
+def create(
+    client: AdminClient,
+    partitions: Mapping[str, int],
+    *,
+    dry_run: bool = False,
+    configuration: Mapping[str, str] | None = None,
+) -> SourceError | None:
     """Make topics, or only ask whether they might be made; returns the first problem. One that exists is none."""
     if not partitions:
         return None
-    new = [_kafka.NewTopic(name, count) for name, count in partitions.items()]
+    new = [_kafka.NewTopic(name, count, config=dict(configuration or {})) for name, count in partitions.items()]
     futures = client.create_topics(new, request_timeout=lag.TIMEOUT_S, validate_only=dry_run)
     for name, future in futures.items():
         try:

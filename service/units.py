@@ -1,6 +1,7 @@
 """Durations and sizes as people write them ("10 s", "64 KiB"), as the integers the code computes with."""
 
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated
 
@@ -47,3 +48,28 @@ def format_duration(ms: int) -> str:
         if ms and ms % _DURATIONS_MS[unit] == 0:
             return f"{ms // _DURATIONS_MS[unit]} {unit}"
     return f"{ms} ms"
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """A point in time: "2 h" is so long before `now_ms`; an ISO 8601 date or time is UTC unless it says otherwise.
+
+    Digits alone are milliseconds since the epoch. ValueError says what is allowed.
+    """
+    if text.isdecimal():
+        return int(text)
+    if _QUANTITY.match(text):
+        return now_ms - parse_duration_ms(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        msg = f"{text!r} is no time: write 2026-11-20T08:00, or 2 h for two hours ago"
+        raise ValueError(msg) from None
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def format_time(ms: int) -> str:
+    """ISO 8601 in UTC, to the millisecond; the number itself where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return str(ms)

@@ -1,0 +1,211 @@
+"""`tidemark rejects` on a real broker: what is listed and shown, and that nothing is sent a second time."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from load.parts import Broker, Redis
+from service import dissect, marks, reject_log, rejects, replay, scan, settings
+from service.cli import main
+from service.cut import Cut
+from service.errors import FencedError
+from service.fence import Fence
+from service.marks import Mark
+from service.reject_log import ORIGIN, Coordinates
+from tests.stream.records import BASE_MS, avro, write_schemas
+
+pytestmark = pytest.mark.integration
+
+UNKNOWN = b"\0\0\0\0\2" + avro(device_id="d2", event_time=BASE_MS)[5:]
+
+
+def reading(device: str, temperature: float | None = 20.0) -> bytes:
+    return avro(device_id=device, event_time=BASE_MS, temperature=temperature)
+
+
+class World:
+    """An input topic with records that were all rejected, and what a user sees of it."""
+
+    def __init__(self, broker: Broker, redis: Redis, folder: Path, prefix: str, capsys: Any) -> None:
+        self.topic = f"rejects-{prefix}"
+        self.redis, self.prefix, self.capsys = redis.client(), prefix, capsys
+        self.config = folder / "tidemark.toml"
+        self.config.write_text(
+            f"""
+            [service]
+            checkpoint = "checkpoint"
+            [kafka]
+            bootstrap = "{broker.bootstrap}"
+            topics = ["{self.topic}"]
+            [input]
+            schemas = "{write_schemas(folder / "schemas")}"
+            measures = {{temperature = "temperature"}}
+            [admission]
+            max_bytes = 200
+            [[views]]
+            name = "all"
+            window = "1 m"
+            [redis]
+            url = "{redis.url}"
+            prefix = "{prefix}"
+            """
+        )
+        self.settings = settings.load(self.config)
+        broker.create_topic(self.topic, 2)
+        broker.create_topic(f"{self.topic}.rejects", 2)
+        self.sender = rejects.Rejects(self.settings.kafka)
+        self.offsets = {0: 0, 1: 0}
+        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+    def reject(self, value: bytes | None, reason: str, detail: str = "", partition: int = 0, times: int = 1) -> str:
+        """A record in the input topic and its reject; returns its place."""
+        offset = self.offsets[partition]
+        self.offsets[partition] += 1
+        headers = [("trace", b"t1")]
+        self.producer.produce(self.topic, value, b"the-key", partition=partition, headers=headers)
+        assert self.producer.flush(30) == 0
+        said = {"reason": reason, "detail": detail, "topic": self.topic, "partition": partition, "offset": offset}
+        more = {"broker_ms": BASE_MS + 1000 * offset, "key": b"the-key", "value": value}
+        row = {**said, **more, "headers": [{"key": "trace", "value": b"t1"}]}
+        for _ in range(times):
+            self.sender.send(row, Cut(3, 7, 0, {}, {}))
+        self.sender.flush(Cut(3, 7, 0, {}, {}))
+        return f"{self.topic}[{partition}]@{offset}"
+
+    def tidemark(self, *arguments: str) -> str:
+        assert main(["rejects", arguments[0], "--config", str(self.config), *arguments[1:]]) == 0
+        return str(self.capsys.readouterr().out)
+
+    def sent(self) -> list[tuple[str, bytes | None]]:
+        """What was sent again: the place that it says it comes from, and its bytes."""
+        found = []
+        for message in scan.messages(self.settings.kafka, [self.topic]):
+            origin = [text for name, text in scan.headers(message) if name == ORIGIN and text is not None]
+            if origin:
+                place = Coordinates.parse(origin[-1].decode())
+                assert (message.partition(), message.key()) == (place.partition, b"the-key")
+                assert ("trace", b"t1") in scan.headers(message)
+                found.append((str(place), message.value()))
+        return found
+
+
+@pytest.fixture
+def world(
+    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> Iterator[World]:
+    made = World(broker_part, redis_part, tmp_path, prefix, capsys)
+    yield made
+    made.redis.close()
+
+
+def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: World) -> None:
+    assert world.tidemark("list").splitlines() == ["0 rejects"]
+    late = world.reject(reading("d1"), "late", "event time 1 ms", times=3)
+    range_ = world.reject(reading("d2", 1e9), "out_of_range", "temperature = 1.0E9, allowed -40 to 80", partition=1)
+    broken = world.reject(reading("d1")[:-3], "undecodable", "20 bytes")
+    lines = world.tidemark("list").splitlines()
+    assert sum(late in line for line in lines) == 1
+    assert lines[-4:] == ["3 rejects", "  1 late: 1 open", "  1 out_of_range: 1 open", "  1 undecodable: 1 open"]
+    found = [json.loads(line) for line in world.tidemark("list", "--json", "--device", "d1").splitlines()]
+    assert [(each["offset"], each["reason"], each["state"]) for each in found] == [
+        (0, "late", "open"),
+        (1, "undecodable", "open"),
+    ]
+    since = str(BASE_MS + 1000)
+    assert broken in world.tidemark("list", "--since", since)
+    assert late not in world.tidemark("list", "--since", since)
+    assert world.tidemark("list", "--until", str(BASE_MS)).splitlines() == ["0 rejects"]
+    assert world.tidemark("list", "--reason", "early").splitlines() == ["0 rejects"]
+
+    shown = world.tidemark("show", range_)
+    assert "device_id = 'd2'  bytes 5-8" in shown
+    assert "temperature = 1000000000.0" in shown
+    assert "header trace: 't1'" in shown
+    value = reading("d2", 1e9)
+    begin, end = dissect.dissect(value, world.settings.input, dissect.writers(world.settings.input)).spans[
+        "temperature"
+    ]
+    assert shown.count("^^") == end - begin
+    assert "decoding stops at byte" in world.tidemark("show", broken)
+    assert main(["rejects", "show", "--config", str(world.config), f"{world.topic}/0/99"]) == 1
+
+
+def test_what_is_sent_again_is_sent_once_whoever_asks_how_often(world: World) -> None:
+    late = world.reject(reading("d1"), "late")
+    wrong = world.reject(reading("d2", 1e9), "out_of_range", "temperature = 1.0E9", partition=1)
+    unknown = world.reject(UNKNOWN, "unknown_schema")
+    nothing = world.reject(None, "undecodable")
+    said = world.tidemark("replay", "--since", "0", "--reason", "unknown_schema", "--reason", "late")
+    assert "0 sent, 2 not" in said
+    assert "still does not decode: schema 2 is not known" in said
+    assert "tidemark correct" in said
+    assert world.sent() == []
+
+    # The id is resolvable now; a value is mended; another gets bytes of its own.
+    write_schemas(world.config.parent / "schemas")
+    (world.config.parent / "schemas" / "2.avsc").write_text(
+        (world.config.parent / "schemas" / "1.avsc").read_text(encoding="utf-8")
+    )
+    assert "1 would be sent" in world.tidemark("replay", unknown, "--dry-run")
+    assert world.sent() == []
+    assert "1 sent, 0 not" in world.tidemark("replay", unknown)
+    assert "1 sent, 0 not" in world.tidemark("replay", wrong, "--set", "temperature=21.5")
+    new = world.config.parent / "value"
+    new.write_bytes(reading("d9"))
+    assert "1 sent, 0 not" in world.tidemark("replay", nothing, "--value", str(new))
+    sent = [(unknown, UNKNOWN), (nothing, reading("d9")), (wrong, reading("d2", 21.5))]
+    assert sorted(world.sent()) == sorted(sent)
+    for already in (3, 4):
+        said = world.tidemark("replay", "--since", "0", "--set", "temperature=3")
+        assert f"{already} replayed already" in said
+        assert sorted(world.sent()) == sorted([*sent, (late, reading("d1", 3.0))])
+    assert "4 rejects" in world.tidemark("list", "--state", "replayed")
+    assert "replayed, since 20" in world.tidemark("show", unknown)
+
+
+def test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice(world: World) -> None:
+    places = [world.reject(reading("d1", 1e9 + n), "out_of_range", partition=n % 2) for n in range(4)]
+    command = [sys.executable, "-m", "service.cli", "rejects", "replay", "--config", str(world.config), places[0]]
+    switch = {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": "replayed_before_marked:1"}
+    killed = subprocess.run([*command, places[1]], env={**os.environ, **switch}, timeout=60, check=False)
+    assert killed.returncode == -9
+    assert sorted(place for place, _ in world.sent()) == places[:2]
+    # Another one was taken, and not sent before its run was killed.
+    at = Coordinates.parse(places[2])
+    marks.write(world.settings.kafka, [Mark(at, "replaying", {"from": world.offsets[0] + 1})])
+    said = world.tidemark("replay", "--reason", "out_of_range")
+    assert "3 were taken by a run that did not finish" in said
+    assert "2 of them are there, the others are open again" in said
+    assert "2 sent, 2 not" in said
+    assert sorted(place for place, _ in world.sent()) == sorted(places)
+    assert "0 sent, 4 not" in world.tidemark("replay", "--reason", "out_of_range")
+    assert len(world.sent()) == 4
+
+
+def test_a_run_that_another_has_overtaken_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.reject(reading("d1", 1e9), "out_of_range")
+    [chosen] = reject_log.read(world.settings.kafka)
+    wait_for_it = marks.write
+
+    def overtaken(kafka: Any, found: Any) -> None:
+        wait_for_it(kafka, found)
+        Fence(world.settings.redis).close()
+
+    monkeypatch.setattr(marks, "write", overtaken)
+    with pytest.raises(FencedError, match="another correction or replay has begun"):
+        replay.replay(world.settings, [chosen], replay.Mend({}), print)
+    assert world.sent() == []
+
+
+def test_a_mark_that_comes_too_late_does_not_hide_the_end(world: World) -> None:
+    place = Coordinates(world.topic, 1, 5)
+    marks.write(world.settings.kafka, [Mark(place, "replaying", {"from": 1}), Mark(place, "replayed", {"as": [1, 9]})])
+    marks.write(world.settings.kafka, [Mark(place, "replaying", {"from": 1}), Mark(place, "open", {})])
+    assert marks.read(world.settings.kafka)[place].state == "replayed"
