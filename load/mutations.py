@@ -42,6 +42,7 @@ _REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_c
 _RESUME = "tests/integration/test_resume.py::"
 _CHECKPOINT = "tests/stream/test_checkpoint.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
+_REJECTS = "tests/integration/test_rejects.py::"
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
 elseif current > epoch then
@@ -478,6 +479,44 @@ MUTATIONS = (
         ("P1",),
         (Edit("state/processor.py", "        self._handle.registerTimer(expiry + 1)\n", ""),),
         (_SCRIPTS + "test_timers_fire_and_closed_windows_leave_the_state",),
+    ),
+    Mutation(
+        "marks-unread",
+        "a replay of rejects does not ask which of them were sent before",
+        "each run sends all of them again, and they count twice",
+        ("P4",),
+        (
+            Edit(
+                "service/replay.py",
+                "known = _finish(settings.kafka, marks.read(settings.kafka), say)",
+                "known: dict[Coordinates, Mark] = {}",
+            ),
+        ),
+        (_REJECTS + "test_what_is_sent_again_is_sent_once_whoever_asks_how_often",),
+    ),
+    Mutation(
+        "taken-not-looked-for",
+        "what a killed replay has begun is open again without a look into the topic",
+        "the next run sends again what the killed one had sent",
+        ("P4",),
+        (Edit("service/replay.py", "                if place in taken:\n", "                if False:\n"),),
+        (_REJECTS + "test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice",),
+    ),
+    Mutation(
+        "replay-not-fenced",
+        "a replay goes on when another has begun",
+        "both send the same rejects",
+        ("P4",),
+        (Edit("service/replay.py", "    fence.check()\n", ""),),
+        (_REJECTS + "test_a_run_that_another_has_overtaken_sends_nothing",),
+    ),
+    Mutation(
+        "late-mark-wins",
+        "of two marks of a reject the newer one counts, whatever it says",
+        "a run that comes too late makes a reject open again that is done",
+        ("P4",),
+        (Edit("service/marks.py", " and (mark.place not in found or found[mark.place].state not in ENDS)", ""),),
+        (_REJECTS + "test_a_mark_that_comes_too_late_does_not_hide_the_end",),
     ),
     Mutation(
         "oracle-off-by-one",

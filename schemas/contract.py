@@ -183,6 +183,7 @@ def _nothing(_client: "redis.Redis", _key: bytes, _kind: _Kind) -> Iterator[str]
 
 _OTHERS: Mapping[str, Callable[["redis.Redis", bytes, _Kind], Iterator[str]]] = {
     "changes": _check_stream,
+    "correction": _check_string,
     "epoch": _check_string,
     "lease": _check_string,
     "republish": _check_string,
