@@ -41,6 +41,7 @@ _ORDER = _PUBLICATION + "test_a_step_that_fails_leaves_those_before_it_done_and_
 _REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_committed_only_then"
 _RESUME = "tests/integration/test_resume.py::"
 _CHECKPOINT = "tests/stream/test_checkpoint.py::"
+_REFRESHER = "tests/integration/test_refresher.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
 _FENCE = """if not current then
@@ -517,6 +518,54 @@ MUTATIONS = (
         ("P4",),
         (Edit("service/marks.py", " and (mark.place not in found or found[mark.place].state not in ENDS)", ""),),
         (_REJECTS + "test_a_mark_that_comes_too_late_does_not_hide_the_end",),
+        "reference-not-kept",
+        "a start without a newer reference does not go on with the one that is kept",
+        "a database that is away, or bad data in it, keeps the service down",
+        ("P8",),
+        (Edit("service/reference.py", "        kept = _former(folder)\n", "        kept = None\n"),),
+        (_REFRESHER + "test_after_a_restart_the_kept_snapshot_serves_and_says_so",),
+    ),
+    Mutation(
+        "shrink-unseen",
+        "a new reference is not compared with the size of the last one",
+        "half of the devices lose their attributes, and no error says so",
+        ("P7",),
+        (Edit("service/expectations.py", "    if rows >= least:\n", "    if True:\n"),),
+        (
+            _REFRESHER
+            + "test_the_last_good_snapshot_serves_on_and_a_mended_database_is_believed_again[half the rows gone]",
+            "tests/integration/test_reference.py::test_a_table_that_has_lost_more_rows_than_it_may_is_refused",
+        ),
+    ),
+    Mutation(
+        "age-without-limit",
+        "a reference of any age serves",
+        "attributes of long ago pass for those of now",
+        ("P7",),
+        (Edit("service/refresher.py", "        if age_ms <= self._reference.max_age_ms:\n", "        if True:\n"),),
+        (_REFRESHER + "test_what_is_older_than_max_age_does_not_serve",),
+    ),
+    Mutation(
+        "replay-sees-newer",
+        "a batch that is repeated sees the newest reference, not the one that it saw the first time",
+        "a window counts readings at two sites",
+        ("P1",),
+        (Edit("service/refresher.py", "        if not self._may_be_replayed and not", "        if not"),),
+        (_REFRESHER + "test_after_a_silence_the_first_batch_sees_the_newest_and_a_batch_that_is_replayed_what_it_saw",),
+    ),
+    Mutation(
+        "hash-is-the-device",
+        "a device is taken for another one whose hash it shares",
+        "its readings count at the other one's site",
+        ("P6",),
+        (
+            Edit(
+                "service/attributes.py",
+                "            row[asked[is_it]] = found[is_it]\n",
+                "            row[asked] = found\n",
+            ),
+        ),
+        ("tests/unit/test_attributes.py::test_two_devices_of_one_hash_are_two_devices",),
     ),
     Mutation(
         "oracle-off-by-one",

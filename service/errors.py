@@ -4,6 +4,7 @@
     |-- SettingsError        2   the settings file, the environment, or a value in them
     |-- SchemaError          3   a schema, an expectations file, or a type that does not fit the settings
     |-- ReferenceDataError   4   the reference data: unreachable at the start, or refused by its expectations
+    |   `-- ReferenceTooOldError   while running: there has been no good snapshot for longer than max_age
     |-- SourceError          5   Kafka: unreachable, or not acknowledging rejects
     |   |-- SourceRefusedError   Kafka answers, and will not: no such topic, no right to it
     |   `-- DataLossError        records were deleted before they were read
@@ -52,6 +53,12 @@ class ReferenceDataError(TidemarkError):
 
     code = "REFERENCE"
     status = 4
+
+
+class ReferenceTooOldError(ReferenceDataError):
+    """What serves is older than the settings allow, and there is nothing newer."""
+
+    code = "REFERENCE_TOO_OLD"
 
 
 class SourceError(TidemarkError):

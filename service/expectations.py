@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from service.attributes import DEVICE
+from service.attributes import DEVICE, HASH, ROW
 from service.errors import ReferenceDataError, SchemaError
 
 if TYPE_CHECKING:
@@ -39,15 +39,17 @@ _EXAMPLE_LENGTH = 60
 _COLUMN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
-def validate(table: pa.Table, reference: "Reference") -> None:
-    """Refuse a table that breaks an invariant or an expectation.
+def validate(table: pa.Table, reference: "Reference", former_rows: int | None = None) -> None:
+    """Refuse a table that breaks an invariant or an expectation, or lacks much of what the last snapshot had.
 
-    `table` is what `reference.fetch` returns: `device` and the query's other columns, all strings. Raises
+    `table` is what `database.fetch` returns: `device` and the query's other columns, all strings. Raises
     ReferenceDataError that names every failure: column, expectation, what was expected, how many values were not,
     and up to five of them. Raises SchemaError for an expectations file that is missing, malformed or names an
     expectation that does not exist.
     """
     failures = broken_invariants(table, reference.key) + failed_expectations(table, reference)
+    if former_rows is not None:
+        failures += shrunk(table.num_rows, former_rows, reference.max_shrink)
     if failures:
         faults = "1 fault" if len(failures) == 1 else f"{len(failures)} faults"
         msg = f"the reference data has {faults}:\n  " + "\n  ".join(failures)
@@ -68,7 +70,7 @@ def check_columns(found: Sequence[str], reference: "Reference", where: str) -> N
         if name == reference.key:
             continue
         used = not reference.columns or name in reference.columns
-        if name.lower() == DEVICE or (used and name.lower() in OWN):
+        if name.lower() == DEVICE or name in (HASH, ROW) or (used and name.lower() in OWN):
             problems.append(f"{name!r} is a name of our own")
         elif used and not _COLUMN.match(name):
             problems.append(f"{name!r} cannot be used: a name is letters, digits and _, no digit first")
@@ -100,6 +102,17 @@ def broken_invariants(table: pa.Table, key: str) -> list[str]:
         shown = _examples(repeated[:EXAMPLES].tolist())
         failures.append(f"{key}: a key must be unique: {len(repeated)} are not, such as {shown}")
     return failures
+
+
+def shrunk(rows: int, former: int, max_shrink: float) -> list[str]:
+    """Half a table looks as good as a whole one, row by row: only the last snapshot tells. One line, or none."""
+    least = math.ceil(round(former * (1 - max_shrink), 6))
+    if rows >= least:
+        return []
+    means = "if this is meant, set TIDEMARK_REFERENCE__MAX_SHRINK=1 for one start"
+    return [
+        f"table: {rows} rows, the last snapshot had {former}, and max_shrink = {max_shrink} allows {least}; {means}"
+    ]
 
 
 def failed_expectations(table: pa.Table, reference: "Reference") -> list[str]:

@@ -29,6 +29,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from service import clock
+from service.database import REASONS
 from service.errors import SetupError
 from service.publish import LATENCY_BOUNDS_MS
 from service.status import Status
@@ -97,6 +98,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._batch_since: float | None = None
         self._reasons = {"lease": "the lease is not held yet", "batch": "the first batch is not done yet"}
+        self._notes: dict[str, str] = {}
         self._reference = ""
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -143,7 +145,14 @@ class Metrics:
         self.watermark = gauge("watermark_timestamp_seconds", "The line that event time has reached")
         self.state_rows = gauge("state_rows", "Rows in state", "operator")
         self.state_bytes = gauge("state_memory_bytes", "Memory of the state store", "operator")
-        self.reference_age = gauge("reference_age_seconds", "Time since the reference in use was read")
+        self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
+        self.reference_rows = gauge("reference_rows", "Devices in the reference in use")
+        self.reference_kept = gauge(
+            "reference_kept", "1 while the last good reference serves on as there is no newer one"
+        )
+        self.reference_failures = counter("reference_failures", "Times that there was no newer reference", "reason")
+        for reason in REASONS:
+            self.reference_failures.labels(reason)
         self.reference_info = gauge("reference_info", "1 for the version of the reference in use", "version")
         self.last_batch = gauge("last_batch_timestamp_seconds", "When the last batch was finished")
         self.batch = gauge("batch", "The number of the last finished batch")
@@ -237,13 +246,26 @@ class Metrics:
             for partition, seconds in partitions.items():
                 self.headroom.labels(topic, partition).set(seconds)
 
-    def reference(self, version: str, age_s: Callable[[], float]) -> None:
+    def reference(self, version: str, rows: int, age_s: Callable[[], float]) -> None:
         """Name the reference in use; `age_s` is asked at each scrape."""
         self.reference_age.set_function(age_s)
+        self.reference_rows.set(rows)
         if version != self._reference:
             self.reference_info.clear()
             self.reference_info.labels(version).set(1)
             self._reference = version
+
+    def note(self, part: str, text: str) -> None:
+        """Something to know of a part that serves all the same; "" for nothing any more."""
+        with self._lock:
+            self._notes.pop(part, None)
+            if text:
+                self._notes[part] = text
+
+    @property
+    def notes(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._notes)
 
     def waiting(self, part: str, reason: str) -> bool:
         """Not ready, for `reason`, until `ready(part)`. Whether that is news."""
@@ -325,7 +347,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz, /readyz, /status\n", "text/plain")
 
     def _answer_state(self, word: str, reason: str) -> None:
-        body = {word: not reason, **({"reason": reason} if reason else {})}
+        notes = self.server.metrics.notes if word == "ready" else {}
+        body = {word: not reason, **({"reason": reason} if reason else {}), **({"notes": notes} if notes else {})}
         self._answer_json(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, body)
 
     def _answer_json(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:

@@ -182,12 +182,11 @@ class Publication:
         )
 
 
-def attributes(snapshot: Snapshot | None, settings: Settings) -> pa.Table | None:
+def attributes(snapshot: Snapshot | None, settings: Settings) -> Attributes | None:
     """What device hashes carry: the columns that the settings name, all when they name none."""
     if snapshot is None or settings.reference is None:
         return None
-    chosen = settings.reference.columns
-    return snapshot.attributes.select(["device", *chosen]) if chosen else snapshot.attributes
+    return snapshot.attributes(settings.reference.columns)
 
 
 def write_on_executors(frame: DataFrame, sink: Sink, *, whole: bool = True) -> Outcome:

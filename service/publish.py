@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service import clock, failpoint, rejects
+from service.attributes import Attributes
 from service.cut import Cut
 from service.errors import FencedError
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
@@ -103,7 +104,7 @@ class Sink:
     """Where and under whose authority a batch is published; it holds no connection and can be pickled.
 
     Connections belong to the process that writes and stay open between batches. Redis's password file must exist there.
-    `attributes` is the reference: `device` and string columns. `after` is the (epoch, batch) that progress is known to
+    `attributes` is the reference. `after` is the (epoch, batch) that progress is known to
     have reached, None when nothing is known. With `again`, rows are values of the past, as of the cut's watermark: they
     live no longer than if they had been written in their time, and windows that it has passed are final. `closed_by` is what
     has closed the sessions that are.
@@ -111,7 +112,7 @@ class Sink:
 
     settings: Settings
     cut: Cut
-    attributes: pa.Table | None = None
+    attributes: Attributes | None = None
     after: tuple[int, int] | None = None
     again: bool = False
     closed_by: Literal["watermark", "idle"] = "watermark"

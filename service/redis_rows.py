@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service import moments
+from service.attributes import Attributes
 from service.redis_keys import Keys, Texts, decimal, texts
 from state.layout import CLOSED
 
@@ -210,7 +211,7 @@ def session_rows(table: pa.Table, keys: Keys, ttl_ms: int, closed_by: str = "wat
     return Rows(SESSION, named, [ttl_ms] * len(named), fields)
 
 
-def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attributes: pa.Table | None) -> Rows:
+def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attributes: Attributes | None) -> Rows:
     """state.layout.status_schema as hashes, with the attributes that the reference (its version) has of the devices."""
     column = _columns(_last_of(table, ["device"]))
     session: Any = pc.fill_null(decimal(column["session"]), pa.scalar(b""))
@@ -220,25 +221,14 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
         "session": texts(session),
         "reference": [reference.encode()] * len(column["device"]),
     }
-    for name, values in _attributes(column["device"], attributes).items():
-        fields[f"ref.{name}"] = values
+    if attributes is not None:
+        found = attributes.of(column["device"])
+        fields |= {f"ref.{name}": texts(found[name].combine_chunks()) for name in found.column_names[:-1]}
     for measure in _measures(table, ".value"):
         fields[measure] = texts(decimal(column[f"{measure}.value"]))
         fields[f"{measure}.at"] = texts(decimal(column[f"{measure}.at"]))
     named = texts(keys.devices(column["device"]))
     return Rows(DEVICE, named, [ttl_ms] * len(named), fields)
-
-
-def _attributes(devices: Any, attributes: pa.Table | None) -> dict[str, Texts]:
-    if attributes is None:
-        return {}
-    known: Any = attributes["device"].combine_chunks()
-    rows: Any = pc.index_in(devices.cast(known.type), value_set=known)
-    return {
-        name: texts(pc.take(attributes[name].combine_chunks(), rows))
-        for name in attributes.column_names
-        if name != "device"
-    }
 
 
 def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -1,10 +1,10 @@
-"""Reference data: static facts about devices, read over JDBC, validated, versioned, looked up in the fold.
+"""Reference data: static facts about devices, read over JDBC, validated, versioned, looked up by device.
 
     database --fetch--> table --validate--> store --> <folder>/<version>.arrow, named by the pointer `current`
                                                                  |
                                      Holder.swap() between two batches: pointer `serving`
                                                                  v
-                              attributes.Serving, looked up by the fold once per device of a batch
+                    attributes.Serving: looked up by the fold, and by publish, for the devices of a batch
 
 No batch runs while the pointer moves, so no batch is mixed, and a task that runs again because an executor was lost reads
 the same pointer. The snapshot folder must be the same for the driver and every executor.
@@ -29,31 +29,37 @@ import pyarrow.csv
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
 from pyspark.sql.types import StringType, StructField, StructType
 
 from service import clock
-from service.attributes import DEVICE, SERVING, Serving
+from service.attributes import DEVICE, SERVING, Serving, Stored, indexed, without_index
+from service.database import READ_MS, UnreadableError, fetch, innermost
 from service.errors import ReferenceDataError, SetupError
-from service.expectations import check_columns, require_columns, validate
+from service.expectations import require_columns, validate
 
 if TYPE_CHECKING:
     from service.settings import Reference
 
-__all__ = ["Holder", "Snapshot", "UnreadableError", "columns", "fetch", "frame", "latest", "load", "store", "validate"]
+__all__ = [
+    "Holder",
+    "Snapshot",
+    "UnreadableError",
+    "columns",
+    "fetch",
+    "frame",
+    "latest",
+    "load",
+    "load_or_keep",
+    "store",
+    "validate",
+]
 
 CURRENT = "current"
 JOINED = "joined"
-READ_MS = b"tidemark.read_ms"
 SOURCE = b"tidemark.source"
 _SNAPSHOT = re.compile(r"^[0-9a-f]{12}\.arrow$")
-_DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
 _ROWS_PER_BATCH = 65_536
 _log = logging.getLogger(__name__)
-
-
-class UnreadableError(ReferenceDataError):
-    """The database did not answer the query: away, refusing, too slow, or without such a table."""
 
 
 @dataclass(frozen=True)
@@ -70,38 +76,9 @@ class Snapshot:
     read_ms: int
     path: Path
 
-    @property
-    def attributes(self) -> pa.Table:
-        """`table` without what only this module needs: device and attributes, sorted by device."""
-        return self.table.replace_schema_metadata(None)
-
-
-def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
-    """Run the query once; returns `device` and the query's other columns, all strings, in no particular order.
-
-    Raises UnreadableError with the database's own words, and ReferenceDataError when the query's columns
-    are not what the settings say. Neither shows credentials.
-    """
-    source = spark.read.format("jdbc").options(**_options(reference))
-    read_ms = clock.now_ms()
-    try:
-        found = source.load().columns  # asks for the columns only, no row is read
-        check_columns(found, reference, _address(reference.url))
-        if _kind(reference.url) == "sqlite":
-            # SQLite's columns have no types, and its driver fails on a date stored as text: take everything as text.
-            source = source.option("customSchema", ", ".join(f"`{name}` STRING" for name in found))
-        names = [reference.key, *(name for name in found if name != reference.key)]
-        rows = source.load().select(*(col(f"`{name}`").cast("string") for name in names)).toArrow()
-    except (PySparkException, Py4JJavaError) as error:
-        said = _database_says(error, reference)
-        remedy = "Check [reference] url, user, password and query, and that the database can be reached from here"
-        if "No suitable driver" in said or "ClassNotFoundException" in said:
-            remedy = "Put the JDBC driver's jar on the class path of the driver and the executors"
-        msg = f"reference data cannot be read from {_address(reference.url)}: {said}"
-        raise UnreadableError(msg, remedy=remedy) from None  # the chain would show the JDBC options
-    wanted = pa.schema([(DEVICE, pa.string()), *((name, pa.string()) for name in names[1:])])
-    table = rows.rename_columns(wanted.names).cast(wanted)
-    return table.replace_schema_metadata({READ_MS: str(read_ms).encode(), SOURCE: _source(reference)})
+    def attributes(self, columns: Sequence[str] = ()) -> Stored:
+        """What it knows of devices: the named columns, or all; to be looked up from any process that sees the file."""
+        return Stored(self.path, tuple(columns or self.table.column_names[1:]))
 
 
 def load(
@@ -109,42 +86,60 @@ def load(
     reference: "Reference",
     folder: Path,
     *,
-    fallback: bool = False,
     fresh_ms: int = 0,
     require: Iterable[str] = (),
 ) -> Snapshot:
     """Fetch, validate, store: after it the snapshot is the folder's last good one.
 
     Raises what `fetch`, `validate` and `store` raise; nothing is stored then. `require` names columns that must be
-    there, such as those a running query was built with. With `fresh_ms`, the last good snapshot is taken as it is when
-    it was read less than that ago by the same query and held against the same expectations. With `fallback`, an
-    unreadable database gives the last good snapshot, if there is one, and a warning. Data that was read and refused is
-    never replaced by older data in silence.
+    there, such as those a running query was built with. What the last good snapshot has said already, under the same
+    expectations, is not held against them again. With `fresh_ms`, the last good snapshot is taken as it is when it was
+    read less than that ago by the same query and held against the same expectations.
     """
-    stored = _fresh(folder, reference, fresh_ms)
-    if stored is not None and {*require} <= {*stored.table.column_names}:
-        return stored
-    try:
-        table = fetch(spark, reference)
-    except UnreadableError as error:
-        snapshot = latest(folder) if fallback else None
-        if snapshot is None:
-            raise
-        age_s = (clock.now_ms() - snapshot.read_ms) // 1000
-        _log.warning("%s. Going on with the last good snapshot %s, read %d s ago", error.what, snapshot.version, age_s)
-        require_columns(snapshot.table, (*reference.columns, *require))
-        return snapshot
+    former = _former(folder)
+    if former is not None and 0 <= clock.now_ms() - former.read_ms < fresh_ms and _answers(former, reference, require):
+        return former
+    table = _arranged(fetch(spark, reference), _source(reference))
     require_columns(table, require)
-    validate(table, reference)
+    if former is None or former.version != _version(table) or not _answers(former, reference, require):
+        validate(table, reference, None if former is None else former.table.num_rows)
     return store(folder, table)
 
 
-def _fresh(folder: Path, reference: "Reference", fresh_ms: int) -> Snapshot | None:
+def load_or_keep(
+    spark: SparkSession,
+    reference: "Reference",
+    folder: Path,
+    *,
+    fresh_ms: int = 0,
+    require: Sequence[str] = (),
+) -> tuple[Snapshot, ReferenceDataError | None]:
+    """`load`, and where that fails the last good snapshot, of whatever age, and why it is that one; said in the log, too.
+
+    Raises what `load` raises when there is no last good one, or it lacks a column.
+    """
+    try:
+        return load(spark, reference, folder, fresh_ms=fresh_ms, require=require), None
+    except ReferenceDataError as error:
+        kept = _former(folder)
+        if kept is None:
+            raise
+        require_columns(kept.table, (*reference.columns, *require))
+        age_s = (clock.now_ms() - kept.read_ms) // 1000
+        _log.warning("%s. Going on with the last good snapshot %s, read %d s ago", error, kept.version, age_s)
+        return kept, error
+
+
+def _former(folder: Path) -> Snapshot | None:
     with contextlib.suppress(ReferenceDataError):  # a damaged one is replaced by what the database has
-        stored = latest(folder) if fresh_ms else None
-        if stored is not None and 0 <= clock.now_ms() - stored.read_ms < fresh_ms:
-            return stored if (stored.table.schema.metadata or {}).get(SOURCE) == _source(reference) else None
+        return latest(folder)
     return None
+
+
+def _answers(snapshot: Snapshot, reference: "Reference", require: Iterable[str]) -> bool:
+    """Whether a snapshot is of this query, was held against these expectations, and has the columns."""
+    said = (snapshot.table.schema.metadata or {}).get(SOURCE)
+    return said == _source(reference) and {*require} <= {*snapshot.table.column_names}
 
 
 def _source(reference: "Reference") -> bytes:
@@ -169,10 +164,7 @@ def store(folder: Path, table: pa.Table) -> Snapshot:
     Both files are replaced whole, the pointer last: a crash in between leaves the former snapshot. Raises
     SetupError when the folder cannot be written.
     """
-    said = table.schema.metadata or {}
-    read_ms = int(said.get(READ_MS) or clock.now_ms())
-    kept_said = {READ_MS: str(read_ms).encode(), SOURCE: said.get(SOURCE) or b""}
-    table = table.sort_by(DEVICE).combine_chunks().replace_schema_metadata(kept_said)
+    table = _arranged(table)
     version = _version(table)
     path = folder / f"{version}.arrow"
     kept = {version}
@@ -180,14 +172,25 @@ def store(folder: Path, table: pa.Table) -> Snapshot:
         with contextlib.suppress(ReferenceDataError):  # a damaged pointer is no reason to refuse good data
             kept.add(_pointed(folder, pointer) or version)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=_ROWS_PER_BATCH)
+    stored = indexed(table)
+    with pa.ipc.new_file(sink, stored.schema) as writer:
+        writer.write_table(stored, max_chunksize=max(1, stored.num_rows))  # one piece: a look-up reads it where it lies
     _replace(path, sink.getvalue())
     _replace(folder / CURRENT, version.encode())
     for old in folder.iterdir():
         if _SNAPSHOT.match(old.name) and old.stem not in kept:
             old.unlink(missing_ok=True)
-    return Snapshot(version, table, read_ms, path)
+    return Snapshot(version, table, int((table.schema.metadata or {})[READ_MS]), path)
+
+
+def _arranged(table: pa.Table, source: bytes | None = None) -> pa.Table:
+    """In the order of a snapshot, in one piece, with nothing but its own metadata."""
+    said = table.schema.metadata or {}
+    read_ms = said.get(READ_MS) or str(clock.now_ms()).encode()
+    kept = {READ_MS: read_ms, SOURCE: said.get(SOURCE) or b"" if source is None else source}
+    if source is None and said == kept:
+        return table
+    return table.sort_by(DEVICE).combine_chunks().replace_schema_metadata(kept)
 
 
 def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
@@ -202,10 +205,11 @@ def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
     path = folder / f"{version}.arrow"
     try:
         with pa.memory_map(str(path)) as source:
-            table = pa.ipc.open_file(source).read_all()
-        table.validate(full=True)
+            stored = pa.ipc.open_file(source).read_all()
+        stored.validate(full=True)
+        table = without_index(stored)
         read_ms = int((table.schema.metadata or {})[READ_MS])
-        if _version(table) != version:
+        if _version(table) != version or (stored.num_columns > table.num_columns and not stored.equals(indexed(table))):
             raise _damaged(path, "its content is not what its name says")
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise _damaged(path, " ".join(str(error).split())) from error
@@ -227,7 +231,9 @@ def frame(spark: SparkSession, folder: Path, columns: Sequence[str], *, pointer:
         with pa.memory_map(str(Path(source) / f"{version}.arrow")) as mapped:
             file = pa.ipc.open_file(mapped)
             for number in range(file.num_record_batches):
-                yield file.get_batch(number).select(names)
+                batch = file.get_batch(number).select(names)
+                for start in range(0, batch.num_rows, _ROWS_PER_BATCH):
+                    yield batch.slice(start, _ROWS_PER_BATCH)
 
     # One partition: a single task reads the pointer, so one computation is of one snapshot.
     return spark.range(0, 1, 1, 1).mapInArrow(
@@ -264,6 +270,11 @@ class Holder:
             self._frame = frame(self._spark, self._folder, self._columns, pointer=SERVING)
             self._compute(self._frame, self.snapshot)
         return self._frame
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether anybody joins with `frame`: the plan of a batch is bound to its rows before the batch begins."""
+        return self._frame is not None
 
     def swap(self, snapshot: Snapshot | None = None) -> bool:
         """Put the given snapshot, or the folder's last good one, in the place of the one that is held.
@@ -329,71 +340,11 @@ class Holder:
         try:
             held = joined.count()
         except (PySparkException, Py4JJavaError) as error:
-            msg = f"{snapshot.path}: an executor cannot load the reference snapshot: {_innermost(error)}"
+            msg = f"{snapshot.path}: an executor cannot load the reference snapshot: {innermost(error)}"
             raise ReferenceDataError(msg, remedy=remedy) from error
         if held != snapshot.table.num_rows:
             msg = f"{snapshot.path}: the executors hold {held} rows of the snapshot's {snapshot.table.num_rows}"
             raise ReferenceDataError(msg, remedy=remedy)
-
-
-def _options(reference: "Reference") -> dict[str, str]:
-    """JDBC options. What is not Spark's own is handed to the database's driver."""
-    seconds = str(max(1, -(-reference.timeout_ms // 1000)))
-    kind = _kind(reference.url)
-    options = {
-        "url": reference.url,
-        "query": reference.query.strip().rstrip(";"),
-        "queryTimeout": seconds,
-        "fetchsize": "10000",
-    }
-    if kind in _DRIVERS:
-        options["driver"] = _DRIVERS[kind]
-    if kind == "postgresql":
-        # The query's timeout is the server's to keep; the others hold when the server says nothing at all.
-        options |= {"connectTimeout": seconds, "loginTimeout": seconds, "socketTimeout": str(int(seconds) + 5)}
-        options["ApplicationName"] = "tidemark"
-    if kind == "sqlite":
-        # Mode 1 is read only: a wrong path would make a new, empty file otherwise.
-        options |= {"open_mode": "1", "busy_timeout": str(reference.timeout_ms)}
-    if reference.user is not None:
-        options["user"] = reference.user
-    try:
-        secret = reference.secret()
-    except OSError as error:
-        msg = f"{reference.password_file}: the reference's password cannot be read ({error.strerror})"
-        raise ReferenceDataError(msg, remedy="Name the file in [reference] password_file") from error
-    if secret is not None:
-        options["password"] = secret
-    return options
-
-
-def _kind(url: str) -> str:
-    return url.split(":", 2)[1] if url.startswith("jdbc:") else ""
-
-
-def _address(url: str) -> str:
-    """The URL without what may be a credential: its parameters, and anything before an @."""
-    return re.sub(r"//[^/@]*@", "//", re.split(r"[?;]", url)[0])
-
-
-def _database_says(error: Exception, reference: "Reference") -> str:
-    said = _innermost(error)
-    secret = reference.secret()
-    return said.replace(secret, "***") if secret else said
-
-
-def _innermost(error: Exception) -> str:
-    """The first line of the innermost cause, which is the database's or the reading task's own."""
-    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    if java is None:
-        return str(error).strip().splitlines()[0]
-    while java.getCause() is not None:
-        java = java.getCause()
-    text = str(java.getMessage() or java.toString())
-    # A failed task's cause is but text: `...: Lost task 0.0 in stage 1.0 (...): org.postgresql.util.PSQLException:
-    # ERROR: ...`
-    found = re.findall(r"\w(?:Exception|Error): (.+)", text)
-    return str(found[0] if found else text.strip().splitlines()[0])
 
 
 def _version(table: pa.Table) -> str:

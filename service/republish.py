@@ -35,7 +35,6 @@ import redis
 from pyspark.sql import DataFrame, SparkSession
 
 from service import clock, failure, owner, pipeline, progress, rebuild, reference, session
-from service.attributes import Index
 from service.cut import Cut
 from service.errors import FencedError, SinkError
 from service.lease import Lease, Waiting
@@ -198,15 +197,15 @@ class Republisher:
         if source.lacking:
             text = "Kafka has deleted %s: windows and sessions that begin before %d cannot be republished"
             _log.warning(text, ", ".join(source.lacking), source.whole_from_ms)
-        table = self._reference().attributes if self._reference else None
+        snapshot = self._reference() if self._reference else None
         known = None
-        if table is not None and settings.admission.unknown_device == "reject":
-            known = self._spark.createDataFrame(table.select(["device"]))
+        if snapshot is not None and settings.admission.unknown_device == "reject":
+            known = self._spark.createDataFrame(snapshot.table.select(["device"]))
         # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
         cores = self._spark.sparkContext.defaultParallelism
         records = rebuild.records(self._spark, settings, source)
-        index, tasks = Index(table) if table is not None else None, max(1, cores // 2)
-        closed = rebuild.closed_values(records, settings, index, known, watermark_ms, source.whole_from_ms, tasks)
+        attributes, tasks = pipeline.attributes(snapshot, settings), max(1, cores // 2)
+        closed = rebuild.closed_values(records, settings, attributes, known, watermark_ms, source.whole_from_ms, tasks)
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.untold)
 
@@ -286,7 +285,7 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
     try:
         snapshot = None
         if settings.reference is not None:
-            snapshot = reference.load(spark, settings.reference, snapshot_folder(settings), fallback=True)
+            snapshot, _ = reference.load_or_keep(spark, settings.reference, snapshot_folder(settings))
         given = (lambda: snapshot) if snapshot is not None else None
         republisher = Republisher(spark, settings, epoch, reference=given, on_done=done)
         republisher.begin()

@@ -118,7 +118,7 @@ class Runner:
                 session.silence(self._spark, _ENGINE)  # it would report the end that we ask for as an error
             raise Stopping
         if self._refresher is not None:
-            self._refresher.holder.joins()
+            self._refresher.begin()
         self._in_batch.set()
         self.metrics.batch_begins()
 
@@ -225,7 +225,8 @@ class Runner:
             return None
         if self._refresher is None:
             self._refresher = Refresher(spark, self.settings, self.settings.reference, self.metrics)
-        self._refresher.holder.rewind()
+            self.status.reference(self._refresher.document)
+        self._refresher.rewind()
         return self._refresher.holder
 
     def _republisher(self, spark: SparkSession, epoch: int, holder: Holder | None) -> Republisher:
@@ -290,6 +291,8 @@ class Runner:
         while not self.stop.is_set() and not self._lease.lost.is_set():
             if _ended(query, POLL_S):
                 return
+            if self._refresher is not None:
+                self._refresher.require_young()
             self._note_commits(poll, lag)
 
     def _note_commits(self, poll: Poll, lag: Lag) -> None:

@@ -145,8 +145,20 @@ class Reference(Section):
     refresh_ms: Positive = Field(default=300_000, alias="refresh")
     max_age_ms: Positive = Field(default=86_400_000, alias="max_age")
     timeout_ms: Positive = Field(default=10_000, alias="timeout")
+    max_shrink: float = Field(default=0.2, ge=0, le=1)
+    """Share of the last snapshot's rows that the next one may lack."""
     columns: tuple[str, ...] = ()
     """The query's columns apart from the key, in order: what views group by and device hashes carry; all of them when empty."""
+
+    @model_validator(mode="after")
+    def _outlives_a_refresh(self) -> Self:
+        if self.max_age_ms <= self.refresh_ms:
+            msg = (
+                f"max_age {format_duration(self.max_age_ms)} must be longer than refresh "
+                f"{format_duration(self.refresh_ms)}: every snapshot gets that old"
+            )
+            raise ValueError(msg)
+        return self
 
     def secret(self) -> str | None:
         """The password, from the file if one is named; None where the database asks for none."""

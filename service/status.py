@@ -13,7 +13,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,6 +45,7 @@ class Status:
         self._restarts = 0
         self._error: Mapping[str, Any] | None = None
         self._batches: list[Mapping[str, Any]] = []
+        self._reference: Callable[[], Mapping[str, Any]] | None = None
 
     def becomes(self, state: State) -> None:
         """Stopping is the last state: no other follows."""
@@ -67,6 +68,11 @@ class Status:
         """Remember it as the last one."""
         with self._lock:
             self._error = {"code": error.code, "text": str(error), "at_ms": clock.now_ms()}
+
+    def reference(self, document: "Callable[[], Mapping[str, Any]]") -> None:
+        """There is a reference; `document` is asked for each answer."""
+        with self._lock:
+            self._reference = document
 
     def restarts(self) -> None:
         """The query has failed and will be started again."""
@@ -94,6 +100,7 @@ class Status:
     def document(self) -> dict[str, Any]:
         """What /status answers."""
         with self._lock:
+            asked = self._reference
             return {
                 "service": self._service,
                 "state": self._state,
@@ -102,6 +109,7 @@ class Status:
                 "query_since_ms": self._query_since_ms,
                 "restarts": self._restarts,
                 "last_error": self._error,
+                "reference": asked() if asked is not None else None,
                 "batches": self._batches,
             }
 
@@ -135,6 +143,12 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
     error = document["last_error"]
     if error is not None:
         yield f"last error {_time(error['at_ms'])} {error['code']}: {error['text']}"
+    reference = document.get("reference")
+    if reference is not None:
+        yield f"reference {reference['version']}, {reference['rows']} devices, read {reference['age_s']} s ago"
+        if reference["failure"] is not None:
+            said = reference["failure"]
+            yield f"the last good reference serves on: {_time(said['at_ms'])} {said['reason']}: {said['text']}"
     shown = document["batches"][-batches:] if batches > 0 else []
     if not shown:
         return

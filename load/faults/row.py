@@ -16,7 +16,7 @@ Figures: TypeAlias = dict[str, Any]
 
 Play = Callable[["Run"], Figures]
 
-ORDER = ("U", "F1", "F2", "F3", "F4", "F5", "F9", "F10", "F14")
+ORDER = ("U", "F1", "F2", "F3", "F4", "F5", "F6", "F9", "F10", "F14")
 
 _rows: dict[str, "Row"] = {}
 

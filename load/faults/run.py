@@ -24,6 +24,7 @@ from load.faults.observer import Observer
 from load.faults.recovery import BACK_S, Recovers
 from load.faults.row import Figures, Row
 from load.fleet import Fleet, FleetSettings
+from load.part import Part
 from load.parts import HOST
 from load.proxy import Proxy
 from load.stage import POLL_S, ROOT, TOPIC, Stage
@@ -32,6 +33,7 @@ from schemas import contract
 from service.errors import SetupError, TidemarkError
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Part)
 
 STARTS_S = 180.0
 STEADY_BATCHES = 10
@@ -105,7 +107,7 @@ class Run:
         self._environment: Mapping[str, str] | None = None
         self._loads: list[Load] = []
         self._instances: list[Instance] = []
-        self._proxied = contextlib.ExitStack()
+        self._parts = contextlib.ExitStack()
         self._numbers = itertools.count(1)
         self._is_started = False
 
@@ -113,7 +115,7 @@ class Run:
         self.note("run", row=self.row.id, seed=self.seed, short=self.short, rate=self.row.rate)
         try:
             if self.proxy is not None:
-                self._proxied.enter_context(self.proxy)
+                self._parts.enter_context(self.proxy)
             self.stage.__enter__()
             self.observer.start()
         except BaseException:
@@ -132,7 +134,7 @@ class Run:
             instance.kill()
         self.observer.stop()
         self.stage.close()
-        self._proxied.close()
+        self._parts.close()
         self.history.close()
 
     # What a row does.
@@ -193,6 +195,11 @@ class Run:
         made = Instance(self.stage, name, self.folder / checkpoint)
         self._instances.append(made)
         return made
+
+    def part(self, part: P) -> P:
+        """One more part of the world, started now; it ends with the run."""
+        self._parts.enter_context(part)
+        return part
 
     def load(self, rate: float | None = None) -> Load:
         """Start a generator, at the row's rate unless told otherwise; several add up."""

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from load.parts import Broker, Redis
 from schemas import contract
 from service import clock, rejects
+from service.attributes import Index
 from service.cut import Cut
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
 from service.publish import EpochLostError, Outcome, Sink
@@ -65,7 +66,7 @@ def target(redis_part: Redis, prefix: str) -> Iterator[Target]:
 
 
 def test_a_batch_is_published_as_the_contract_says(target: Target) -> None:
-    attributes = pa.table({"device": ["d1"], "site": ["hamburg"]})
+    attributes = Index(pa.table({"device": ["d1"], "site": ["hamburg"]}))
     rows = [
         windows([("device_1m", "d1", T0, [20.0, 22.5]), ("all_1m", "all", T0, [20.0, 22.5, -1e-7])]),
         changes(

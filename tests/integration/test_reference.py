@@ -2,6 +2,7 @@
 
 import logging
 import sqlite3
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from load.parts import Postgres
-from service import clock, reference
+from service import clock, database, reference
 from service.errors import ReferenceDataError, SetupError
 from service.reference import Holder, UnreadableError
 from service.settings import Reference
@@ -88,17 +89,21 @@ def test_every_column_comes_as_text_and_the_key_as_device(spark: SparkSession, d
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "reason", "named"),
     [
-        ({"query": "select * from absent"}, "no such table: absent"),
-        ({"query": "select 1 fro x"}, 'near "x": syntax error'),
-        ({"url": "jdbc:sqlite:/no/such/folder/x.db"}, "jdbc:sqlite:/no/such/folder/x.db"),
-        ({"url": "jdbc:mysql://host/db?user=me&password=hunter2"}, "from jdbc:mysql://host/db: No suitable driver"),
-        ({"url": "jdbc:mysql://me:hunter2@host/db"}, "from jdbc:mysql://host/db: No suitable driver"),
+        ({"query": "select * from absent"}, "refused", "no such table: absent"),
+        ({"query": "select 1 fro x"}, "refused", 'near "x": syntax error'),
+        ({"url": "jdbc:sqlite:/no/such/folder/x.db"}, "unreachable", "jdbc:sqlite:/no/such/folder/x.db"),
+        (
+            {"url": "jdbc:mysql://host/db?user=me&password=hunter2"},
+            "refused",
+            "from jdbc:mysql://host/db: No suitable driver",
+        ),
+        ({"url": "jdbc:mysql://me:hunter2@host/db"}, "refused", "from jdbc:mysql://host/db: No suitable driver"),
     ],
 )
 def test_a_database_that_does_not_answer_is_quoted(
-    spark: SparkSession, devices: Devices, changes: dict[str, str], named: str
+    spark: SparkSession, devices: Devices, changes: dict[str, str], reason: str, named: str
 ) -> None:
     with pytest.raises(UnreadableError) as caught:
         reference.fetch(spark, devices.settings(**changes))
@@ -106,6 +111,7 @@ def test_a_database_that_does_not_answer_is_quoted(
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.remedy
+    assert caught.value.reason == reason
 
 
 def test_a_wrong_path_makes_no_new_file(spark: SparkSession, devices: Devices, tmp_path: Path) -> None:
@@ -137,7 +143,7 @@ def test_a_snapshot_survives_a_restart_and_its_version_is_its_content(folder: Pa
     assert (found.version, found.path) == (first.version, folder / f"{first.version}.arrow")
     assert again.version == first.version
     assert before <= first.read_ms <= found.read_ms == again.read_ms <= clock.now_ms()
-    assert found.attributes.equals(table("leeds", "a", "b"))
+    assert found.table.replace_schema_metadata(None).equals(table("leeds", "a", "b"))
 
 
 def test_null_and_empty_are_different_content(folder: Path) -> None:
@@ -208,7 +214,7 @@ def test_refused_data_leaves_the_last_good_snapshot(spark: SparkSession, devices
     good = reference.load(spark, devices.settings(), folder)
     devices.hold(("a", "pump", "Leeds 1", None), ("a", "pump", "cork", None), (" ", "pump", "cork", None))
     with pytest.raises(ReferenceDataError) as caught:
-        reference.load(spark, devices.settings(), folder, fallback=True)
+        reference.load(spark, devices.settings(), folder)
     for part in (
         "3 faults",
         "'Leeds 1'",
@@ -218,6 +224,41 @@ def test_refused_data_leaves_the_last_good_snapshot(spark: SparkSession, devices
     ):
         assert part in str(caught.value)
     assert reference.latest(folder) == good
+    kept, why = reference.load_or_keep(spark, devices.settings(), folder)
+    assert kept == good
+    assert database.reason_of(why) == database.INVALID
+
+
+def test_a_table_that_has_lost_more_rows_than_it_may_is_refused(
+    spark: SparkSession, devices: Devices, folder: Path
+) -> None:
+    devices.hold(*[(f"d{n}", "pump", "leeds", None) for n in range(10)])
+    reference.load(spark, devices.settings(), folder)
+    devices.hold(*[(f"d{n}", "pump", "leeds", None) for n in range(8)])
+    eight = reference.load(spark, devices.settings(), folder)  # a fifth may go
+    devices.hold(*[(f"d{n}", "pump", "leeds", None) for n in range(4)])
+    with pytest.raises(ReferenceDataError, match=r"4 rows, the last snapshot had 8, and max_shrink = 0.2 allows 7"):
+        reference.load(spark, devices.settings(), folder)
+    assert reference.latest(folder) == eight
+    assert reference.load(spark, devices.settings(max_shrink=1.0), folder).table.num_rows == 4
+
+
+def test_what_has_not_changed_is_not_held_against_the_expectations_again(
+    spark: SparkSession, devices: Devices, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = reference.load(spark, devices.settings(), folder)
+    asked: list[int] = []
+    monkeypatch.setattr(reference, "validate", lambda table, *_: asked.append(table.num_rows))
+    again = reference.load(spark, devices.settings(), folder)
+    assert asked == []
+    assert again.version == first.version
+    assert again.read_ms > first.read_ms  # it is as young as if it had been
+    devices.suite.write_text(devices.suite.read_text().replace("a-z", "a-y"))
+    reference.load(spark, devices.settings(), folder)
+    assert asked == [2]  # other expectations
+    devices.execute("insert into devices values ('x', 'pump', 'leeds', null)")
+    reference.load(spark, devices.settings(), folder)
+    assert asked == [2, 3]
 
 
 def test_data_that_lacks_a_running_query_s_column_is_refused(
@@ -235,31 +276,33 @@ def test_a_database_that_is_away_at_the_start_is_stood_in_for_aloud(
 ) -> None:
     away = devices.settings(url="jdbc:sqlite:/no/such/folder/x.db")
     with pytest.raises(UnreadableError):
-        reference.load(spark, away, folder, fallback=True)  # there is nothing to fall back on
+        reference.load_or_keep(spark, away, folder)  # there is nothing to keep
     good = reference.load(spark, devices.settings(), folder)
     with pytest.raises(UnreadableError):
         reference.load(spark, away, folder)
     with caplog.at_level(logging.WARNING, logger="service.reference"):
-        assert reference.load(spark, away, folder, fallback=True) == good
+        kept, why = reference.load_or_keep(spark, away, folder)
+    assert kept == good
+    assert database.reason_of(why) == database.UNREACHABLE
     assert f"Going on with the last good snapshot {good.version}, read " in caplog.text
     assert "/no/such/folder/x.db" in caplog.text
     with pytest.raises(ReferenceDataError, match="has no column 'floor'"):
-        reference.load(spark, away, folder, fallback=True, require=["floor"])
+        reference.load_or_keep(spark, away, folder, require=["floor"])
 
 
 def test_a_restart_within_refresh_asks_the_database_only_when_the_question_is_another_one(
     spark: SparkSession, devices: Devices, folder: Path
 ) -> None:
-    settings = devices.settings()
+    settings = devices.settings(max_shrink=1.0)
     good = reference.load(spark, settings, folder)
     devices.hold(("pump-3", "pump", "cork", None))
-    minute = {"fallback": True, "fresh_ms": 60_000}
+    minute = {"fresh_ms": 60_000}
 
     assert reference.load(spark, settings, folder, **minute, require=["site"]) == good
     assert reference.load(spark, settings, folder, fresh_ms=1).version != good.version  # it is older than that
     newer = reference.load(spark, settings, folder, **minute)
     devices.hold(("pump-4", "pump", "cork", None))
-    renamed = devices.settings(query=QUERY.replace("installed", "installed as since"))
+    renamed = devices.settings(query=QUERY.replace("installed", "installed as since"), max_shrink=1.0)
     assert reference.load(spark, renamed, folder, **minute).table.column_names[-1] == "since"
     assert reference.load(spark, settings, folder, **minute).version != newer.version
     devices.suite.write_text(devices.suite.read_text().replace("a-z", "A-Z"))
@@ -467,17 +510,53 @@ def test_a_wrong_password_is_the_database_s_to_tell_and_never_shown(spark: Spark
         reference.fetch(spark, asking(postgres, password=wrong))
     assert 'password authentication failed for user "tidemark"' in str(caught.value)
     assert postgres.jdbc_url in str(caught.value)
+    assert caught.value.reason == database.REFUSED
     assert wrong not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.integration
 def test_a_query_that_takes_too_long_is_given_up(spark: SparkSession, postgres: Postgres) -> None:
     before = clock.monotonic_s()
-    with pytest.raises(UnreadableError, match="canceling statement due to user request"):
+    with pytest.raises(UnreadableError, match="canceling statement due to user request") as caught:
         reference.fetch(
             spark, asking(postgres, query="select 'a' as device_id, pg_sleep(60)::text as x", timeout="1 s")
         )
     assert clock.monotonic_s() - before < 20
+    assert caught.value.reason == database.TIMEOUT
+
+
+@pytest.mark.integration
+def test_a_database_that_hangs_is_given_up_and_asked_again_when_it_wakes(
+    spark: SparkSession, postgres: Postgres
+) -> None:
+    settings = asking(postgres, timeout="1 s")
+    postgres.pause()
+    try:
+        before = clock.monotonic_s()
+        with pytest.raises(UnreadableError) as caught:
+            reference.fetch(spark, settings)
+        assert clock.monotonic_s() - before < 10
+        assert caught.value.reason == database.TIMEOUT
+    finally:
+        postgres.resume()
+    database._asking[settings.url].join(30)  # a thread that hangs is not joined by another
+    assert reference.fetch(spark, asking(postgres, timeout="20 s")).num_rows == 2
+
+
+def test_a_driver_that_never_returns_is_waited_for_so_long_and_not_asked_twice(
+    spark: SparkSession, devices: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(database, "_read", lambda *_: release.wait(60))
+    settings = devices.settings(timeout="100 ms")
+    for said in ("no whole answer within 0 s", "it has not answered the last time either"):
+        with pytest.raises(UnreadableError, match=said) as caught:
+            reference.fetch(spark, settings)
+        assert caught.value.reason == database.TIMEOUT
+    release.set()
+    database._asking[settings.url].join(10)
+    monkeypatch.undo()
+    assert reference.fetch(spark, devices.settings()).num_rows == 2
 
 
 @pytest.mark.integration
@@ -495,7 +574,7 @@ def test_a_stopped_database_is_stood_in_for_and_a_running_query_does_not_notice(
             UnreadableError, match=r"from jdbc:postgresql://127\.0\.0\.1:\d+/tidemark: Connection refused"
         ):
             reference.load(spark, settings, folder)
-        assert reference.load(spark, settings, folder, fallback=True) == good
+        assert reference.load_or_keep(spark, settings, folder)[0] == good
         assert [site for _, site in rows(holder.frame)] == ["leeds", None]
     finally:
         postgres.start()

@@ -3,11 +3,12 @@
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from service import reference
-from service.attributes import SERVING, Index, Serving
+from service import attributes, reference
+from service.attributes import SERVING, Index, Serving, Stored
 from service.errors import ReferenceDataError
 
 
@@ -29,6 +30,32 @@ def test_each_device_has_its_row_and_an_unknown_one_nulls() -> None:
 
 def test_a_reference_of_nothing_knows_nobody() -> None:
     assert Index(snapshot()).of(pa.array(["a"])).to_pydict() == {"site": [None], "known": [False]}
+
+
+def test_two_devices_of_one_hash_are_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hash of two values: nearly all share theirs, and one that is not there has that of those that are."""
+    monkeypatch.setattr(attributes, "_hash", lambda devices: np.array([len(d) % 2 for d in devices.to_pylist()], "u8"))
+    names = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff"]
+    index = Index(snapshot(**{name: f"at-{name}" for name in names}))
+    found = index.of(pa.array([*reversed(names), "g", "hh"]))
+    assert found["site"].to_pylist() == [*(f"at-{name}" for name in reversed(names)), None, None]
+    assert found["known"].to_pylist() == [True] * 6 + [False] * 2
+
+
+def test_who_needs_one_column_gets_one() -> None:
+    table = snapshot(a="north").append_column("type", pa.array(["pump"]))
+    assert Index(table).only(["type"]).of(pa.array(["a"])).to_pydict() == {"type": ["pump"], "known": [True]}
+
+
+def test_a_stored_snapshot_is_found_by_its_index_and_an_old_file_without_one_too(tmp_path: Path) -> None:
+    names = [f"d{n}" for n in range(1000)]
+    table = pa.table({"device": names, "site": names})
+    stored = reference.store(tmp_path, table)
+    wanted = pa.array(["d7", "d999", "x"])
+    assert stored.attributes().of(wanted)["site"].to_pylist() == ["d7", "d999", None]
+    with pa.OSFile(str(tmp_path / "old.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=64)
+    assert Stored(tmp_path / "old.arrow", ("site",)).of(wanted)["site"].to_pylist() == ["d7", "d999", None]
 
 
 def test_no_devices_have_no_rows() -> None:

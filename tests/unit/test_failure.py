@@ -20,6 +20,7 @@ STAYS = {
     "SettingsError",
     "SchemaError",
     "ReferenceDataError",
+    "ReferenceTooOldError",
     "SourceRefusedError",
     "DataLossError",
     "SinkRefusedError",

@@ -115,9 +115,20 @@ def test_a_partition_that_is_gone_leaves_the_lags(scraped: Scraped) -> None:
     assert scraped.value("lag_records", topic="r", partition="1") is None
 
 
+def test_a_note_says_what_is_amiss_with_a_part_that_serves(scraped: Scraped) -> None:
+    scraped.metrics.ready("lease")
+    scraped.metrics.ready("batch")
+    scraped.metrics.note("reference", "the last good snapshot serves on")
+    noted = {"ready": True, "notes": {"reference": "the last good snapshot serves on"}}
+    assert (scraped.get("/readyz")[0], json.loads(scraped.get("/readyz")[1])) == (200, noted)
+    scraped.metrics.note("reference", "")
+    assert json.loads(scraped.get("/readyz")[1]) == {"ready": True}
+
+
 def test_one_reference_is_in_use(scraped: Scraped) -> None:
-    scraped.metrics.reference("a1", lambda: 5.0)
-    scraped.metrics.reference("b2", lambda: 2.5)
+    scraped.metrics.reference("a1", 7, lambda: 5.0)
+    scraped.metrics.reference("b2", 8, lambda: 2.5)
+    assert scraped.value("reference_rows") == 8
     assert scraped.value("reference_info", version="b2") == 1
     assert scraped.value("reference_info", version="a1") is None
     assert scraped.value("reference_age_seconds") == 2.5

@@ -13,6 +13,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemory
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from service import clock, rejects
+from service.attributes import Index
 from service.errors import FencedError, SinkError
 from service.publish import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
 from service.publish import _Found as Found
@@ -144,7 +145,7 @@ def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
 
 
 def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
-    attributes = pa.table({"device": ["d2", "d1"], "site": ["hamburg", "bremen"], "type": [None, "t1"]})
+    attributes = Index(pa.table({"device": ["d2", "d1"], "site": ["hamburg", "bremen"], "type": [None, "t1"]}))
     _, devices, _ = found(changes(devices=[device("d1"), device("d2"), device("d3", session=None)])).changes()
     of = device_rows(devices, KEYS, 1000, "v7", attributes)
     assert of.fields["ref.site"] == [b"bremen", b"hamburg", None]

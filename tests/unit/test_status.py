@@ -34,6 +34,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
         "query_since_ms": None,
         "restarts": 1,
         "last_error": {"code": "SINK", "text": "Redis is away. Start it"},
+        "reference": None,
         "batches": [
             {
                 "batch": 7,
@@ -76,3 +77,15 @@ def test_people_see_a_table_of_the_last_batches_with_what_each_read() -> None:
     assert lines[5].endswith("r 0:10-15 1:0-4")
     assert "2023-11-14T22:13:20Z" in lines[5]
     assert len(list(table(Status("new").document(), 5))) == 2
+
+
+def test_a_reference_that_is_kept_is_said_to_be() -> None:
+    status = Status("tidemark")
+    failure = {"reason": "unreachable", "text": "Connection refused", "at_ms": CUT.watermark_ms}
+    known = {"version": "abc", "rows": 7, "read_ms": 1, "age_s": 12, "failure": None}
+    status.reference(lambda: known)
+    assert list(table(status.document(), 0))[2:] == ["reference abc, 7 devices, read 12 s ago"]
+    status.reference(lambda: {**known, "failure": failure})
+    assert list(table(status.document(), 0))[3] == (
+        "the last good reference serves on: 2023-11-14T22:13:20Z unreachable: Connection refused"
+    )
