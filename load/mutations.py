@@ -518,6 +518,8 @@ MUTATIONS = (
         ("P4",),
         (Edit("service/marks.py", " and (mark.place not in found or found[mark.place].state not in ENDS)", ""),),
         (_REJECTS + "test_a_mark_that_comes_too_late_does_not_hide_the_end",),
+    ),
+    Mutation(
         "reference-not-kept",
         "a start without a newer reference does not go on with the one that is kept",
         "a database that is away, or bad data in it, keeps the service down",

@@ -21,7 +21,7 @@ from service.settings import Reference, Settings
 from service.units import format_duration
 
 AGAIN = 10
-"""After a failure the database is asked again this many times as soon as `reference.refresh` says."""
+"""After a failure the database is asked again this many times sooner than `reference.refresh` says, at most once a second."""
 _log = logging.getLogger(__name__)
 
 
@@ -96,15 +96,16 @@ class Refresher:
 
     def _refresh(self) -> None:
         every_ms = self._reference.refresh_ms
+        again_ms = min(every_ms, max(1_000, every_ms // AGAIN))
         left_ms = every_ms - (clock.now_ms() - self._newest.read_ms)
         wait_ms = left_ms if 0 < left_ms < every_ms else every_ms
         if self._failure is not None:
-            wait_ms = every_ms // AGAIN
+            wait_ms = again_ms
         while not self._ending.wait(wait_ms / 1000):
             try:
                 self._newest = reference.load(self._spark, self._reference, self._folder, require=self._columns)
             except Exception as error:  # whatever it is, the last good snapshot serves on, and the next try comes
-                wait_ms = every_ms // AGAIN
+                wait_ms = again_ms
                 if not self._ending.is_set():
                     self._failed(error)
             else:

@@ -19,10 +19,10 @@ from load.parts import Postgres
 from load.stage import to_toml
 
 REFRESH_S = 2.0
-HELD_S = 8.0
+HELD_S = 6.0
 """How long each fault lasts: some refreshes."""
-DOWN_AT_START_S = 8.0
-MAX_AGE_S = 15
+DOWN_AT_START_S = 4.0
+MAX_AGE_S = 12
 _STATUS = 4
 
 _TROUBLES = ("down", "hung", "slow", "wrong password", "bad rows", "half the rows gone")
