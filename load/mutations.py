@@ -226,6 +226,22 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "silence-despite-lag",
+        "records that are left to read do not end a silence",
+        "values are closed that readings on their way belong to",
+        ("P1",),
+        (
+            Edit(
+                "service/silence.py",
+                "if reached is None or reached != self._reached:",
+                "if reached and not self._since_ms:",
+            ),
+        ),
+        (
+            "tests/unit/test_silence.py::test_nothing_is_closed_while_something_is_left_to_read_and_silence_begins_anew_after_it",
+        ),
+    ),
+    Mutation(
         "repeat-is-news",
         "a value that is there already is written and announced again",
         "every replay of a batch floods the feed",

@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 class Lag(threading.Thread):
     """Asks every two seconds; `publish` gets the lags, `failed` is called once per failed round.
 
+    `level` gets the time in ms just before Kafka was asked, and the ends of the topics when nothing is left to read, else None.
     `headrooms` gets the time until records are lost, every half a minute, for the topics in `retention_ms` (-1: for ever).
     """
 
@@ -45,6 +46,7 @@ class Lag(threading.Thread):
         *,
         retention_ms: Mapping[str, int] | None = None,
         headrooms: Callable[[Headrooms], None] = lambda _: None,
+        level: Callable[[int, Offsets | None], None] = lambda _ms, _ends: None,
     ) -> None:
         super().__init__(name="tidemark-lag", daemon=True)
         self._kafka = kafka
@@ -52,6 +54,7 @@ class Lag(threading.Thread):
         self._failed = failed
         self._retention_ms = retention_ms or {}
         self._headrooms = headrooms
+        self._level = level
         self._next_headroom_s = 0.0
         self._wake = threading.Event()
         self._closing = False
@@ -99,6 +102,7 @@ class Lag(threading.Thread):
 
     def _show(self, consumer: Consumer) -> None:
         """Raises KafkaException."""
+        asked_ms = clock.now_ms()
         found = edges(consumer, self._kafka)
         with self._lock:
             done = {topic: dict(offsets) for topic, offsets in self._done.items()}
@@ -108,12 +112,11 @@ class Lag(threading.Thread):
             topic: {p: done.get(topic, {}).get(p, end if from_end else begin) for p, (begin, end) in partitions.items()}
             for topic, partitions in found.items()
         }
-        self._publish(
-            {
-                t: {p: max(0, end - reached[t][p]) for p, (_, end) in partitions.items()}
-                for t, partitions in found.items()
-            }
-        )
+        lags = {
+            t: {p: max(0, end - reached[t][p]) for p, (_, end) in partitions.items()} for t, partitions in found.items()
+        }
+        self._publish(lags)
+        self._level(asked_ms, None if any(any(each.values()) for each in lags.values()) else reached)
         if clock.monotonic_s() >= self._next_headroom_s:
             self._headrooms(headrooms(consumer, found, reached, self._retention_ms))
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S

@@ -120,6 +120,8 @@ class Metrics:
         self.bytes = counter("redis_bytes", "Bytes sent to Redis")
         self.retries = counter("redis_retries", "Writes to Redis that were tried again")
         self.finals = counter("windows_final", "Windows marked final because the watermark has passed them")
+        self.closed_idle = counter("closed_idle", "Values that were closed because all input was silent", "kind")
+        self.silent = gauge("input_silent", "1 while all input is silent and the clock closes what is open")
         self.state_dropped = counter(
             "state_dropped", "Rows behind the watermark; zero or not is what it says", "operator"
         )
@@ -188,6 +190,8 @@ class Metrics:
             self._batch_since = None
             self._reasons.pop("batch", None)
         cut, outcome = report.cut, report.outcome
+        if cut.rows:
+            self.silent.set(0)
         self.records.inc(cut.rows)
         self.watermark.set(cut.watermark_ms / 1000)
         self.epoch.set(cut.epoch)
@@ -232,6 +236,12 @@ class Metrics:
         for topic, partitions in lags.items():
             for partition, records in partitions.items():
                 self.lag.labels(topic, partition).set(records)
+
+    def idle(self, windows: int, outcome: "Outcome") -> None:
+        """All input is silent: so many windows, and the sessions of the outcome, were closed now."""
+        self.silent.set(1)
+        self.closed_idle.labels("windows").inc(windows)
+        self.closed_idle.labels("sessions").inc(outcome.closed)
 
     def republishes(self, outcome: "Outcome", untold: tuple[int, int]) -> None:
         """Values were published again; so many windows and sessions could not be, as a part of them is gone from Kafka."""

@@ -13,6 +13,7 @@ The order of the steps is not free. All branches start at the same shuffle, so t
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -112,7 +113,7 @@ def widen(branch: DataFrame) -> DataFrame:
 @dataclass(slots=True)
 class Publication:
     """What foreachBatch runs, and what it remembers: `failure` is the exception that ended the query, as it was raised,
-    and `after` the (epoch, batch) that progress in Redis has reached, as far as is known.
+    and `after` the (epoch, batch) that progress in Redis has reached, as far as is known. `turn` is held while it writes.
 
     The order is the guarantee:
     1 rejects to Kafka, flushed;
@@ -130,11 +131,13 @@ class Publication:
     on_batch: Callable[[BatchReport], None]
     holder: Holder | None = None
     after: tuple[int, int] | None = None
+    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
     failure: BaseException | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         try:
-            self._publish(frame, batch)
+            with self.turn:
+                self._publish(frame, batch)
         except BaseException as error:
             self.failure = error
             raise
@@ -209,17 +212,19 @@ def start(
     gate: Callable[[], None],
     on_batch: Callable[[BatchReport], None],
     after: tuple[int, int] | None = None,
+    turn: AbstractContextManager[Any] | None = None,
 ) -> tuple[StreamingQuery, Publication]:
     """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is.
 
-    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known.
+    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `turn` is held by whoever
+    writes values.
     """
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     tasks = spark.sparkContext.defaultParallelism
     attributes = holder.attributes if holder else None
     known = holder.frame if holder and settings.admission.unknown_device == "reject" else None
     output = build(readings.source(spark, settings), settings, attributes, partitions, known, tasks=tasks)
-    publication = Publication(spark, settings, epoch, gate, on_batch, holder, after)
+    publication = Publication(spark, settings, epoch, gate, on_batch, holder, after, turn or nullcontext())
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

@@ -227,10 +227,15 @@ local function finish()
   return {math.max(silent[1], open[1]), open[2]}
 end
 
--- a.watermark is where the clock says that event time is, as input is silent; `progress` says so, too.
+-- a.watermark is where the clock says that event time is, as input is silent: once all is closed, progress says so, too.
 local function idle()
-  call('HSET', KEYS[4], 'idle', a.watermark)
-  return close(KEYS[3], 'idle')
+  local held = call('HMGET', KEYS[4], 'epoch', 'batch')
+  if is_older(tonumber(held[1] or nil) or 0, tonumber(held[2] or nil) or -1) then return {0, 0} end
+  local done = close(KEYS[3], 'idle')
+  if done[1] < a.limit then
+    call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'idle', a.watermark, 'updated', a.updated)
+  end
+  return done
 end
 
 -- Returns {1 when written and 0 when it would have gone back, the epoch and batch it held before or ''}.

@@ -35,12 +35,14 @@ from service.cut import Offsets
 from service.errors import FencedError, SparkLostError, TidemarkError
 from service.lag import Lag
 from service.lease import Lease, Waiting
-from service.progress import Poll
+from service.progress import Poll, committed
+from service.publish import Outcome
 from service.redis_link import EpochLostError, WritesLostError
 from service.reference import Holder
 from service.refresher import Refresher
 from service.republish import Republisher
 from service.settings import Settings
+from service.silence import Silence
 from service.status import Status
 
 POLL_S = 0.2
@@ -182,7 +184,9 @@ class Runner:
             _log.warning("going on without what is lost: %s", gap)
         with ExitStack() as cleanup:
             holder = self._hold_reference(spark)
-            republisher = self._republisher(spark, epoch, holder)
+            silence = self._silence(spark, epoch, holder)
+            cleanup.callback(silence.close)
+            republisher = self._republisher(spark, epoch, holder, silence)
             cleanup.callback(republisher.close)
             self._lease.reached = republisher.begin(self._writes_lost)
             self._writes_lost = ""
@@ -196,6 +200,7 @@ class Runner:
                 gate=self.gate,
                 on_batch=self.on_batch,
                 after=self._lease.reached,
+                turn=silence.turn,
             )
             lag = Lag(
                 settings.kafka,
@@ -203,7 +208,12 @@ class Runner:
                 self.metrics.failures.labels("lag").inc,
                 retention_ms=retention_ms,
                 headrooms=self.metrics.headrooms,
+                level=silence.look,
             )
+            newest = committed(spark, settings.service.checkpoint)
+            if newest is not None:  # when nothing comes any more, no batch would say so
+                lag.committed(newest.end)
+            silence.start()
             lag.start()
             cleanup.callback(lag.close)
             self.metrics.query_running.set(1)
@@ -229,14 +239,29 @@ class Runner:
         self._refresher.rewind()
         return self._refresher.holder
 
-    def _republisher(self, spark: SparkSession, epoch: int, holder: Holder | None) -> Republisher:
+    def _silence(self, spark: SparkSession, epoch: int, holder: Holder | None) -> Silence:
+        return Silence(
+            spark,
+            self.settings,
+            epoch,
+            reached=lambda: self._lease.reached,
+            snapshot=(lambda: holder.snapshot) if holder is not None else None,
+            on_closed=self.metrics.idle,
+            on_failure=self.metrics.failures.labels("idle").inc,
+        )
+
+    def _republisher(self, spark: SparkSession, epoch: int, holder: Holder | None, silence: Silence) -> Republisher:
+        def done(outcome: Outcome, untold: tuple[int, int]) -> None:
+            self.metrics.republishes(outcome, untold)
+            silence.again()
+
         return Republisher(
             spark,
             self.settings,
             epoch,
             reference=(lambda: holder.snapshot) if holder is not None else None,
             on_lost=self.metrics.data_lost.inc,
-            on_done=self.metrics.republishes,
+            on_done=done,
             on_failure=self.metrics.failures.labels("republish").inc,
         )
 

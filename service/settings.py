@@ -114,6 +114,8 @@ class Input(Section):
 class Admission(Section):
     max_delay_ms: NotNegative = Field(default=60_000, alias="max_delay")
     max_ahead_ms: NotNegative = Field(default=10_000, alias="max_ahead")
+    idle_after_ms: Positive = Field(default=60_000, alias="idle_after")
+    """When all input has been silent, and all of it counted, for that long, the clock less this closes what is open."""
     max_bytes: Size = Field(default=65_536, gt=0, le=(1 << 31) - 1)
     ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     unknown_device: Literal["keep", "reject"] = "keep"

@@ -17,11 +17,12 @@ from load.tied import Child, spawn
 class Instance:
     """A service under deploy/run; `status` is its exit status, None while it runs or has not begun."""
 
-    def __init__(self, stage: Stage, name: str, checkpoint: Path) -> None:
+    def __init__(self, stage: Stage, name: str, checkpoint: Path, config: Path | None = None) -> None:
         self.name = name
         self.log = stage.folder / f"instance-{name}.log"
         self._stage = stage
         self._checkpoint = checkpoint
+        self._config = config or stage.config
         self._port = free_port()
         self._child: Child | None = None
 
@@ -39,7 +40,7 @@ class Instance:
             "TIDEMARK_METRICS__PORT": str(self._port),
             "TIDEMARK_SERVICE__CHECKPOINT": str(self._checkpoint),
         }
-        command = [str(ROOT / "deploy" / "run"), str(self._stage.config), "--master", "local[2]"]
+        command = [str(ROOT / "deploy" / "run"), str(self._config), "--master", "local[2]"]
         self._child = spawn(command, cwd=self._stage.folder, log=self.log, environ=environ)
 
     @property

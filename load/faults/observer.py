@@ -35,6 +35,7 @@ _PREFIX = "tidemark"
 _FEED = 20_000
 _WANTED = (
     "tidemark_batch",
+    "tidemark_closed_idle",
     "tidemark_dropped",
     "tidemark_epoch",
     "tidemark_event_to_redis_seconds",

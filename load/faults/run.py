@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,7 +44,7 @@ DROPOUT_MS, DROPOUT_EVERY_MS = 16_000, 40_000
 class Load:
     """A generator in a process of its own, for as long as it is not stopped."""
 
-    def __init__(self, run: "Run", number: int, rate: float) -> None:
+    def __init__(self, run: "Run", number: int, rate: float, options: Sequence[str]) -> None:
         self.number, self.rate = number, rate
         self._log = run.stage.folder / f"generator-{number}.log"
         fleet = run.stage.fleet.settings
@@ -52,7 +52,7 @@ class Load:
         command += ["--seed", str(run.seed), "--rate", str(rate), "--devices", str(fleet.devices)]
         command += ["--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
         command += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
-        command += ["--evolved", str(fleet.evolved)]
+        command += ["--evolved", str(fleet.evolved), *options]
         self._child: Child = spawn(command, cwd=ROOT, log=self._log)
 
     def stop(self) -> dict[str, Any]:
@@ -190,9 +190,12 @@ class Run:
             time.sleep(POLL_S)
         return answer
 
-    def instance(self, name: str, checkpoint: str = "checkpoint") -> Instance:
-        """One more service beside the stage's, not started yet; `checkpoint` is a folder of the run's."""
-        made = Instance(self.stage, name, self.folder / checkpoint)
+    def instance(self, name: str, checkpoint: str = "checkpoint", config: Path | None = None) -> Instance:
+        """One more service beside the stage's, not started yet; `checkpoint` is a folder of the run's.
+
+        It has the stage's settings, or those of the file `config`.
+        """
+        made = Instance(self.stage, name, self.folder / checkpoint, config)
         self._instances.append(made)
         return made
 
@@ -201,9 +204,9 @@ class Run:
         self._parts.enter_context(part)
         return part
 
-    def load(self, rate: float | None = None) -> Load:
-        """Start a generator, at the row's rate unless told otherwise; several add up."""
-        load = Load(self, next(self._numbers), rate or self.row.rate)
+    def load(self, rate: float | None = None, options: Sequence[str] = ()) -> Load:
+        """Start a generator, at the row's rate unless told otherwise; several add up. `options` are more of its own."""
+        load = Load(self, next(self._numbers), rate or self.row.rate, options)
         self._loads.append(load)
         self.note("load", phase="begin", id=load.number, rate=load.rate)
         return load

@@ -1,0 +1,218 @@
+"""F12: partitions fall silent, one is added, and then all are silent; what is open must close on time in all three."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka.cimpl import NewPartitions
+
+from load.compare import compare
+from load.demo import SECTIONS
+from load.faults.hand import Reading, send
+from load.faults.row import Figures, row
+from load.faults.run import STARTS_S, Run
+from load.stage import PARTITIONS, TOPIC, to_toml
+from schemas import contract
+
+MAX_DELAY_S, MAX_AHEAD_S, IDLE_S, GAP_S, WINDOW_S = 30, 2, 5, 5, 5
+SLACK_S = 6.0
+"""What a batch, a look at the topic every 2 s and reading the state may take on a small machine that others use, too."""
+VIEWS = (
+    {"name": "device", "by": ["device"], "window": f"{WINDOW_S} s", "retain": "1 d"},
+    {"name": "site", "by": ["site"], "window": f"{2 * WINDOW_S} s", "slide": f"{WINDOW_S} s", "retain": "1 d"},
+    {"name": "all", "window": f"{WINDOW_S} s", "retain": "1 d"},
+)
+_SECTIONS = {
+    **SECTIONS,
+    "admission": {
+        **SECTIONS["admission"],
+        "max_delay": f"{MAX_DELAY_S} s",
+        "max_ahead": f"{MAX_AHEAD_S} s",
+        "idle_after": f"{IDLE_S} s",
+    },
+    "sessions": {**SECTIONS["sessions"], "gap": f"{GAP_S} s"},
+}
+REPLAY = "replay"
+
+Hash = Mapping[str, str]
+
+
+@row("F12", "one partition silent, a new one, all silent", stage={"views": VIEWS, "sections": _SECTIONS})
+def silence(run: Run) -> Figures:
+    """About three minutes, the replay from the topic's beginning included."""
+    run.start()
+    figures: Figures = {}
+    first = run.load(options=("--partitions-by", "0"))
+    run.steady()
+    begun_ms = _now_ms()
+    run.run_on(MAX_DELAY_S + MAX_AHEAD_S + WINDOW_S + SLACK_S)
+    figures["one_partition_delay_s"] = _on_time(run, begun_ms, "while one partition alone was fed")
+    run.unload(first)
+
+    admin = run.stage.broker.admin
+    for future in admin.create_partitions([NewPartitions(TOPIC, PARTITIONS + 1)]).values():
+        future.result(30)
+    second = run.load(options=("--partitions-by", str(PARTITIONS)))
+    run.steady()
+    begun_ms = _now_ms()
+    run.run_on(MAX_DELAY_S + MAX_AHEAD_S + WINDOW_S + SLACK_S)
+    figures["new_partition_delay_s"] = _on_time(run, begun_ms, "while only the new partition was fed")
+    run.unload(second)
+
+    silent_ms = _now_ms()
+    run.until(lambda: _open(run) == (0, 0, 0), IDLE_S + GAP_S + 2 * WINDOW_S + 4 * SLACK_S, "silence to close all")
+    figures |= _closed_by_silence(run, silent_ms)
+    figures["corrected"] = _correct(run)
+    run.load()
+    run.steady()
+    run.drain()
+    run.until(lambda: _open(run) == (0, 0, 0), IDLE_S + GAP_S + 2 * WINDOW_S + 4 * SLACK_S, "silence to close all")
+    run.stop()
+    run.compare()
+    return {**figures, **_replay(run)}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _hashes(run: Run, kind: str, prefix: str = "tidemark") -> dict[str, Hash]:
+    with run.stage.redis.client(encoding_errors="surrogateescape") as client:
+        keys: list[str] = list(client.scan_iter(f"{prefix}:{kind}:*", count=5_000))
+        pipe = client.pipeline(transaction=False)
+        for key in keys:
+            pipe.hgetall(key)
+        return {key.removeprefix(f"{prefix}:"): found for key, found in zip(keys, pipe.execute(), strict=True) if found}
+
+
+def _open(run: Run, prefix: str = "tidemark") -> tuple[int, int, int]:
+    """Windows that are not final, open sessions, devices that are online."""
+    with run.stage.redis.client() as client:
+        windows: Any = client.zcard(f"{prefix}:open")
+    if windows:
+        return windows, -1, -1
+    sessions = sum(found["state"] == "open" for found in _hashes(run, "session", prefix).values())
+    return 0, sessions, sum(found["status"] == "online" for found in _hashes(run, "device", prefix).values())
+
+
+def _on_time(run: Run, begun_ms: int, when: str) -> float:
+    """The longest time from a window's end to its being final, of those that began after that moment; in seconds."""
+    found = [w for w in _hashes(run, "window:all").values() if w["final"] == "1" and int(w["start"]) >= begun_ms]
+    if not found:
+        run.violation("on time", f"{when} no window became final")
+        return 0.0
+    delay_s = max(int(each["updated"]) - int(each["end"]) for each in found) / 1000
+    limit_s = MAX_DELAY_S + MAX_AHEAD_S + SLACK_S
+    if delay_s > limit_s or any(each["closed_by"] != "watermark" for each in found):
+        run.violation("on time", f"{when} a window became final {delay_s} s after its end, {limit_s} s are allowed")
+    return round(delay_s, 1)
+
+
+def _closed_by_silence(run: Run, silent_ms: int) -> Figures:
+    """All is closed: by silence, and late by no more than it takes to notice; the oracle judges the values at the end."""
+    windows = [each for each in _hashes(run, "window").values() if each["closed_by"] == "idle"]
+    sessions = [each for each in _hashes(run, "session").values() if each["closed_by"] == "idle"]
+    if not windows or not sessions:
+        run.violation("on time", f"silence closed {len(windows)} windows and {len(sessions)} sessions")
+        return {}
+    delays = {
+        "windows": max(int(each["updated"]) - max(int(each["end"]), silent_ms) for each in windows),
+        "sessions": max(int(each["updated"]) - max(int(each["last"]) + GAP_S * 1000, silent_ms) for each in sessions),
+    }
+    limit_s = IDLE_S + SLACK_S
+    for what, delay in delays.items():
+        if delay > limit_s * 1000:
+            run.violation("on time", f"silence closed {what} after {delay} ms, {limit_s} s are allowed")
+    seconds = {f"silence_{what}_delay_s": round(delay / 1000, 1) for what, delay in delays.items()}
+    return {**seconds, "silence_windows": len(windows), "silence_sessions": len(sessions)}
+
+
+def _correct(run: Run) -> int:
+    """A reading for a session, and its windows, that silence has closed: it is counted, and everything says so."""
+    sessions = {key: each for key, each in _hashes(run, "session").items() if each["closed_by"] == "idle"}
+    key = max(sessions, key=lambda each: int(sessions[each]["last"]))
+    device, at_ms = key.removeprefix("session:").rpartition(":")[0], int(sessions[key]["last"])
+    start_ms = at_ms // (WINDOW_S * 1000) * WINDOW_S * 1000
+    names = [key, f"device:{device}", f"window:device:temperature:{device}:{start_ms}"]
+    names.append(f"window:all:temperature:all:{start_ms}")
+    if _now_ms() - at_ms > (MAX_DELAY_S - 1) * 1000:
+        run.violation(
+            "observed", f"the silence took so long to close that a reading {_now_ms() - at_ms} ms old is late"
+        )
+    with run.stage.redis.client(encoding_errors="surrogateescape") as client:
+        before: list[Any] = [client.hgetall(f"tidemark:{name}") for name in names]
+        newest: Any = client.xrevrange("tidemark:changes", count=1)
+        send(run, [Reading(device, at_ms)])
+        count = int(before[0]["count"]) + 1
+        run.until(lambda: client.hget(f"tidemark:{names[0]}", "count") == str(count), 30, "the reading to be counted")
+        run.until(lambda: client.hget(f"tidemark:{names[1]}", "status") == "online", 10, "the device to be online")
+        after: list[Any] = [client.hgetall(f"tidemark:{name}") for name in names]
+        entries: Any = client.xrange("tidemark:changes", f"({newest[0][0]}", "+")
+    said = {entry["key"] for _, entry in entries}
+    for name, was, now in zip(names, before, after, strict=True):
+        if f"tidemark:{name}" not in said:
+            run.violation("corrected", f"the feed does not say that {name} changed")
+        grown = "count" in was and int(now["count"]) != int(was.get("count", 0)) + 1
+        if grown or ("revision" in was and int(now["revision"]) != int(was["revision"]) + 1):
+            run.violation("corrected", f"{name} was {was} and is {now}")
+    return len(names)
+
+
+def _replay(run: Run) -> Figures:
+    """The same topic, in one go and without a silence in between, under another prefix: it must end the same."""
+    with run.stage.redis.client() as client:
+        epoch: Any = client.get("tidemark:epoch")
+    settings = {**run.stage.settings, "redis": {**run.stage.settings["redis"], "prefix": REPLAY}}
+    config = run.folder / "replay.toml"
+    config.write_text(to_toml(settings), encoding="utf-8")
+    again = run.instance("replay", "replay-checkpoint", config)
+    again.start()
+    ends = {str(partition): end for partition, end in run.observer.ends().items()}
+    with run.stage.redis.client() as client:
+
+        def is_done() -> bool:
+            found: Any = client.hgetall(f"{REPLAY}:progress")
+            return f'"{TOPIC}"' in found.get("offsets", "") and "idle" in found and _open(run, REPLAY) == (0, 0, 0)
+
+        run.until(is_done, STARTS_S, f"the replay up to {ends} to be closed")
+    status = again.stop()
+    if status:
+        run.violation("stop", f"the replay ended with status {status}: {again.last_words()}")
+    found = compare(config)
+    with run.stage.redis.client() as client:
+        violations = contract.check(client, REPLAY)
+    facts = {"kinds": dict(found.kinds), "examples": found.examples, "compared": found.compared}
+    run.note("verdict", ok=found.ok, mismatches=found.mismatches, contract=violations[:20], **facts)
+    different = [name for kind in ("window", "session", "device") for name in _differ(run, kind)]
+    if different:
+        run.violation("replay", f"{len(different)} values are not as they were live, the first: {different[0]}")
+    return {"replay_compared": found.compared, "replay_differences": len(different), "epoch": int(epoch)}
+
+
+_SAME = (
+    "count",
+    "first",
+    "last",
+    "min",
+    "max",
+    "final",
+    "state",
+    "reason",
+    "closed_by",
+    "status",
+    "last_seen",
+    "session",
+)
+
+
+def _differ(run: Run, kind: str) -> list[str]:
+    """Keys whose values are not the same; sums and means are the oracle's to judge, up to their last digits."""
+    live, again = (
+        {k: [v.get(f) for f in _SAME] for k, v in _hashes(run, kind, prefix).items() if v.get("state") != "merged"}
+        for prefix in ("tidemark", REPLAY)
+    )
+    return [
+        f"{key}: {live.get(key)}, {again.get(key)}"
+        for key in live.keys() | again.keys()
+        if live.get(key) != again.get(key)
+    ]

@@ -1,0 +1,168 @@
+"""Silence closes what is open in Redis alone; what comes after it is counted, and a replay without silence ends the same."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from load.parts import Broker, Redis
+from schemas import contract
+from service import progress
+from service.publish import Outcome
+from service.silence import Silence
+from tests.integration.test_republish import World
+from tests.stream.records import BASE_MS, Record, reading
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+IDLE_MS = 60_000
+FIRST = (reading("a", 0), reading("b", 5), reading("a", 12), reading("c", 65))
+
+
+class Quiet(World):
+    """A world in which looks at the topics are made by hand."""
+
+    reached: tuple[int, int] | None = None
+    closed: tuple[int, Outcome] | None = None
+    failed = 0
+
+    def go(self, *records: Record) -> None:
+        """Publish these, and take them for committed."""
+        if not self.epoch:
+            self.epoch = 1
+            self.redis.set(self.key("epoch"), 1)
+        self.publish(self.reached, *records)
+        found = progress.committed(self.spark, self.settings.service.checkpoint)
+        assert found is not None
+        self.reached = self.epoch, found.batch
+
+    def be_silent(self, until_ms: int, within_s: float = 60) -> bool:
+        """Closes by the clock up to that event time; whether anything was closed in time."""
+        done = threading.Event()
+
+        def on_closed(windows: int, outcome: Outcome) -> None:
+            self.closed = windows, outcome
+            done.set()
+
+        def on_failure() -> None:
+            self.failed += 1
+            done.set()
+
+        silence = Silence(
+            self.spark,
+            self.settings,
+            self.epoch,
+            reached=lambda: self.reached,
+            on_closed=on_closed,
+            on_failure=on_failure,
+        )
+        silence.start()
+        try:
+            for asked_ms in (until_ms - IDLE_MS, until_ms + IDLE_MS):
+                silence.look(asked_ms, {self.topic: {0: 1}})
+            said = done.wait(within_s)
+        finally:
+            silence.close()
+        assert not self.failed
+        assert contract.check(self.redis, self.prefix) == []
+        return said
+
+    def window(self, device: str, minute: int = 0) -> dict[str, str]:
+        return dict(self.redis.hgetall(self.key(f"window:device:temperature:{device}:{BASE_MS + minute * 60_000}")))
+
+    def session(self, device: str, second: int) -> dict[str, str]:
+        return dict(self.redis.hgetall(self.key(f"session:{device}:{BASE_MS + second * 1000}")))
+
+    def device(self, device: str) -> dict[str, str]:
+        return dict(self.redis.hgetall(self.key(f"device:{device}")))
+
+    def feed(self) -> list[str]:
+        return [entry["key"] for _, entry in self.redis.xrange(self.key("changes"))]
+
+
+@pytest.fixture
+def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[Quiet]:
+    made = Quiet(spark, broker_part, redis_part, tmp_path, prefix)
+    yield made
+    made.redis.close()
+
+
+def what(found: dict[str, str], *names: str) -> tuple[str, ...]:
+    return tuple(found[name] for name in names)
+
+
+def test_silence_closes_what_its_line_has_passed_and_nothing_else(world: Quiet) -> None:
+    world.go(*FIRST)
+    assert world.be_silent(BASE_MS + 60_000)
+    assert what(world.window("a"), "final", "closed_by", "revision") == ("1", "idle", "0")
+    assert what(world.window("c", 1), "final", "closed_by") == ("0", "")
+    assert what(world.session("a", 0), "state", "reason", "closed_by", "revision") == ("closed", "gap", "idle", "0")
+    assert what(world.session("c", 65), "state", "closed_by") == ("open", "")
+    assert what(world.device("a"), "status", "session") == ("offline", "")
+    assert what(world.device("c"), "status") == ("online",)
+    assert world.redis.hget(world.key("progress"), "idle") == str(BASE_MS + 60_000)
+    assert world.closed is not None
+    assert (world.closed[0], world.closed[1].closed) == (3, 1), "a, b and the sliding window that ends at 60 s"
+    assert world.be_silent(BASE_MS + 200_000)
+    assert what(world.session("c", 65), "state", "closed_by") == ("closed", "idle")
+    assert world.redis.zcard(world.key("open")) == 0
+
+
+def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet) -> None:
+    world.go(*FIRST)
+    assert world.be_silent(BASE_MS + 200_000)
+    seen = len(world.feed())
+    world.go(reading("a", 20, 30.0))
+    found = world.window("a")
+    assert what(found, "count", "final", "closed_by", "revision") == ("3", "0", "", "1")
+    assert what(world.session("a", 0), "count", "state", "closed_by", "revision") == ("3", "open", "", "1")
+    assert what(world.device("a"), "status") == ("online",)
+    assert what(world.window("b"), "count", "closed_by", "revision") == ("1", "idle", "0")
+    said = world.feed()[seen:]
+    for name in (f"window:device:temperature:a:{BASE_MS}", f"session:a:{BASE_MS}", "device:a"):
+        assert world.key(name) in said
+    assert "idle" not in world.redis.hgetall(world.key("progress"))
+    assert contract.check(world.redis, world.prefix) == []
+
+
+def test_a_replay_without_the_silences_ends_with_the_same_values(
+    world: Quiet, spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path
+) -> None:
+    for records in (FIRST, (reading("a", 20, 30.0), reading("b", 36))):
+        world.go(*records)
+        assert world.be_silent(BASE_MS + 300_000)
+    world.go(reading("d", 400))
+    assert world.be_silent(BASE_MS + 900_000)
+    other = Quiet(spark, broker_part, redis_part, tmp_path / "replay", f"{world.prefix}_replay")
+    other.topic = world.topic
+    kafka = other.settings.kafka.model_copy(update={"topics": (world.topic,)})
+    other.settings = other.settings.model_copy(update={"kafka": kafka})
+    other.go()
+    assert other.be_silent(BASE_MS + 900_000)
+    seen, again = without_revision(world.values()), without_revision(other.values())
+    assert seen == again
+    assert {v["closed_by"] for v in seen.values() if isinstance(v, dict) and "closed_by" in v} == {"watermark", "idle"}
+
+
+def test_nothing_is_closed_beside_a_batch_that_is_published_and_not_committed(world: Quiet) -> None:
+    world.go(*FIRST)
+    assert world.reached is not None
+    world.reached = world.epoch, world.reached[1] + 1
+    assert not world.be_silent(BASE_MS + 200_000, within_s=5)
+    assert world.closed is None
+    assert world.window("a")["final"] == "0"
+
+
+def without_revision(values: dict[str, Any]) -> dict[str, Any]:
+    """`revision` says what readers have seen on the way; sums that were added in another order differ in their last digits."""
+
+    def alike(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        found = {field: text for field, text in value.items() if field != "revision"}
+        return found | ({"stddev": round(float(found["stddev"]), 9)} if "stddev" in found else {})
+
+    return {name: alike(value) for name, value in values.items()}
