@@ -6,6 +6,7 @@
 #   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
+#   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
 #   make clean   removes .venv and .build, all that the others made
 
@@ -26,7 +27,7 @@ SEED ?= 7
 JSON ?=
 ID ?=
 
-.PHONY: setup demo test check bench faults restart teeth lock clean
+.PHONY: setup demo test check bench faults restart swap teeth lock clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -51,6 +52,9 @@ faults: setup
 
 restart: setup
 	@$(BIN)/python -m load.restart --seed $(SEED) $(if $(JSON),--json $(JSON))
+
+swap: setup
+	@$(BIN)/python -m load.swap --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 teeth: setup
 	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))

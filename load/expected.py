@@ -269,19 +269,25 @@ def joins(distance_ms: int, gap_ms: int) -> bool:
 
 
 def sessions(
-    readings: Readings, gap_ms: int, max_duration_ms: int, watermark_ms: int, idle_ms: int = -1
+    readings: Readings,
+    gap_ms: int,
+    max_duration_ms: int,
+    watermark_ms: int,
+    idle_ms: int = -1,
+    own_gap_ms: Mapping[str, int] | None = None,
 ) -> dict[tuple[str, int], Session]:
     """Every session, by device and start; closed when no reading at or after the watermark can join it any more.
 
-    `idle_ms` is as for `windows`.
+    `idle_ms` is as for `windows`; `own_gap_ms` are the gaps of devices that have one of their own.
     """
+    gaps = [(own_gap_ms or {}).get(name, gap_ms) for name in readings.names]
     order = np.lexsort((readings.event_ms, readings.device))
     cell_ms = max(1, max_duration_ms // CELLS)
     begins: list[int] = []
     cut: list[bool] = []  # whether the session was ended by max_duration, one behind `begins`
     device, start, last, cell = -1, 0, 0, 0
     for at, (d, ms) in enumerate(zip(readings.device[order].tolist(), readings.event_ms[order].tolist(), strict=True)):
-        within_gap = d == device and joins(ms - last, gap_ms)
+        within_gap = d == device and joins(ms - last, gaps[d])
         now = ms // cell_ms
         if not (within_gap and (now == cell or (now + 1) * cell_ms <= start + max_duration_ms)):
             begins.append(at)
@@ -303,7 +309,7 @@ def sessions(
         strict=True,
     )
     for at, (d, begin, end, count, was_cut) in enumerate(rows):
-        passed = [joins(line - end, gap_ms) for line in (watermark_ms, idle_ms)]
+        passed = [joins(line - end, gaps[d]) for line in (watermark_ms, idle_ms)]
         closed_by = "watermark" if not passed[0] else "idle" if not passed[1] else ""
         is_closed = bool(closed_by)
         reason = ("max_duration" if was_cut else "gap") if is_closed else ""
@@ -328,8 +334,13 @@ def devices(
     readings: Readings,
     known: Mapping[tuple[str, int], Session],
     attributes: Mapping[str, Mapping[str, str | None]],
+    line_ms: int = 0,
+    interval_ms: Mapping[str, int] | None = None,
 ) -> dict[str, Device]:
-    """Every device that was admitted; of two values at one time the larger is the last one."""
+    """Every device that was admitted; of two values at one time the larger is the last one.
+
+    One of which `interval_ms` says how often it should send is quiet once the line is past that, until it is offline.
+    """
     last_seen = np.full(len(readings.names), np.iinfo(np.int64).min)
     np.maximum.at(last_seen, readings.device, readings.event_ms)
     values: list[dict[str, tuple[float, int]]] = [{} for _ in readings.names]
@@ -345,7 +356,7 @@ def devices(
             latest[name] = max(start, latest.get(name, start))
     return {
         name: Device(
-            "online" if name in latest else "offline",
+            _status(name in latest, line_ms - seen, (interval_ms or {}).get(name)),
             seen,
             latest.get(name),
             values[code],
@@ -353,3 +364,9 @@ def devices(
         )
         for code, (name, seen) in enumerate(zip(readings.names, last_seen.tolist(), strict=True))
     }
+
+
+def _status(has_session: bool, silent_ms: int, interval_ms: int | None) -> str:
+    if not has_session:
+        return "offline"
+    return "quiet" if interval_ms is not None and silent_ms > interval_ms else "online"

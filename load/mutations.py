@@ -42,6 +42,7 @@ _REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_c
 _RESUME = "tests/integration/test_resume.py::"
 _CHECKPOINT = "tests/stream/test_checkpoint.py::"
 _REFRESHER = "tests/integration/test_refresher.py::"
+_CHANGING = "tests/stream/test_reference.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
 _FENCE = """if not current then
@@ -584,6 +585,48 @@ MUTATIONS = (
             ),
         ),
         ("tests/unit/test_attributes.py::test_two_devices_of_one_hash_are_two_devices",),
+    ),
+    Mutation(
+        "gap-of-all",
+        "sessions close by the gap of the settings, whatever the device's own is",
+        "a slow device's session is cut, a fast one's joins what is two",
+        ("P1",),
+        (
+            Edit(
+                "state/table.py",
+                "    return np.where(own < 0, rules.gap_ms, own)\n",
+                "    return np.where(own < 0, own, rules.gap_ms)\n",
+            ),
+        ),
+        (
+            "tests/unit/test_state_table.py::test_devices_with_gaps_and_intervals_of_their_own_are_as_if_each_had_rules_of_its_own",
+            _CHANGING + "test_a_device_has_the_session_gap_and_the_interval_that_the_reference_says",
+        ),
+    ),
+    Mutation(
+        "quiet-unseen",
+        "no timer is set for the time of a device's next expected reading",
+        "a device that misses it is online until it is offline",
+        ("P1",),
+        (Edit("state/table.py", "    if expected.any():\n", "    if False:\n"),),
+        (
+            "tests/unit/test_state_table.py::test_a_device_is_quiet_between_its_expected_reading_and_the_end_of_its_session",
+            _CHANGING + "test_a_device_has_the_session_gap_and_the_interval_that_the_reference_says",
+        ),
+    ),
+    Mutation(
+        "own-range-unasked",
+        "admission goes by the ranges of the settings alone",
+        "values that are impossible for the device are in its results",
+        ("P1",),
+        (
+            Edit(
+                "service/readings.py",
+                "    own = bounds(settings) if has_own else {}\n",
+                "    own: dict[str, str] = {}\n",
+            ),
+        ),
+        ("tests/stream/test_admission.py::test_a_device_s_own_range_goes_before_that_of_all",),
     ),
     Mutation(
         "oracle-off-by-one",

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from load.decoders import BLANKS, UNDECODABLE, UNITS, Avro, Json, RejectedError, as_device, as_number, at, to_ms
 from load.expected import Device, Readings, Session, Windows, devices, sessions, windows
-from load.rules import Reference, Rules, read_reference, read_rules
+from load.rules import Reference, Rules, amount, read_reference, read_rules
 
 Offsets = Mapping[str, Mapping[int, int]]
 Coordinate = tuple[str, int, int]
@@ -220,16 +220,37 @@ class Ledger:
             np.array(self._event_ms, np.int64),
             {name: np.array(column, np.float64) for name, column in self._values.items()},
         )
-        found = sessions(readings, rules.gap_ms, rules.max_duration_ms, watermark_ms, idle_ms)
+        longest = rules.max_duration_ms
+        gaps = {device: min(gap, longest) for device, gap in self._durations(rules.own_gap).items()}
+        found = sessions(readings, rules.gap_ms, longest, watermark_ms, idle_ms, gaps)
+        shown = (rules.reference or {}).get("columns")
+        attributes = {
+            device: {name: text for name, text in row.items() if not shown or name in shown}
+            for device, row in self._reference.items()
+        }
+        line_ms, intervals = max(watermark_ms, idle_ms), self._durations(rules.expected_interval)
         return Expected(
             watermark_ms,
             windows(rules.views, readings, self._reference, watermark_ms, idle_ms),
             found,
-            devices(readings, found, self._reference),
+            devices(readings, found, attributes, line_ms, intervals),
             self._rejects,
             self._digests,
             self.partitions,
         )
+
+    def _durations(self, column: str | None) -> dict[str, int]:
+        """Of the devices for which the reference has one in this column, in ms."""
+        told = {device: row.get(column) for device, row in self._reference.items()} if column else {}
+        return {device: amount(text) for device, text in told.items() if text is not None}
+
+    def _range(self, device: str, measure: str) -> tuple[float, float]:
+        low, high = self._rules.ranges.get(measure, (-_LARGEST, _LARGEST))
+        if measure in self._rules.own_ranges:
+            row = self._reference.get(device, {})
+            own = [row.get(column) for column in self._rules.own_ranges[measure]]
+            low, high = (given if text is None else float(text) for text, given in zip(own, (low, high), strict=True))
+        return low, high
 
     def _decide(self, broker_ms: int, key: bytes | None, value: bytes | None) -> str | None:
         """The reason of the first rule that applies; a record without one is kept."""
@@ -264,7 +285,7 @@ class Ledger:
         if not all(math.isfinite(number) for number in values.values() if number is not None):
             yield "not_finite"
         for name, number in values.items():
-            low, high = rules.ranges.get(name, (-_LARGEST, _LARGEST))
+            low, high = self._range(device, name)
             if number is not None and not low <= number <= high:
                 yield "out_of_range"
         if event_ms > broker_ms + rules.max_ahead_ms or event_ms >= _LATEST_MS:

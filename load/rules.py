@@ -29,7 +29,10 @@ _AMOUNTS = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Durations in ms, sizes in bytes, paths absolute; `measures` maps a measure to its path in a record."""
+    """Durations in ms, sizes in bytes, paths absolute; `measures` maps a measure to its path in a record.
+
+    The last three of the rules are columns of the reference: what is null there is as the settings say.
+    """
 
     bootstrap: str
     topics: tuple[str, ...]
@@ -50,6 +53,9 @@ class Rules:
     views: tuple[View, ...]
     gap_ms: int
     max_duration_ms: int
+    own_ranges: Mapping[str, tuple[str, str]]
+    own_gap: str | None
+    expected_interval: str | None
     reference: Mapping[str, Any] | None
     redis_url: str
     prefix: str
@@ -96,6 +102,9 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         views=tuple(_view(view, tuple(given["measures"])) for view in document["views"]),
         gap_ms=amount(session.get("gap", "5 m")),
         max_duration_ms=amount(session.get("max_duration", "1 d")),
+        own_ranges={m: (low, high) for m, (low, high) in (reference or {}).get("ranges", {}).items()},
+        own_gap=(reference or {}).get("session_gap"),
+        expected_interval=(reference or {}).get("expected_interval"),
         reference=None if reference is None else {**reference, "folder": folder},
         redis_url=_with_password(redis["url"], redis.get("password_file"), folder),
         prefix=redis.get("prefix", "tidemark"),
@@ -103,7 +112,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
 
 
 def read_reference(rules: Rules) -> Reference:
-    """What the reference's database holds now: SQLite or PostgreSQL by its JDBC URL, {} without a [reference].
+    """What the reference's database holds now, all columns: SQLite or PostgreSQL by its JDBC URL, {} without a [reference].
 
     Rows without a key are left out. Raises ValueError for another database.
     """
@@ -127,7 +136,7 @@ def read_reference(rules: Rules) -> Reference:
         msg = f"reference.url: the oracle reads jdbc:sqlite and jdbc:postgresql, not {url.partition(':')[0]}"
         raise ValueError(msg)
     key = reference.get("key", "device_id")
-    kept = reference.get("columns") or [name for name in names if name != key]
+    kept = [name for name in names if name != key]
     table = [dict(zip(names, row, strict=True)) for row in rows]
     return {str(row[key]): {name: as_text(row[name]) for name in kept} for row in table if row[key] is not None}
 

@@ -101,7 +101,7 @@ def _check_hash(client: "redis.Redis", prefix: str, key: bytes, kind: _Kind, pla
     elif kind.name == "session":
         yield from _check_session(fields, place)
     elif kind.name == "device":
-        if (fields["status"] == "online") != (fields["session"] != ""):
+        if (fields["status"] != "offline") != (fields["session"] != ""):
             yield f"status = {fields['status']} with session = {fields['session']!r}"
     elif kind.name == "progress":
         yield from _check_offsets(fields["offsets"])

@@ -69,8 +69,9 @@ class Index:
     def of(self, devices: pa.Array) -> pa.Table:
         row = self._rows(devices)
         known = row >= 0
-        found = self._attributes.take(pa.array(row, mask=~known))
-        return found.append_column("known", pa.array(known))
+        taken = pa.array(row, mask=~known)
+        columns: list[Any] = [column.take(taken) for column in self._attributes.columns]
+        return pa.Table.from_arrays([*columns, pa.array(known)], names=[*self._attributes.column_names, "known"])
 
     def only(self, columns: Sequence[str]) -> "Index":
         made = object.__new__(Index)

@@ -24,6 +24,7 @@ from service import (
     checkpoint,
     decode,
     durability,
+    lookup,
     manifest,
     pipeline,
     readings,
@@ -363,6 +364,10 @@ def _reference(given: Settings) -> Iterator[Line]:
 def _plan(given: Settings) -> Iterator[Line]:
     """Build the query without starting it: Spark analyses every step of it."""
     spark: SparkSession = session.build(given, master="local[1]")
-    known = spark.createDataFrame([], "device string") if given.reference is not None else None
-    pipeline.build(readings.source(spark, given), given, None, 1, known)
+    look_up = None
+    if lookup.needed(given):
+        names = lookup.bounds(given)
+        nobody = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *names.values())))
+        look_up = lookup.Joined(nobody, names)
+    pipeline.build(readings.source(spark, given), given, None, 1, look_up)
     yield ok("plan", "Spark accepts the query")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from service import limits
 from service.attributes import DEVICE, HASH, ROW
 from service.errors import ReferenceDataError, SchemaError
 
@@ -48,6 +49,7 @@ def validate(table: pa.Table, reference: "Reference", former_rows: int | None = 
     expectation that does not exist.
     """
     failures = broken_invariants(table, reference.key) + failed_expectations(table, reference)
+    failures += limits.faults(table, reference)
     if former_rows is not None:
         failures += shrunk(table.num_rows, former_rows, reference.max_shrink)
     if failures:
@@ -64,12 +66,13 @@ def check_columns(found: Sequence[str], reference: "Reference", where: str) -> N
     if reference.key not in found:
         problems.append(f"key {reference.key!r} is not among them")
     problems += [f"columns: {name!r} is not among them" for name in reference.columns if name not in found]
+    problems += [f"limits: {name!r} is not among them" for name in reference.limit_columns if name not in found]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
     problems += [f"{name!r} is there more than once (capitals do not count)" for name in twice]
     for name in found:
         if name == reference.key:
             continue
-        used = not reference.columns or name in reference.columns
+        used = not reference.columns or name in (*reference.columns, *reference.limit_columns)
         if name.lower() == DEVICE or name in (HASH, ROW) or (used and name.lower() in OWN):
             problems.append(f"{name!r} is a name of our own")
         elif used and not _COLUMN.match(name):

@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from service import moments, windows
 from service.attributes import Attributes
 from service.frames import FOLDED, MOMENTS, REJECT, REJECT_AVRO, RUNS, STATS, WINDOW
+from service.limits import durations_ms
 from service.settings import View
 from service.windows import Panes
 from state import codec
@@ -42,7 +43,8 @@ Ints = NDArray[np.int64]
 class Fold:
     """What the fold needs to know; travels to the tasks.
 
-    `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none.
+    `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none, and `gap`
+    and `interval` its columns with the devices' own session gaps and expected intervals, None where it has none.
     `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
     """
 
@@ -52,6 +54,8 @@ class Fold:
     buckets: int
     attributes: Attributes | None = None
     max_rows: int = 1_000_000
+    gap: str | None = None
+    interval: str | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of readings.admit's rows in, batches of frames.FOLDED out."""
@@ -94,7 +98,7 @@ class Fold:
         attributes = self.attributes.of(devices) if self.attributes is not None else None
         panes = {name: self._panes(codes, event_ms, column) for name, column in values.items()}
         yield from self._windows(panes, devices, attributes)
-        yield from self._runs(codes, devices, event_ms, values, bucket)
+        yield from self._runs(codes, devices, event_ms, values, bucket, self._limits(attributes))
         yield self._stats(readings["broker_ms"].to_numpy(), self._unknown(codes, attributes))
 
     def _windows(
@@ -147,11 +151,17 @@ class Fold:
         event_ms: Ints,
         values: dict[str, NDArray[np.float64]],
         bucket: NDArray[np.int32],
+        limits: Mapping[str, Ints],
     ) -> Iterator[pa.RecordBatch]:
-        runs = fold_sorted(codes, devices, event_ms, values, self.rules)
-        # Runs come in the order of the readings, so the first reading of each tells its bucket.
+        gap_ms = limits.get("gap")
+        own = None if gap_ms is None else np.where(gap_ms < 0, self.rules.gap_ms, gap_ms)
+        runs = fold_sorted(codes, devices, event_ms, values, self.rules, own)
+        # Runs come in the order of the readings, so the first reading of each tells its bucket and its device.
         sizes = runs["count"].to_numpy()
-        run_bucket = bucket[np.cumsum(sizes) - sizes]
+        first = np.cumsum(sizes) - sizes
+        run_bucket = bucket[first]
+        for name, of_device in limits.items():
+            runs = runs.append_column(name, pa.array(of_device[codes[first]]))
         order = np.argsort(run_bucket, kind="stable")
         runs, run_bucket, sizes = runs.take(pa.array(order)), run_bucket[order], sizes[order]
         heads = np.flatnonzero(np.r_[True, run_bucket[1:] != run_bucket[:-1]])
@@ -169,6 +179,16 @@ class Fold:
             last=np.maximum.reduceat(runs["last"].to_numpy(), heads),
             payload=pa.array(payload, pa.binary()),
         )
+
+    def _limits(self, attributes: pa.Table | None) -> dict[str, Ints]:
+        """Session gaps and expected intervals by device, in ms, -1 where it has none of its own: columns of runs."""
+        found: dict[str, Ints] = {}
+        if attributes is not None and self.gap is not None:
+            # A session is never longer than max_duration, so neither is a gap in it.
+            found["gap"] = np.minimum(durations_ms(attributes[self.gap], -1), self.rules.max_duration_ms)
+        if attributes is not None and self.interval is not None:
+            found["interval"] = durations_ms(attributes[self.interval], -1)
+        return found
 
     def _unknown(self, codes: NDArray[Any], attributes: pa.Table | None) -> int:
         """Readings of devices that the reference lacks."""

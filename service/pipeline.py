@@ -23,11 +23,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint, progress, readings, sessions, windows
+from service import clock, failpoint, lookup, progress, readings, sessions, windows
 from service.attributes import Attributes
 from service.cut import Cut
 from service.fold import Fold
 from service.frames import FOLDED, OUTPUT, REJECT, RUNS, STATS, WINDOW
+from service.lookup import LookUp
 from service.publish import OUTCOME_SCHEMA, Outcome, Sink
 from service.reference import Holder, Snapshot
 from service.settings import Settings
@@ -57,17 +58,17 @@ def build(
     settings: Settings,
     attributes: Attributes | None,
     partitions: int,
-    known: DataFrame | None = None,
+    look_up: LookUp | None = None,
     *,
     tasks: int | None = None,
 ) -> DataFrame:
     """Kafka records in, frames.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
 
-    `attributes` is the reference, None where there is none; `known` has every `device` of it, and is needed only where
-    the settings reject unknown devices. The state has `partitions`; `tasks` read and fold (as many, if not given).
+    `attributes` is the reference, None where there is none; `look_up` is how admission asks it, None where it has nothing to
+    ask. The state has `partitions`; `tasks` read and fold (as many, if not given).
     """
     # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
-    admitted = readings.admit(records, settings, known).coalesce(tasks or partitions)
+    admitted = readings.admit(records, settings, look_up).coalesce(tasks or partitions)
     shared = observe(fold(admitted, settings, attributes).repartition(partitions, "bucket"))
     event_time = F.when(F.col("kind") == RUNS, F.timestamp_millis("last"))
     marked = shared.withColumn("event_time", event_time).withWatermark(
@@ -84,7 +85,20 @@ def build(
 def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
     """readings.admit's rows in, frames.FOLDED out."""
     views = [(view, settings.view_measures(view)) for view in settings.views]
-    step = Fold(sessions.rules(settings), views, settings.pane_ms, settings.sessions.buckets, attributes)
+    gap = interval = None
+    if settings.reference is not None and attributes is not None:
+        gap, interval = settings.reference.session_gap, settings.reference.expected_interval
+        grouped = [column for view in settings.views for column in view.by if column != "device"]
+        attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
+    step = Fold(
+        sessions.rules(settings),
+        views,
+        settings.pane_ms,
+        settings.sessions.buckets,
+        attributes,
+        gap=gap,
+        interval=interval,
+    )
     return admitted.mapInArrow(step, FOLDED)
 
 
@@ -222,8 +236,8 @@ def start(
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     tasks = spark.sparkContext.defaultParallelism
     attributes = holder.attributes if holder else None
-    known = holder.frame if holder and settings.admission.unknown_device == "reject" else None
-    output = build(readings.source(spark, settings), settings, attributes, partitions, known, tasks=tasks)
+    look_up = lookup.choose(settings, holder)
+    output = build(readings.source(spark, settings), settings, attributes, partitions, look_up, tasks=tasks)
     publication = Publication(spark, settings, epoch, gate, on_batch, holder, after, turn or nullcontext())
     writer = (
         output.writeStream.queryName(settings.service.name)

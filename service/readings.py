@@ -1,6 +1,7 @@
 """Readings: the Kafka source, and admission: one decision per record, made before the watermark can see it."""
 
 import json
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
@@ -11,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from service.decode import Decoder
 from service.frames import REJECT_AVRO
+from service.lookup import LookUp, bounds
 from service.settings import Kafka, Settings
 from state.rules import EVENT_MS_LIMIT
 
@@ -63,10 +65,10 @@ def options(reader: Reader, kafka: Kafka) -> Reader:
     return reader
 
 
-def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None) -> DataFrame:
+def admit(records: DataFrame, settings: Settings, look_up: LookUp | None = None) -> DataFrame:
     """Decode and decide: one row per record, in and out.
 
-    `known` is a frame of all known `device`s, needed only where unknown devices are rejected.
+    `look_up` asks the reference: needed only where unknown devices are rejected, or devices have ranges of their own.
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, one double per measure under its name, and
     `reject` (binary, frames.REJECT_AVRO), null when the reading is admitted. A rejected row has null device, time and
     measures, so that nothing downstream can count it by mistake.
@@ -89,17 +91,19 @@ def admit(records: DataFrame, settings: Settings, known: DataFrame | None = None
         decoder.event_ms(record_type).alias("event_ms"),
         *[column.alias(_measure(name)) for name, column in decoder.measures().items()],
     )
-    if settings.admission.unknown_device == "reject" and known is not None:
-        flat = flat.join(F.broadcast(known.select("device", F.lit(True).alias("known"))), "device", "left")
-    else:
-        flat = flat.withColumn("known", F.lit(True))
+    if look_up is not None:
+        flat = look_up(flat)
+    ranges = _ranges(settings, has_own=look_up is not None)
+    is_unknown = F.lit(False)
+    if settings.admission.unknown_device == "reject" and look_up is not None:
+        is_unknown = ~F.coalesce("known", F.lit(False))
     measures = list(settings.input.measures)
-    decided = flat.withColumn("reason", _reason(settings))
+    decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
     admitted = F.col("reason").isNull()
     kept = _largest() <= max(KEPT_BYTES, settings.admission.max_bytes)
     reject = F.struct(
         "reason",
-        _detail(settings).alias("detail"),
+        _detail(settings, ranges).alias("detail"),
         "topic",
         "partition",
         "offset",
@@ -145,11 +149,37 @@ def _not_finite(name: str) -> Column:
     return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
 
 
-def _outside(name: str, limits: tuple[float, float]) -> Column:
-    return ~F.col(_measure(name)).between(*limits)
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What a value may be, both ends included; `text` is for people."""
+
+    low: Column
+    high: Column
+    text: Column
 
 
-def _reason(settings: Settings) -> Column:
+def _ranges(settings: Settings, *, has_own: bool) -> dict[str, _Range]:
+    """By measure: as the reference says of the device, else as the settings say."""
+    own = bounds(settings) if has_own else {}
+
+    def both(measure: str, side: str, otherwise: float) -> tuple[Column, Column]:
+        name = f"{side}_{measure}"
+        if name not in own:
+            return F.lit(otherwise), F.lit(str(otherwise))
+        return F.coalesce(F.col(name).try_cast("double"), F.lit(otherwise)), F.coalesce(name, F.lit(str(otherwise)))
+
+    found = {}
+    for measure, limits in settings.limits.items():
+        low, high = both(measure, "low", limits[0]), both(measure, "high", limits[1])
+        found[measure] = _Range(low[0], high[0], F.concat(low[1], F.lit(" to "), high[1]))
+    return found
+
+
+def _outside(name: str, allowed: _Range) -> Column:
+    return ~F.col(_measure(name)).between(allowed.low, allowed.high)
+
+
+def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -> Column:
     admission = settings.admission
     event, broker = F.col("event_ms"), F.col("broker_ms")
     return (
@@ -159,15 +189,15 @@ def _reason(settings: Settings) -> Column:
         .when(F.col("device").isNull(), "no_device")
         .when(event.isNull(), "no_time")
         .when(_any([_not_finite(name) for name in settings.input.measures]), "not_finite")
-        .when(_any([_outside(name, limits) for name, limits in settings.limits.items()]), "out_of_range")
+        .when(_any([_outside(name, allowed) for name, allowed in ranges.items()]), "out_of_range")
         # The second half of each matters where the broker's time is the producer's, and as wrong as the device's.
         .when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")
         .when((event < broker - admission.max_delay_ms) | (event < 0), "late")
-        .when(F.col("known").isNull(), "unknown_device")
+        .when(is_unknown, "unknown_device")
     )
 
 
-def _detail(settings: Settings) -> Column:
+def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
     """The offending value and the limit it met, for the person who looks at the reject."""
     admission = settings.admission
 
@@ -177,10 +207,10 @@ def _detail(settings: Settings) -> Column:
 
     outside = [
         F.when(
-            _outside(m, limits),
-            F.concat(F.lit(f"{m} = "), F.col(_measure(m)), F.lit(f", allowed {limits[0]} to {limits[1]}")),
+            _outside(m, allowed),
+            F.concat(F.lit(f"{m} = "), F.col(_measure(m)), F.lit(", allowed "), allowed.text),
         )
-        for m, limits in settings.limits.items()
+        for m, allowed in ranges.items()
     ]
     distance = F.col("event_ms") - F.col("broker_ms")
     clock = F.concat(

@@ -25,6 +25,7 @@ from service.attributes import Attributes
 from service.cut import Cut, Offsets
 from service.errors import CheckpointError, SourceError
 from service.frames import MOMENTS, RUNS, SESSIONS, WINDOW
+from service.lookup import LookUp
 from service.settings import Settings
 from state import codec, history, reader
 from state.layout import Changes, status_schema
@@ -189,16 +190,16 @@ def closed_values(
     found: DataFrame,
     settings: Settings,
     attributes: Attributes | None,
-    known: DataFrame | None,
+    look_up: LookUp | None,
     watermark_ms: int,
     whole_from_ms: int,
     tasks: int,
 ) -> Closed:
     """Final windows and closed sessions, those that have not expired, of Kafka records; `tasks` run at a time at most.
 
-    `attributes` and `known` are as for `pipeline.build`; `watermark_ms` says what is closed, `whole_from_ms` what can be told.
+    `attributes` and `look_up` are as for `pipeline.build`; `watermark_ms` says what is closed, `whole_from_ms` what can be told.
     """
-    admitted = readings.admit(found, settings, known).where("reject is null").coalesce(tasks)
+    admitted = readings.admit(found, settings, look_up).where("reject is null").coalesce(tasks)
     folded = pipeline.fold(admitted, settings, attributes).repartition(tasks, "bucket")
     # The count names every column, so that both branches read the same shuffle: see service/pipeline.py.
     shared = pipeline.observe(folded)

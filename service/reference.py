@@ -88,15 +88,16 @@ def load(
     *,
     fresh_ms: int = 0,
     require: Iterable[str] = (),
+    former: Snapshot | None = None,
 ) -> Snapshot:
-    """Fetch, validate, store: after it the snapshot is the folder's last good one.
+    """Fetch, validate, store: after it the snapshot is the folder's last good one. `former` is that if the caller has it.
 
     Raises what `fetch`, `validate` and `store` raise; nothing is stored then. `require` names columns that must be
     there, such as those a running query was built with. What the last good snapshot has said already, under the same
     expectations, is not held against them again. With `fresh_ms`, the last good snapshot is taken as it is when it was
     read less than that ago by the same query and held against the same expectations.
     """
-    former = _former(folder)
+    former = former or _former(folder)
     if former is not None and 0 <= clock.now_ms() - former.read_ms < fresh_ms and _answers(former, reference, require):
         return former
     table = _arranged(fetch(spark, reference), _source(reference))
@@ -171,7 +172,7 @@ def store(folder: Path, table: pa.Table) -> Snapshot:
     for pointer in (CURRENT, SERVING, JOINED):
         with contextlib.suppress(ReferenceDataError):  # a damaged pointer is no reason to refuse good data
             kept.add(_pointed(folder, pointer) or version)
-    sink = pa.BufferOutputStream()
+    sink, read_ms = pa.BufferOutputStream(), int((table.schema.metadata or {})[READ_MS])
     stored = indexed(table)
     with pa.ipc.new_file(sink, stored.schema) as writer:
         writer.write_table(stored, max_chunksize=max(1, stored.num_rows))  # one piece: a look-up reads it where it lies
@@ -180,7 +181,7 @@ def store(folder: Path, table: pa.Table) -> Snapshot:
     for old in folder.iterdir():
         if _SNAPSHOT.match(old.name) and old.stem not in kept:
             old.unlink(missing_ok=True)
-    return Snapshot(version, table, int((table.schema.metadata or {})[READ_MS]), path)
+    return Snapshot(version, without_index(_mapped(path)), read_ms, path)  # from the file: no copy stays in memory
 
 
 def _arranged(table: pa.Table, source: bytes | None = None) -> pa.Table:
@@ -204,8 +205,7 @@ def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
         return None
     path = folder / f"{version}.arrow"
     try:
-        with pa.memory_map(str(path)) as source:
-            stored = pa.ipc.open_file(source).read_all()
+        stored = _mapped(path)
         stored.validate(full=True)
         table = without_index(stored)
         read_ms = int((table.schema.metadata or {})[READ_MS])
@@ -214,6 +214,11 @@ def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise _damaged(path, " ".join(str(error).split())) from error
     return Snapshot(version, table, read_ms, path)
+
+
+def _mapped(path: Path) -> pa.Table:
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
 
 
 def frame(spark: SparkSession, folder: Path, columns: Sequence[str], *, pointer: str = CURRENT) -> DataFrame:

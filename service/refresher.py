@@ -39,14 +39,16 @@ class Refresher:
         self._metrics = metrics
         self._folder = snapshot_folder(settings)
         self._failure: Mapping[str, Any] | None = None
-        wanted = {column for view in settings.views for column in view.by if column != "device"}
+        wanted = {column for view in settings.views for column in view.by if column != "device"} | {
+            *source.limit_columns
+        }
         first, why = reference.load_or_keep(
             spark, source, self._folder, fresh_ms=source.refresh_ms, require=sorted(wanted)
         )
         if why is not None:
             self._note(why)
             self._require_young(first, why)
-        self._columns = reference.columns(first, source)
+        self._columns = tuple(dict.fromkeys((*reference.columns(first, source), *source.limit_columns)))
         self.holder = reference.Holder(spark, self._folder, self._columns, resume=True)
         self._newest = first
         self._may_be_replayed = True
@@ -103,7 +105,9 @@ class Refresher:
             wait_ms = again_ms
         while not self._ending.wait(wait_ms / 1000):
             try:
-                self._newest = reference.load(self._spark, self._reference, self._folder, require=self._columns)
+                self._newest = reference.load(
+                    self._spark, self._reference, self._folder, require=self._columns, former=self._newest
+                )
             except Exception as error:  # whatever it is, the last good snapshot serves on, and the next try comes
                 wait_ms = again_ms
                 if not self._ending.is_set():

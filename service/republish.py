@@ -34,7 +34,7 @@ from typing import Any
 import redis
 from pyspark.sql import DataFrame, SparkSession
 
-from service import clock, failure, owner, pipeline, progress, rebuild, reference, session
+from service import clock, failure, lookup, owner, pipeline, progress, rebuild, reference, session
 from service.cut import Cut
 from service.errors import FencedError, SinkError
 from service.lease import Lease, Waiting
@@ -198,14 +198,17 @@ class Republisher:
             text = "Kafka has deleted %s: windows and sessions that begin before %d cannot be republished"
             _log.warning(text, ", ".join(source.lacking), source.whole_from_ms)
         snapshot = self._reference() if self._reference else None
-        known = None
-        if snapshot is not None and settings.admission.unknown_device == "reject":
-            known = self._spark.createDataFrame(snapshot.table.select(["device"]))
+        attributes = None if snapshot is None else snapshot.attributes()
+        look_up = None
+        if attributes is not None and lookup.needed(settings):
+            look_up = lookup.Asked(attributes, lookup.bounds(settings))
         # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
         cores = self._spark.sparkContext.defaultParallelism
         records = rebuild.records(self._spark, settings, source)
-        attributes, tasks = pipeline.attributes(snapshot, settings), max(1, cores // 2)
-        closed = rebuild.closed_values(records, settings, attributes, known, watermark_ms, source.whole_from_ms, tasks)
+        tasks = max(1, cores // 2)
+        closed = rebuild.closed_values(
+            records, settings, attributes, look_up, watermark_ms, source.whole_from_ms, tasks
+        )
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.untold)
 

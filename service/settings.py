@@ -19,12 +19,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from service.errors import SettingsError
+from service.limits import LARGEST, YEAR_MS
 from service.units import Duration, Size, format_duration
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
 REJECTS = re.compile(r"^[A-Za-z0-9._-]+\Z")
-LARGEST = 1e150
-"""A measure without a range is admitted up to this: one value beyond it would make a whole site's deviation infinite."""
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
 ) | {"epoch", "batch", "updated"}
@@ -33,7 +32,6 @@ RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
 # A path may stand in a setting; a duration has bounds that no clock or integer can break.
-YEAR_MS = 366 * 86_400_000
 Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
 NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
 
@@ -151,6 +149,16 @@ class Reference(Section):
     """Share of the last snapshot's rows that the next one may lack."""
     columns: tuple[str, ...] = ()
     """The query's columns apart from the key, in order: what views group by and device hashes carry; all of them when empty."""
+    ranges: Mapping[str, tuple[str, str]] = Field(default_factory=dict)
+    """Measure -> the columns of its lowest and highest value, for devices that have limits of their own: service/limits.py."""
+    session_gap: str | None = None
+    expected_interval: str | None = None
+
+    @property
+    def limit_columns(self) -> tuple[str, ...]:
+        """The columns that hold limits."""
+        ranges = [column for pair in self.ranges.values() for column in pair]
+        return tuple(dict.fromkeys(filter(None, [*ranges, self.session_gap, self.expected_interval])))
 
     @model_validator(mode="after")
     def _outlives_a_refresh(self) -> Self:
@@ -275,6 +283,11 @@ class Settings(Section):
         problems += [
             f"admission.ranges: {m!r} is no measure of [input]; there are {', '.join(sorted(measures))}"
             for m in self.admission.ranges
+            if m not in measures
+        ]
+        problems += [
+            f"reference.ranges: {m!r} is no measure of [input]; there are {', '.join(sorted(measures))}"
+            for m in (self.reference.ranges if self.reference is not None else ())
             if m not in measures
         ]
         if self.pane_ms < 1_000:

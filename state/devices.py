@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from state.columns import Array, Block, Bools, Codes, Floats, Ints, combine_last, floats, ints, nullable
-from state.layout import OFFLINE, ONLINE, device_schema, status_schema
+from state.layout import LIMITS, OFFLINE, ONLINE, QUIET, device_schema, status_schema
 
 
 class Devices:
@@ -20,13 +20,17 @@ class Devices:
         self.last_seen = _padded(ints(table, "last_seen"), room)
         self.session = _padded(ints(table, "session"), room)
         self.closed = _padded(ints(table, "closed"), room)
+        self.gap, self.interval, quiet = (_padded(ints(table, name), room) for name in LIMITS)
+        self.quiet: Bools = quiet > 0
+        self._quiet_before = self.quiet
         self.at: dict[str, Ints] = {m: _padded(ints(table, f"{m}.at"), room) for m in measures}
         self.value: dict[str, Floats] = {m: np.append(floats(table, f"{m}.value"), [np.nan] * room) for m in measures}
         self._session_before = self.session.copy()
         self._touched = np.zeros(len(names), np.bool_)
 
-    def see(self, codes: Codes, runs: Block) -> None:
-        """Takes in accepted runs: last reading, and each measure's last value (the larger one when times are equal)."""
+    def see(self, codes: Codes, runs: Block, gap: Ints, interval: Ints) -> None:
+        """Takes in accepted runs: last reading, each measure's last value (the larger one when times are equal), and the
+        limits that they bring."""
         if not len(codes):
             return
         order = np.argsort(codes, kind="stable")
@@ -34,6 +38,7 @@ class Devices:
         heads = np.flatnonzero(np.diff(ordered, prepend=-1))
         rows = ordered[heads]
         self._touched[rows] = True
+        self.gap[rows], self.interval[rows] = gap[order][heads], interval[order][heads]
         self.last_seen[rows] = np.maximum(self.last_seen[rows], np.maximum.reduceat(runs.last[order], heads))
         for measure, stat in runs.stats.items():
             value, at = combine_last(stat.value[order], stat.at[order], heads, len(order))
@@ -51,19 +56,27 @@ class Devices:
         self.session[:] = -1
         np.maximum.at(self.session, codes, start)
 
+    def set_quiet(self, watermark_ms: int) -> None:
+        """A device with an open session is quiet when the watermark has passed the time of its next expected reading."""
+        expected = (self.session >= 0) & (self.interval >= 0)
+        self.quiet = expected & (self.last_seen + self.interval < watermark_ms)
+
     def touch(self) -> None:
         """All devices count as having had a reading."""
         self._touched[:] = True
 
-    def remembered(self, watermark_ms: int, forget_ms: int) -> Bools:
+    def remembered(self, watermark_ms: int, forget_ms: Ints) -> Bools:
         """Which devices stay: those with an open session, and those seen within `forget_ms` of the watermark."""
         return (self.last_seen >= 0) & ((self.session >= 0) | (self.last_seen + forget_ms >= watermark_ms))
 
     def statuses(self, measures: tuple[str, ...]) -> pa.Table:
-        """`status_schema` of the devices that had a reading or whose open session is another one than before."""
-        rows = np.flatnonzero(self._touched | (self.session != self._session_before))
+        """`status_schema` of the devices that had a reading, or whose open session or status is another one than before."""
+        rows = np.flatnonzero(
+            self._touched | (self.session != self._session_before) | (self.quiet != self._quiet_before)
+        )
         session = self.session[rows]
-        status = pa.DictionaryArray.from_arrays((session < 0).astype(np.int8), pa.array([ONLINE, OFFLINE]))
+        word = np.where(session < 0, 2, self.quiet[rows]).astype(np.int8)
+        status = pa.DictionaryArray.from_arrays(word, pa.array([ONLINE, QUIET, OFFLINE]))
         return pa.Table.from_arrays(
             [
                 self.names.take(rows),
@@ -80,7 +93,7 @@ class Devices:
         rows = np.flatnonzero(keep)
         names = self.names if len(rows) == len(self.names) else self.names.take(rows)
         session, closed = self.session[rows], self.closed[rows]
-        return pa.Table.from_arrays(
+        table = pa.Table.from_arrays(
             [
                 names,
                 pa.array(self.last_seen[rows]),
@@ -90,6 +103,11 @@ class Devices:
             ],
             schema=device_schema(measures),
         )
+        limits = self.gap[rows], self.interval[rows], self.quiet[rows].astype(np.int64)
+        if (limits[0] >= 0).any() or (limits[1] >= 0).any():
+            for name, column in zip(LIMITS, limits, strict=True):
+                table = table.append_column(pa.field(name, pa.int64(), nullable=False), pa.array(column))
+        return table
 
     def measures_in_use(self, keep: Bools, always: tuple[str, ...]) -> tuple[str, ...]:
         """`always`, and the other measures that one of the devices to keep has a value of."""

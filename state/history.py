@@ -27,10 +27,12 @@ def closed(
     too: where they begin depends on where the first one did.
     """
     state = empty_state(rules)
+    widest = rules.gap_ms
     found = [session_schema(rules.measures).empty_table()]
     # Each table moves time to its own beginning: that makes none of its runs late, and closes what neither it nor a
     # later one can reach, so that memory holds little more than what is open.
     for first, table in tables:
+        widest = max(widest, int(ints(table, "gap").max(initial=0)))
         state, changes = advance(state, table, min(first, watermark_ms), rules)
         found.append(_closed(changes.sessions))
     _, changes = advance(state, schema(rules.measures).empty_table(), watermark_ms, rules)
@@ -38,7 +40,7 @@ def closed(
     sessions = pa.concat_tables(found)
     if whole_from_ms <= 0 or not sessions.num_rows:
         return sessions, 0
-    whole = _is_whole(sessions, whole_from_ms + rules.gap_ms)
+    whole = _is_whole(sessions, whole_from_ms + widest)
     return sessions.filter(pa.array(whole)), int((~whole).sum())
 
 

@@ -10,7 +10,7 @@ from state.columns import LAST, TOTALS, table_schema
 from state.rules import Rules
 
 OPEN, CLOSED, MERGED = "open", "closed", "merged"
-ONLINE, OFFLINE = "online", "offline"
+ONLINE, QUIET, OFFLINE = "online", "quiet", "offline"
 GAP, MAX_DURATION = "gap", "max_duration"
 
 
@@ -60,6 +60,8 @@ def device_schema(measures: Iterable[str]) -> pa.Schema:
     """Of `BucketState.devices`: `value` and `at` of a measure are null until the device has sent it.
 
     `session` is the start of the latest open session, `closed` the last reading of the latest closed one, or null.
+    Where a device has limits of its own, three more columns (LIMITS) are behind these: its session gap and its expected
+    interval in ms, -1 for none, and whether (1) it was said to be quiet.
     """
     return table_schema(
         [
@@ -88,6 +90,9 @@ def session_schema(measures: Iterable[str]) -> pa.Schema:
         measures,
         TOTALS,
     )
+
+
+LIMITS = ("gap", "interval", "quiet")
 
 
 def status_schema(measures: Iterable[str]) -> pa.Schema:

@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
 # Sixteen cells to a session's longest duration: the cut of an endless session is at most 1/16 early.
 CELLS = 16
 
@@ -15,7 +20,8 @@ class Rules:
     """What makes a session, and what is remembered of a device.
 
     gap_ms           readings of a device at most this far apart are of one session. Exactly `gap_ms` apart still is:
-                     the same as Spark's `session_window`, whose merge condition is `start <= previous end`
+                     the same as Spark's `session_window`, whose merge condition is `start <= previous end`.
+                     It is that of devices whose runs bring none of their own
     max_duration_ms  a session is never longer; a device that never falls silent is cut at a cell's edge
     retain_ms        a silent device is forgotten once the watermark is past its last reading by more than this
                      (or by more than `forget_ms`, where this is shorter)
@@ -44,11 +50,10 @@ class Rules:
         """Length of a cell: a run never crosses a multiple of it, and max_duration cuts only there."""
         return max(1, self.max_duration_ms // CELLS)
 
-    @property
-    def forget_ms(self) -> int:
-        """How far the watermark must be past a silent device's last reading before it is forgotten.
+    def forget_ms(self, gap_ms: Ints) -> Ints:
+        """How far the watermark must be past a silent device's last reading before it is forgotten, by devices' gaps.
 
         `retain_ms`, but no less than a run can reach back (its length is below a cell's): a device that is forgotten
         sooner would take its own closed session for a new one.
         """
-        return max(self.retain_ms, 2 * self.gap_ms + self.cell_ms)
+        return np.maximum(self.retain_ms, 2 * gap_ms + self.cell_ms)

@@ -2,6 +2,10 @@
 
 A run is a maximal stretch of one device's readings inside one cell with no gap above the session gap. A run is always
 inside one session, whatever else arrives, which makes runs the unit that may be shuffled and merged in any order.
+
+A device may have a session gap of its own. Then its runs bring it, in the column `gap` (ms; -1 or no such column: that of the
+rules), and in `interval` how far apart its readings are expected to be (-1: not known). All runs of one device in one step
+bring the same.
 """
 
 from collections.abc import Mapping
@@ -56,14 +60,27 @@ def fold(device: Column, event_ms: Ints, values: Mapping[str, Floats], rules: Ru
 
 
 def fold_sorted(
-    codes: Codes | Ints, devices: Array, event_ms: Ints, values: Mapping[str, Floats], rules: Rules
+    codes: Codes | Ints,
+    devices: Array,
+    event_ms: Ints,
+    values: Mapping[str, Floats],
+    rules: Rules,
+    gap_ms: Ints | None = None,
 ) -> pa.Table:
-    """The same for readings already sorted by (code, event time); `devices` holds the string of each code."""
-    return _fold(codes, devices, event_ms, values, rules, in_order=True)
+    """The same for readings already sorted by (code, event time); `devices` holds the string of each code, and `gap_ms`
+    its session gap, where it is not that of the rules for all."""
+    return _fold(codes, devices, event_ms, values, rules, in_order=True, gap_ms=gap_ms)
 
 
 def _fold(
-    codes: Codes | Ints, devices: Array, event_ms: Ints, values: Mapping[str, Floats], rules: Rules, *, in_order: bool
+    codes: Codes | Ints,
+    devices: Array,
+    event_ms: Ints,
+    values: Mapping[str, Floats],
+    rules: Rules,
+    *,
+    in_order: bool,
+    gap_ms: Ints | None = None,
 ) -> pa.Table:
     unknown = set(values) - set(rules.measures)
     if unknown:
@@ -83,7 +100,8 @@ def _fold(
         # Not stable, which is faster, but the same for the same input: a replayed batch gives the same sums to the bit.
         order = np.argsort(keys)
         codes, event_ms = codes[order], event_ms[order]
-    heads = np.flatnonzero(_breaks(codes, event_ms, event_ms, event_ms // rules.cell_ms, rules.gap_ms))
+    gap = rules.gap_ms if gap_ms is None else gap_ms
+    heads = np.flatnonzero(_breaks(codes, event_ms, event_ms, event_ms // rules.cell_ms, gap))
     sizes = np.diff(heads, append=size)
     last = event_ms[heads + sizes - 1]
     stats = {}
@@ -111,15 +129,19 @@ def _fold_values(value: Floats, event_ms: Ints, heads: Ints, sizes: Ints, last: 
     )
 
 
-def _breaks(codes: Codes | Ints, start: Ints, reach: Ints, cell: Ints, gap_ms: int) -> Bools:
-    """True where a row begins a new run: `reach[i]` is how far the device's rows up to and including i extend."""
+def _breaks(codes: Codes | Ints, start: Ints, reach: Ints, cell: Ints, gap_ms: int | Ints) -> Bools:
+    """True where a row begins a new run: `reach[i]` is how far the device's rows up to and including i extend.
+
+    `gap_ms` is that of all devices, or of each code.
+    """
     first = np.ones(len(codes), np.bool_)
-    first[1:] = (codes[1:] != codes[:-1]) | (start[1:] - reach[:-1] > gap_ms) | (cell[1:] != cell[:-1])
+    gap = gap_ms if isinstance(gap_ms, int) else gap_ms[codes[1:]]
+    first[1:] = (codes[1:] != codes[:-1]) | (start[1:] - reach[:-1] > gap) | (cell[1:] != cell[:-1])
     return first
 
 
-def merge(codes: Codes, keys: Keys, block: Block, rules: Rules) -> tuple[Ints, Ints, Block]:
-    """Runs that touch become one: (order, heads, merged).
+def merge(codes: Codes, keys: Keys, block: Block, rules: Rules, gap_ms: Ints) -> tuple[Ints, Ints, Block]:
+    """Runs that touch become one: (order, heads, merged). `gap_ms` is each code's.
 
     `order` sorts the n rows given by (code, start); `heads` are positions in that order where a merged run begins;
     `merged` has one row per head. n >= 1.
@@ -128,18 +150,18 @@ def merge(codes: Codes, keys: Keys, block: Block, rules: Rules) -> tuple[Ints, I
     codes, block = codes[order], block.take(order)
     # A run may end inside an earlier one; what counts is how far all of the device's runs so far reach.
     reach = keys.ms(np.maximum.accumulate(keys.pack(codes, block.last)))
-    heads = np.flatnonzero(_breaks(codes, block.start, reach, block.start // rules.cell_ms, rules.gap_ms))
+    heads = np.flatnonzero(_breaks(codes, block.start, reach, block.start // rules.cell_ms, gap_ms))
     return order, heads, (block if len(heads) == len(codes) else combine(block, heads))
 
 
-def session_heads(codes: Codes, keys: Keys, start: Ints, last: Ints, rules: Rules) -> Bools:
-    """True where a merged run, sorted by (code, start), begins a session.
+def session_heads(codes: Codes, keys: Keys, start: Ints, last: Ints, rules: Rules, gap_ms: Ints) -> Bools:
+    """True where a merged run, sorted by (code, start), begins a session. `gap_ms` is each code's.
 
     A run joins the session before it iff the gap allows it and its cell ends within `max_duration_ms` of the session's
     start. Only the set of runs matters. The loop runs once per session of the device with the most cuts.
     """
     chain = np.ones(len(codes), np.bool_)
-    chain[1:] = (codes[1:] != codes[:-1]) | (start[1:] - last[:-1] > rules.gap_ms)
+    chain[1:] = (codes[1:] != codes[:-1]) | (start[1:] - last[:-1] > gap_ms[codes[1:]])
     heads = np.flatnonzero(chain)
     ends = np.append(heads, len(codes))[1:]
     sorted_keys: Ints | None = None

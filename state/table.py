@@ -11,6 +11,9 @@ is pure and vectorised: no loop over devices, sessions or readings. Its steps, w
 5  a session that the watermark has passed is emitted as "closed" and its runs are forgotten
 6  a device without an open session is offline; one silent for longer than `forget_ms` is forgotten
 
+A device whose runs bring a gap of their own has that one from then on, also for what is open. One whose runs bring an
+expected interval is quiet, while its session is open, when `watermark_ms > last_seen + interval`.
+
 The close rule is `watermark_ms > last + gap_ms`: a reading exactly `gap_ms` after `last` still joins (as in Spark's
 `session_window`), and no reading below the watermark is admitted.
 """
@@ -45,6 +48,7 @@ from state.devices import Devices
 from state.layout import (
     CLOSED,
     GAP,
+    LIMITS,
     MAX_DURATION,
     MERGED,
     OFFLINE,
@@ -82,11 +86,14 @@ __all__ = [
 
 
 def next_expiry(state: BucketState, rules: Rules) -> int | None:
-    """The earliest t such that a watermark > t closes a session or forgets a device; None when nothing is left.
+    """The earliest t such that a watermark > t closes a session, makes a device quiet or forgets it; None when nothing is left.
 
     It is not below the watermark that `state` was advanced to.
     """
     candidates: list[int] = []
+    gap, interval, quiet = (ints(state.devices, name) for name in LIMITS)
+    gap = _gaps(gap, rules)
+    open_session, last_seen = ints(state.devices, "session"), ints(state.devices, "last_seen")
     if state.runs.num_rows:
         codes, session, last = (
             codes_of(state.runs.column("device")),
@@ -95,10 +102,13 @@ def next_expiry(state: BucketState, rules: Rules) -> int | None:
         )
         final = np.ones(len(session), np.bool_)
         final[:-1] = (session[1:] != session[:-1]) | (codes[1:] != codes[:-1])
-        candidates.append(int(last[final].min()) + rules.gap_ms)
-    silent = ints(state.devices, "session") < 0
+        candidates.append(int((last + gap[codes])[final].min()))
+    expected = (open_session >= 0) & (interval >= 0) & (quiet <= 0)
+    if expected.any():
+        candidates.append(int((last_seen + interval)[expected].min()))
+    silent = open_session < 0
     if silent.any():
-        candidates.append(int(ints(state.devices, "last_seen")[silent].min()) + rules.forget_ms)
+        candidates.append(int((last_seen + rules.forget_ms(gap))[silent].min()))
     return min(candidates, default=None)
 
 
@@ -117,29 +127,32 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     codes, names = _common_codes(before.devices, runs)
     devices = Devices(before.devices, names, measures)
     new = block_of(runs, measures)
+    own_gap, interval = ints(runs, "gap"), ints(runs, "interval")
 
     # 1. The second condition matters only when readings below the watermark get this far (a partition far behind its
-    # peers): a run that reaches back into a closed session must not begin another one over the same time.
-    closed = devices.closed[codes]
-    late = (new.last + rules.gap_ms < watermark_ms) | ((closed >= 0) & (new.start <= closed + rules.gap_ms))
+    # peers): a run that reaches back into a closed session, by the gap it was closed with, must not begin another one over the
+    # same time.
+    closed, closed_gap = devices.closed[codes], _gaps(devices.gap, rules)[codes]
+    late = (new.last + _gaps(own_gap, rules) < watermark_ms) | ((closed >= 0) & (new.start <= closed + closed_gap))
     dropped = int(new.count[late].sum())
     if dropped:
-        codes, new = codes[~late], new.take(~late)
+        codes, new, own_gap, interval = codes[~late], new.take(~late), own_gap[~late], interval[~late]
     expiry = next_expiry(before, rules)
     if not len(codes) and (expiry is None or expiry >= watermark_ms):
         nothing = session_schema(rules.measures).empty_table(), status_schema(rules.measures).empty_table()
         return before, Changes(*nothing, dropped)
 
     # 2, 3
-    devices.see(codes, new)
+    devices.see(codes, new, own_gap, interval)
+    gap = _gaps(devices.gap, rules)
     old = _Old(codes_of(before.runs.column("device")), ints(before.runs, "session"), block_of(before.runs, measures))
-    walk = _walk(np.concatenate((old.codes, codes)), concat(old.runs, new), len(names), rules)
+    walk = _walk(np.concatenate((old.codes, codes)), concat(old.runs, new), gap, rules)
 
     # 4
     changed = np.zeros(len(walk.codes), np.bool_)
     changed[walk.session_of_row[len(old.codes) :]] = True
     merged = _moves(walk, old, changed)
-    over = walk.sessions.last + rules.gap_ms < watermark_ms
+    over = walk.sessions.last + gap[walk.codes] < watermark_ms
     opened = np.flatnonzero(changed & ~over)
     tables = [_sessions(names, walk.codes[opened], walk.sessions.take(opened), rules)]
     if len(merged):
@@ -149,16 +162,17 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     ended = np.flatnonzero(over)
     if len(ended):
         table = _sessions(names, walk.codes[ended], walk.sessions.take(ended), rules)
-        reason = np.where(walk.followed(rules.gap_ms)[ended], MAX_DURATION, GAP)
+        reason = np.where(walk.followed(gap)[ended], MAX_DURATION, GAP)
         tables.append(_with(table, state=pa.repeat(CLOSED, len(ended)), reason=pa.array(reason.tolist(), pa.string())))
         devices.close(walk.codes[ended], walk.sessions.last[ended])
 
     # 6
     devices.set_open(walk.codes[~over], walk.sessions.start[~over])
+    devices.set_quiet(watermark_ms)
     changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures), dropped)
     keep = ~over[walk.session_of_run]
     session = walk.sessions.start[walk.session_of_run[keep]]
-    remembered = devices.remembered(watermark_ms, rules.forget_ms)
+    remembered = devices.remembered(watermark_ms, rules.forget_ms(gap))
     table = devices.table(remembered, devices.measures_in_use(remembered, rules.measures))
     rows = (np.cumsum(remembered) - 1).astype(np.int32)[walk.run_codes[keep]]
     return BucketState(
@@ -201,10 +215,10 @@ class _Walk:
     sessions: Block
     codes: Codes  # of the sessions
 
-    def followed(self, gap_ms: int) -> Bools:
+    def followed(self, gap_ms: Ints) -> Bools:
         """Which sessions have another one of the same device within the gap: max_duration parted them."""
         result = np.zeros(len(self.codes), np.bool_)
-        near = self.sessions.start[1:] - self.sessions.last[:-1] <= gap_ms
+        near = self.sessions.start[1:] - self.sessions.last[:-1] <= gap_ms[self.codes[1:]]
         result[:-1] = near & (self.codes[1:] == self.codes[:-1])
         return result
 
@@ -215,11 +229,17 @@ class _Walk:
         return found, starts[found] == keys
 
 
-def _walk(codes: Codes, rows: Block, devices: int, rules: Rules) -> _Walk:
-    keys = Keys(devices, int(rows.start.min(initial=EVENT_MS_LIMIT)), int(rows.last.max(initial=0)))
-    order, run_heads, runs = folding.merge(codes, keys, rows, rules)
+def _gaps(own: Ints, rules: Rules) -> Ints:
+    """Session gaps, where -1 is that of the rules."""
+    return np.where(own < 0, rules.gap_ms, own)
+
+
+def _walk(codes: Codes, rows: Block, gap_ms: Ints, rules: Rules) -> _Walk:
+    """`gap_ms` is each device's."""
+    keys = Keys(len(gap_ms), int(rows.start.min(initial=EVENT_MS_LIMIT)), int(rows.last.max(initial=0)))
+    order, run_heads, runs = folding.merge(codes, keys, rows, rules, gap_ms)
     run_codes = codes[order[run_heads]]
-    begins = folding.session_heads(run_codes, keys, runs.start, runs.last, rules)
+    begins = folding.session_heads(run_codes, keys, runs.start, runs.last, rules, gap_ms)
     heads = np.flatnonzero(begins)
     session_of_run = np.cumsum(begins) - 1
     session_of_row = np.empty(len(codes), np.int64)

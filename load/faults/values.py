@@ -186,7 +186,7 @@ def _session(key: str, found: Hash) -> Iterator[str]:
 
 def _device(_key: str, found: Hash) -> Iterator[str]:
     yield from _missing(found, _DEVICE)
-    if (found["status"] == "online") != bool(found["session"]) or found["status"] not in {"online", "offline"}:
+    if found["status"] not in ({"online", "quiet"} if found["session"] else {"offline"}):
         yield "status does not go with session"
     if found["session"] and int(found["session"]) > int(found["last_seen"]):
         yield "last_seen is before its session's start"

@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from service import frames, moments, pipeline
-from service.attributes import Index
+from service import frames, lookup, moments, pipeline, reference
+from service.attributes import SERVING, Attributes, Index, Serving
 from service.settings import Settings
 from state import codec
 from tests.stream.records import BASE_MS, KAFKA, Record, rows
@@ -35,7 +35,7 @@ class World:
     spark: SparkSession
     settings: Settings
     folder: Path
-    reference: DataFrame | None = None
+    reference: DataFrame | Serving | None = None
     query: StreamingQuery | None = None
     windows: dict[tuple[str, str, str, int], dict[str, Any]] = field(default_factory=dict)
     sessions: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
@@ -49,9 +49,15 @@ class World:
     def start(self) -> None:
         (self.folder / "input").mkdir(exist_ok=True)
         records = self.spark.readStream.schema(KAFKA).parquet(str(self.folder / "input"))
-        known = None if self.reference is None else self.reference.select("device")
-        attributes = None if self.reference is None else Index(self.reference.toArrow())
-        output = pipeline.build(records, self.settings, attributes, 2, known)
+        look_up: lookup.LookUp | None = None
+        attributes: Attributes | None = None
+        if isinstance(self.reference, Serving):
+            attributes = self.reference
+            look_up = lookup.Asked(self.reference, lookup.bounds(self.settings))
+        elif self.reference is not None:
+            attributes = Index(self.reference.toArrow())
+            look_up = lookup.Joined(self.reference, lookup.bounds(self.settings))
+        output = pipeline.build(records, self.settings, attributes, 2, look_up)
         self.query = (
             output.writeStream.queryName(self.settings.service.name)
             .outputMode("update")
@@ -148,6 +154,20 @@ class Restart(Action):
 
 
 @dataclass
+class Swap(Action):
+    """Another snapshot serves from the next batch on: rows of device and the columns of the world's Serving."""
+
+    rows: Sequence[tuple[str | None, ...]]
+
+    def do(self, world: World) -> None:
+        assert isinstance(world.reference, Serving)
+        names = ("device", *world.reference.columns)
+        columns = {name: pa.array([row[at] for row in self.rows], pa.string()) for at, name in enumerate(names)}
+        stored = reference.store(world.reference.folder, pa.table(columns))
+        (world.reference.folder / SERVING).write_text(stored.version, encoding="ascii")
+
+
+@dataclass
 class Expect(Action):
     """Every part that is given must match; sessions, windows and rejects that are not named must not exist.
 
@@ -197,10 +217,14 @@ def _same(what: str, found: object, expected: object) -> None:
 
 
 def run(
-    spark: SparkSession, settings: Settings, folder: Path, script: Sequence[Action], reference: DataFrame | None = None
+    spark: SparkSession,
+    settings: Settings,
+    folder: Path,
+    script: Sequence[Action],
+    known: DataFrame | Serving | None = None,
 ) -> World:
-    """Run the script; the query is stopped whatever happens. Returns the world for further looks."""
-    world = World(spark, settings, folder, reference)
+    """Run the script; the query is stopped whatever happens. Returns the world for further looks. `known` is the reference."""
+    world = World(spark, settings, folder, known)
     try:
         for number, action in enumerate(script):
             try:

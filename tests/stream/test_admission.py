@@ -8,9 +8,11 @@ import struct
 from datetime import UTC, datetime
 
 import fastavro
+import pyarrow as pa
 import pytest
 
-from service import pipeline, readings
+from service import lookup, pipeline, readings
+from service.attributes import Index
 from service.decode import _MARK, _OTHER_MARK
 from service.frames import REJECT, REJECT_AVRO, REJECT_TYPE, STATS
 from service.readings import KEPT_BYTES, REASONS
@@ -32,12 +34,20 @@ LATEST_MS = 1 << 42
 NAN, INF = float("nan"), float("inf")
 
 
-def decide(spark, settings, records, known=None):
-    """What readings.admit says of each record, in their order; `reject` as a dictionary."""
+def decide(spark, settings, records, known=None, way=lookup.Joined):
+    """What readings.admit says of each record, in their order; `reject` as a dictionary.
+
+    `known` are the devices of the reference, or rows of it.
+    """
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
+    look_up = None
     if known is not None:
-        known = spark.createDataFrame([(device,) for device in known], "device string")
-    found = [row.asDict(recursive=True) for row in readings.admit(frame, settings, known).collect()]
+        names = lookup.bounds(settings)
+        columns = list(dict.fromkeys(["device", *names.values()]))
+        rows = [(row,) if isinstance(row, str) else row for row in known]
+        reference = spark.createDataFrame(rows, ", ".join(f"{name} string" for name in columns))
+        look_up = way(reference if way is lookup.Joined else Index(reference.toArrow()), names)
+    found = [row.asDict(recursive=True) for row in readings.admit(frame, settings, look_up).collect()]
     for row in found:
         if row["reject"] is not None:
             row["reject"] = fastavro.schemaless_reader(io.BytesIO(row["reject"]), REJECT_AVRO, None)
@@ -526,6 +536,64 @@ def test_measures_device_and_time_may_be_anywhere_in_a_nested_record(spark, tmp_
         (None, None),
     ]
     assert {row["device"] for row in rows[:4]} == {"a"}
+
+
+WAYS = pytest.mark.parametrize("way", [lookup.Joined, lookup.Asked])
+
+
+@WAYS
+def test_a_device_that_the_reference_lacks_is_rejected_whichever_way_it_is_asked(spark, tmp_path, way):
+    settings = make_settings(tmp_path, admission=LIMITS, reference={"url": "jdbc:sqlite:x", "query": "q"})
+    records = [record(device="a"), record(device="x"), Record(None, BASE_MS), record(device="a")]
+    assert reasons(decide(spark, settings, records, known=["a", "b"], way=way)) == [
+        None,
+        "unknown_device",
+        "undecodable",
+        None,
+    ]
+
+
+@WAYS
+def test_a_device_s_own_range_goes_before_that_of_all(spark, tmp_path, way):
+    settings = make_settings(
+        tmp_path,
+        admission={**LIMITS, "unknown_device": "keep"},
+        reference={"url": "jdbc:sqlite:x", "query": "q", "ranges": {"temperature": ["t_min", "t_max"]}},
+    )
+    known = [("narrow", "0", "10.5"), ("wide", "-1e3", "1000"), ("above", None, "10"), ("free", None, None)]
+    right = {
+        ("narrow", 10.5): None,
+        ("narrow", 10.6): "out_of_range",
+        ("narrow", -0.1): "out_of_range",
+        ("wide", 999.0): None,
+        ("wide", 1000.1): "out_of_range",
+        ("above", -40.0): None,
+        ("above", -40.1): "out_of_range",
+        ("above", 10.1): "out_of_range",
+        ("free", 85.5): None,
+        ("free", 85.6): "out_of_range",
+        ("nobody", 85.5): None,
+        ("nobody", 85.6): "out_of_range",
+    }
+    records = [record(device=device, temperature=value) for device, value in right]
+    found = decide(spark, settings, records, known=known, way=way)
+    assert dict(zip(right, reasons(found), strict=True)) == right
+    details = {row["reject"]["offset"]: row["reject"]["detail"] for row in found if row["reject"]}
+    assert details[records[1].offset] == "temperature = 10.6, allowed 0 to 10.5"
+
+
+def test_python_is_asked_once_however_often_the_answer_is_used(spark, tmp_path):
+    ranges = {"temperature": ["low", "high"], "humidity": ["low", "high"]}
+    settings = make_settings(
+        tmp_path,
+        input={"measures": MEASURES},
+        admission={"unknown_device": "reject"},
+        reference={"url": "jdbc:sqlite:x", "query": "q", "ranges": ranges},
+    )
+    nobody = pa.table({name: pa.array([], pa.string()) for name in ("device", "low", "high")})
+    frame = spark.createDataFrame(rows_of([record()]), KAFKA)
+    admitted = readings.admit(frame, settings, lookup.Asked(Index(nobody), lookup.bounds(settings)))
+    assert admitted._jdf.queryExecution().executedPlan().toString().count("ArrowEvalPython") == 1
 
 
 def test_a_device_stays_in_its_bucket_and_many_spread_over_all(spark, tmp_path):

@@ -42,9 +42,10 @@ def test_two_devices_of_one_hash_are_two_devices(monkeypatch: pytest.MonkeyPatch
     assert found["known"].to_pylist() == [True] * 6 + [False] * 2
 
 
-def test_who_needs_one_column_gets_one() -> None:
+def test_who_needs_one_column_gets_one_and_who_needs_none_is_told_who_is_known() -> None:
     table = snapshot(a="north").append_column("type", pa.array(["pump"]))
     assert Index(table).only(["type"]).of(pa.array(["a"])).to_pydict() == {"type": ["pump"], "known": [True]}
+    assert Index(table).only([]).of(pa.array(["x", "a"])).to_pydict() == {"known": [False, True]}
 
 
 def test_a_stored_snapshot_is_found_by_its_index_and_an_old_file_without_one_too(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from fractions import Fraction
 
 import fastavro
@@ -347,3 +348,26 @@ def test_devices_and_times_at_the_edges_of_what_admission_lets_through_do_not_ov
     found = panes(folded(rows))
     assert len(found) == 1_500
     assert all(row["count"] == 1 for row in found.values())
+
+
+def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
+    reference = pa.table({"device": ["a", "bb"], "gap": ["9 s", None], "every": ["2 s", "700"]})
+    fold = replace(BY_VIEW, views=[], attributes=Index(reference), gap="gap", interval="every")
+    rows = [admitted(device, at) for device in ("a", "bb", "x") for at in (0, 8_000)]
+    of_runs = pa.concat_tables(
+        codec.unpack_runs(row["payload"]) for row in of_kind(folded(rows, fold=fold), RUNS)
+    ).to_pylist()
+    found = {
+        device: [
+            (run["last"] - run["start"], run["gap"], run["interval"]) for run in of_runs if run["device"] == device
+        ]
+        for device in ("a", "bb", "x")
+    }
+    assert found == {
+        "a": [(8_000, 9_000, 2_000)],
+        "bb": [(0, -1, 700), (0, -1, 700)],
+        "x": [(0, -1, -1), (0, -1, -1)],
+    }
+    endless = replace(fold, attributes=Index(reference.set_column(1, "gap", pa.array(["1 d", None]))))
+    brought = pa.concat_tables(codec.unpack_runs(row["payload"]) for row in of_kind(folded(rows, fold=endless), RUNS))
+    assert max(brought["gap"].to_pylist()) == RULES.max_duration_ms

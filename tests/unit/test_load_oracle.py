@@ -374,8 +374,8 @@ def test_reference_rows_become_text(tmp_path: Path) -> None:
         '[reference]\nurl = "jdbc:sqlite:d.db"\nkey = "id"\ncolumns = ["site", "floor"]\nquery = "select * from d"\n'
     )
     assert read_reference(rules_in(tmp_path, extra=extra)) == {
-        "a": {"site": "x", "floor": "3"},
-        "b": {"site": None, "floor": None},
+        "a": {"site": "x", "floor": "3", "other": "o"},
+        "b": {"site": None, "floor": None, "other": "o"},
     }
 
 
@@ -521,6 +521,33 @@ def test_a_device_keeps_its_last_values_and_of_two_at_one_time_the_larger() -> N
     assert found["d"].values == {"m": (3.0, 5)}
     assert found["d"].attributes == {"site": "x"}
     assert (found["e"].status, found["e"].session, found["e"].values) == ("online", 9, {})
+
+
+def test_a_device_has_the_limits_that_its_row_of_the_reference_says(tmp_path: Path) -> None:
+    rules = rules_in(
+        tmp_path,
+        extra='[reference]\nurl = "jdbc:sqlite:x"\nquery = ""\ncolumns = ["site"]\nsession_gap = "gap"\n'
+        'expected_interval = "every"\n[reference.ranges]\ntemperature = ["low", "high"]\n',
+    )
+    reference: Reference = {
+        "own": {"site": "x", "gap": "400 s", "every": "1000", "low": "3", "high": None},
+        "none": {"site": "y", "gap": None, "every": None, "low": None, "high": None},
+    }
+    ledger = Ledger(rules, reference)
+    taken = {}
+    rows = [("own", 0, 3), ("own", 0, 2.9), ("own", 350_000, 4), ("none", 0, -5), ("none", 350_000, 4)]
+    for offset, (device, ms, t) in enumerate(rows):
+        value = encode({**GOOD, "device_id": device, "at": NOW + ms, "t": t})
+        taken[offset] = ledger.take(Record("readings", 0, offset, NOW + ms, None, value))
+    assert [offset for offset, reason in taken.items() if reason] == [1]
+    found = ledger.close(NOW + 351_001)
+    assert {(device, start - NOW): s.state for (device, start), s in found.sessions.items()} == {
+        ("own", 0): "open",
+        ("none", 0): "closed",
+        ("none", 350_000): "open",
+    }
+    assert {device: each.status for device, each in found.devices.items()} == {"own": "quiet", "none": "online"}
+    assert found.devices["own"].attributes == {"site": "x"}
 
 
 def test_of_two_open_sessions_the_device_names_the_latest() -> None:

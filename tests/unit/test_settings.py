@@ -489,3 +489,14 @@ def test_a_secret_is_none_where_no_password_is_set():
 
 def test_the_record_key_is_named_by_a_sign_that_no_field_can_have():
     assert parse(document(input={"device_id": settings.RECORD_KEY})).input.device_id == "$key"
+
+
+def test_a_reference_with_limits_names_measures_that_there_are_and_lives_longer_than_a_refresh() -> None:
+    source = {"url": "jdbc:sqlite:x", "query": "q"}
+    assert problems(reference={**source, "ranges": {"voltage": ["low", "high"]}}) == [
+        "reference.ranges: 'voltage' is no measure of [input]; there are humidity, temperature"
+    ]
+    (line,) = problems(reference={**source, "refresh": "1 h", "max_age": "1 h"})
+    assert "max_age 1 h must be longer than refresh 1 h" in line
+    (line,) = problems(reference={**source, "max_shrink": 1.5})
+    assert line.startswith("reference.max_shrink")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from state.columns import Keys
 from state.rules import Rules
-from state.runs import fold, schema
+from state.runs import fold, fold_sorted, schema
 from state.table import BucketState, advance, next_expiry
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=1_000, measures=("t",))
@@ -178,7 +178,7 @@ def test_an_online_device_is_not_forgotten_however_short_retain_is():
     state, changes = advance(state, nothing(), 201, rules)
     assert changes.devices.select(["device", "status"]).to_pylist() == [{"device": "a", "status": "offline"}]
     assert state.devices.column("device").to_pylist() == ["a", "b"]
-    assert rules.forget_ms == 2 * 100 + 62
+    assert rules.forget_ms(np.array([100])).tolist() == [2 * 100 + 62]
     assert advance(state, nothing(rules), 363, rules)[0].devices.column("device").to_pylist() == ["b"]
 
 
@@ -260,6 +260,65 @@ def test_more_devices_than_a_key_has_room_for_are_refused_and_not_mixed_up():
     keys = Keys(1 << 28, 1_700_000_000_000, 1_700_000_000_000 + 366 * 86_400_000)
     codes, ms = np.array([0, (1 << 28) - 1]), np.array([1_700_000_000_000, 1_731_000_000_000])
     assert keys.ms(keys.pack(codes, ms)).tolist() == ms.tolist()
+
+
+# --- limits of a device's own ---
+
+
+def limited(table, gap=-1, interval=-1):
+    """Runs that bring limits: the same for all devices, or by device."""
+    for name, of in (("gap", gap), ("interval", interval)):
+        values = [of.get(device, -1) if isinstance(of, dict) else of for device in table.column("device").to_pylist()]
+        table = table.append_column(name, pa.array(values, pa.int64()))
+    return table
+
+
+def statuses(changes):
+    return {row["device"]: row["status"] for row in changes.devices.to_pylist()}
+
+
+def test_a_device_is_quiet_between_its_expected_reading_and_the_end_of_its_session():
+    state, changes = advance(None, limited(runs(("a", 100), ("b", 100)), interval={"a": 4}), 0, RULES)
+    assert statuses(changes) == {"a": "online", "b": "online"}
+    assert next_expiry(state, RULES) == 104
+    assert advance(state, nothing(), 104, RULES)[0] is state
+    state, changes = advance(state, nothing(), 105, RULES)
+    assert (statuses(changes), brief(changes)) == ({"a": "quiet"}, [])
+    assert next_expiry(state, RULES) == 110
+    state, changes = advance(state, limited(runs(("a", 106)), interval=4), 105, RULES)
+    assert statuses(changes) == {"a": "online"}
+    state, changes = advance(state, nothing(), 111, RULES)
+    assert statuses(changes) == {"a": "quiet", "b": "offline"}
+    state, changes = advance(state, nothing(), 117, RULES)
+    assert statuses(changes) == {"a": "offline"}
+
+
+def test_a_device_whose_reading_comes_when_the_next_one_is_overdue_is_quiet_at_once():
+    _, changes = advance(None, limited(runs(("a", 100)), interval=4), 105, RULES)
+    assert statuses(changes) == {"a": "quiet"}
+
+
+def test_a_gap_that_changes_holds_for_what_is_open_from_the_next_reading_on():
+    state, _ = advance(None, limited(runs(("a", 100)), gap=50), 0, RULES)
+    assert next_expiry(state, RULES) == 150
+    state, changes = advance(state, limited(runs(("a", 140)), gap=50), 120, RULES)
+    assert brief(changes) == [("a", 100, 140, 2, "open", "", None)]
+    state, changes = advance(state, runs(("a", 145)), 120, RULES)  # none of its own any more: 10 again
+    assert brief(changes) == [("a", 100, 100, 1, "closed", "gap", None), ("a", 140, 145, 2, "open", "", None)]
+    assert next_expiry(state, RULES) == 155
+
+
+def test_a_reading_after_a_session_that_was_closed_by_a_shorter_gap_is_not_late():
+    state, _ = advance(None, runs(("a", 100)), 0, RULES)
+    state, changes = advance(state, nothing(), 111, RULES)
+    assert brief(changes)[0][4] == "closed"
+    state, changes = advance(state, limited(runs(("a", 115)), gap=50), 111, RULES)
+    assert (brief(changes), changes.dropped) == ([("a", 115, 115, 1, "open", "", None)], 0)
+
+
+def test_a_state_of_devices_without_limits_is_what_it_was():
+    state, _ = advance(None, limited(runs(("a", 100))), 0, RULES)
+    assert not {"gap", "interval", "quiet"} & {*state.devices.column_names}
 
 
 # --- against plain Python ----------------------------------------------------------------------------------------
@@ -388,3 +447,44 @@ def test_the_next_expiry_is_the_last_watermark_that_changes_nothing(readings, ru
         assert (after.runs.num_rows, after.devices.num_rows) < (state.runs.num_rows, state.devices.num_rows)
         state = after
     assert state.devices.num_rows == 0
+
+
+@given(readings_lists, any_rules, st.fixed_dictionaries({"a": st.integers(1, 60), "b": st.integers(1, 300)}), st.data())
+@settings(deadline=None)
+def test_devices_with_gaps_and_intervals_of_their_own_are_as_if_each_had_rules_of_its_own(readings, rules, gaps, data):
+    """Whatever the batches and watermarks: a bucket of several devices moves like several buckets of one."""
+    intervals = data.draw(st.fixed_dictionaries({"b": st.integers(1, 60), "c": st.integers(1, 60)}))
+    together, mirror, watermark = None, Mirror(), 0
+    alone = {device: (None, Mirror()) for device in "abc"}
+    random = data.draw(st.randoms(use_true_random=False))
+    steps = [*(readings[first : first + 5] for first in range(0, len(readings), 5)), [], []]
+    for number, batch in enumerate(steps):
+        codes = {device: n for n, device in enumerate(dict.fromkeys(r[0] for r in batch))}
+        ordered = sorted(batch, key=lambda r: (codes[r[0]], r[1]))
+        table = nothing(rules)
+        if batch:
+            table = fold_sorted(
+                np.array([codes[r[0]] for r in ordered], np.int32),
+                pa.array(list(codes)),
+                np.array([r[1] for r in ordered], np.int64),
+                {"t": np.array([r[2] for r in ordered], np.float64)},
+                rules,
+                np.array([gaps.get(device, rules.gap_ms) for device in codes], np.int64),
+            )
+        together, changes = advance(together, limited(table, gaps, intervals), watermark, rules)
+        mirror.apply(changes)
+        for device, (before, own) in alone.items():
+            own_rules = Rules(gaps.get(device, rules.gap_ms), rules.max_duration_ms, rules.retain_ms, rules.measures)
+            own_runs = limited(runs(*[r for r in batch if r[0] == device], rules=own_rules), interval=intervals)
+            after, changes = advance(before, own_runs, watermark, own_rules)
+            own.apply(changes)
+            alone[device] = after, own
+        expiries = [
+            next_expiry(s, Rules(gaps.get(d, rules.gap_ms), rules.max_duration_ms, rules.retain_ms, rules.measures))
+            for d, (s, _) in alone.items()
+        ]
+        assert next_expiry(together, rules) == min((e for e in expiries if e is not None), default=None)
+        watermark = FAR if number == len(steps) - 2 else watermark + random.randint(0, 100)
+    assert mirror.sessions == {key: row for _, own in alone.values() for key, row in own.sessions.items()}
+    assert mirror.devices == {key: row for _, own in alone.values() for key, row in own.devices.items()}
+    assert mirror.dropped == sum(own.dropped for _, own in alone.values())

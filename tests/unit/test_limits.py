@@ -1,0 +1,57 @@
+"""Limits of a device's own: what they may be written as, and what is no limit."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from service.limits import durations_ms, faults
+from service.settings import Reference
+
+
+def reference(**changes: Any) -> Reference:
+    return Reference(**{"url": "jdbc:sqlite:x", "query": "q", **changes})
+
+
+def table(**columns: list[str | None]) -> pa.Table:
+    size = len(next(iter(columns.values())))
+    given = {name: pa.array(values, pa.string()) for name, values in columns.items()}
+    return pa.table({"device": [f"d{n}" for n in range(size)], **given})
+
+
+def test_a_duration_has_a_unit_or_is_in_milliseconds_and_null_is_none() -> None:
+    column = pa.chunked_array([pa.array(["30 s", "1500", None]), pa.array(["2 m", "30 s"])])
+    assert durations_ms(column, -1).tolist() == [30_000, 1_500, -1, 120_000, 30_000]
+    assert durations_ms(pa.array([None, None], pa.string()), 7).tolist() == [7, 7]
+    assert durations_ms(pa.array([], pa.string()), 7).tolist() == []
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "0 s", "soon", "", "5 parsecs", "400 d", "1.5"])
+def test_what_is_no_duration_is_named(text: str) -> None:
+    found = list(faults(table(gap=["30 s", text, None]), reference(session_gap="gap")))
+    assert found == [
+        f"gap: must be a duration above 0, such as '30 s' or 30000 (ms): 1 different ones are not so, such as {text!r}"
+    ]
+
+
+@pytest.mark.parametrize("text", ["cold", "nan", "inf", "1e200", ""])
+def test_what_is_no_number_is_named(text: str) -> None:
+    settings = reference(ranges={"t": ("low", "high")})
+    (found,) = faults(table(low=["1", text], high=["2", None]), settings)
+    assert found.startswith("low: must be a finite number: ")
+    assert repr(text) in found
+
+
+def test_a_range_whose_ends_are_crossed_is_named_with_its_devices() -> None:
+    settings = reference(ranges={"t": ("low", "high")})
+    (found,) = faults(table(low=["1", "3", None, "5"], high=["1", "2", "0", None]), settings)
+    assert found.startswith("low: must not be above high (t), in 1 rows it is")
+    assert found.endswith("'d1'")
+
+
+def test_limits_that_are_limits_have_no_faults() -> None:
+    settings = reference(ranges={"t": ("low", "high")}, session_gap="gap", expected_interval="every")
+    good = table(low=["-1e3", None], high=["1", "2"], gap=["1 h", None], every=["5000", "7 s"])
+    assert list(faults(good, settings)) == []
+    assert list(faults(table(low=["x"]), reference())) == []
+    assert settings.limit_columns == ("low", "high", "gap", "every")
