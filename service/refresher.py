@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from service import checkpoint, clock, reference
 from service.database import UnreadableError, reason_of
 from service.errors import ReferenceDataError, ReferenceTooOldError, SettingsError, TidemarkError
+from service.lookup import LARGEST_JOINED
 from service.metrics import Metrics
 from service.settings import Reference, Settings
 from service.units import format_duration
@@ -73,7 +74,10 @@ class Refresher:
         """Between two batches, in the query's thread: take what has been read since. Never fails a batch."""
         try:
             if self.holder.swap(self._newest):
+                rows = self.holder.snapshot.table.num_rows
                 _log.info("reference %s is in use", self.holder.snapshot.version)
+                if self.holder.is_joined and rows > 2 * LARGEST_JOINED:
+                    _log.warning("the reference has grown to %d rows: with a restart each batch would cost less", rows)
         except TidemarkError as error:
             self._failed(error)
         self._show()
