@@ -8,6 +8,7 @@
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
+#   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
 #   make clean   removes .venv and .build, all that the others made
 
 PYTHON ?= python3.11
@@ -18,6 +19,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 SPARK_JARS  := $(BUILD)/jars/spark/.done
 BROKER_JARS := $(BUILD)/jars/broker/.done
+CLASSES     := $(BUILD)/jars/classes/.done
 INSTALLED   := $(VENV)/.done
 
 FOR ?= 60s
@@ -27,7 +29,7 @@ SEED ?= 7
 JSON ?=
 ID ?=
 
-.PHONY: setup demo test check bench faults restart swap teeth lock clean
+.PHONY: setup demo test check bench faults restart swap teeth classes lock clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -50,7 +52,7 @@ bench: setup
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))
 
-restart: setup
+restart: setup classes
 	@$(BIN)/python -m load.restart --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 swap: setup
@@ -58,6 +60,8 @@ swap: setup
 
 teeth: setup
 	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))
+
+classes: $(CLASSES)
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@deploy/need python "$(PYTHON)"
@@ -75,6 +79,11 @@ $(BUILD)/jars/%/.done: deploy/pom.xml
 	@echo "copying the jars of profile '$*' to $(@D)"
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@mvn -q -B -ntp -f deploy/pom.xml -P $* dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)
+	@touch $@
+
+$(CLASSES): $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
+	@echo "archiving the classes of Spark's driver and executors in $(@D): some 330 MB, a minute"
+	@$(BIN)/python -m load.classes $(@D)
 	@touch $@
 
 # Run after a change of the dependencies in pyproject.toml.

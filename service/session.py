@@ -85,7 +85,7 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
     if submitted():
         given = dict(SparkConf().getAll())
     else:
-        os.environ.setdefault("SPARK_CONF_DIR", str(DEPLOY))  # where the JVM looks for log4j2.properties
+        os.environ.setdefault("LOG4J_CONFIGURATION_FILE", str(DEPLOY / "log4j2.properties"))
         master = master or "local[*]"
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one process needs no address that others reach

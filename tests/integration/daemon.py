@@ -47,7 +47,10 @@ class Service:
         environment = {**os.environ, "TIDEMARK_METRICS__PORT": str(port), **(more or {})}
         if submit:
             session.use_this_python(environment)
-            environment |= {"SPARK_CONF_DIR": str(session.DEPLOY), "SPARK_LOCAL_IP": "127.0.0.1"}
+            environment |= {
+                "LOG4J_CONFIGURATION_FILE": str(session.DEPLOY / "log4j2.properties"),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            }
             path = session.class_path()
             command = [str(SUBMIT), "--master", "local[2]", "--properties-file", str(session.DEFAULTS)]
             command += ["--driver-class-path", path, str(session.DEPLOY / "daemon.py"), *arguments]
