@@ -2,14 +2,18 @@
 
     python -m load.classes FOLDER       # make classes: driver.jsa and executor.jsa, which deploy/submit looks for
 
-The service runs on a cluster of its own with readings of each kind, then both JVMs are asked for what they have loaded
-(jcmd VM.cds dynamic_dump, JDK 17). An archive is good for this JDK and these jars at these paths; other JVMs ignore it.
+The service runs on a cluster of its own with readings of each kind and is killed once, because a start from a checkpoint
+loads more. Both JVMs then end in order and write what they have loaded (-XX:ArchiveClassesAtExit, JDK 17). An archive is
+good for this JDK and these jars at these paths; other JVMs ignore it.
 """
 
-import subprocess
+import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
+
+import psutil
 
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
@@ -26,35 +30,51 @@ _SEED = 7
 def archive(folder: Path, scratch: Path) -> list[Path]:
     """Make both archives in `folder`; everything else goes to `scratch`. Raises SetupError when a JVM does not."""
     folder.mkdir(parents=True, exist_ok=True)
-    options = {name: session.conf()[f"spark.{name}.extraJavaOptions"] for name in ("driver", "executor")}
-    submit = [
-        word
-        for name, given in options.items()
-        for word in ("--conf", f"spark.{name}.extraJavaOptions={given} -XX:+RecordDynamicDumpInfo")
-    ]
+    files = {name: folder / f"{name}.jsa" for name in ("driver", "executor")}
+    submit = []
+    for name, file in files.items():
+        file.unlink(missing_ok=True)
+        key = f"spark.{name}.extraJavaOptions"
+        submit += ["--conf", f"{key}={session.conf()[key]} -XX:ArchiveClassesAtExit={file} -Xlog:disable"]
     fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
     with Stage(scratch, fleet, views=VIEWS, supervised=True, submit_options=submit) as stage:
         generator = Generator(stage.broker.bootstrap, TOPIC, fleet)
         stage.start_service()
+        _batches(stage, generator, epoch=1)
+        stage.kill_driver()
+        _batches(stage, generator, epoch=2)
+        _end(stage)
+    for file in files.values():
+        if not file.exists():
+            what = f"{file} was not written"
+            raise SetupError(what, remedy="It needs a full JDK 17 and 400 MB of disk")
+    return list(files.values())
 
-        def enough() -> bool:
-            generator.run(1.0)
-            return int(stage.progress().get("batch", 0)) >= BATCHES
 
-        stage.wait(enough, WITHIN_S, f"{BATCHES} batches")
-        driver, executor = stage.cluster.driver_pids()[0], stage.cluster.executor_pids()[0]
-        return [_dump(driver, folder / "driver.jsa"), _dump(executor, folder / "executor.jsa")]
+def _batches(stage: Stage, generator: Generator, epoch: int) -> None:
+    """Wait for some under `epoch`, with readings flowing."""
+
+    def enough() -> bool:
+        generator.run(1.0)
+        progress = stage.progress()
+        return int(progress.get("epoch", 0)) >= epoch and int(progress["batch"]) >= BATCHES * epoch
+
+    stage.wait(enough, WITHIN_S, f"batch {BATCHES * epoch} of epoch {epoch}")
 
 
-def _dump(pid: int, file: Path) -> Path:
-    file.unlink(missing_ok=True)
-    jcmd = Path(session.java()).resolve().with_name("jcmd")
-    command = [str(jcmd), str(pid), "VM.cds", "dynamic_dump", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
-    if done.returncode or not file.exists():
-        what = f"{' '.join(command)} wrote no archive: {done.stdout}{done.stderr}"
-        raise SetupError(what, remedy="It needs the jcmd of a full JDK 17, and the disk space")
-    return file
+def _end(stage: Stage) -> None:
+    """In order, and for as long as it takes: a worker would kill an executor that writes for ten seconds.
+
+    Nobody reads what they print meanwhile either, so they are told to print nothing (-Xlog:disable).
+    """
+    jvms = [psutil.Process(pid) for pid in (stage.service_pid, *stage.cluster.executor_pids())]
+    worker = jvms[0].parent()
+    assert worker is not None  # noqa: S101
+    worker.suspend()  # nobody waits for a frozen worker's children: they end as zombies
+    os.kill(jvms[0].pid, signal.SIGTERM)
+    stage.wait(
+        lambda: all(jvm.status() == psutil.STATUS_ZOMBIE for jvm in jvms), WITHIN_S, "driver and executor to end"
+    )
 
 
 def main() -> int:
