@@ -1,5 +1,5 @@
 """The command line: `tidemark run`, `tidemark check`, `tidemark status`, `tidemark checkpoint`, `tidemark republish`,
-`tidemark rejects`, `tidemark version`.
+`tidemark correct`, `tidemark rejects`, `tidemark version`.
 
 Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
 """
@@ -99,6 +99,14 @@ def _republish(given: argparse.Namespace) -> int:
     return 0
 
 
+def _correct(given: argparse.Namespace) -> int:
+    from service import correct  # noqa: PLC0415
+
+    since_ms, until_ms = reject_commands.span(given)
+    correct.correct(settings.load(given.config), since_ms, until_ms, say=print, again=given.again)
+    return 0
+
+
 def _version(_given: argparse.Namespace) -> int:
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})")
@@ -136,7 +144,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=("verify", "show", "init"),
         help="read every file and all of the state; show the manifest; write the manifest of a checkpoint without one",
     )
-    for command in (run, check, status, checkpoint, republish):
+    correct = add("correct", "Put late readings that were rejected into the final values they belong to.", _correct)
+    correct.add_argument("--since", required=True, metavar="TIME", help="those that the broker got since, such as 2h")
+    correct.add_argument("--until", metavar="TIME", help="those that the broker got before")
+    correct.add_argument("--again", action="store_true", help="also those that were corrected before: for a new prefix")
+    for command in (run, check, status, checkpoint, republish, correct):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
     reject_commands.add(add("rejects", "What was not admitted: list it, show it, send it again.", reject_commands.run))
     add("version", "Print the versions of Tidemark, Spark and Python.", _version)

@@ -84,13 +84,18 @@ def build(
 
 def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
     """readings.admit's rows in, frames.FOLDED out."""
+    return admitted.mapInArrow(folding(settings, attributes), FOLDED)
+
+
+def folding(settings: Settings, attributes: Attributes | None) -> Fold:
+    """The step that folds what a task has read."""
     views = [(view, settings.view_measures(view)) for view in settings.views]
     gap = interval = None
     if settings.reference is not None and attributes is not None:
         gap, interval = settings.reference.session_gap, settings.reference.expected_interval
         grouped = [column for view in settings.views for column in view.by if column != "device"]
         attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
-    step = Fold(
+    return Fold(
         sessions.rules(settings),
         views,
         settings.pane_ms,
@@ -99,7 +104,6 @@ def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None)
         gap=gap,
         interval=interval,
     )
-    return admitted.mapInArrow(step, FOLDED)
 
 
 def observe(shared: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
--- The only code that writes what readers see. One call is atomic: nobody reads a key between two of its writes.
+-- The only code that writes what readers see, but for correct.lua. One call is atomic: nobody reads a key between two of its writes.
 --   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress  5 republish
 --         6 idle (windows that are final because input is silent, and that the watermark has not passed)
 --   ARGV  1 what to do: write | keys | finish | idle | progress | held | mark | forget | stale | unmark

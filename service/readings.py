@@ -1,6 +1,7 @@
 """Readings: the Kafka source, and admission: one decision per record, made before the watermark can see it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -36,6 +37,9 @@ REASONS = (
 )
 """Why a record may be rejected; the first that applies, in this order, is its reason."""
 
+KEPT = "$"
+"""Before the name of a column of Kafka's: no measure's name begins with it."""
+
 # The consumer's defaults fetch 500 records a poll, which halves the rate of the whole source.
 CONSUMER_OPTIONS = {
     "max.poll.records": "10000",
@@ -65,13 +69,15 @@ def options(reader: Reader, kafka: Kafka) -> Reader:
     return reader
 
 
-def admit(records: DataFrame, settings: Settings, look_up: LookUp | None = None) -> DataFrame:
+def admit(
+    records: DataFrame, settings: Settings, look_up: LookUp | None = None, *, keep: Sequence[str] = ()
+) -> DataFrame:
     """Decode and decide: one row per record, in and out.
 
     `look_up` asks the reference: needed only where unknown devices are rejected, or devices have ranges of their own.
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, one double per measure under its name, and
     `reject` (binary, frames.REJECT_AVRO), null when the reading is admitted. A rejected row has null device, time and
-    measures, so that nothing downstream can count it by mistake.
+    measures, so that nothing downstream can count it by mistake. `keep` are columns of Kafka's that stay, as KEPT + name.
     """
     decoder = Decoder(settings.input, settings.admission.max_bytes)
     decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
@@ -120,6 +126,7 @@ def admit(records: DataFrame, settings: Settings, look_up: LookUp | None = None)
         "broker_ms",
         *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
         F.when(~admitted, encoded).alias("reject"),
+        *[F.col(name).alias(KEPT + name) for name in keep],
     )
 
 

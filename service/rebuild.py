@@ -194,12 +194,17 @@ def closed_values(
     watermark_ms: int,
     whole_from_ms: int,
     tasks: int,
+    late: DataFrame | None = None,
 ) -> Closed:
     """Final windows and closed sessions, those that have not expired, of Kafka records; `tasks` run at a time at most.
 
     `attributes` and `look_up` are as for `pipeline.build`; `watermark_ms` says what is closed, `whole_from_ms` what can be told.
+    `late` are rows of `readings.admit` that were rejected as late, and that values have all the same: service/correct.py.
     """
-    admitted = readings.admit(found, settings, look_up).where("reject is null").coalesce(tasks)
+    admitted = readings.admit(found, settings, look_up).where("reject is null")
+    if late is not None:
+        admitted = admitted.unionByName(late)
+    admitted = admitted.coalesce(tasks)
     folded = pipeline.fold(admitted, settings, attributes).repartition(tasks, "bucket")
     # The count names every column, so that both branches read the same shuffle: see service/pipeline.py.
     shared = pipeline.observe(folded)

@@ -53,6 +53,17 @@ def run(given: argparse.Namespace) -> int:
     return command(given)
 
 
+def span(given: argparse.Namespace) -> tuple[int | None, int | None]:
+    """--since and --until in ms; raises SettingsError."""
+    try:
+        since_ms, until_ms = (
+            None if text is None else parse_time_ms(text, clock.now_ms()) for text in (given.since, given.until)
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    return since_ms, until_ms
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     reject: Reject
@@ -80,12 +91,7 @@ class _Found:
 
 def _found(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[_Found]:
     """The rejects that are asked for."""
-    try:
-        since_ms, until_ms = (
-            None if text is None else parse_time_ms(text, clock.now_ms()) for text in (given.since, given.until)
-        )
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    since_ms, until_ms = span(given)
     places = {Coordinates.parse(text) for text in given.at}
     known, schemas = marks.read(loaded.kafka), dissect.writers(loaded.input)
     left = set(places)

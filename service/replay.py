@@ -125,7 +125,7 @@ def _still(reject: Reject, seen: dissect.Dissected, max_bytes: int) -> str:
         return f"{reason} as it is: mend it"
     if reason in {"undecodable", "unknown_schema"} and not seen.whole:
         return f"still does not decode: {seen.why}"
-    if reason == "oversized" and len(reject.value or b"") > max_bytes:
+    if reason == "oversized" and max(len(reject.value or b""), len(reject.key or b"")) > max_bytes:
         return f"is still larger than {max_bytes} bytes"
     return ""
 

@@ -34,7 +34,7 @@ from typing import Any
 import redis
 from pyspark.sql import DataFrame, SparkSession
 
-from service import clock, failure, lookup, owner, pipeline, progress, rebuild, reference, session
+from service import clock, failure, late, lookup, owner, pipeline, progress, rebuild, reference, session
 from service.cut import Cut
 from service.errors import FencedError, SinkError
 from service.lease import Lease, Waiting
@@ -206,8 +206,13 @@ class Republisher:
         cores = self._spark.sparkContext.defaultParallelism
         records = rebuild.records(self._spark, settings, source)
         tasks = max(1, cores // 2)
+        held, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
+        if held is not None:
+            rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up)
+            corrections = self._spark.createDataFrame(late.plain(rows))
+            whole_from_ms = max(whole_from_ms, held.gone_ms + 1)
         closed = rebuild.closed_values(
-            records, settings, attributes, look_up, watermark_ms, source.whole_from_ms, tasks
+            records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections
         )
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.untold)
