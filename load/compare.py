@@ -21,7 +21,7 @@ import redis
 
 from load.differences import Hash, Verdict, check_hashes, check_indexes
 from load.oracle import Coordinate, Expected, Offsets, Record, digest, expected, records
-from load.rules import Reference, read_rules
+from load.rules import Reference, Rules, read_rules
 
 __all__ = ["Verdict", "check_partitions", "check_rejects", "compare", "main"]
 
@@ -65,6 +65,7 @@ def compare(
             starts=starts,
             reference=reference,
             archive=archive,
+            corrected=corrected(rules, bootstrap),
         )
         check_hashes(wanted, rules.prefix, _hashes(client, rules.prefix), verdict)
         names = [
@@ -77,6 +78,17 @@ def compare(
     stored = check_rejects(wanted, records(rules, topics, bootstrap), verdict)
     check_partitions(wanted, stored, ends, verdict, lost)
     return verdict
+
+
+def corrected(rules: Rules, bootstrap: str | None = None) -> set[Coordinate]:
+    """The late readings of which the service says that values hold them: marks in `<rejects topic>.applied`."""
+    found: set[Coordinate] = set()
+    for topic in rules.topics:
+        for record in records(rules, [f"{rules.rejects.format(topic=topic)}.applied"], bootstrap):
+            partition, _, offset = (record.key or b"").decode().partition("/")
+            if offset.isdecimal() and json.loads(record.value or b"{}").get("state") == "corrected":
+                found.add((topic, int(partition), int(offset)))
+    return found
 
 
 def check_rejects(wanted: Expected, stored: Iterable[Record], verdict: Verdict) -> Counter[tuple[str, int]]:

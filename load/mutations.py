@@ -45,6 +45,10 @@ _REFRESHER = "tests/integration/test_refresher.py::"
 _CHANGING = "tests/stream/test_reference.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
+_CORRECT = "tests/integration/test_correct.py::"
+_AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_come_in_time"
+_FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
+_NOT_WHOLE = _CORRECT + "test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole"
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
 elseif current > epoch then
@@ -627,6 +631,88 @@ MUTATIONS = (
             ),
         ),
         ("tests/stream/test_admission.py::test_a_device_s_own_range_goes_before_that_of_all",),
+    ),
+    Mutation(
+        "correction-of-open",
+        "correct.lua writes values that are open in Redis",
+        "the daemon and a correction write the same key, and one of them is wrong",
+        ("P1", "P5"),
+        (
+            Edit(
+                "service/correct.lua",
+                "elseif is_there and not is_closed and stored[1] ~= 'merged' then",
+                "elseif false then",
+            ),
+        ),
+        (_NOT_WHOLE,),
+    ),
+    Mutation(
+        "correction-not-fenced",
+        "correct.lua does not ask whether another correction has begun",
+        "a run that was overtaken takes back what the newer one wrote",
+        ("P5",),
+        (Edit("service/correct.lua", "if newest ~= a.number then", "if false then"),),
+        (_NOT_WHOLE,),
+    ),
+    Mutation(
+        "correction-may-shrink",
+        "correct.lua replaces a value by one of fewer readings",
+        "a repeat, or a topic that lacks some by now, takes readings back",
+        ("P2",),
+        (Edit("service/correct.lua", "elseif is_closed and not merges and tonumber", "elseif false and tonumber"),),
+        (_CORRECT + "test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is",),
+    ),
+    Mutation(
+        "correction-forgets",
+        "a correction computes values without what earlier ones have put into them",
+        "each takes back the one before, or is refused",
+        ("P1",),
+        (Edit("service/correction.py", "    if earlier.num_rows:\n", "    if False:\n"),),
+        (_AS_IF_IN_TIME,),
+    ),
+    Mutation(
+        "correction-waits-for-nothing",
+        "late readings of sessions that are open are corrected like all others",
+        "they are marked as corrected, and no session ever has them",
+        ("P1",),
+        (Edit("state/corrected.py", "        if not drop.any():\n", "        if True:\n"),),
+        (_AS_IF_IN_TIME,),
+    ),
+    Mutation(
+        "taken-not-corrected",
+        "what a killed correction has begun is no concern of the next one's",
+        "some values have a late reading and others do not, for ever",
+        ("P1",),
+        (
+            Edit(
+                "service/correct.py",
+                'if again else {"open", "correcting"}',
+                'if again else {"open"}',
+            ),
+        ),
+        (_FINISHED,),
+    ),
+    Mutation(
+        "corrected-too-early",
+        "late readings are marked as corrected before the values are written",
+        "a crash between the two loses them for good",
+        ("P1",),
+        (Edit("service/correct.py", 'self._mark("correcting", ready)', 'self._mark("corrected", ready)'),),
+        (_FINISHED,),
+    ),
+    Mutation(
+        "republished-uncorrected",
+        "what Redis has lost is published again without the corrections",
+        "final values come back poorer than readers saw them, and nobody corrects them again",
+        ("P1",),
+        (
+            Edit(
+                "service/republish.py",
+                "        if held is not None:\n            rows",
+                "        if False:\n            rows",
+            ),
+        ),
+        (_AS_IF_IN_TIME,),
     ),
     Mutation(
         "oracle-off-by-one",

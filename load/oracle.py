@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -84,17 +84,19 @@ def expected(
     starts: Offsets | None = None,
     reference: Reference | None = None,
     archive: Iterable[Record] = (),
+    corrected: Collection[Coordinate] = (),
 ) -> Expected:
     """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
 
     `idle_ms` is the event time up to which silence has closed what is open, -1 for none.
     `archive` are records that were read before, all older than `starts`, for topics that have lost some since.
     `reference` is device -> column -> text; by default it is what the reference's database holds now.
+    `corrected` are records that were rejected as late and that windows and sessions, not devices, hold all the same.
     Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
     they give nothing for 60 s.
     """
     rules = read_rules(Path(settings_path))
-    ledger = Ledger(rules, read_reference(rules) if reference is None else reference)
+    ledger = Ledger(rules, read_reference(rules) if reference is None else reference, corrected)
     there = records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions)
     for record in chain(archive, there):
         ledger.take(record)
@@ -175,10 +177,34 @@ def _until(consumer: Consumer, open_ends: dict[tuple[str, int], int]) -> Iterato
                 yield Record(topic, partition, offset, message.timestamp()[1], message.key(), message.value(), headers)
 
 
+class _Columns:
+    """Readings, growing."""
+
+    def __init__(self, measures: Iterable[str]) -> None:
+        self.codes: dict[str, int] = {}
+        self.device, self.event_ms = array("i"), array("q")
+        self.values = {name: array("d") for name in measures}
+
+    def add(self, device: str, event_ms: int, values: Mapping[str, float | None]) -> None:
+        self.device.append(self.codes.setdefault(device, len(self.codes)))
+        self.event_ms.append(event_ms)
+        for name, column in self.values.items():
+            number = values[name]
+            column.append(math.nan if number is None else number)
+
+    def readings(self) -> Readings:
+        return Readings(
+            list(self.codes),
+            np.array(self.device, np.int32),
+            np.array(self.event_ms, np.int64),
+            {name: np.array(column, np.float64) for name, column in self.values.items()},
+        )
+
+
 class Ledger:
     """Takes records one by one; keeps the admitted readings as columns and, of the others, the reasons."""
 
-    def __init__(self, rules: Rules, reference: Reference) -> None:
+    def __init__(self, rules: Rules, reference: Reference, corrected: Collection[Coordinate] = ()) -> None:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._rules = rules
         self._reference = reference
@@ -188,9 +214,8 @@ class Ledger:
         if self._unit not in {*UNITS, "iso"}:
             msg = f"input.event_time_unit = {self._unit!r}: {rules.event_time} has no timestamp logical type"
             raise ValueError(msg)
-        self._codes: dict[str, int] = {}
-        self._device, self._event_ms = array("i"), array("q")
-        self._values = {name: array("d") for name in rules.measures}
+        self._corrected = frozenset(corrected)
+        self._admitted, self._with_late = _Columns(rules.measures), _Columns(rules.measures)
         self._paths = {name: path.split(".") for name, path in rules.measures.items()}
         self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
         self._rejects: dict[Coordinate, str] = {}
@@ -202,7 +227,8 @@ class Ledger:
         count = self.partitions.setdefault(place, Partition(record.offset, record.offset))
         count.consumed += 1
         count.end = max(count.end, record.offset + 1)
-        reason = self._decide(record.broker_ms, record.key, record.value)
+        is_corrected = (*place, record.offset) in self._corrected
+        reason = self._decide(record.broker_ms, record.key, record.value, is_corrected=is_corrected)
         if reason is None:
             count.admitted += 1
         else:
@@ -213,13 +239,8 @@ class Ledger:
 
     def close(self, watermark_ms: int, idle_ms: int = -1) -> Expected:
         """Everything that follows from what was taken."""
-        rules = self._rules
-        readings = Readings(
-            list(self._codes),
-            np.array(self._device, np.int32),
-            np.array(self._event_ms, np.int64),
-            {name: np.array(column, np.float64) for name, column in self._values.items()},
-        )
+        rules, admitted = self._rules, self._admitted.readings()
+        readings = self._with_late.readings() if self._corrected else admitted
         longest = rules.max_duration_ms
         gaps = {device: min(gap, longest) for device, gap in self._durations(rules.own_gap).items()}
         found = sessions(readings, rules.gap_ms, longest, watermark_ms, idle_ms, gaps)
@@ -233,7 +254,7 @@ class Ledger:
             watermark_ms,
             windows(rules.views, readings, self._reference, watermark_ms, idle_ms),
             found,
-            devices(readings, found, attributes, line_ms, intervals),
+            devices(admitted, found, attributes, line_ms, intervals),
             self._rejects,
             self._digests,
             self.partitions,
@@ -252,8 +273,10 @@ class Ledger:
             low, high = (given if text is None else float(text) for text, given in zip(own, (low, high), strict=True))
         return low, high
 
-    def _decide(self, broker_ms: int, key: bytes | None, value: bytes | None) -> str | None:
-        """The reason of the first rule that applies; a record without one is kept."""
+    def _decide(
+        self, broker_ms: int, key: bytes | None, value: bytes | None, *, is_corrected: bool = False
+    ) -> str | None:
+        """The reason of the first rule that applies; a record without one is kept, and one that is corrected and only late."""
         rules = self._rules
         if max(len(value or b""), len(key or b"")) > rules.max_bytes:
             return "oversized"
@@ -270,17 +293,15 @@ class Ledger:
             return "no_device"
         if event_ms is None:
             return "no_time"
-        if reason := next(self._reasons(device, event_ms, broker_ms, values), None):
-            return reason
-        self._device.append(self._codes.setdefault(device, len(self._codes)))
-        self._event_ms.append(event_ms)
-        for name, column in self._values.items():
-            number = values[name]
-            column.append(math.nan if number is None else number)
-        return None
+        reasons = list(self._reasons(device, event_ms, broker_ms, values))
+        if not reasons:
+            self._admitted.add(device, event_ms, values)
+        if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):
+            self._with_late.add(device, event_ms, values)
+        return reasons[0] if reasons else None
 
     def _reasons(self, device: str, event_ms: int, broker_ms: int, values: Mapping[str, float | None]) -> Iterator[str]:
-        """What else speaks against a reading, in order; only the first is ever asked for."""
+        """What else speaks against a reading, in order."""
         rules = self._rules
         if not all(math.isfinite(number) for number in values.values() if number is not None):
             yield "not_finite"

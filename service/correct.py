@@ -88,10 +88,19 @@ class Report:
             yield f"{what} are left as they are: Kafka has deleted a part of their readings"
 
 
-def correct(settings: Settings, since_ms: int | None, until_ms: int | None, say: Say, *, again: bool = False) -> Report:
+def correct(
+    settings: Settings,
+    since_ms: int | None,
+    until_ms: int | None,
+    say: Say,
+    *,
+    again: bool = False,
+    spark: SparkSession | None = None,
+) -> Report:
     """Correct what the late rejects of a span touch; with `again`, also those that are marked as corrected.
 
-    The span is of the broker's time for the records. Raises TidemarkError; then run it again.
+    The span is of the broker's time for the records. Spark is started when it is needed, unless there is one. Raises
+    TidemarkError; then run it again.
     """
     fence = Fence(settings.redis)
     try:
@@ -102,13 +111,14 @@ def correct(settings: Settings, since_ms: int | None, until_ms: int | None, say:
             say("no late reading is to be corrected")
             return Report()
         sink = ClosedSink(settings, closed_sink.held(settings), fence.number)
-        spark = session.build(settings, master="local[*]")
+        running = spark or session.build(settings, master="local[*]")
         try:
-            report = Correction(spark, sink, log).run(todo)
+            report = Correction(running, sink, log).run(todo)
         except Exception as error:  # Spark's and py4j's get a name
             raise failure.named(error, None) from error
         finally:
-            spark.stop()
+            if spark is None:
+                running.stop()
     finally:
         fence.close()
     for line in report.lines():

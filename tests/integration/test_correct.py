@@ -1,0 +1,354 @@
+"""`tidemark correct`: late readings become part of final values, as if they had come in time; the oracle is asked."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from load.compare import Verdict, compare
+from load.parts import CREATE_TIME, Broker, Redis
+from load.stage import to_toml
+from schemas import contract
+from service import correct, failpoint, marks, pipeline, settings
+from service.errors import FencedError, SinkError
+from service.failpoint import InjectedError, Plan, Point
+from service.fence import Fence
+from service.marks import Mark
+from service.reject_log import Coordinates
+from service.republish import Republisher
+from tests.integration.daemon import STARTS_S, until
+from tests.integration.daemon import World as DaemonWorld
+from tests.stream.records import BASE_MS, Record, reading, write_schemas
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+OWN = {"epoch", "batch", "updated"}
+
+
+class World:
+    """A topic, a query that publishes it into Redis, and corrections of that."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str) -> None:
+        self.spark, self.prefix, self.topic = spark, prefix, f"correct-{prefix}"
+        self.redis: Any = redis.client()
+        self.config = folder / "tidemark.toml"
+        document: dict[str, Any] = {
+            "service": {"checkpoint": str(folder / "checkpoint"), "name": prefix},
+            "kafka": {"bootstrap": broker.bootstrap, "topics": [self.topic]},
+            "input": {
+                "schemas": str(write_schemas(folder / "schemas")),
+                "event_time_unit": "logical",
+                "measures": {"temperature": "temperature", "humidity": "humidity"},
+            },
+            "admission": {"max_delay": "20 s", "max_ahead": "5 s"},
+            "views": [
+                {"name": "device", "by": ["device"], "window": "1 m"},
+                {"name": "all", "window": "2 m", "slide": "1 m"},
+            ],
+            "sessions": {"gap": "30 s", "max_duration": "16 m", "buckets": 4},
+            "redis": {"url": redis.url, "prefix": prefix, "retry_for": "1 s", "chunk": 5},
+        }
+        self.config.write_text(to_toml(document), encoding="utf-8")
+        self.settings = settings.load(self.config)
+        self.epoch = 0
+        self.sent = [0, 0]
+        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        broker.create_topic(self.topic, 2, CREATE_TIME)
+        broker.create_topic(f"{self.topic}.rejects", 2, CREATE_TIME)
+
+    def term(self, *records: Record) -> list[Coordinates]:
+        """A term of a writer: it publishes the records, each of which gets the place that is returned."""
+        places = []
+        for number, record in enumerate(records):
+            partition = number % 2
+            self.producer.produce(self.topic, record.value, partition=partition, timestamp=record.at)
+            places.append(Coordinates(self.topic, partition, self.sent[partition]))
+            self.sent[partition] += 1
+        assert self.producer.flush(30) == 0
+        self.epoch += 1
+        self.redis.set(f"{self.prefix}:epoch", self.epoch)
+        republisher = Republisher(self.spark, self.settings, self.epoch)
+        after = republisher.begin()
+        arguments: dict[str, Any] = {"holder": None, "epoch": self.epoch, "gate": lambda: None, "after": after}
+        query, publication = pipeline.start(self.spark, self.settings, on_batch=lambda _: None, **arguments)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert publication.failure is None
+        if said := republisher.asked():
+            republisher.everything(said)
+        return places
+
+    def correct(self, since_ms: int | None = 0, until_ms: int | None = None, *, again: bool = False) -> correct.Report:
+        return correct.correct(self.settings, since_ms, until_ms, print, again=again, spark=self.spark)
+
+    def values(self) -> dict[str, dict[str, str]]:
+        """Every hash that readers see."""
+        keys = [k for kind in ("window", "session", "device") for k in self.redis.scan_iter(f"{self.prefix}:{kind}:*")]
+        return {key.removeprefix(f"{self.prefix}:"): self.redis.hgetall(key) for key in keys}
+
+    def window(self, device: str, seconds: int) -> dict[str, str]:
+        """The one-minute window of a device that has the second."""
+        start = BASE_MS + seconds // 60 * 60_000
+        found: dict[str, str] = self.redis.hgetall(f"{self.prefix}:window:device:temperature:{device}:{start}")
+        return found
+
+    def session(self, device: str, seconds: int) -> dict[str, str]:
+        found: dict[str, str] = self.redis.hgetall(f"{self.prefix}:session:{device}:{BASE_MS + seconds * 1000}")
+        return found
+
+    def states(self, places: list[Coordinates]) -> list[str]:
+        found = marks.read(self.settings.kafka)
+        return [found[place].state if place in found else "open" for place in places]
+
+    def assert_right(self) -> Verdict:
+        """What the oracle says of all values, with what is marked as corrected."""
+        assert contract.check(self.redis, self.prefix) == []
+        verdict = compare(self.config)
+        assert verdict.ok, "\n".join(verdict.examples)
+        assert min(verdict.compared[what] for what in ("windows", "sessions", "rejects")) > 0
+        return verdict
+
+
+@pytest.fixture
+def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[World]:
+    made = World(spark, broker_part, redis_part, tmp_path, prefix)
+    yield made
+    made.redis.close()
+    failpoint._plan = None
+
+
+def minutes(first: int, last: int) -> list[Record]:
+    """Readings of five devices; d0 never falls silent, m has two sessions a short silence apart."""
+    found = []
+    for second in range(60 * first, 60 * last, 10):
+        numbers = [number for number in range(5) if number == 0 or (second // 60 + number) % 4]
+        found += [reading(f"d{number}", second + number / 7, 20 + number + second % 70 / 7) for number in numbers]
+    return found
+
+
+LATE = [
+    reading("d1", 125.5, 99.0, at=400),  # into a window and a session that are there
+    reading("m", 130, at=400),  # two sessions become one
+    reading("n", 300, 5.0, at=500),  # a device that nobody knows
+    reading("d0", 500.5, -7.0, at=700),  # a device that never falls silent
+    reading("d2", 150, at=900),  # a window that nobody else is in
+    reading("p", 180, None, at=400),  # a session begins earlier, and has another name; it has no temperature
+]
+BASE = [*minutes(0, 20), reading("m", 105), reading("m", 157), reading("p", 200)]
+
+
+def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: World) -> None:
+    # A late reading of an open window, and one of an open session.
+    waiting = [reading("d0", 1190, at=1215), reading("w", 1150, at=1171), reading("w", 1165)]
+    places = world.term(*BASE, *LATE, *waiting[::-1])
+    late, waits = places[len(BASE) : len(BASE) + len(LATE)], [places[-1], places[-2]]
+    world.assert_right()
+    before = world.values()
+    assert world.session("m", 105)["last"] == world.session("m", 105)["start"]
+    last_id = world.redis.xrevrange(f"{world.prefix}:changes", count=1)[0][0]
+
+    report = world.correct()
+    assert (report.corrected, report.waiting, report.refused, report.poorer) == (len(LATE), 2, 0, 0)
+    world.assert_right()
+    assert world.states(late) == ["corrected"] * len(LATE)
+    assert world.states(waits) == ["open"] * 2
+    assert (world.window("d1", 125)["max"], world.window("d1", 125)["revision"]) == ("99", "1")
+    assert (world.window("n", 300)["count"], world.window("n", 300)["revision"]) == ("1", "0")
+    assert (world.session("m", 105)["count"], world.session("m", 105)["revision"]) == ("3", "1")
+    merged = world.session("m", 157)
+    assert (merged["state"], merged["merged_into"]) == ("merged", world.session("m", 105)["start"])
+    assert world.session("p", 200)["merged_into"] == world.session("p", 180)["start"]
+    # Every change was announced, with its revision, and nothing that did not change.
+    after = world.values()
+    changed = {f"{world.prefix}:{name}" for name in after if after[name] != before.get(name)}
+    feed = world.redis.xrange(f"{world.prefix}:changes", min=f"({last_id}")
+    assert {entry["key"] for _, entry in feed} == changed
+    assert all(world.redis.hget(entry["key"], "revision") == entry["revision"] for _, entry in feed)
+    # What is not a window or a session of theirs is as it was, and keeps its time to live.
+    assert all(after[name] == before[name] for name in before if name.startswith("device:"))
+    assert all(world.redis.pttl(key) > 0 for key in changed)
+
+    # Twice changes nothing.
+    assert world.correct().corrected == 0
+    assert world.values() == after
+    report = world.correct(again=True)
+    assert (report.corrected, report.windows, report.sessions) == (len(LATE), 0, 0)
+    assert report.same > 0
+    assert world.values() == after
+
+    # The service goes on; what waited is closed then. Later late readings meet values that were corrected before.
+    more = [reading("d1", 126.5, 98.0, at=2000), reading("m", 140, at=2000)]
+    world.term(*minutes(20, 36), *more)
+    report = world.correct()
+    assert (report.corrected, report.waiting) == (4, 0)
+    world.assert_right()
+    assert (world.window("d1", 125)["revision"], world.session("m", 105)["count"]) == ("2", "4")
+
+    # What Redis loses comes back with what was corrected.
+    before = world.values()
+    for key in world.redis.scan_iter(f"{world.prefix}:*"):
+        world.redis.delete(key)
+    world.term()
+    world.assert_right()
+    assert world.values().keys() == {name for name in before if before[name].get("state") != "merged"}
+
+
+@pytest.mark.parametrize("point", ["half_corrected", "corrected_before_marked"])
+def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for(world: World, point: str) -> None:
+    places = world.term(*BASE, *LATE)[-len(LATE) :]
+    failpoint._plan = Plan((Point(point, 1, "raise"),), None)
+    with pytest.raises(InjectedError):
+        world.correct()
+    failpoint._plan = None
+    assert world.states(places) == ["correcting"] * len(LATE)
+    written = {name: found for name, found in world.values().items() if found.get("revision") == "1"}
+    assert written
+    # Another span, and more late readings of the same windows.
+    more = world.term(*minutes(20, 22), reading("d1", 127.5, 97.0, at=2000))[-1:]
+    report = world.correct(since_ms=BASE_MS + 1_900_000)
+    assert report.corrected == len(LATE) + 1
+    assert world.states([*places, *more]) == ["corrected"] * (len(LATE) + 1)
+    world.assert_right()
+    if point == "corrected_before_marked":
+        after = world.values()
+        assert all(
+            after[name] == found for name, found in written.items() if ":d1:" not in name and ":all:" not in name
+        )
+
+
+def test_a_span_leaves_out_what_is_not_in_it(world: World) -> None:
+    places = world.term(*BASE, *LATE)[-len(LATE) :]
+    world.correct(since_ms=BASE_MS + 500_000, until_ms=BASE_MS + 800_000)
+    assert world.states(places) == ["open", "open", "corrected", "corrected", "open", "open"]
+    world.assert_right()
+
+
+def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: World) -> None:
+    places = world.term(*BASE, *LATE)[-len(LATE) :]
+    before = world.values()
+    write = marks.write
+
+    def meanwhile(change: Any) -> Any:
+        def marked(kafka: Any, found: list[Mark]) -> None:
+            write(kafka, found)
+            change()
+
+        return marked
+
+    def behind() -> None:
+        world.redis.hset(f"{world.prefix}:progress", "batch", 0)
+
+    def mark() -> None:
+        world.redis.set(f"{world.prefix}:republish", "lost 1")
+
+    batch = world.redis.hget(f"{world.prefix}:progress", "batch")
+    for change, error, said in (
+        (lambda: Fence(world.settings.redis).close(), FencedError, "another correction"),
+        (behind, SinkError, "Redis has lost data"),
+        (mark, SinkError, "being republished"),
+    ):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(marks, "write", meanwhile(change))
+            with pytest.raises(error, match=said):
+                world.correct()
+        assert world.values() == before
+        world.redis.hset(f"{world.prefix}:progress", "batch", batch)
+    with pytest.raises(SinkError, match="being republished"):
+        world.correct()
+    world.redis.delete(f"{world.prefix}:republish")
+    # A value that is open in spite of progress is not touched, and nothing is marked as corrected.
+    key = f"{world.prefix}:window:device:temperature:d1:{BASE_MS + 120_000}"
+    world.redis.hset(key, mapping={"final": "0", "closed_by": ""})
+    with pytest.raises(SinkError, match="1 are open"):
+        world.correct()
+    assert world.redis.hget(key, "count") == before[key.removeprefix(f"{world.prefix}:")]["count"]
+    world.redis.hset(key, mapping={"final": "1", "closed_by": "watermark"})
+    assert world.states(places) == ["correcting"] * len(LATE)
+    assert world.correct().corrected == len(LATE)
+    world.assert_right()
+
+
+def test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is(world: World) -> None:
+    world.term(*BASE, *LATE[:1])
+    key = f"{world.prefix}:window:device:temperature:d1:{BASE_MS + 120_000}"
+    rich = {**world.redis.hgetall(key), "count": "1000"}
+    world.redis.hset(key, "count", "1000")
+    report = world.correct()
+    assert (report.corrected, report.poorer) == (1, 1)
+    assert world.redis.hgetall(key) == rich
+
+
+def test_what_a_mark_says_is_for_machines(world: World) -> None:
+    [place] = world.term(*BASE, *LATE[:1])[-1:]
+    world.correct()
+    mark = marks.read(world.settings.kafka)[place]
+    assert (mark.state, mark.said["event_ms"]) == ("corrected", BASE_MS + 125_500)
+    assert json.loads(json.dumps(mark.said))["at_ms"] > 0
+
+
+def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_sent_again(
+    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+) -> None:
+    topic = f"daemon-{prefix}"
+    broker_part.create_topic(topic, partitions=2)
+    world = DaemonWorld(broker_part, redis_part, tmp_path, topic)
+    hour_ago_ms = (time.time_ns() // 1_000_000 - 3_600_000) // 10_000 * 10_000
+
+    def produce(value: bytes) -> None:
+        producer = Producer({"bootstrap.servers": broker_part.bootstrap, "log_level": 0})
+        producer.produce(topic, value, b"x", partition=0)
+        assert producer.flush(30) == 0
+
+    def tidemark(*arguments: str) -> str:
+        command = [sys.executable, "-m", "service.cli", *arguments, "--config", str(world.config)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    def late(temperature: float) -> bytes:
+        return json.dumps({"device_id": "x", "event_time": hour_ago_ms, "temperature": temperature}).encode()
+
+    with world.start("service") as service:
+        world.send(100)
+        until(service.is_ready, STARTS_S, "the first batch")
+        produce(late(20.0))
+        produce(b'{"device_id":"y",')
+        until(lambda: service.metric("rejects_total") == 2, 60, "the rejects")
+        until(lambda: world.counted() == 100, 60, "all readings in windows")
+        assert "corrected 1 late readings: 1 windows and 1 sessions written" in tidemark("correct", "--since", "1h")
+        assert world.counted() == 101
+        produce(late(30.0))
+        until(lambda: service.metric("rejects_total") == 3, 60, "the third reject")
+        assert "corrected 1 late readings: 1 windows and 1 sessions written" in tidemark("correct", "--since", "1h")
+        assert "no late reading" in tidemark("correct", "--since", "1h")
+        window = world.redis.hgetall(f"{topic}:window:device:temperature:x:{hour_ago_ms}")
+        assert (window["count"], window["mean"], window["final"], window["revision"]) == ("2", "25", "1", "1")
+        session = world.redis.hgetall(f"{topic}:session:x:{hour_ago_ms}")
+        assert (session["count"], session["state"], session["revision"]) == ("2", "closed", "1")
+
+        mended = tmp_path / "mended"
+        now_ms = time.time_ns() // 1_000_000
+        mended.write_text(json.dumps({"device_id": "y", "event_time": now_ms, "temperature": 1.5}))
+        replay = ("rejects", "replay", "--reason", "undecodable", "--value", str(mended))
+        assert "1 sent, 0 not" in tidemark(*replay)
+        until(lambda: world.counted() == 103, 60, "the record that was sent again")
+        assert "0 sent, 1 not" in tidemark(*replay)
+        assert service.stop() == 0, service.log.read_text()
+    assert world.counted() == 103
+    assert counts_of(tidemark("rejects", "list")) == {"late": "2 corrected", "undecodable": "1 replayed"}
+    assert contract.check(world.redis, topic) == []
+
+
+def counts_of(listed: str) -> dict[str, str]:
+    """The counts at the end of `tidemark rejects list`, by reason."""
+    lines = [line.split(": ") for line in listed.splitlines() if line.startswith("  ")]
+    return {name.split()[1]: states for name, states in lines}
