@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from service import pipeline, readings, rebuild, windows
 from service.attributes import Attributes
-from service.frames import MOMENTS, RUNS, WINDOW
+from service.frames import MOMENTS, OUTPUT, RUNS, WINDOW
 from service.lookup import LookUp
 from service.rebuild import Source
 from service.sessions import rules
@@ -24,6 +25,7 @@ from state import codec, runs
 from state.columns import Ints
 from state.corrected import only
 
+_OUTPUT = to_arrow_schema(OUTPUT)
 KEY = ["view", "measure", "key", "start", "end"]
 _MERGED: dict[str, str] = {
     **dict.fromkeys(("count", *MOMENTS), "sum"),
