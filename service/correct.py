@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from service import (
     closed_sink,
@@ -27,8 +27,8 @@ from service import (
     failpoint,
     failure,
     late,
+    lookup,
     marks,
-    pipeline,
     progress,
     rebuild,
     reference,
@@ -39,6 +39,7 @@ from service.closed_sink import ClosedSink
 from service.errors import ReferenceDataError
 from service.fence import Fence
 from service.late import Log
+from service.lookup import LookUp
 from service.marks import Mark, State
 from service.rebuild import Source
 from service.redis_keys import Keys
@@ -133,7 +134,7 @@ class Correction:
         self._spark, self._settings, self._log = spark, sink.settings, log
         committed = progress.committed(spark, self._settings.service.checkpoint)
         self._sink = replace(sink, cut=replace(sink.cut, start=committed.start if committed else {}))
-        self._attributes, self._known = _reference(spark, self._settings)
+        self._attributes, self._look_up = _reference(self._settings)
         # Half of the cores: there may be a service beside this.
         self._tasks = max(1, spark.sparkContext.defaultParallelism // 2)
         self._report = Report()
@@ -142,7 +143,7 @@ class Correction:
         """Steps 3 to 7."""
         report, watermark_ms = self._report, self._sink.cut.watermark_ms
         asked = set(todo)
-        table, report.refused = late.admitted(self._spark, self._settings, self._log.rejects.values(), self._known)
+        table, report.refused = late.admitted(self._spark, self._settings, self._log.rejects.values(), self._look_up)
         table = table.sort_by("event_ms")
         found = late.of(table, asked)
         held = late.of(table, {reject.place for reject in self._log.held()} - asked)
@@ -157,8 +158,8 @@ class Correction:
         """Some late readings, ascending; `held` are in values already. Returns those that are, too, now."""
         first = _first(found)
         anchors = _anchors(closed_sink.session_starts(self._settings, first), first)
-        gap_ms = self._settings.sessions.gap_ms
-        from_ms = {device: anchors.get(device, ms - gap_ms) for device, ms in first.items()}
+        gaps = _gaps(self._runs(found), self._settings.sessions.gap_ms)
+        from_ms = {device: anchors.get(device, ms - gaps[device]) for device, ms in first.items()}
         windows = correction.touched(late.plain(found), self._settings, self._attributes)
         needed_ms = min([*windows["start"].to_pylist(), *from_ms.values()])
         source = self._source(max(0, needed_ms))
@@ -172,7 +173,7 @@ class Correction:
             earlier,
             from_ms,
             self._attributes,
-            self._known,
+            self._look_up,
             self._tasks,
         )
         untold = _untold(base.runs, first, anchors.keys(), from_ms, whole_ms)
@@ -180,7 +181,7 @@ class Correction:
         runs = base.runs.filter(
             pa.array([device not in untold for device in base.runs["device"].to_pylist()], pa.bool_())
         )
-        sessions = corrected(runs, told, self._sink.cut.watermark_ms, rules(self._settings))
+        sessions = corrected(runs, told, self._runs, self._sink.cut.watermark_ms, rules(self._settings))
         waiting = set(late.places(told.filter(pa.array(sessions.waiting))))
         ready = late.of(found, set(late.places(found)) - waiting)
         self._report.waiting += len(waiting)
@@ -192,6 +193,9 @@ class Correction:
             self._mark("corrected", ready)
             self._report.corrected += ready.num_rows
         return ready
+
+    def _runs(self, found: pa.Table) -> pa.Table:
+        return correction.late_runs(late.plain(found), self._settings, self._attributes)
 
     def _write(self, base: pa.Table, ready: pa.Table, sessions: pa.Table, whole_ms: int) -> None:
         """Step 6."""
@@ -223,7 +227,7 @@ class Correction:
         return rebuild.source(cut, rebuild.ask(self._settings, cut, from_ms), from_ms, ahead_ms)
 
 
-def _reference(spark: SparkSession, settings: Settings) -> tuple[Attributes | None, DataFrame | None]:
+def _reference(settings: Settings) -> tuple[Attributes | None, LookUp | None]:
     """What the service looks devices up in: the snapshot that serves, or served last."""
     if settings.reference is None:
         return None, None
@@ -232,16 +236,20 @@ def _reference(spark: SparkSession, settings: Settings) -> tuple[Attributes | No
     if snapshot is None:
         what = f"{folder}: there is no reference snapshot"
         raise ReferenceDataError(what, remedy="Run this where the service's checkpoint is")
-    known = None
-    if settings.admission.unknown_device == "reject":
-        known = spark.createDataFrame(snapshot.table.select(["device"]))
-    return pipeline.attributes(snapshot, settings), known
+    attributes = snapshot.attributes()
+    return attributes, lookup.Asked(attributes, lookup.bounds(settings)) if lookup.needed(settings) else None
 
 
 def _first(found: pa.Table) -> dict[str, int]:
     """The time of each device's first reading, of rows ascending by time."""
     pairs = zip(reversed(found["device"].to_pylist()), reversed(found["event_ms"].to_pylist()), strict=True)
     return dict(pairs)
+
+
+def _gaps(runs: pa.Table, gap_ms: int) -> dict[str, int]:
+    """Each device's session gap: its own, or that of the settings."""
+    pairs = zip(runs["device"].to_pylist(), ints(runs, "gap").tolist(), strict=True)
+    return {device: own_ms if own_ms >= 0 else gap_ms for device, own_ms in pairs}
 
 
 def _anchors(starts: Mapping[str, list[int]], first: Mapping[str, int]) -> dict[str, int]:

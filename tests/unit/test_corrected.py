@@ -28,7 +28,6 @@ def table(readings: list[Reading]) -> pa.Table:
         {
             "device": pa.array([name for name, _ in readings], pa.string()),
             "event_ms": pa.array([ms for _, ms in readings], pa.int64()),
-            "t": pa.array([1.0] * len(readings), pa.float64()),
         }
     )
 
@@ -51,7 +50,11 @@ def told(readings: list[Reading], watermark_ms: int) -> tuple[dict, dict]:
 
 def check(base: list[Reading], late: list[Reading], watermark_ms: int) -> tuple[dict, list[bool]]:
     """Applies what `corrected` says to what was there, and compares that with all of it walked at once."""
-    found = corrected(folded(base), table(late), watermark_ms, RULES)
+
+    def fold(some: pa.Table) -> pa.Table:
+        return folded(list(zip(some["device"].to_pylist(), some["event_ms"].to_pylist(), strict=True)))
+
+    found = corrected(folded(base), table(late), fold, watermark_ms, RULES)
     closed, opened = told(base, watermark_ms)
     for row in found.sessions.to_pylist():
         key = row["device"], row["start"]
