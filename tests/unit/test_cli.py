@@ -59,7 +59,10 @@ def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
     assert ended.stderr.splitlines()[-1].startswith("tidemark: SETTINGS: ")
 
 
-@pytest.mark.parametrize("arguments", [(), ("run",), ("fly", "--config", "x"), ("run", "--config", "x", "--fast")])
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("run",), ("fly", "--config", "x"), ("run", "--config", "x", "--fast"), ("correct", "--config", "x")],
+)
 def test_a_wrong_command_line_ends_with_2(arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -106,3 +109,23 @@ def test_status_ends_with_0_when_the_query_runs(
         assert json.loads(capsys.readouterr().out)["state"] == state
     finally:
         server.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("replay",), "which ones?"),
+        (("replay", "readings[0]"), "is no record's place"),
+        (("replay", "--since", "yesterday"), "'yesterday' is no time"),
+        (("replay", "readings/0/7", "--set", "temperature"), "is no assignment"),
+        (("replay", "readings/0/7", "--value", "/nowhere/at/all"), "cannot be read"),
+        (("list", "--until", "soon"), "'soon' is no time"),
+    ],
+)
+def test_rejects_that_cannot_be_meant_are_refused_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(GOOD)
+    assert main(["rejects", arguments[0], "--config", str(path), *arguments[1:]]) == 2
+    assert said in capsys.readouterr().err
