@@ -31,13 +31,9 @@ class Fence:
         """Raise FencedError when another run has begun since."""
         now = self._budget.attempt(lambda: self._client.get(self.key))
         if now is None or int(now) != self.number:
-            raise fenced(str(self._place), now)
+            newest = "gone" if now is None else int(now)
+            what = f"{self._place}: another correction or replay has begun: the number is {newest}, ours {self.number}"
+            raise FencedError(what, remedy=_REMEDY)
 
     def close(self) -> None:
         self._client.close()
-
-
-def fenced(where: str, now: object) -> FencedError:
-    """The error for a run that another one has overtaken."""
-    number = now.decode() if isinstance(now, bytes) else now
-    return FencedError(f"{where}: another correction or replay has begun (number {number})", remedy=_REMEDY)
