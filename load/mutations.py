@@ -48,7 +48,7 @@ _REJECTS = "tests/integration/test_rejects.py::"
 _CORRECT = "tests/integration/test_correct.py::"
 _AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_come_in_time"
 _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
-_NOT_WHOLE = _CORRECT + "test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole"
+_CLOSED = "tests/integration/test_closed_sink.py::"
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
 elseif current > epoch then
@@ -644,7 +644,7 @@ MUTATIONS = (
                 "elseif false then",
             ),
         ),
-        (_NOT_WHOLE,),
+        (_CLOSED + "test_what_is_open_or_closed_by_silence_is_left_to_the_service",),
     ),
     Mutation(
         "correction-not-fenced",
@@ -652,7 +652,7 @@ MUTATIONS = (
         "a run that was overtaken takes back what the newer one wrote",
         ("P5",),
         (Edit("service/correct.lua", "if newest ~= a.number then", "if false then"),),
-        (_NOT_WHOLE,),
+        (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
     ),
     Mutation(
         "correction-may-shrink",
@@ -660,7 +660,15 @@ MUTATIONS = (
         "a repeat, or a topic that lacks some by now, takes readings back",
         ("P2",),
         (Edit("service/correct.lua", "elseif is_closed and not merges and tonumber", "elseif false and tonumber"),),
-        (_CORRECT + "test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is",),
+        (_CLOSED + "test_a_final_window_gets_more_readings_and_says_so",),
+    ),
+    Mutation(
+        "correction-beside-republish",
+        "correct.lua writes while Redis is being republished to",
+        "a value is a correction of what Redis had lost",
+        ("P1",),
+        (Edit("service/correct.lua", "if call('EXISTS', KEYS[4]) == 1 then", "if false then"),),
+        (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
     ),
     Mutation(
         "correction-forgets",
@@ -676,7 +684,10 @@ MUTATIONS = (
         "they are marked as corrected, and no session ever has them",
         ("P1",),
         (Edit("state/corrected.py", "        if not drop.any():\n", "        if True:\n"),),
-        (_AS_IF_IN_TIME,),
+        (
+            "tests/unit/test_corrected.py::test_what_would_change_an_open_session_waits_and_what_would_not_does_not",
+            "tests/unit/test_corrected.py::test_it_is_as_if_the_late_readings_had_come_in_time[2]",
+        ),
     ),
     Mutation(
         "taken-not-corrected",

@@ -1,0 +1,167 @@
+"""What correct.lua accepts, on a real Redis: closed values only, never fewer readings, one run at a time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from load.parts import Redis
+from schemas import contract
+from service.closed_sink import ClosedSink, Written, held, session_starts
+from service.errors import FencedError, SinkError
+from service.fence import Fence
+from service.publish import Sink
+from service.redis_keys import Keys
+from service.redis_rows import Rows, past, session_rows, window_rows
+from state.layout import session_schema
+from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window
+
+pytestmark = pytest.mark.integration
+
+PASSED = cut(5, watermark_ms=T0 + 10 * MINUTE)
+MEASURES = ("temperature", "humidity")
+
+
+class Target:
+    """A Redis to which a batch was published, and a correction that has begun."""
+
+    def __init__(self, part: Redis, prefix: str) -> None:
+        self.prefix, self.keys = prefix, Keys(prefix)
+        self.settings = settings(part.url, prefix)
+        self.client: Any = part.client()
+        self.client.set(f"{prefix}:epoch", 1)
+        self.fence = Fence(self.settings.redis)
+        self.sink = ClosedSink(self.settings, PASSED, self.fence.number)
+
+    def publish(self, *rows: pa.RecordBatch, final: bool = True) -> None:
+        sink = Sink(self.settings, PASSED)
+        sink.write(rows)
+        if final:
+            sink.finish()
+        sink.progress()
+
+    def windows(self, values: list[float], key: str = "d1", start: int = T0) -> Rows:
+        table = pa.Table.from_batches([window(values, key, start)])
+        retained = {view.name: view.retain_ms for view in self.settings.views}
+        return past(window_rows(table, self.keys, retained), PASSED.watermark_ms, 0)[0]
+
+    def sessions(self, *rows: dict[str, Any]) -> Rows:
+        table = pa.Table.from_pylist(list(rows), schema=session_schema(MEASURES))
+        return session_rows(table, self.keys, self.settings.sessions.retain_ms)
+
+    def window(self, key: str = "d1") -> dict[str, str]:
+        return self.read(f"window:device_1m:temperature:{key}:{T0}")
+
+    def read(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = self.client.hgetall(f"{self.prefix}:{name}")
+        return found
+
+    def feed(self) -> list[dict[str, str]]:
+        return [entry for _, entry in self.client.xrange(f"{self.prefix}:changes")]
+
+
+@pytest.fixture
+def target(redis_part: Redis, prefix: str) -> Iterator[Target]:
+    made = Target(redis_part, prefix)
+    yield made
+    made.client.close()
+
+
+def closed(start: int = T0, **fields: Any) -> dict[str, Any]:
+    return session(start=start, state="closed", reason="gap", **fields)
+
+
+def test_a_final_window_gets_more_readings_and_says_so(target: Target) -> None:
+    target.publish(window([20.0]))
+    key = f"{target.prefix}:window:device_1m:temperature:d1:{T0}"
+    target.client.pexpire(key, 77_000)
+    before, length = target.window(), len(target.feed())
+    assert target.sink.write(target.windows([20.0, 30.0])) == Written(written=1)
+    after = target.window()
+    assert (after["count"], after["mean"], after["final"], after["revision"]) == ("2", "25", "1", "1")
+    assert all(after[name] == before[name] for name in ("epoch", "batch", "closed_by", "start", "end"))
+    assert target.client.pttl(key) <= 77_000
+    [entry] = target.feed()[length:]
+    assert (entry["key"], entry["revision"], entry["kind"]) == (key, "1", "window")
+    assert contract.check(target.client, target.prefix) == []
+
+    # Again, and with less: nothing.
+    assert target.sink.write(target.windows([20.0, 30.0])) == Written(same=1)
+    assert target.sink.write(target.windows([20.0])) == Written(poorer=1)
+    assert target.window() == after
+    assert len(target.feed()) == length + 1
+
+
+def test_a_window_that_nobody_had_is_made_with_what_is_left_of_its_time(target: Target) -> None:
+    target.publish(window([20.0]))
+    assert target.sink.write(target.windows([1.0], "d9")) == Written(written=1)
+    found = target.window("d9")
+    assert (found["revision"], found["final"], found["closed_by"]) == ("0", "1", "watermark")
+    assert (found["epoch"], found["batch"]) == ("1", "5")
+    assert 49 * MINUTE < target.client.pttl(f"{target.prefix}:window:device_1m:temperature:d9:{T0}") <= 50 * MINUTE
+    target.sink.keys("device_1m", [T0, T0 - 3_600_000 * 24], [b"d9", b"long ago"], 3_600_000)
+    names = target.client.zrange(f"{target.prefix}:keys:device_1m", 0, -1, withscores=True)
+    assert names == [("d1", float(T0)), ("d9", float(T0))]
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_what_is_open_or_closed_by_silence_is_left_to_the_service(target: Target) -> None:
+    target.publish(window([20.0]), changes([session()], [device()]), final=False)
+    before = target.window(), target.read(f"session:d1:{T0}")
+    with pytest.raises(SinkError, match="windows of correction 1: 1 are open"):
+        target.sink.write(target.windows([20.0, 30.0]))
+    with pytest.raises(SinkError, match="sessions of correction 1: 1 are open"):
+        target.sink.write(target.sessions(closed(count=2)))
+    assert (target.window(), target.read(f"session:d1:{T0}")) == before
+    Sink(target.settings, PASSED).finish()
+    target.client.hset(f"{target.prefix}:window:device_1m:temperature:d1:{T0}", "closed_by", "idle")
+    with pytest.raises(SinkError, match="1 are open"):
+        target.sink.write(target.windows([20.0, 30.0]))
+    assert target.window()["count"] == "1"
+
+
+def test_sessions_grow_join_and_are_made(target: Target) -> None:
+    later = T0 + MINUTE
+    target.publish(changes([closed(), closed(later)], [device()]))
+    grown = closed(last=later, count=3)
+    gone = session(start=later, state="merged", reason="merged", merged_into=T0)
+    never = session("d7", start=later, state="merged", reason="merged", merged_into=T0)
+    wrote = target.sink.write(target.sessions(grown, gone, never, session("d8", state="closed", reason="gap")))
+    assert wrote == Written(written=3, gone=1)
+    assert (target.read(f"session:d1:{T0}")["count"], target.read(f"session:d1:{T0}")["revision"]) == ("3", "1")
+    merged = target.read(f"session:d1:{later}")
+    assert (merged["state"], merged["merged_into"], merged["closed_by"]) == ("merged", str(T0), "")
+    assert target.read(f"session:d7:{later}") == {}
+    assert contract.check(target.client, target.prefix) == []
+    assert target.sink.write(target.sessions(grown, gone)) == Written(same=2)
+    # The reason alone is news, too; and what was part of another may be one of its own again.
+    assert target.sink.write(target.sessions({**grown, "reason": "max_duration"}, closed(later))) == Written(written=2)
+    assert "merged_into" not in target.read(f"session:d1:{later}")
+    starts = session_starts(target.settings, ["d1", "d7", "nobody"])
+    assert {name: sorted(found) for name, found in starts.items()} == {"d1": [T0, later]}
+
+
+def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Target) -> None:
+    target.publish(window([20.0]))
+    before = target.window()
+    assert held(target.settings).watermark_ms == PASSED.watermark_ms
+    more = target.windows([20.0, 30.0])
+    target.client.set(f"{target.prefix}:republish", "lost 1")
+    with pytest.raises(SinkError, match="values are being republished"):
+        target.sink.write(more)
+    with pytest.raises(SinkError, match="values are being republished"):
+        held(target.settings)
+    target.client.delete(f"{target.prefix}:republish")
+    target.client.hset(f"{target.prefix}:progress", "batch", 4)
+    with pytest.raises(SinkError, match="Redis has lost data"):
+        target.sink.write(more)
+    target.client.hset(f"{target.prefix}:progress", "batch", 6)
+    newer = Fence(target.settings.redis)
+    with pytest.raises(FencedError, match="another correction or replay has begun"):
+        target.sink.write(more)
+    assert target.window() == before
+    assert ClosedSink(target.settings, PASSED, newer.number).write(more).written == 1
+    target.client.delete(f"{target.prefix}:progress")
+    with pytest.raises(SinkError, match="there is no progress"):
+        held(target.settings)
