@@ -163,7 +163,9 @@ class _Checks:
     def device(self, key: str, name: str, found: Hash) -> None:
         right = self._wanted.devices.get(name)
         if right is None:
-            self._is_extra("device", key, found)
+            # One that has sent nothing but early readings has a hash that says so, and no more.
+            if found.get("last_seen") != "0" or not _integer(found.get("early")):
+                self._is_extra("device", key, found)
         elif name not in self._devices:
             self._devices.add(name)
             self._found_devices.append((key, name, found))

@@ -138,7 +138,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/publish.py",
-                "replies = self._link().run(counter.count(self._calls(rows, windows)), budget)",
+                "replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)",
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.address()) as plain:\n"
                 "            who = {'epoch': self.cut.epoch, 'batch': self.cut.batch}\n"
@@ -224,7 +224,7 @@ MUTATIONS = (
         "a value that was closed changes and keeps its revision",
         "a reader that has passed it on does not learn that it was corrected",
         ("P2",),
-        (Edit("service/publish.lua", "is_idle, revision + 1", "is_idle, revision"),),
+        (Edit("service/publish.lua", "true, revision + 1", "true, revision"),),
         (
             _PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",
             _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks",
@@ -238,7 +238,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/silence.py",
-                "if reached is None or reached != self._reached:",
+                "if reached is None or reached != self._reached or was_away:",
                 "if reached and not self._since_ms:",
             ),
         ),
@@ -493,6 +493,45 @@ MUTATIONS = (
         ("P8",),
         (Edit("service/failure.py", "_PASSES = (SourceError, SinkError,", "_PASSES = ("),),
         ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
+    ),
+    Mutation(
+        "drops-miscounted",
+        "what is behind this batch's watermark is taken for dropped, not what is behind the one before's",
+        "readings are reported as lost that are in the results",
+        ("P7",),
+        (
+            Edit(
+                "service/publish.py",
+                "views, self.cut.late_ms)",
+                "views, self.cut.watermark_ms)",
+            ),
+        ),
+        ("tests/integration/test_dropped.py::test_what_the_engine_drops_is_counted_by_view_to_the_last_value",),
+    ),
+    Mutation(
+        "drops-silent",
+        "what the engine drops is not counted",
+        "admitted readings are in no window, and nothing says so",
+        ("P7",),
+        (
+            Edit(
+                "service/tally.py",
+                "return int(((many - opened)",
+                "return 0 * int(((many - opened)",
+            ),
+        ),
+        (
+            "tests/integration/test_dropped.py::test_what_the_engine_drops_is_counted_by_view_to_the_last_value",
+            "tests/unit/test_tally.py::test_what_is_dropped_is_counted_for_each_view_and_window",
+        ),
+    ),
+    Mutation(
+        "skew-counted-again",
+        "a batch that is repeated counts its early readings once more",
+        "a device is marked for a crash of ours",
+        ("P6",),
+        (Edit("service/publish.lua", "if at < last and (", "if true and ("),),
+        (_PUBLISH + "test_a_device_with_repeated_early_readings_is_marked_and_listed",),
     ),
     Mutation(
         "timers-off",

@@ -1,5 +1,5 @@
 """The command line: `tidemark run`, `tidemark check`, `tidemark status`, `tidemark checkpoint`, `tidemark republish`,
-`tidemark correct`, `tidemark rejects`, `tidemark version`.
+`tidemark correct`, `tidemark rejects`, `tidemark devices`, `tidemark version`.
 
 Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
 """
@@ -107,6 +107,15 @@ def _correct(given: argparse.Namespace) -> int:
     return 0
 
 
+def _devices(given: argparse.Namespace) -> int:
+    from service import devices  # noqa: PLC0415
+
+    found = devices.skewed(settings.load(given.config).redis)
+    for line in [json.dumps(found)] if given.json else devices.table(found):
+        print(line)
+    return 0
+
+
 def _version(_given: argparse.Namespace) -> int:
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})")
@@ -148,7 +157,10 @@ def _parser() -> argparse.ArgumentParser:
     correct.add_argument("--since", required=True, metavar="TIME", help="those that the broker got since, such as 2h")
     correct.add_argument("--until", metavar="TIME", help="those that the broker got before")
     correct.add_argument("--again", action="store_true", help="also those that were corrected before: for a new prefix")
-    for command in (run, check, status, checkpoint, republish, correct):
+    devices = add("devices", "List devices that need somebody to look at them.", _devices)
+    devices.add_argument("--skewed", action="store_true", required=True, help="those whose clocks are ahead")
+    devices.add_argument("--json", action="store_true", help="as JSON, times in ms")
+    for command in (run, check, status, checkpoint, republish, correct, devices):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
     reject_commands.add(add("rejects", "What was not admitted: list it, show it, send it again.", reject_commands.run))
     add("version", "Print the versions of Tidemark, Spark and Python.", _version)

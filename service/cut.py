@@ -12,7 +12,8 @@ class Cut:
 
     `start` and `end` map topic -> partition -> offset, half open: the batch holds `start <= offset < end`.
     `watermark_ms` is the watermark the engine evicts by in this batch: a window with `end <= watermark_ms`
-    gets no reading in any later batch. `reference` is the snapshot's version, "" without a reference.
+    gets no reading in any later batch. `late_ms` is the watermark of the batch before: the engine drops what comes for
+    windows that it has passed. `reference` is the snapshot's version, "" without a reference.
     """
 
     epoch: int
@@ -21,6 +22,7 @@ class Cut:
     start: Offsets
     end: Offsets
     reference: str = ""
+    late_ms: int = 0
 
     @property
     def rows(self) -> int:

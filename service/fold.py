@@ -19,19 +19,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service import moments, windows
+from service import moments, tally, windows
 from service.attributes import Attributes
 from service.frames import FOLDED, MOMENTS, REJECT, REJECT_AVRO, RUNS, STATS, WINDOW
 from service.limits import durations_ms
 from service.settings import View
+from service.tally import Tally
 from service.windows import Panes
 from state import codec
 from state.columns import factorise
 from state.rules import Rules
 from state.runs import fold_sorted
-
-LATENCY_STEP_MS = 10
-"""Readings are counted by their broker time in steps of this many ms, for the event-to-Redis latency."""
 
 _FOLDED = to_arrow_schema(FOLDED)
 _REJECT = fastavro.parse_schema(REJECT_AVRO)
@@ -76,21 +74,29 @@ class Fold:
         """One table of readings, any order."""
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
-            yield from self._rejects(readings.filter(rejected)["reject"].combine_chunks())
+            yield from self._rejects(readings.filter(rejected))
             readings = readings.filter(pc.invert(rejected))
         if readings.num_rows:
             yield from self._admitted(readings)
 
-    def _rejects(self, encoded: pa.Array) -> Iterator[pa.RecordBatch]:
-        decoded = [fastavro.schemaless_reader(io.BytesIO(each), _REJECT, None) for each in encoded.to_pylist()]
+    def _rejects(self, rejected: pa.Table) -> Iterator[pa.RecordBatch]:
+        encoded = rejected["reject"].to_pylist()
+        decoded = [fastavro.schemaless_reader(io.BytesIO(each), _REJECT, None) for each in encoded]
         rejects = pa.array(decoded, _FOLDED.field("reject").type)
         size = len(rejects)
-        # Rejects of a poisoned batch are spread over the buckets, or one task would write them all.
-        yield _rows(size, kind=REJECT, bucket=np.arange(size, dtype=np.int32) % self.buckets, reject=rejects)
+        # Rejects of a poisoned batch are spread over the buckets, or one task would write them all. Early ones of a device
+        # are counted together.
+        spread = pa.array(np.arange(size, dtype=np.int32) % self.buckets)
+        bucket = pc.coalesce(rejected["bucket"].combine_chunks(), spread)
+        yield _rows(size, kind=REJECT, bucket=bucket, reject=rejects)
 
     def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
         codes, devices = factorise(readings["device"])
         event_ms = readings["event_ms"].to_numpy()
+        tallies = [
+            tally.of_latency(readings["broker_ms"].to_numpy()),
+            tally.of_partitions(readings["from_partition"].to_numpy(), event_ms),
+        ]
         order = _by_device_and_time(codes, event_ms)
         codes, event_ms = codes[order], event_ms[order]
         values = {name: readings[name].to_numpy()[order] for name in self.rules.measures}
@@ -99,7 +105,11 @@ class Fold:
         panes = {name: self._panes(codes, event_ms, column) for name, column in values.items()}
         yield from self._windows(panes, devices, attributes)
         yield from self._runs(codes, devices, event_ms, values, bucket, self._limits(attributes))
-        yield self._stats(readings["broker_ms"].to_numpy(), self._unknown(codes, attributes))
+        for number, name in enumerate(self.rules.measures):
+            if panes[name].start.size:
+                starts = panes[name].start // self.pane_ms
+                tallies.append(tally.of_panes(number, starts, panes[name].statistics["count"], self.pane_ms))
+        yield self._stats(tallies, len(event_ms), self._unknown(codes, attributes))
 
     def _windows(
         self, panes: Mapping[str, Panes], devices: pa.Array, attributes: pa.Table | None
@@ -197,20 +207,14 @@ class Fold:
         known = attributes["known"].to_numpy()
         return int(np.count_nonzero(~known[codes]))
 
-    def _stats(self, broker_ms: Ints, unknown: int) -> pa.RecordBatch:
-        times, counts = np.unique(broker_ms // LATENCY_STEP_MS, return_counts=True)
-        table = pa.table({"broker_ms": times * LATENCY_STEP_MS, "count": counts})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        payload = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+    def _stats(self, tallies: Sequence[Tally], readings: int, unknown: int) -> pa.RecordBatch:
         return _rows(
             1,
             kind=STATS,
             bucket=np.zeros(1, np.int32),
-            count=np.array([len(broker_ms)]),
+            count=np.array([readings]),
             unknown=np.array([unknown]),
-            payload=payload,
+            payload=pa.array([tally.total(tallies).pack()], pa.binary()),
         )
 
 

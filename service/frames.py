@@ -31,9 +31,12 @@ REJECT_TYPE = t.StructType(
             ),
         ),
         t.StructField("omitted", t.IntegerType()),
+        t.StructField("device", t.StringType()),
+        t.StructField("ahead_ms", t.LongType()),
     ]
 )
-"""`omitted` is the size of a value that is left out for being too large; key and headers are left out with it."""
+"""`omitted` is the size of a value that is left out for being too large; key and headers are left out with it. `device`
+and `ahead_ms`, by how much its clock was ahead of the broker's, are those of an early reading."""
 
 REJECT_AVRO: dict[str, Any] = {
     "type": "record",
@@ -63,6 +66,8 @@ REJECT_AVRO: dict[str, Any] = {
             ],
         },
         {"name": "omitted", "type": ["null", "int"]},
+        {"name": "device", "type": ["null", "string"]},
+        {"name": "ahead_ms", "type": ["null", "long"]},
     ],
 }
 """REJECT_TYPE on its way into the fold, as one column: a nested one would cost every admitted reading a dozen nulls."""

@@ -31,6 +31,7 @@ from prometheus_client.registry import Collector
 from service import clock
 from service.database import REASONS
 from service.errors import SetupError
+from service.event_time_metrics import EventTime
 from service.publish import LATENCY_BOUNDS_MS
 from service.status import Status
 
@@ -144,7 +145,7 @@ class Metrics:
         self.lag = gauge(
             "lag_records", "End of the partition minus end of the last committed batch", "topic", "partition"
         )
-        self.watermark = gauge("watermark_timestamp_seconds", "The line that event time has reached")
+        self.event_time = EventTime(self.registry)
         self.state_rows = gauge("state_rows", "Rows in state", "operator")
         self.state_bytes = gauge("state_memory_bytes", "Memory of the state store", "operator")
         self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
@@ -193,7 +194,7 @@ class Metrics:
         if cut.rows:
             self.silent.set(0)
         self.records.inc(cut.rows)
-        self.watermark.set(cut.watermark_ms / 1000)
+        self.event_time.batch(report)
         self.epoch.set(cut.epoch)
         self.batch.set(cut.batch)
         self.last_batch.set(clock.now_ms() / 1000)

@@ -40,7 +40,9 @@ OBSERVED = "tidemark"
 class BatchReport:
     """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject.
 
-    `lost` are records of the cut that Kafka no longer had, counted only where the settings accept that.
+    `lost` are records of the cut that Kafka no longer had, counted only where the settings accept that. `late` counts what came
+    for closed windows by view (see tally.late), `times` has the oldest and newest event time (ms) of the partitions.
+    `skewed` is how many devices are marked so.
     """
 
     cut: Cut
@@ -50,6 +52,9 @@ class BatchReport:
     unknown: int
     finals: int
     lost: int = 0
+    late: Mapping[str, int] = field(default_factory=dict)
+    times: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    skewed: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -182,6 +187,7 @@ class Publication:
             ran = clock.monotonic_s()
         published = clock.monotonic_s()
         finals = sink.finish()
+        skewed = sink.skewed()
         sink.progress(server)
         self.after = self.epoch, batch
         failpoint.hit("after_publish_before_commit")
@@ -198,8 +204,21 @@ class Publication:
         # Each record is admitted or rejected, so what is in the cut and in neither was not there to be read. Offsets of a
         # transaction's markers and of compacted records are counted, too: only where the operator goes on without records.
         lost = cut.rows - admitted - sum(rejected.values()) if self.settings.kafka.on_data_loss == "continue" else 0
+        topics = self.settings.kafka.topics
         self.on_batch(
-            BatchReport(cut, outcome, admitted, rejected, observed.get("unknown", 0), finals, max(0, lost), phases)
+            BatchReport(
+                cut,
+                outcome,
+                admitted,
+                rejected,
+                observed.get("unknown", 0),
+                finals,
+                max(0, lost),
+                dict(zip((view.name for view in self.settings.views), outcome.late, strict=False)),
+                {readings.partition_of(code, topics): (oldest, newest) for code, oldest, newest in outcome.times},
+                skewed,
+                phases,
+            )
         )
 
 

@@ -33,12 +33,14 @@ def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, referen
     end = _offsets(entry, batch)
     if query.lastProgress() is None:
         _ask_source(execution, entry)
-    before = _offsets(_entry(log, batch - 1), batch - 1) if batch > 0 else _initial(execution)
+    former = _entry(log, batch - 1) if batch > 0 else None
+    before = _offsets(former, batch - 1) if former is not None else _initial(execution)
     start = {
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
-    return Cut(epoch, batch, _watermark_ms(entry), start, end, reference)
+    late_ms = _watermark_ms(former) if former is not None else 0
+    return Cut(epoch, batch, _watermark_ms(entry), start, end, reference, late_ms)
 
 
 def committed(spark: SparkSession, checkpoint: str) -> Cut | None:

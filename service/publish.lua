@@ -1,7 +1,8 @@
 -- The only code that writes what readers see, but for correct.lua. One call is atomic: nobody reads a key between two of its writes.
 --   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress  5 republish
 --         6 idle (windows that are final because input is silent, and that the watermark has not passed)
---   ARGV  1 what to do: write | keys | finish | idle | progress | held | mark | forget | stale | unmark
+--         7 skewed (devices whose clocks are ahead, by their last early reading)
+--   ARGV  1 what to do: write | early | skewed | keys | finish | idle | progress | held | mark | forget | stale | unmark
 --         2 its arguments, msgpack (service/publish.py packs them)
 -- Runs on Redis 6.2 and later, one node; key names of rows are in the arguments, so not on Redis Cluster.
 -- Numbers arrive as text: Lua's own formatting keeps 14 digits of a double.
@@ -43,7 +44,7 @@ end
 -- a.seal      {field, value}: a key in this state does not change any more, unless silence alone has closed it
 -- a.content   fields that, equal, say that a closed value says the same; their kind has `closed_by` and a `revision`, which
 --             begins at 0 and grows whenever a value that was closed changes
--- a.revise    closed values may be corrected, too
+-- a.clock     {field, members}: rows are devices; what `early` wrote is taken along until `field`, event time, has passed it
 -- a.rising    {field, alike}: where `alike` is equal (or there is none), `field` never falls, whatever the epoch
 -- a.stable    the last a.stable of a.fields need not be written again where `alike` is equal
 -- a.replace   fields may be nil, "no such field", so an older value is removed in the same step; else no value is nil
@@ -74,6 +75,7 @@ local function write()
   for j, name in ipairs(a.same) do same[j], same_columns[j] = want(name), column_of[name] end
   -- HSET keeps a revision that is there; what is replaced takes it along.
   local revised = content and replace and want('revision')
+  local early = a.clock and want('early')
 
   local function is_same(stored, i)
     for j = 1, #same do
@@ -92,8 +94,8 @@ local function write()
     end
     if is_idle and is_like then
       return column_of.closed_by[i] == 'watermark' and 'write' or 'keep', true, revision
-    elseif is_idle or (a.revise and not is_like) then
-      return 'write', is_idle, revision + 1
+    elseif is_idle then
+      return 'write', true, revision + 1
     end
     return is_same(stored, i) and 'keep' or nil, false, revision
   end
@@ -145,6 +147,20 @@ local function write()
             n = n + 2
           end
         end
+        if early and stored_epoch and stored[early] then
+          local names = {'early', 'early.at', 'early.ahead', 'early.until', 'skewed'}
+          local found = call('HMGET', key, unpack(names))
+          if tonumber(column_of[a.clock[1]][i]) > tonumber(found[4]) then
+            call('ZREM', KEYS[7], a.clock[2][i])
+          else
+            for j, name in ipairs(names) do
+              if found[j] then
+                args[n + 1], args[n + 2] = name, found[j]
+                n = n + 2
+              end
+            end
+          end
+        end
         if stored_epoch then call('DEL', key) end
       else
         for j = 1, last do
@@ -167,6 +183,41 @@ local function write()
 
   if written > 0 then call('XTRIM', changes, 'MAXLEN', '~', a.feed) end
   return {written, unchanged, old, sealed, new, ended}
+end
+
+-- Early readings of devices: a.keys, a.members (their ids), and in ms a.counts, a.first, a.last (the broker's times), a.ahead.
+-- A device is skewed from a.threshold of them on, each within a.within of the one before. One that was never admitted gets a hash.
+local function early()
+  for i = 1, #a.keys do
+    local key, last = a.keys[i], a.last[i]
+    local stored = call('HMGET', key, 'epoch', 'batch', 'early', 'early.at', 'skewed')
+    local is_new = not tonumber(stored[1] or nil)
+    local at = tonumber(stored[4] or nil) or -1
+    -- What is not newer was counted: the batch is repeated.
+    if at < last and (is_new or not is_older(tonumber(stored[1]), tonumber(stored[2]))) then
+      local count = a.counts[i]
+      if at >= 0 and a.first[i] - at <= a.within then count = count + tonumber(stored[3]) end
+      if is_new then call('HSET', key, 'status', 'offline', 'last_seen', '0', 'session', '', 'reference', '') end
+      call('HSET', key, 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated, 'early', count,
+        'early.at', string.format('%.0f', last), 'early.ahead', string.format('%.0f', a.ahead[i]),
+        'early.until', string.format('%.0f', last + a.within))
+      call('PEXPIRE', key, a.ttl)
+      if count >= a.threshold then
+        call('HSET', key, 'skewed', '1')
+        call('ZADD', KEYS[7], string.format('%.0f', last), a.members[i])
+      end
+      if is_new or (count >= a.threshold and not stored[5]) then
+        call('XADD', KEYS[2], '*', 'kind', 'device', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
+      end
+    end
+  end
+  return {#a.keys}
+end
+
+-- How many devices are skewed; those whose last early reading is older than a.floor have no hash any more.
+local function skewed()
+  call('ZREMRANGEBYSCORE', KEYS[7], '-inf', '(' .. a.floor)
+  return {call('ZCARD', KEYS[7])}
 end
 
 -- The keys that a view has, by last event time: a.key, a.scores, a.members, a.floor (forget below; '' keeps all), a.ttl.
@@ -306,7 +357,7 @@ local function stale()
 end
 
 local steps = {
-  write = write, keys = keys, finish = finish, idle = idle, progress = progress,
+  write = write, early = early, skewed = skewed, keys = keys, finish = finish, idle = idle, progress = progress,
   held = held, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
 return steps[ARGV[1]]()

@@ -20,6 +20,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,9 +28,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service import clock, failpoint, rejects
+from service import clock, failpoint, rejects, tally
 from service.attributes import Attributes
 from service.cut import Cut
+from service.early import Early
 from service.errors import FencedError
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
 from service.redis_keys import Keys
@@ -57,7 +59,8 @@ class Outcome:
     changed: in steady flow never). `opened` sessions had no key before, `closed` ones change no more.
     `dropped` are readings that came after their session was closed. `bytes` went to Redis, in attempts of which
     `retries` failed. `latency` counts readings by broker time to acknowledged write, per bucket of LATENCY_BOUNDS_MS;
-    `latency_ms` is their sum.
+    `latency_ms` is their sum. `late` counts by view, in the settings' order, what came for windows that were closed (see
+    tally.late). `times` has (partition's number, oldest and newest event time in ms) of the partitions that gave readings.
     """
 
     rejects: int = 0
@@ -75,10 +78,21 @@ class Outcome:
     retries: int = 0
     latency_ms: int = 0
     latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
+    late: tuple[int, ...] = ()
+    times: tuple[tuple[int, int, int], ...] = ()
 
     def __add__(self, other: "Outcome") -> "Outcome":
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
-        return Outcome(latency=tuple(map(sum, zip(self.latency, other.latency, strict=True))), **counts)
+        times: dict[int, tuple[int, int]] = {}
+        for code, oldest, newest in (*self.times, *other.times):
+            known = times.get(code, (oldest, newest))
+            times[code] = min(known[0], oldest), max(known[1], newest)
+        return Outcome(
+            latency=tuple(map(sum, zip(self.latency, other.latency, strict=True))),
+            late=tuple(map(sum, zip_longest(self.late, other.late, fillvalue=0))),
+            times=tuple((code, *times[code]) for code in sorted(times)),
+            **counts,
+        )
 
     def to_batch(self) -> pa.RecordBatch:
         """One row of OUTCOME_SCHEMA."""
@@ -88,14 +102,25 @@ class Outcome:
     def total(rows: pa.Table) -> "Outcome":
         """The sum of rows of OUTCOME_SCHEMA."""
         found = Outcome()
-        for row in rows.select([*_COUNTS, "latency"]).to_pylist():
-            found += Outcome(**{**row, "latency": tuple(row["latency"])})
+        for row in rows.select([*_COUNTS, *_LISTS]).to_pylist():
+            times = tuple(map(tuple, row["times"]))
+            lists = {"latency": tuple(row["latency"]), "late": tuple(row["late"]), "times": times}
+            found += Outcome(**{**row, **lists})
         return found
 
 
-_COUNTS = tuple(f.name for f in fields(Outcome) if f.name != "latency")
-_ARROW = pa.schema([*((name, pa.int64()) for name in _COUNTS), ("latency", pa.list_(pa.int64()))])
-OUTCOME_SCHEMA = ", ".join([*(f"{name} bigint" for name in _COUNTS), "latency array<bigint>"])
+_LISTS = ("latency", "late", "times")
+_COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in _LISTS)
+_ARROW = pa.schema(
+    [
+        *((name, pa.int64()) for name in _COUNTS),
+        *((name, pa.list_(pa.int64())) for name in ("latency", "late")),
+        ("times", pa.list_(pa.list_(pa.int64()))),
+    ]
+)
+OUTCOME_SCHEMA = ", ".join(
+    [*(f"{name} bigint" for name in _COUNTS), "latency array<bigint>, late array<bigint>, times array<array<bigint>>"]
+)
 """Outcome as a Spark schema, for mapInArrow."""
 
 
@@ -125,7 +150,7 @@ class Sink:
         """
         found = _Found()
         for batch in batches:
-            found.rejects += self._reject(batch, fenced=not found.rejects)
+            found.rejects += self._reject(batch, found.early, fenced=not found.rejects)
             found.take(batch)
         if found.rejects:
             self._flush_rejects()
@@ -148,6 +173,11 @@ class Sink:
     def run(self, step: str, **arguments: Any) -> Reply:
         """One call of publish.lua; raises SinkError, WritesLostError, FencedError."""
         return self._link().run([self._stamp().call(step, **arguments)], self._budget(step))[0]
+
+    def skewed(self) -> int:
+        """How many devices are marked skewed."""
+        floor = max(0, self.cut.watermark_ms - self.settings.sessions.retain_ms)
+        return int(self.run("skewed", floor=str(floor))[0])
 
     def server(self) -> str:
         """Which run of Redis the batch begins with, for `progress`."""
@@ -175,7 +205,7 @@ class Sink:
 
     # Step 1
 
-    def _reject(self, batch: pa.RecordBatch, *, fenced: bool) -> int:
+    def _reject(self, batch: pa.RecordBatch, early: Early, *, fenced: bool) -> int:
         found = _of_kind(batch, REJECT, ["reject"])["reject"].to_pylist()
         if found:
             if fenced:
@@ -185,6 +215,7 @@ class Sink:
             sender = rejects.rejects(self.settings.kafka)
             for reject in found:
                 sender.send(reject, self.cut)
+                early.take(reject)
         return len(found)
 
     def _flush_rejects(self) -> None:
@@ -212,7 +243,7 @@ class Sink:
             gap_ms = self.settings.sessions.gap_ms
             rows = [part for each in rows for part in past(each, self.cut.watermark_ms, gap_ms)]
         budget, counter = self._budget("values"), _Calls()
-        replies = self._link().run(counter.count(self._calls(rows, windows)), budget)
+        replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)
         written, unchanged, old, final = (sum(int(r[i]) for r in replies[: counter.writes]) for i in range(4))
         opened, closed, at = 0, 0, 0
         for each in rows:  # each is so many of the first replies, in order
@@ -221,7 +252,8 @@ class Sink:
                 opened += sum(int(reply[4]) for reply in replies[at : at + calls])
                 closed += sum(int(reply[5]) for reply in replies[at : at + calls])
             at += calls
-        latency_ms, latency = found.latency(clock.now_ms())
+        counted = tally.total([tally.unpack(payload) for payload in found.stats])
+        latency_ms, latency = _latency(counted, clock.now_ms())
         count: Counter[str] = Counter()
         for each in rows:
             count[each.kind.name] += len(each)
@@ -241,13 +273,23 @@ class Sink:
             retries=budget.retries,
             latency_ms=latency_ms,
             latency=latency,
+            late=self._late(counted),
+            times=tuple((code, *both) for code, both in tally.times(counted).items()),
         )
 
-    def _calls(self, rows: Sequence[Rows], windows: pa.Table) -> Iterator[Call]:
+    def _late(self, counted: tally.Tally) -> tuple[int, ...]:
+        settings = self.settings
+        numbers = {name: number for number, name in enumerate(settings.input.measures)}
+        views = [(view, [numbers[name] for name in settings.view_measures(view)]) for view in settings.views]
+        return tally.late(counted, views, self.cut.late_ms)
+
+    def _calls(self, rows: Sequence[Rows], early: Early, windows: pa.Table) -> Iterator[Call]:
         stamp = self._stamp()
         for each in rows:
             yield from each.calls(stamp, self.settings.redis.chunk)
         names = Keys(self.settings.redis.prefix)
+        for arguments in early.calls(names, self.settings):
+            yield stamp.call("early", **arguments)
         retained = {view.name: view.retain_ms for view in self.settings.views}
         for view, (scores, members) in view_keys(windows).items():
             floor = self.cut.watermark_ms - retained[view]
@@ -264,7 +306,7 @@ class Sink:
 
     def _link(self) -> Link:
         keys = Keys(self.settings.redis.prefix)
-        names = (keys.epoch, keys.changes, keys.open, keys.progress, keys.republish, keys.idle)
+        names = (keys.epoch, keys.changes, keys.open, keys.progress, keys.republish, keys.idle, keys.skewed)
         return link(self.settings.redis, SCRIPT, names)
 
     def _budget(self, what: str) -> Budget:
@@ -290,16 +332,17 @@ class _Found:
     """Rows of the output frame, sorted by kind."""
 
     rejects: int = 0
+    early: Early = field(default_factory=Early)
     _windows: list[pa.RecordBatch] = field(default_factory=list)
     _changes: list[bytes] = field(default_factory=list)
-    _stats: list[bytes] = field(default_factory=list)
+    stats: list[bytes] = field(default_factory=list)
 
     def take(self, batch: pa.RecordBatch) -> None:
         windows = _of_kind(batch, WINDOW, _WINDOW_COLUMNS)
         if windows.num_rows:
             self._windows.append(windows)
         self._changes += _of_kind(batch, SESSIONS, ["payload"])["payload"].to_pylist()
-        self._stats += _of_kind(batch, STATS, ["payload"])["payload"].to_pylist()
+        self.stats += _of_kind(batch, STATS, ["payload"])["payload"].to_pylist()
 
     def windows(self) -> pa.Table:
         return pa.Table.from_batches(self._windows) if self._windows else pa.table({})
@@ -313,17 +356,14 @@ class _Found:
         devices = pa.concat_tables([changes.devices for changes in unpacked], promote_options="default")
         return sessions, devices, sum(changes.dropped for changes in unpacked)
 
-    def latency(self, now_ms: int) -> tuple[int, tuple[int, ...]]:
-        """Sum in ms and counts per bucket. A reading from a broker ahead of our clock counts as 0 ms."""
-        counts = np.zeros(len(LATENCY_BOUNDS_MS) + 1, np.int64)
-        total = 0
-        for payload in self._stats:
-            table = pa.ipc.open_stream(payload).read_all()
-            took: Any = np.maximum(now_ms - table["broker_ms"].to_numpy(), 0)
-            readings = table["count"].to_numpy()
-            np.add.at(counts, np.searchsorted(LATENCY_BOUNDS_MS, took), readings)
-            total += int((took * readings).sum())
-        return total, tuple(counts.tolist())
+
+def _latency(counted: tally.Tally, now_ms: int) -> tuple[int, tuple[int, ...]]:
+    """Sum in ms and counts per bucket. A reading from a broker ahead of our clock counts as 0 ms."""
+    rows = counted.rows(tally.LATENCY)
+    counts = np.zeros(len(LATENCY_BOUNDS_MS) + 1, np.int64)
+    took: Any = np.maximum(now_ms - rows.at, 0)
+    np.add.at(counts, np.searchsorted(LATENCY_BOUNDS_MS, took), rows.count)
+    return int((took * rows.count).sum()), tuple(counts.tolist())
 
 
 @dataclass(slots=True)

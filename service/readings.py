@@ -23,6 +23,9 @@ batch holds all of its rejects in memory, and the coordinates say where the byte
 
 Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
+PARTITION_BITS = 20
+"""A million partitions a topic, two thousand topics."""
+
 REASONS = (
     "oversized",
     "undecodable",
@@ -75,9 +78,11 @@ def admit(
     """Decode and decide: one row per record, in and out.
 
     `look_up` asks the reference: needed only where unknown devices are rejected, or devices have ranges of their own.
-    Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, one double per measure under its name, and
+    Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), one double
+    per measure under its name, and
     `reject` (binary, frames.REJECT_AVRO), null when the reading is admitted. A rejected row has null device, time and
-    measures, so that nothing downstream can count it by mistake. `keep` are columns of Kafka's that stay, as KEPT + name.
+    measures, so that nothing downstream can count it by mistake; an early one keeps its device's bucket. `keep` are columns of
+    Kafka's that stay, as KEPT + name.
     """
     decoder = Decoder(settings.input, settings.admission.max_bytes)
     decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
@@ -105,7 +110,7 @@ def admit(
         is_unknown = ~F.coalesce("known", F.lit(False))
     measures = list(settings.input.measures)
     decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
-    admitted = F.col("reason").isNull()
+    admitted, early = F.col("reason").isNull(), F.col("reason") == "early"
     kept = _largest() <= max(KEPT_BYTES, settings.admission.max_bytes)
     reject = F.struct(
         "reason",
@@ -116,18 +121,34 @@ def admit(
         "broker_ms",
         *[F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")],
         F.when(~kept, _size("value")).alias("omitted"),
+        F.when(early, F.col("device")).alias("device"),
+        F.when(early, F.col("event_ms") - F.col("broker_ms")).alias("ahead_ms"),
     )
     encoded = to_avro(reject, json.dumps(REJECT_AVRO))
     bucket = F.pmod(F.xxhash64("device"), F.lit(settings.sessions.buckets)).cast("int")
     return decided.select(
-        F.when(admitted, bucket).alias("bucket"),
+        F.when(admitted | early, bucket).alias("bucket"),
         F.when(admitted, F.col("device")).alias("device"),
         F.when(admitted, F.col("event_ms")).alias("event_ms"),
         "broker_ms",
+        _partition_code(settings.kafka.topics).alias("from_partition"),
         *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
         F.when(~admitted, encoded).alias("reject"),
         *[F.col(name).alias(KEPT + name) for name in keep],
     )
+
+
+def _partition_code(topics: Sequence[str]) -> Column:
+    """A partition of any of the topics as one number: what `partition_of` takes apart."""
+    code = F.col("partition")
+    for number, topic in enumerate(topics[1:], start=1):
+        code = F.when(F.col("topic") == topic, code + (number << PARTITION_BITS)).otherwise(code)
+    return code
+
+
+def partition_of(code: int, topics: Sequence[str]) -> tuple[str, int]:
+    """The topic and the partition of a number of admit's column `from_partition`."""
+    return topics[code >> PARTITION_BITS], code & ((1 << PARTITION_BITS) - 1)
 
 
 def _measure(name: str) -> str:

@@ -39,6 +39,10 @@ class Keys:
         return f"{self.prefix}:open"
 
     @property
+    def skewed(self) -> str:
+        return f"{self.prefix}:skewed"
+
+    @property
     def idle(self) -> str:
         return f"{self.prefix}:idle"
 

@@ -33,7 +33,6 @@ class Kind:
     stable: int = 0
     replace: bool = False
     content: tuple[str, ...] = ()
-    revise: bool = False
 
 
 # A window's count tells its content within a batch. A window that has more readings than a newer writer knows of (its
@@ -72,7 +71,7 @@ class Stamp:
 class Rows:
     """n rows of a kind: `keys`, `ttl` (ms) and every column of `fields` have n elements; None is "no such field".
 
-    `open` are the scores of windows in the index of what is not final.
+    `open` are the scores of windows in the index of what is not final; `devices` the ids where the rows are devices.
     """
 
     kind: Kind
@@ -80,6 +79,7 @@ class Rows:
     ttl: list[int]
     fields: Mapping[str, Texts]
     open: Texts = field(default_factory=list)
+    devices: Texts = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -91,7 +91,8 @@ class Rows:
             return [values[row] for row in rows]
 
         fields = {name: chosen(column) for name, column in self.fields.items()}
-        return Rows(self.kind, chosen(self.keys), chosen(self.ttl), fields, chosen(self.open) if self.open else [])
+        opened, devices = (chosen(texts) if texts else [] for texts in (self.open, self.devices))
+        return Rows(self.kind, chosen(self.keys), chosen(self.ttl), fields, opened, devices)
 
     def calls(self, stamp: Stamp, size: int) -> Iterator[Call]:
         """Calls of at most `size` rows, packed one by one as they are asked for."""
@@ -105,11 +106,13 @@ class Rows:
             "replace": kind.replace,
             "fields": names,
             # An empty table would be true in Lua.
-            **({"content": kind.content, "revise": kind.revise} if kind.content else {}),
+            **({"content": kind.content} if kind.content else {}),
         }
         for start in range(0, len(self), size):
             part = slice(start, start + size)
-            opened = {"open": self.open[part]} if self.open else {}
+            opened: dict[str, Any] = {"open": self.open[part]} if self.open else {}
+            if self.devices:
+                opened["clock"] = ("last_seen", self.devices[part])
             yield stamp.call(
                 "write",
                 **fixed,
@@ -228,7 +231,7 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
         fields[measure] = texts(decimal(column[f"{measure}.value"]))
         fields[f"{measure}.at"] = texts(decimal(column[f"{measure}.at"]))
     named = texts(keys.devices(column["device"]))
-    return Rows(DEVICE, named, [ttl_ms] * len(named), fields)
+    return Rows(DEVICE, named, [ttl_ms] * len(named), fields, devices=texts(column["device"]))
 
 
 def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -26,7 +26,7 @@ NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
 REJECTS = re.compile(r"^[A-Za-z0-9._-]+\Z")
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
-) | {"epoch", "batch", "updated"}
+) | {"epoch", "batch", "updated", "from_partition", "early", "skewed"}
 """Columns of the pass and fields of a device's hash: a measure of that name would be one of them."""
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
@@ -114,6 +114,10 @@ class Admission(Section):
     max_ahead_ms: NotNegative = Field(default=10_000, alias="max_ahead")
     idle_after_ms: Positive = Field(default=60_000, alias="idle_after")
     """When all input has been silent, and all of it counted, for that long, the clock less this closes what is open."""
+    skewed_after: int = Field(default=5, gt=0)
+    """A device is marked skewed when so many of its readings were early ..."""
+    skewed_for_ms: Positive = Field(default=600_000, alias="skewed_for")
+    """... with no longer than this between two of them; until its readings were admitted for that long, and none was early."""
     max_bytes: Size = Field(default=65_536, gt=0, le=(1 << 31) - 1)
     ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     unknown_device: Literal["keep", "reject"] = "keep"

@@ -37,6 +37,8 @@ from state.rules import Rules
 from state.table import advance, next_expiry
 
 AGAIN_S = 10.0
+AWAY_MS = 15_000
+"""Without a look for this long nobody knows what was silent: Kafka, most likely, and what was held up comes now."""
 _OUTPUT = to_arrow_schema(OUTPUT)
 _GROUP = "tidemark-silence"
 
@@ -49,7 +51,7 @@ class Quiet:
     def __init__(self, after_ms: int) -> None:
         self._after_ms = after_ms
         self._reached: Offsets | None = None
-        self._since_ms = 0
+        self._since_ms = self._asked_ms = 0
 
     def look(self, asked_ms: int, reached: Offsets | None) -> int | None:
         """The event time up to which silence closes, None while it does not.
@@ -57,7 +59,9 @@ class Quiet:
         `asked_ms` is the clock just before Kafka was asked; `reached` are the topics' ends when all before them is in
         committed batches, None when it is not. What arrives later has a broker's time of at least `asked_ms`.
         """
-        if reached is None or reached != self._reached:
+        was_away = asked_ms - self._asked_ms > AWAY_MS
+        self._asked_ms = asked_ms
+        if reached is None or reached != self._reached or was_away:
             self._reached, self._since_ms = reached, asked_ms
             return None
         line_ms = asked_ms - self._after_ms

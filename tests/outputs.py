@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service import moments
+from service import moments, tally
 from service.cut import Cut
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
 from service.settings import Settings, parse
@@ -114,14 +114,7 @@ def reject(offset: int = 7, value: bytes | None = b"\x00raw", **fields: Any) -> 
 
 def stats(*readings: tuple[int, int]) -> pa.RecordBatch:
     """(broker_ms, count) each."""
-    table = pa.table(
-        {
-            "broker_ms": pa.array([ms for ms, _ in readings], pa.int64()),
-            "count": pa.array([count for _, count in readings], pa.int64()),
-        }
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    total = sum(count for _, count in readings)
-    return rows({"kind": [STATS], "count": [total], "payload": [sink.getvalue().to_pybytes()]})
+    nothing = np.zeros(len(readings), np.int64)
+    at, counts = (np.array(column, np.int64) for column in zip(*readings, strict=True))
+    payload = tally.Tally(nothing + tally.LATENCY, nothing, at, counts).pack()
+    return rows({"kind": [STATS], "count": [int(counts.sum())], "payload": [payload]})

@@ -17,12 +17,15 @@ from load.tied import Child, spawn
 class Instance:
     """A service under deploy/run; `status` is its exit status, None while it runs or has not begun."""
 
-    def __init__(self, stage: Stage, name: str, checkpoint: Path, config: Path | None = None) -> None:
+    def __init__(
+        self, stage: Stage, name: str, checkpoint: Path, config: Path | None = None, tree: Path = ROOT
+    ) -> None:
         self.name = name
         self.log = stage.folder / f"instance-{name}.log"
         self._stage = stage
         self._checkpoint = checkpoint
         self._config = config or stage.config
+        self._tree = tree
         self._port = free_port()
         self._child: Child | None = None
 
@@ -40,7 +43,10 @@ class Instance:
             "TIDEMARK_METRICS__PORT": str(self._port),
             "TIDEMARK_SERVICE__CHECKPOINT": str(self._checkpoint),
         }
-        command = [str(ROOT / "deploy" / "run"), str(self._config), "--master", "local[2]"]
+        if self._tree != ROOT:  # it must be found before the installed package
+            jars = os.environ.get("TIDEMARK_JARS") or str(ROOT / ".build" / "jars")
+            environ |= {"PYTHONPATH": str(self._tree), "TIDEMARK_JARS": jars}
+        command = [str(self._tree / "deploy" / "run"), str(self._config), "--master", "local[2]"]
         self._child = spawn(command, cwd=self._stage.folder, log=self.log, environ=environ)
 
     @property

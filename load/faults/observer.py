@@ -38,6 +38,7 @@ _WANTED = (
     "tidemark_closed_idle",
     "tidemark_dropped",
     "tidemark_epoch",
+    "tidemark_event_spread_seconds",
     "tidemark_event_to_redis_seconds",
     "tidemark_failures_total",
     "tidemark_lag_records",
@@ -50,6 +51,7 @@ _WANTED = (
     "tidemark_republished",
     "tidemark_retention",
     "tidemark_state",
+    "tidemark_window",
 )
 
 

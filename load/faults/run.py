@@ -190,12 +190,14 @@ class Run:
             time.sleep(POLL_S)
         return answer
 
-    def instance(self, name: str, checkpoint: str = "checkpoint", config: Path | None = None) -> Instance:
+    def instance(
+        self, name: str, checkpoint: str = "checkpoint", config: Path | None = None, tree: Path = ROOT
+    ) -> Instance:
         """One more service beside the stage's, not started yet; `checkpoint` is a folder of the run's.
 
-        It has the stage's settings, or those of the file `config`.
+        It has the stage's settings, or those of the file `config`, and runs from this tree, or from another one.
         """
-        made = Instance(self.stage, name, self.folder / checkpoint, config)
+        made = Instance(self.stage, name, self.folder / checkpoint, config, tree)
         self._instances.append(made)
         return made
 

@@ -18,8 +18,11 @@ from schemas import contract
 from service import clock, rejects
 from service.attributes import Index
 from service.cut import Cut
+from service.devices import skewed, table
+from service.early import Early
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
 from service.publish import EpochLostError, Outcome, Sink
+from service.redis_keys import Keys
 from service.redis_link import WritesLostError
 from service.settings import Settings
 from tests.outputs import MINUTE, T0, changes, cut, device, reject, session, settings, stats, window, windows
@@ -274,6 +277,63 @@ def test_a_closed_session_does_not_change_and_an_open_one_may_shed_fields(target
     outcome = target.write(4, changes([session(count=3)]))
     assert (outcome.written, outcome.refused_final) == (0, 1)
     assert (target.read(name)["state"], target.read(name)["count"]) == ("closed", "2")
+
+
+# Skew: a device whose readings are early again and again is marked.
+
+
+def early(target: Target, batch: int, name: str, count: int, at_ms: int = T0, ahead_ms: int = 86_400_000) -> None:
+    """Early readings of a device in a batch, one a millisecond up to `at_ms`."""
+    found = Early()
+    for number in range(count):
+        found.take({"device": name, "ahead_ms": ahead_ms, "broker_ms": at_ms - number})
+    for arguments in found.calls(Keys(target.prefix), target.settings):
+        target.sink(batch).run("early", **arguments)
+
+
+def test_a_device_with_repeated_early_readings_is_marked_and_listed(target: Target) -> None:
+    target.write(1, changes([session()], [device("fast")]))
+    early(target, 1, "fast", 4)
+    assert (target.read("device:fast")["early"], target.sink(1).skewed()) == ("4", 0)
+    early(target, 2, "fast", 2, T0 + 1000)
+    found = target.read("device:fast")
+    assert (found["early"], found["skewed"], found["early.ahead"], found["status"]) == ("6", "1", "86400000", "online")
+    assert target.sink(2).skewed() == 1
+    early(target, 2, "fast", 2, T0 + 1000)
+    assert target.read("device:fast")["early"] == "6", "a batch that is repeated counts once"
+    [listed] = skewed(target.settings.redis)
+    assert (listed["device"], listed["early"], listed["early.ahead"]) == ("fast", 6, 86_400_000)
+    assert any("fast" in line for line in table([listed]))
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_the_mark_stays_until_readings_were_admitted_for_long_enough_since(target: Target) -> None:
+    calm_ms = target.settings.admission.skewed_for_ms
+    target.write(1, changes(devices=[device("fast", last_seen=T0)]))
+    early(target, 1, "fast", 5)
+    assert target.read("device:fast")["skewed"] == "1"
+    target.write(2, changes(devices=[device("fast", last_seen=T0 + calm_ms)]))
+    assert (target.read("device:fast")["skewed"], target.sink(2).skewed()) == ("1", 1)
+    target.write(3, changes(devices=[device("fast", last_seen=T0 + calm_ms + 1)]))
+    assert ("skewed" in target.read("device:fast"), "early" in target.read("device:fast")) == (False, False)
+    assert target.sink(3).skewed() == 0
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_early_readings_far_apart_are_not_repeated_ones(target: Target) -> None:
+    calm_ms = target.settings.admission.skewed_for_ms
+    for batch in range(6):
+        early(target, batch, "odd", 1, T0 + batch * (calm_ms + 1))
+    found = target.read("device:odd")
+    assert (found["early"], "skewed" in found, found["last_seen"], found["status"]) == ("1", False, "0", "offline")
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_early_readings_of_a_stale_epoch_mark_nobody(target: Target) -> None:
+    target.client.set(target.key("epoch"), 2)
+    with pytest.raises(FencedError):
+        early(target, 1, "fast", 9)
+    assert target.read("device:fast") == {}
 
 
 # Silence: what it has closed is final until a reading comes after all.

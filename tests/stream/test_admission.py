@@ -182,7 +182,10 @@ def test_a_record_is_decided_by_the_limits_to_the_last_step(at_the_limits, case)
         assert row["reject"]["detail"] == detail
     assert row["reject"]["value"] == sent.value
     # Nothing downstream can count a rejected row by mistake.
-    assert [row[name] for name in ("bucket", "device", "event_ms", *MEASURES)] == [None] * 5
+    assert [row[name] for name in ("device", "event_ms", *MEASURES)] == [None] * 4
+    # Early readings are counted by device, each device's in one place.
+    early = (0 <= row["bucket"] < 4, "a", AHEAD_MS + 1) if reason == "early" else (row["bucket"] is None, None, None)
+    assert early == (True, row["reject"]["device"], row["reject"]["ahead_ms"])
 
 
 def test_the_table_has_every_reason_but_those_of_a_missing_time():
@@ -281,6 +284,8 @@ def test_a_reject_carries_the_record_as_it_came(spark, tmp_path):
             "value": each.value,
             "headers": [{"key": name, "value": data} for name, data in each.headers] or None,
             "omitted": None,
+            "device": None,
+            "ahead_ms": None,
         }
 
 

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service import moments
+from service import moments, tally
 from service.attributes import Index
-from service.fold import LATENCY_STEP_MS, Fold
+from service.fold import Fold
 from service.frames import FOLDED, MOMENTS, REJECT, REJECT_AVRO, REJECT_TYPE, RUNS, STATS, WINDOW
 from service.settings import View
+from service.tally import LATENCY_STEP_MS
 from service.windows import NONE
 from state import codec, runs
 from state.rules import Rules
@@ -35,6 +36,7 @@ SCHEMA = pa.schema(
         pa.field("device", pa.string()),
         pa.field("event_ms", pa.int64()),
         pa.field("broker_ms", pa.int64()),
+        pa.field("from_partition", pa.int32()),
         pa.field("t", pa.float64()),
         pa.field("h", pa.float64()),
         pa.field("reject", pa.binary()),
@@ -51,7 +53,7 @@ def admitted(device, ms, t=None, h=None, broker_ms=None):
     at = BASE_MS + ms
     broker = at if broker_ms is None else BASE_MS + broker_ms
     row = {"bucket": bucket_of(device), "device": device, "event_ms": at, "broker_ms": broker, "t": t, "h": h}
-    return {**row, "reject": None}
+    return {**row, "from_partition": len(device) % 3, "reject": None}
 
 
 def rejected(offset, reason="late", value=b"\0\xff", headers=None):
@@ -176,11 +178,14 @@ def stats_of(rows):
     """Broker time -> readings, over all STATS rows."""
     found = Counter()
     for row in of_kind(rows, STATS):
-        table = pa.ipc.open_stream(row["payload"]).read_all()
-        assert table.schema == pa.schema([("broker_ms", pa.int64()), ("count", pa.int64())])
-        assert sum(table["count"].to_pylist()) == row["count"]
-        found.update(dict(zip(table["broker_ms"].to_pylist(), table["count"].to_pylist(), strict=True)))
+        times = tally.unpack(row["payload"]).rows(tally.LATENCY)
+        assert int(times.count.sum()) == row["count"]
+        found.update(dict(zip(times.at.tolist(), times.count.tolist(), strict=True)))
     return dict(found)
+
+
+def tally_of(rows):
+    return tally.total([tally.unpack(row["payload"]) for row in of_kind(rows, STATS)])
 
 
 values = st.none() | st.integers(-800, 800).map(lambda n: n / 8) | st.floats(-1e6, 1e6)
@@ -214,6 +219,17 @@ def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomput
 
     # Statistics count by broker time in steps.
     assert stats_of(found) == dict(Counter(row["broker_ms"] // LATENCY_STEP_MS * LATENCY_STEP_MS for row in kept))
+    times = defaultdict(list)
+    for row in kept:
+        times[row["from_partition"]].append(row["event_ms"])
+    assert tally.times(tally_of(found)) == {code: (min(each), max(each)) for code, each in times.items()}
+    counted = tally_of(found).rows(tally.PANE)
+    values = Counter()
+    for measure, at, count in zip(counted.of.tolist(), counted.at.tolist(), counted.count.tolist(), strict=True):
+        values[RULES.measures[measure], at] += count
+    assert values == Counter(
+        (m, row["event_ms"] // 10_000 * 10_000) for row in kept for m in "th" if row[m] is not None
+    )
     assert sum(row["count"] for row in of_kind(found, RUNS)) == len(kept)
 
 

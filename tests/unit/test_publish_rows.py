@@ -12,11 +12,12 @@ from pyspark import cloudpickle
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from service import clock, rejects
+from service import clock, rejects, tally
 from service.attributes import Index
 from service.errors import FencedError, SinkError
 from service.publish import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
 from service.publish import _Found as Found
+from service.publish import _latency as latency_of
 from service.redis_keys import Keys, decimal, texts
 from service.redis_link import Budget, EpochLostError, Place, refuse, shown
 from service.redis_rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
@@ -32,6 +33,10 @@ def found(*batches: pa.RecordBatch) -> Found:
     for batch in batches:
         into.take(batch)
     return into
+
+
+def latency(now_ms: int, *batches: pa.RecordBatch) -> tuple[int, tuple[int, ...]]:
+    return latency_of(tally.total([tally.unpack(payload) for payload in found(*batches).stats]), now_ms)
 
 
 def row(of: Rows, index: int = 0) -> dict[str, bytes]:
@@ -174,23 +179,27 @@ def test_a_sink_and_its_outcome_can_travel() -> None:
     sink = Sink(settings("redis://127.0.0.1:1"), cut(5), pa.table({"device": ["d"], "site": ["s"]}))
     assert cloudpickle.loads(cloudpickle.dumps(sink)) == sink
     latency = tuple(range(len(LATENCY_BOUNDS_MS) + 1))
-    outcome = Outcome(rejects=1, windows=2, sessions=3, written=4, dropped=5, bytes=6, latency=latency)
+    lists = {"latency": latency, "late": (1, 0), "times": ((0, 5, 7), (3, 8, 9))}
+    outcome = Outcome(rejects=1, windows=2, sessions=3, written=4, dropped=5, bytes=6, **lists)
     assert [field.split()[0] for field in OUTCOME_SCHEMA.split(", ")] == outcome.to_batch().schema.names
     table = pa.Table.from_batches([outcome.to_batch(), outcome.to_batch()])
     assert Outcome.total(table) == outcome + outcome
     assert (outcome + outcome).latency[3] == 6
+    assert (outcome + outcome).late == (2, 0)
+    other = Outcome(times=((3, 2, 8), (4, 1, 1)))
+    assert (outcome + other).times == (other + outcome).times == ((0, 5, 7), (3, 2, 9), (4, 1, 1))
     assert Outcome.total(table.slice(0, 0)) == Outcome()
 
 
 def test_latency_is_counted_per_reading_in_its_bucket() -> None:
     now_ms = clock.now_ms()
-    total, counts = found(stats((now_ms - 10, 2), (now_ms - 11, 3)), stats((now_ms - 99_999, 4))).latency(now_ms)
+    total, counts = latency(now_ms, stats((now_ms - 10, 2), (now_ms - 11, 3)), stats((now_ms - 99_999, 4)))
     assert total == 20 + 33 + 4 * 99_999
     assert (counts[0], counts[1], counts[-1], sum(counts)) == (2, 3, 4, 9)
 
 
 def test_a_broker_ahead_of_this_clock_counts_as_no_latency() -> None:
-    total, counts = found(stats((5000, 1))).latency(1000)
+    total, counts = latency(1000, stats((5000, 1)))
     assert (total, counts[0]) == (0, 1)
 
 

@@ -1,6 +1,6 @@
 """When all input is silent: decided from what is seen of the topics, and never while something is left to read."""
 
-from service.silence import Quiet
+from service.silence import AWAY_MS, Quiet
 
 ENDS = {"readings": {0: 5, 1: 9}}
 T0 = 1_700_000_000_000
@@ -28,6 +28,14 @@ def test_records_that_came_and_were_counted_between_two_looks_end_a_silence() ->
     quiet.look(T0, ENDS)
     assert quiet.look(T0 + 10_000, {"readings": {0: 6, 1: 9}}) is None
     assert quiet.look(T0 + 12_000, {"readings": {0: 6, 1: 9}}) is None
+
+
+def test_a_time_in_which_kafka_did_not_answer_is_no_silence() -> None:
+    quiet = Quiet(20_000)
+    quiet.look(T0, ENDS)
+    assert quiet.look(T0 + AWAY_MS + 10_001, ENDS) is None
+    assert quiet.look(T0 + AWAY_MS + 20_001, ENDS) is None
+    assert quiet.look(T0 + AWAY_MS + 30_001, ENDS) == T0 + AWAY_MS + 10_001
 
 
 def test_a_new_partition_ends_a_silence() -> None:

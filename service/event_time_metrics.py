@@ -1,0 +1,66 @@
+"""Metrics of event time: how far apart the partitions are, and what came too late for what was closed."""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from service import clock
+
+if TYPE_CHECKING:
+    from service.pipeline import BatchReport
+
+KEPT_S = 60.0
+"""A scrape comes between many batches, and must not miss the one that matters."""
+
+
+class EventTime:
+    """Fed by the service's metrics, in their registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.watermark = Gauge(
+            "tidemark_watermark_timestamp_seconds", "The line that event time has reached", registry=registry
+        )
+        self.newest = Gauge(
+            "tidemark_event_timestamp_seconds",
+            "The newest event time that a partition has given",
+            ["topic", "partition"],
+            registry=registry,
+        )
+        self.spread = Gauge(
+            "tidemark_event_spread_seconds",
+            "How far the event times of a batch's partitions were apart, oldest or newest: the most of the last minute",
+            registry=registry,
+        )
+        self.spread.set_function(self._spread_s)
+        self._spreads: deque[tuple[float, float]] = deque()
+        self.late = Counter(
+            "tidemark_window_values_dropped",
+            "Values of admitted readings that came when the watermark had passed their window, once for each such window",
+            ["view"],
+            registry=registry,
+        )
+
+        self.skewed = Gauge(
+            "tidemark_skewed_devices", "Devices whose clocks are ahead: `tidemark devices --skewed`", registry=registry
+        )
+
+    def batch(self, report: "BatchReport") -> None:
+        """A batch is published."""
+        self.watermark.set(report.cut.watermark_ms / 1000)
+        self.skewed.set(report.skewed)
+        for view, values in report.late.items():
+            self.late.labels(view).inc(values)
+        for (topic, partition), (_, newest_ms) in report.times.items():
+            self.newest.labels(topic, partition).set(newest_ms / 1000)
+        if report.times:
+            # A partition that is released after a while gives its oldest readings together with its newest.
+            apart_ms = max(max(ends) - min(ends) for ends in zip(*report.times.values(), strict=True))
+            now_s = clock.monotonic_s()
+            self._spreads.append((now_s, apart_ms / 1000))
+            while self._spreads[0][0] < now_s - KEPT_S:
+                self._spreads.popleft()
+
+    def _spread_s(self) -> float:
+        since_s = clock.monotonic_s() - KEPT_S
+        return max((apart_s for at_s, apart_s in tuple(self._spreads) if at_s >= since_s), default=0.0)

@@ -1,0 +1,117 @@
+"""Tally: what a task has counted of its readings besides folding them, on its way to publish.
+
+One long table of integers (`what`, `of`, `at`, `count`):
+
+    LATENCY   of 0            at = broker's time in steps of 10 ms      count = readings
+    OLDEST    of a partition  at = its oldest event time                count = readings
+    NEWEST    of a partition  at = its newest event time                count = readings
+    PANE      of a measure    at = start of a pane                      count = values: readings that have the measure
+
+From the panes follows, exactly, what the windows' aggregation drops: it takes a row for late when the watermark of the
+batch before has passed the row's window, and every value of a pane lies in the same windows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from service.settings import View
+
+LATENCY, OLDEST, NEWEST, PANE = 0, 1, 2, 3
+LATENCY_STEP_MS = 10
+"""Readings are counted by their broker time in steps of this many ms."""
+
+Ints = NDArray[np.int64]
+
+_FIELDS = ("what", "of", "at", "count")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Rows of a tally, any number of the same `what`, `of` and `at`."""
+
+    what: Ints
+    of: Ints
+    at: Ints
+    count: Ints
+
+    def rows(self, what: int) -> "Tally":
+        """Those of a kind."""
+        chosen = self.what == what
+        return Tally(*(getattr(self, name)[chosen] for name in _FIELDS))
+
+    def pack(self) -> bytes:
+        """An Arrow stream."""
+        table = pa.table({name: pa.array(getattr(self, name), pa.int64()) for name in _FIELDS})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        packed: bytes = sink.getvalue().to_pybytes()
+        return packed
+
+
+def unpack(payload: bytes) -> Tally:
+    """The tally in the bytes of `pack`."""
+    table = pa.ipc.open_stream(payload).read_all()
+    return Tally(*(table[name].to_numpy() for name in _FIELDS))
+
+
+def total(tallies: Sequence[Tally]) -> Tally:
+    """All rows of all of them."""
+    nothing = np.zeros(0, np.int64)
+    return Tally(*(np.concatenate([nothing, *(getattr(tally, name) for tally in tallies)]) for name in _FIELDS))
+
+
+def of_latency(broker_ms: Ints) -> Tally:
+    """n > 0 readings by their broker's time."""
+    times, counts = np.unique(broker_ms // LATENCY_STEP_MS, return_counts=True)
+    return _rows(LATENCY, np.zeros(len(times), np.int64), times * LATENCY_STEP_MS, counts)
+
+
+def of_partitions(partition: NDArray[np.int32], event_ms: Ints) -> Tally:
+    """n > 0 readings by their partition. They come in long stretches of one partition, as Kafka gives them."""
+    heads = np.flatnonzero(np.r_[True, partition[1:] != partition[:-1]])
+    codes, counts = partition[heads], np.diff(heads, append=len(partition))
+    oldest = _rows(OLDEST, codes, np.minimum.reduceat(event_ms, heads), counts)
+    return total([oldest, _rows(NEWEST, codes, np.maximum.reduceat(event_ms, heads), counts)])
+
+
+def of_panes(measure: int, pane: Ints, count: Ints, pane_ms: int) -> Tally:
+    """Values of a measure by the number of their pane: times in ms // pane_ms; n > 0."""
+    low = int(pane.min())
+    found = np.bincount(pane - low, weights=count)
+    places = np.flatnonzero(found)
+    return _rows(PANE, np.full(len(places), measure), (places + low) * pane_ms, found[places].astype(np.int64))
+
+
+def times(tally: Tally) -> dict[int, tuple[int, int]]:
+    """The oldest and the newest event time of each partition, in ms."""
+    oldest, newest = tally.rows(OLDEST), tally.rows(NEWEST)
+    return {
+        int(each): (int(oldest.at[oldest.of == each].min()), int(newest.at[newest.of == each].max()))
+        for each in np.unique(newest.of)
+    }
+
+
+def late(tally: Tally, views: Iterable[tuple[View, Sequence[int]]], late_ms: int) -> tuple[int, ...]:
+    """For each view and the measures in it: values, once for each of their windows that end by `late_ms`.
+
+    That is what the engine drops in a batch whose predecessor had the watermark `late_ms`.
+    """
+    panes = tally.rows(PANE)
+    return tuple(_late(panes, view, measures, late_ms) for view, measures in views)
+
+
+def _late(panes: Tally, view: View, measures: Sequence[int], late_ms: int) -> int:
+    step, many = view.step_ms, view.window_ms // view.step_ms
+    newest_end = panes.at - panes.at % step + view.window_ms
+    # Of the `many` windows that a pane lies in, the last `open` end after the line.
+    opened = np.clip(-((late_ms - newest_end) // step), 0, many)
+    return int(((many - opened) * panes.count)[np.isin(panes.of, measures)].sum())
+
+
+def _rows(what: int, of: NDArray[np.integer], at: Ints, count: NDArray[np.integer]) -> Tally:
+    return Tally(np.full(len(at), what, np.int64), of.astype(np.int64), at, count.astype(np.int64))
