@@ -733,14 +733,8 @@ MUTATIONS = (
         "what a killed correction has begun is no concern of the next one's",
         "some values have a late reading and others do not, for ever",
         ("P1",),
-        (
-            Edit(
-                "service/correct.py",
-                'if again else {"open", "correcting"}',
-                'if again else {"open"}',
-            ),
-        ),
-        (_FINISHED,),
+        (Edit("service/late.py", 'if self.state(place) == "correcting" or (', "if ("),),
+        ("tests/unit/test_late.py::test_what_is_to_be_corrected",),
     ),
     Mutation(
         "corrected-too-early",

@@ -106,8 +106,7 @@ def correct(
     fence = Fence(settings.redis)
     try:
         log = late.read(settings, since_ms, until_ms)
-        states = {"open", "correcting", "corrected"} if again else {"open", "correcting"}
-        todo = [place for place in log.rejects if log.state(place) in states]
+        todo = log.todo(again=again)
         if not todo:
             say("no late reading is to be corrected")
             return Report()

@@ -36,10 +36,11 @@ _RECORD = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The late rejects by place, the marks, and of those that are in values but not in the rejects topic any more, the
-    time of the youngest reading in ms (-1: there is none)."""
+    """The late rejects by place, those of them that are in the span, the marks, and of those that are in values but not in
+    the rejects topic any more, the time of the youngest reading in ms (-1: there is none)."""
 
     rejects: Mapping[Coordinates, Reject]
+    span: Collection[Coordinates]
     marks: Mapping[Coordinates, Mark]
     gone_ms: int
 
@@ -47,6 +48,16 @@ class Log:
         """Of a reject: "open" when nothing has become of it."""
         mark = self.marks.get(place)
         return "open" if mark is None else mark.state
+
+    def todo(self, *, again: bool) -> list[Coordinates]:
+        """What is to be corrected: what is open in the span, with `again` also what is corrected there, and whenever it was
+        what a run has begun and not finished."""
+        asked = {"open", "corrected"} if again else {"open"}
+        return [
+            place
+            for place in self.rejects
+            if self.state(place) == "correcting" or (place in self.span and self.state(place) in asked)
+        ]
 
     def held(self) -> list[Reject]:
         """Those that are in values."""
@@ -67,6 +78,7 @@ def in_values(settings: Settings) -> Log | None:
 def _read(settings: Settings, found: Mapping[Coordinates, Mark], since_ms: int | None, until_ms: int | None) -> Log:
     held = {place for place, mark in found.items() if mark.state in IN_VALUES}
     late: dict[Coordinates, Reject] = {}
+    span: set[Coordinates] = set()
     # All of the topic is read: a correction of today needs what an earlier one put into the same windows.
     for reject in reject_log.read(settings.kafka):
         if reject.reason != "late":
@@ -74,10 +86,12 @@ def _read(settings: Settings, found: Mapping[Coordinates, Mark], since_ms: int |
         within = (since_ms is None or reject.broker_ms >= since_ms) and (
             until_ms is None or reject.broker_ms < until_ms
         )
+        if within:
+            span.add(reject.place)
         if within or reject.place in held:
             late[reject.place] = reject
     gone = [int(found[place].said.get("event_ms", -1)) for place in held - late.keys()]
-    return Log(late, found, max(gone, default=-1))
+    return Log(late, span, found, max(gone, default=-1))
 
 
 def admitted(
