@@ -176,6 +176,14 @@ MUTATIONS = (
         (_PUBLISH + "test_no_reader_sees_a_torn_value",),
     ),
     Mutation(
+        "orphaned_session",
+        "publish.lua leaves open what an earlier writer had open of a device's other session",
+        "after a rebuild, which cuts other batches, sessions stay open that no reading gives",
+        ("P1",),
+        (Edit("service/publish.lua", "if a.drops and stored_epoch and", "if false and"),),
+        (_PUBLISH + "test_a_session_that_a_writer_who_reads_the_topic_again_never_had_is_gone",),
+    ),
+    Mutation(
         "older-batch-wins",
         "publish.lua accepts an older batch of the same epoch",
         "a value goes back when a late answer is repeated",

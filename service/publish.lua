@@ -48,6 +48,9 @@ end
 -- a.rising    {field, alike}: where `alike` is equal (or there is none), `field` never falls, whatever the epoch
 -- a.stable    the last a.stable of a.fields need not be written again where `alike` is equal
 -- a.replace   fields may be nil, "no such field", so an older value is removed in the same step; else no value is nil
+-- a.drops     {n, prefix}: rows are devices. A session that one had open under an earlier epoch, and has not now, is removed if
+--             it still stands open: a writer that reads the topic again cuts it in other batches, and may begin it earlier
+--             at once. Its key is prefix, the device's key from n on, and its start. Sessions are written before devices
 -- a.open      scores, when the rows are windows: a new one enters the index of what is not final
 -- Returns how many rows were {written, unchanged, refused as older, refused as sealed}, and of those written how many had no
 -- key before, and how many are sealed now.
@@ -100,6 +103,15 @@ local function write()
     return is_same(stored, i) and 'keep' or nil, false, revision
   end
 
+  local function drop(key, start)
+    local session = a.drops[2] .. key:sub(a.drops[1] + 1) .. ':' .. start
+    local found = call('HMGET', session, 'state', 'epoch')
+    if found[1] == 'open' and (tonumber(found[2] or nil) or 0) < epoch then
+      call('DEL', session)
+      call('XADD', changes, '*', 'kind', 'session', 'key', session, 'batch', batch_text, 'epoch', epoch_text)
+    end
+  end
+
   local args = {'HSET', false, 'epoch', epoch_text, 'batch', batch_text, 'updated', a.updated}
   local fixed, width = #args, #fields
   if not replace then
@@ -136,6 +148,10 @@ local function write()
       -- The value last: should a call fail, the repeat finds the old value and does all of this again.
       if open and last == width then call('ZADD', KEYS[3], open[i], key) end
       if is_idle then call('ZREM', KEYS[6], key) end
+      if a.drops and stored_epoch and stored_epoch < epoch then
+        local start = stored[wanted.session] or ''
+        if start ~= '' and start ~= column_of.session[i] then drop(key, start) end
+      end
       call('XADD', changes, '*', 'kind', kind, 'key', key, 'batch', batch_text, 'epoch', epoch_text)
       args[2] = key
       local n = fixed

@@ -71,7 +71,8 @@ class Stamp:
 class Rows:
     """n rows of a kind: `keys`, `ttl` (ms) and every column of `fields` have n elements; None is "no such field".
 
-    `open` are the scores of windows in the index of what is not final; `devices` the ids where the rows are devices.
+    `open` are the scores of windows in the index of what is not final; `devices` the ids where the rows are devices; `drops`
+    the length of what all keys of devices begin with, and what keys of sessions begin with.
     """
 
     kind: Kind
@@ -80,6 +81,7 @@ class Rows:
     fields: Mapping[str, Texts]
     open: Texts = field(default_factory=list)
     devices: Texts = field(default_factory=list)
+    drops: tuple[int, str] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -92,7 +94,7 @@ class Rows:
 
         fields = {name: chosen(column) for name, column in self.fields.items()}
         opened, devices = (chosen(texts) if texts else [] for texts in (self.open, self.devices))
-        return Rows(self.kind, chosen(self.keys), chosen(self.ttl), fields, opened, devices)
+        return replace(self, keys=chosen(self.keys), ttl=chosen(self.ttl), fields=fields, open=opened, devices=devices)
 
     def calls(self, stamp: Stamp, size: int) -> Iterator[Call]:
         """Calls of at most `size` rows, packed one by one as they are asked for."""
@@ -107,6 +109,7 @@ class Rows:
             "fields": names,
             # An empty table would be true in Lua.
             **({"content": kind.content} if kind.content else {}),
+            **({"drops": self.drops} if self.drops else {}),
         }
         for start in range(0, len(self), size):
             part = slice(start, start + size)
@@ -231,7 +234,8 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
         fields[measure] = texts(decimal(column[f"{measure}.value"]))
         fields[f"{measure}.at"] = texts(decimal(column[f"{measure}.at"]))
     named = texts(keys.devices(column["device"]))
-    return Rows(DEVICE, named, [ttl_ms] * len(named), fields, devices=texts(column["device"]))
+    drops = len(f"{keys.prefix}:device:".encode()), f"{keys.prefix}:session:"
+    return Rows(DEVICE, named, [ttl_ms] * len(named), fields, devices=texts(column["device"]), drops=drops)
 
 
 def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -225,6 +225,26 @@ def test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back(ta
     assert target.read()["epoch"] == "2"
 
 
+def test_a_session_that_a_writer_who_reads_the_topic_again_never_had_is_gone(target: Target) -> None:
+    """Its first batch holds more readings than those of old, so that the session begins earlier at once."""
+    old = session(start=T0), session("d2", state="closed", reason="gap"), session("d3")
+    target.write(90, changes(old, [device(), device("d2"), device("d3")]))
+    target.client.set(target.key("epoch"), 2)
+    new = session(start=T0 - 9, last=T0, count=2), session("d2", T0 + 50), session("d3")
+    target.write(
+        0, changes(new, [device(session=T0 - 9), device("d2", T0 + 50, session=T0 + 50), device("d3")]), epoch=2
+    )
+    found = {key.removeprefix(target.key("session:")) for key in target.client.keys(target.key("session:*"))}
+    assert found == {f"d1:{T0 - 9}", f"d2:{T0}", f"d2:{T0 + 50}", f"d3:{T0}"}
+    assert target.key(f"session:d1:{T0}") in [entry["key"] for _, entry in target.feed()[-9:]]
+
+
+def test_a_session_of_this_epoch_is_not_dropped(target: Target) -> None:
+    target.write(1, changes([session()], [device()]))
+    target.write(2, changes([], [device(session=T0 + 50)]))
+    assert target.read(f"session:d1:{T0}")["state"] == "open"
+
+
 def test_a_final_window_does_not_change(target: Target) -> None:
     target.write(1, windows([("device_1m", "d1", T0, [1.0]), ("device_1m", "d1", T0 + MINUTE, [1.0])]))
     assert target.sink(1, watermark_ms=T0 + MINUTE - 1).finish() == 0
