@@ -29,7 +29,7 @@ SEED ?= 7
 JSON ?=
 ID ?=
 
-.PHONY: setup demo test check bench faults restart swap teeth classes lock clean
+.PHONY: setup demo test check bench faults restart swap teeth classes lock registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -91,6 +91,13 @@ lock: $(INSTALLED)
 	@$(PIP) install uv==0.13.8
 	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
+
+# A real schema registry for tests/integration/test_registry.py: 140 MB, and no part of the set-up.
+registry:
+	@mvn -q -B dependency:get -Dartifact=io.apicurio:apicurio-registry-app:2.5.11.Final:tar.gz:all -Dtransitive=false
+	@mkdir -p $(BUILD)/registry
+	@tar xzf $${HOME}/.m2/repository/io/apicurio/apicurio-registry-app/2.5.11.Final/apicurio-registry-app-2.5.11.Final-all.tar.gz \
+	  -C $(BUILD)/registry
 
 clean:
 	rm -rf $(VENV) $(BUILD)

@@ -170,7 +170,7 @@ def measure_floor(config: Path) -> list[float]:
     """In a process with a JVM of its own: read the topic as a batch, decode it, throw it away."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - only the floor's process needs Spark
 
-    from service import decode, readings, session, settings  # noqa: PLC0415
+    from service import decode, readings, schemas, session, settings  # noqa: PLC0415
 
     chosen = settings.load(config)
     spark = session.build(chosen)
@@ -186,7 +186,7 @@ def measure_floor(config: Path) -> list[float]:
             .option("subscribe", TOPIC)
             .load()
         )
-        decoder = decode.Decoder(chosen.input, chosen.admission.max_bytes)
+        decoder = decode.Decoder(chosen.input, chosen.admission.max_bytes, schemas.known(chosen))
         record = records.select(decoder.record().alias("record"))
         row = record.agg(F.count("record.device_id").alias("n"), F.sum("record.temperature").alias("t")).collect()[0]
         rates.append(round(row["n"] / (time.monotonic() - began)))

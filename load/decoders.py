@@ -10,6 +10,8 @@ import io
 import json
 import math
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -67,18 +69,21 @@ class Avro:
     """
 
     def __init__(self, rules: Rules) -> None:
-        raw = {int(path.stem): json.loads(path.read_text("utf-8")) for path in rules.schemas.glob("*.avsc")}
-        reader = max(raw) if rules.reader_schema is None else rules.reader_schema
-        self.time_unit = _LOGICAL.get(_logical_type(raw[reader], rules.event_time.split(".")))
+        self._registry = rules.registry.partition(",")[0]
+        raw = {}
+        if not self._registry:
+            raw = {int(path.stem): json.loads(path.read_text("utf-8")) for path in rules.schemas.glob("*.avsc")}
+        number = max(raw) if rules.reader_schema is None else rules.reader_schema
+        whole = self._fetch(number) if self._registry else raw[number]
+        self.time_unit = _LOGICAL.get(_logical_type(whole, rules.event_time.split(".")))
         # A field that nothing is taken from cannot make a record undecodable.
         heads = {path.split(".")[0] for path in (rules.device_id, rules.event_time, *rules.measures.values())}
-        fields = [field for field in raw[reader]["fields"] if field["name"] in heads]
-        self._reader = fastavro.parse_schema(_without_logical_types({**raw[reader], "fields": fields}))
-        self._writers = {}
-        for number, schema in raw.items():
-            names: dict[str, Any] = {}
-            parsed = fastavro.parse_schema(_without_logical_types(schema), named_schemas=names)
-            self._writers[number] = parsed, names, schema == raw[reader]
+        fields = [field for field in whole["fields"] if field["name"] in heads]
+        self._whole = whole
+        self._reader = fastavro.parse_schema(_without_logical_types({**whole, "fields": fields}))
+        self._writers: dict[int, tuple[Any, dict[str, Any], bool] | None] = {}
+        for each, schema in raw.items():
+            self._writers[each] = self._parsed(schema)
 
     def read(self, value: bytes) -> Mapping[str, Any]:
         """The record by the reader's schema; raises RejectedError, also when bytes follow it."""
@@ -86,8 +91,12 @@ class Avro:
             raise RejectedError(UNDECODABLE)
         number = int.from_bytes(value[1:_HEADER_BYTES], "big")
         if number not in self._writers:
+            schema = self._fetch(number) if self._registry else None
+            self._writers[number] = None if schema is None else self._parsed(schema)
+        found = self._writers[number]
+        if found is None:
             raise RejectedError(UNKNOWN_SCHEMA)
-        writer, names, is_reader = self._writers[number]
+        writer, names, is_reader = found
         body = io.BytesIO(value)
         body.seek(_HEADER_BYTES)
         try:
@@ -103,8 +112,23 @@ class Avro:
             raise RejectedError(UNDECODABLE) from None
         if end < len(value):
             raise RejectedError(UNDECODABLE)
-        found: Mapping[str, Any] = record
-        return found
+        whole: Mapping[str, Any] = record
+        return whole
+
+    def _parsed(self, schema: Any) -> tuple[Any, dict[str, Any], bool]:
+        names: dict[str, Any] = {}
+        return fastavro.parse_schema(_without_logical_types(schema), named_schemas=names), names, schema == self._whole
+
+    def _fetch(self, number: int) -> Any:
+        """A schema of the registry's, None when it has none; an error when it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self._registry}/schemas/ids/{number}", timeout=10) as answer:  # noqa: S310
+                return json.loads(json.loads(answer.read())["schema"])
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code != 404:
+                    raise
+            return None
 
 
 def at(record: Mapping[str, Any], path: Sequence[str]) -> object:

@@ -438,6 +438,25 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "replay-learns",
+        "a batch that was published with ids refused is replayed with whatever is known by then",
+        "a record is rejected and admitted: the reject stays, and the replay counts the reading",
+        ("P1", "P4"),
+        (Edit("service/schemas.py", "position.batch > index.decided)", "True)"),),
+        ("tests/unit/test_schemas.py::test_a_batch_that_was_published_is_replayed_with_the_same_schemas",),
+    ),
+    Mutation(
+        "new-schema-unasked",
+        "nobody is asked about a schema id that is not known",
+        "the first records of a new schema are rejected, though it can be read",
+        ("P4",),
+        (Edit("service/fold.py", "if ids and self.ask is not None:", "if False:"),),
+        (
+            "tests/integration/test_schemas.py::"
+            "test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_record",
+        ),
+    ),
+    Mutation(
         "rejects-dropped",
         "records that are not admitted go nowhere",
         "offsets consumed are no longer admitted + rejected",

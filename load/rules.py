@@ -40,6 +40,7 @@ class Rules:
     options: Mapping[str, str]
     format: str
     schemas: Path
+    registry: str
     reader_schema: int | None
     device_id: str
     event_time: str
@@ -88,6 +89,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         rejects=kafka.get("rejects", "{topic}.rejects"),
         options=kafka.get("options", {}),
         format=given.get("format", "avro"),
+        registry=document.get("registry", {}).get("url", ""),
         schemas=folder / given.get("schemas", "schemas/avro"),
         reader_schema=None if reader is None else int(reader),
         device_id=given.get("device_id", "device_id"),

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from service import (
     checkpoint,
+    compatibility,
     decode,
     durability,
     lookup,
@@ -30,6 +31,7 @@ from service import (
     readings,
     redis_link,
     reference,
+    schemas,
     session,
     settings,
     topics,
@@ -88,11 +90,11 @@ def checks(given: Settings) -> list[Line]:
     attempt("metrics", SetupError, _metrics_port)
     attempt("kafka", SourceError, _kafka)
     attempt("manifest", CheckpointError, _manifest)
-    schemas = attempt("schemas", SchemaError, _schemas)
+    decodes = attempt("schemas", SchemaError, _schemas)
     attempt("redis", SinkError, _redis)
     if machine:
         attempt("reference", ReferenceDataError, _reference)
-        if schemas:
+        if decodes:
             attempt("plan", SchemaError, _plan)
     else:
         lines.append(Line("reference", "warn", "not tried: it needs Java and the jars"))
@@ -232,15 +234,16 @@ def _schemas(given: Settings) -> Iterator[Line]:
     if form.format == "json":
         yield ok("schemas", "JSON needs none")
     else:
-        schemas = decode.read_schemas(form.schemas)
-        for number, schema in schemas.items():
+        place = schemas.source(given)
+        known = schemas.known(given)
+        for number, schema in known.schemas.items():
             try:
                 fastavro.parse_schema(schema)
             except Exception as error:  # its own classes and plain ones: whatever it is, the schema is no good
-                what = f"{form.schemas / f'{number}.avsc'}: is no Avro schema: {error}"
-                raise SchemaError(what, remedy="Mend the file, or take it away if nobody writes with it") from error
-        reader = decode.reader_schema(schemas, form)
-        yield ok("schemas", f"{form.schemas}, ids {', '.join(map(str, schemas))}")
+                what = f"{place}: {number} is no Avro schema: {error}"
+                raise SchemaError(what, remedy="Mend it, or take it away if nobody writes with it") from error
+        reader = decode.reader_schema(known.reader, form)
+        yield ok("schemas", f"{place} has the ids {', '.join(map(str, known.schemas))}")
         yield from _paths(given, reader)
     limit = _avro_limit()
     if given.admission.max_bytes > limit:
@@ -369,5 +372,8 @@ def _plan(given: Settings) -> Iterator[Line]:
         names = lookup.bounds(given)
         nobody = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *names.values())))
         look_up = lookup.Joined(nobody, names)
-    pipeline.build(readings.source(spark, given), given, None, 1, look_up)
+    known = schemas.known(given)
+    pipeline.build(readings.source(spark, given), given, None, 1, look_up, schemas=known)
     yield ok("plan", "Spark accepts the query")
+    if given.input.format == "avro":
+        yield from compatibility.in_use(given, known)

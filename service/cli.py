@@ -1,5 +1,5 @@
 """The command line: `tidemark run`, `tidemark check`, `tidemark status`, `tidemark checkpoint`, `tidemark republish`,
-`tidemark correct`, `tidemark rejects`, `tidemark devices`, `tidemark version`.
+`tidemark correct`, `tidemark rejects`, `tidemark devices`, `tidemark schemas`, `tidemark version`.
 
 Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
 """
@@ -116,6 +116,16 @@ def _devices(given: argparse.Namespace) -> int:
     return 0
 
 
+def _schemas(given: argparse.Namespace) -> int:
+    from service import compatibility  # noqa: PLC0415
+
+    lines = compatibility.check(settings.load(given.config), given.files)
+    for line in lines:
+        print(line)
+    first = next((line for line in lines if line.status == "fail"), None)
+    return first.exit_status if first is not None else 0
+
+
 def _version(_given: argparse.Namespace) -> int:
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})")
@@ -147,6 +157,13 @@ def _parser() -> argparse.ArgumentParser:
         "Publish again all values that have not expired, by the running service if there is one.",
         _republish,
     )
+    schemas = add(
+        "schemas",
+        "Try new Avro schemas against those in use and against [input], before anyone writes with them.",
+        _schemas,
+    )
+    schemas.add_argument("action", choices=("check",), help="say what would become of their records")
+    schemas.add_argument("files", nargs="+", type=Path, metavar="AVSC", help="new schemas")
     checkpoint = add("checkpoint", "Look at service.checkpoint, or prepare it.", _checkpoint)
     checkpoint.add_argument(
         "action",
@@ -160,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     devices = add("devices", "List devices that need somebody to look at them.", _devices)
     devices.add_argument("--skewed", action="store_true", required=True, help="those whose clocks are ahead")
     devices.add_argument("--json", action="store_true", help="as JSON, times in ms")
-    for command in (run, check, status, checkpoint, republish, correct, devices):
+    for command in (run, check, status, checkpoint, republish, schemas, correct, devices):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
     reject_commands.add(add("rejects", "What was not admitted: list it, show it, send it again.", reject_commands.run))
     add("version", "Print the versions of Tidemark, Spark and Python.", _version)

@@ -1,6 +1,6 @@
 """Decoding: a Kafka record's value becomes device, event time and measures, natively, whatever its schema looks like.
 
-Avro comes in the Confluent wire format (0x00, four bytes of schema id, the body) and every id in the schemas folder is
+Avro comes in the Confluent wire format (0x00, four bytes of schema id, the body) and every known id (service/schemas.py) is
 decoded by Avro's rules of evolution into one reader schema, cut down to the fields that the settings map. JSON is parsed with
 a schema made of those same fields. Nothing here throws on what a device sent: what cannot be decoded is null.
 """
@@ -8,7 +8,6 @@ a schema made of those same fields. Nothing here throws on what a device sent: w
 import json
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column
@@ -17,6 +16,7 @@ from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
 from service.errors import SchemaError
+from service.schemas import Known
 from service.settings import RECORD_KEY, Input
 
 _END = "tidemark_end"
@@ -40,48 +40,19 @@ _BLANKS = " \t\n\v\f\r"
 _JSON_BLANKS = " \t\n\r"
 
 
-def read_schemas(folder: Path) -> dict[int, dict[str, Any]]:
-    """The writers' schemas by id, from `<id>.avsc`; raises SchemaError naming the file."""
-    schemas: dict[int, dict[str, Any]] = {}
-    for path in sorted(folder.glob("*.avsc")):
-        if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
-            msg = f"{path}: a schema's file name must be its id, such as 1.avsc"
-            raise SchemaError(msg)
-        try:
-            schema = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            msg = f"{path}: is not JSON: {error}"
-            raise SchemaError(msg) from error
-        if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
-            msg = f"{path}: must be an Avro record"
-            raise SchemaError(msg)
-        schemas[int(path.stem)] = schema
-    if not schemas:
-        msg = f"{folder}: holds no schema"
-        raise SchemaError(msg, remedy="Put the writers' Avro schemas there as <id>.avsc, or set input.schemas")
-    return schemas
-
-
-def reader_schema(schemas: Mapping[int, dict[str, Any]], settings: Input) -> dict[str, Any]:
+def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
     """The reader's schema, cut down to the top-level fields that the settings name, plus the mark of a record's end."""
-    number = max(schemas) if settings.reader_schema is None else settings.reader_schema
-    if number not in schemas:
-        msg = f"input.reader_schema = {number}: {settings.schemas} holds the ids {', '.join(map(str, schemas))}"
-        raise SchemaError(msg)
-    schema = schemas[number]
     wanted = [settings.event_time, *settings.measures.values()]
     if settings.device_id != RECORD_KEY:
         wanted.append(settings.device_id)
     present = {field["name"] for field in schema["fields"]}
     missing = [path for path in wanted if path.split(".")[0] not in present]
     if missing:
-        msg = (
-            f"{settings.schemas}/{number}.avsc: has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
-        )
-        raise SchemaError(msg, remedy="Mend [input] or the schema")
+        msg = f"The reader's schema has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
+        raise SchemaError(msg, remedy="Mend [input] or the schema, or name another one in input.reader_schema")
     heads = {path.split(".")[0] for path in wanted}
     fields = [field for field in schema["fields"] if field["name"] in heads]
-    return _with_end({**schema, "fields": fields})
+    return with_end({**schema, "fields": fields})
 
 
 class Decoder:
@@ -91,17 +62,22 @@ class Decoder:
     other columns are used, so that a record is decoded once.
     """
 
-    def __init__(self, settings: Input, max_bytes: int) -> None:
+    def __init__(self, settings: Input, max_bytes: int, known: Known) -> None:
         self._settings = settings
         self._value = F.when(F.length("value") <= max_bytes, F.col("value"))
-        self._schemas = read_schemas(settings.schemas) if settings.format == "avro" else {}
+        self._known = known
+        self._reader = json.dumps(reader_schema(known.reader, settings)) if settings.format == "avro" else ""
 
     def framing(self) -> Column:
         """`undecodable`, `unknown_schema` or null."""
         if self._settings.format == "json":
             return F.when(F.col("value").isNull(), "undecodable")
         head = F.substring("value", 1, _HEADER_BYTES)
-        known = head.isin(*[F.lit(_header(number)) for number in self._schemas])
+        known = head.isin(
+            *[F.lit(_header(number)) for number in self._known.schemas if number not in self._known.since]
+        )
+        for number in self._known.since:
+            known = known | self._is_of(number, head)
         framed = (F.length("value") >= _HEADER_BYTES) & (F.substring("value", 1, 1) == F.lit(b"\0"))
         return F.when(F.coalesce(~framed, F.lit(True)), "undecodable").when(~known, "unknown_schema")
 
@@ -121,19 +97,29 @@ class Decoder:
                 "allowNonNumericNumbers": "false",
             }
             return F.when(whole, F.from_json(text, _json_type(self._settings), options))
-        reader = json.dumps(reader_schema(self._schemas, self._settings))
-        return self._avro(reader, _MARK)
+        return self._avro(_MARK)
 
-    def _avro(self, reader: str, mark: bytes) -> Column:
+    def _avro(self, mark: bytes) -> Column:
         head = F.substring(self._value, 1, _HEADER_BYTES)
         body = F.concat(F.expr("substring(value, 6)"), F.lit(mark))
         choice: Column | None = None
-        for number, writer in self._schemas.items():
-            decoded = from_avro(body, json.dumps(_with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": reader})
-            matches = head == F.lit(_header(number))
+        for number, writer in self._known.schemas.items():
+            decoded = from_avro(body, json.dumps(with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": self._reader})
+            matches = self._is_of(number, head)
             choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
         assert choice is not None  # noqa: S101
         return choice
+
+    def _is_of(self, number: int, head: Column) -> Column:
+        """Whether a record has this schema id, and is not from before it was known."""
+        matches = head == F.lit(_header(number))
+        since = self._known.since.get(number)
+        if since is None:
+            return matches
+        begins = {f"{topic}/{partition}": offset for topic, each in since.items() for partition, offset in each.items()}
+        place = F.concat("topic", F.lit("/"), F.col("partition").cast("string"))
+        table = F.create_map(*[F.lit(each) for pair in begins.items() for each in pair])
+        return matches & F.coalesce(F.col("offset") >= F.element_at(table, place), F.lit(True))
 
     def decoded(self) -> Column:
         """Whether the record could be decoded to its last byte, and the device id is one; never null."""
@@ -148,8 +134,7 @@ class Decoder:
         ends = F.coalesce(F.col(f"record.{_END}") == _double(_MARK), F.lit(False))
         # Only bytes that begin with the mark itself can pass for it, and no record holds it by chance: those that do are
         # decoded a second time, with another one.
-        reader = json.dumps(reader_schema(self._schemas, self._settings))
-        again = self._avro(reader, _OTHER_MARK).getField(_END) == _double(_OTHER_MARK)
+        again = self._avro(_OTHER_MARK).getField(_END) == _double(_OTHER_MARK)
         certain = F.when(F.contains("value", F.lit(_MARK)), F.coalesce(again, F.lit(False))).otherwise(True)
         return ends & certain & text
 
@@ -194,7 +179,8 @@ class Decoder:
         return {name: _field(path).cast("double") for name, path in self._settings.measures.items()}
 
 
-def _with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
+def with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's schema with the mark of its end."""
     return {**schema, "fields": [*schema["fields"], {"name": _END, "type": "double"}]}
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import fastavro
 
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input
+from service.schemas import known
+from service.settings import RECORD_KEY, Input, Settings
 
 HEADER_BYTES = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,10 +51,13 @@ class Dissected:
         return found
 
 
-def writers(settings: Input) -> Schemas:
-    """The writers' schemas by id, of the folder; none for JSON. Raises SchemaError."""
+def writers(settings: Input, whole: Settings | None = None) -> Schemas:
+    """The writers' schemas by id, of the folder or of the registry's subjects; none for JSON. Raises SchemaError."""
     if settings.format == "json":
         return {}
+    if whole is not None and whole.registry is not None:
+        in_use: Schemas = known(whole).schemas
+        return in_use
     found = {}
     for path in settings.schemas.glob("*.avsc"):
         try:

@@ -3,6 +3,7 @@
     TidemarkError
     |-- SettingsError        2   the settings file, the environment, or a value in them
     |-- SchemaError          3   a schema, an expectations file, or a type that does not fit the settings
+    |   `-- RegistryError        the schema registry does not answer, and what is needed at the start is not stored
     |-- ReferenceDataError   4   the reference data: unreachable at the start, or refused by its expectations
     |   `-- ReferenceTooOldError   while running: there has been no good snapshot for longer than max_age
     |-- SourceError          5   Kafka: unreachable, or not acknowledging rejects
@@ -46,6 +47,12 @@ class SchemaError(TidemarkError):
 
     code = "SCHEMA"
     status = 3
+
+
+class RegistryError(SchemaError):
+    """The schema registry does not answer."""
+
+    code = "SCHEMA_REGISTRY"
 
 
 class ReferenceDataError(TidemarkError):

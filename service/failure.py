@@ -6,6 +6,7 @@ the query from its checkpoint inside the running driver, under the same epoch; w
     may pass   SourceError         Kafka is away or slow, rejects were not acknowledged
                SinkError           Redis is away, slow, loading, read-only or out of memory; or it has lost data: a new epoch
                UnreadableError     the reference database is away, and there is no stored copy
+               RegistryError       the schema registry is away, and a schema that is needed at the start is not stored
                WorkerLostError     an executor or a Python worker is gone
                InjectedError       a test asked for it
     stays      SettingsError, SchemaError, ReferenceDataError, ReferenceTooOldError, FencedError, CheckpointError, SetupError
@@ -29,6 +30,7 @@ from service.errors import (
     DataLossError,
     FencedError,
     QueryError,
+    RegistryError,
     SetupError,
     SinkError,
     SinkRefusedError,
@@ -40,7 +42,7 @@ from service.errors import (
 from service.failpoint import InjectedError
 from service.reference import UnreadableError
 
-_PASSES = (SourceError, SinkError, UnreadableError, WorkerLostError, InjectedError)
+_PASSES = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, InjectedError)
 _STAYS = (SourceRefusedError, DataLossError, SinkRefusedError)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 10.0

@@ -149,12 +149,20 @@ class Files:
 
     def create(self, name: str, content: bytes) -> None:
         """A new file, there in full or not at all, in the way in which Spark writes its own logs. FileExistsError."""
+        self._write(name, content, overwrite=False)
+
+    def replace(self, name: str, content: bytes) -> None:
+        """The same of a file that may be there, and in a folder that may not."""
+        self._write(name, content, overwrite=True)
+
+    def _write(self, name: str, content: bytes, *, overwrite: bool) -> None:
         with _named(name):
             # createAtomic makes a temporary file beside it and renames that when it is closed.
             manager = getattr(getattr(self._jvm, _MANAGER), "MODULE$").create(self._path, self._conf)
-            if not manager.exists(self._path):
-                manager.mkdirs(self._path)
-            stream = manager.createAtomic(self._at(name), False)
+            folder = self._at(name.rpartition("/")[0])
+            if not manager.exists(folder):
+                manager.mkdirs(folder)
+            stream = manager.createAtomic(self._at(name), overwrite)
             try:
                 stream.write(content)
             except BaseException:

@@ -8,7 +8,8 @@ Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches
 """
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,7 @@ class Fold:
 
     `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none, and `gap`
     and `interval` its columns with the devices' own session gaps and expected intervals, None where it has none.
+    `ask` is told how many records have each schema id that is not known, and may raise: before they become rejects.
     `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
     """
 
@@ -51,6 +53,7 @@ class Fold:
     pane_ms: int
     buckets: int
     attributes: Attributes | None = None
+    ask: Callable[[Mapping[int, int]], None] | None = None
     max_rows: int = 1_000_000
     gap: str | None = None
     interval: str | None = None
@@ -81,7 +84,10 @@ class Fold:
 
     def _rejects(self, rejected: pa.Table) -> Iterator[pa.RecordBatch]:
         encoded = rejected["reject"].to_pylist()
-        decoded = [fastavro.schemaless_reader(io.BytesIO(each), _REJECT, None) for each in encoded]
+        decoded: list[Any] = [fastavro.schemaless_reader(io.BytesIO(each), _REJECT, None) for each in encoded]
+        ids = Counter(schema_id(each["value"]) for each in decoded if each["reason"] == "unknown_schema")
+        if ids and self.ask is not None:
+            self.ask(ids)
         rejects = pa.array(decoded, _FOLDED.field("reject").type)
         size = len(rejects)
         # Rejects of a poisoned batch are spread over the buckets, or one task would write them all. Early ones of a device
@@ -216,6 +222,11 @@ class Fold:
             unknown=np.array([unknown]),
             payload=pa.array([tally.total(tallies).pack()], pa.binary()),
         )
+
+
+def schema_id(value: bytes) -> int:
+    """The id in the framing of an Avro record."""
+    return int.from_bytes(value[1:5], "big")
 
 
 def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]:

@@ -94,7 +94,7 @@ class Buckets(Collector):
 class Metrics:
     """Every metric of the service, and what is known of its health."""
 
-    def __init__(self, *, spark: str = "") -> None:
+    def __init__(self, *, spark: str = "") -> None:  # noqa: PLR0915 - one line for each metric
         self.registry = CollectorRegistry()
         self._lock = threading.Lock()
         self._batch_since: float | None = None
@@ -131,6 +131,10 @@ class Metrics:
         )
         self.failures = counter("failures", "Failures that did not end the service", "part")
         self.restarts = counter("query_restarts", "Failures that restarted the query inside the driver", "code")
+        self.lookups = counter(
+            "schema_lookups", "Schema ids that were looked up while running, by how that ended", "result"
+        )
+        self.schemas = gauge("schemas", "Writers' schemas that the query decodes")
         self.republished = counter("republished", "Values that were published again after Redis had lost them", "kind")
         self.unrepublished = counter(
             "unrepublished", "Values that Redis had lost and Kafka no longer has all readings of", "kind"

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint, lookup, progress, readings, sessions, windows
+from service import clock, failpoint, failure, lookup, progress, readings, sessions, verdicts, windows
 from service.attributes import Attributes
 from service.cut import Cut
 from service.fold import Fold
@@ -31,9 +31,13 @@ from service.frames import FOLDED, OUTPUT, REJECT, RUNS, STATS, WINDOW
 from service.lookup import LookUp
 from service.publish import OUTCOME_SCHEMA, Outcome, Sink
 from service.reference import Holder, Snapshot
+from service.schemas import Book, Known, of_checkpoint
 from service.settings import Settings
+from service.verdicts import Asking, UndecidedError
 
 OBSERVED = "tidemark"
+LOOK_UPS = 3
+"""How often in one batch schema ids are looked up: each task that meets new ones may be the first to say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +70,16 @@ def build(
     look_up: LookUp | None = None,
     *,
     tasks: int | None = None,
+    schemas: Known | None = None,
 ) -> DataFrame:
     """Kafka records in, frames.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
 
     `attributes` is the reference, None where there is none; `look_up` is how admission asks it, None where it has nothing to
-    ask. The state has `partitions`; `tasks` read and fold (as many, if not given).
+    ask. The state has `partitions`; `tasks` read and fold (as many, if not given). `schemas` are what is
+    decoded: all that their source has, if not given.
     """
     # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
-    admitted = readings.admit(records, settings, look_up).coalesce(tasks or partitions)
+    admitted = readings.admit(records, settings, look_up, schemas=schemas).coalesce(tasks or partitions)
     shared = observe(fold(admitted, settings, attributes).repartition(partitions, "bucket"))
     event_time = F.when(F.col("kind") == RUNS, F.timestamp_millis("last"))
     marked = shared.withColumn("event_time", event_time).withWatermark(
@@ -106,6 +112,7 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
         settings.pane_ms,
         settings.sessions.buckets,
         attributes,
+        Asking(),
         gap=gap,
         interval=interval,
     )
@@ -152,6 +159,7 @@ class Publication:
     epoch: int
     gate: Callable[[], None]
     on_batch: Callable[[BatchReport], None]
+    book: Book
     holder: Holder | None = None
     after: tuple[int, int] | None = None
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
@@ -167,6 +175,7 @@ class Publication:
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         self.gate()
+        self.book.begins()
         failpoint.hit("before_fetch")
         started = clock.monotonic_s()
         name = self.settings.service.name
@@ -176,15 +185,7 @@ class Publication:
         sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after)
         server = sink.server()
         planned = clock.monotonic_s()
-        if cut.rows <= self.settings.redis.driver_rows:
-            table = frame.toArrow()
-            ran = clock.monotonic_s()
-            failpoint.hit("after_decode")
-            outcome = sink.write(table.to_batches())
-        else:
-            failpoint.hit("after_decode")
-            outcome = write_on_executors(frame, sink)
-            ran = clock.monotonic_s()
+        outcome, ran = self._run(frame, sink, small=cut.rows <= self.settings.redis.driver_rows)
         published = clock.monotonic_s()
         finals = sink.finish()
         skewed = sink.skewed()
@@ -221,6 +222,34 @@ class Publication:
             )
         )
 
+    def _run(self, frame: DataFrame, sink: Sink, *, small: bool) -> tuple[Outcome, float]:
+        """Compute the batch and write it: steps 1 and 2. When the computing was done, for what was not written meanwhile.
+
+        Ids of schemas without a verdict fail it in its first stage, before anything is written. Then they are looked up, and
+        it is run again: a few times, until nothing more is asked.
+        """
+        batch = sink.cut.batch
+        for attempt in range(LOOK_UPS + 1):
+            refused = verdicts.ALL if attempt == LOOK_UPS else self.book.refused(batch)
+            self.spark.sparkContext.setLocalProperty(verdicts.REFUSED, refused)
+            if refused:
+                self.book.decide(batch)
+            try:
+                if small:
+                    table = frame.toArrow()
+                    ran = clock.monotonic_s()
+                    failpoint.hit("after_decode")
+                    return sink.write(table.to_batches()), ran
+                failpoint.hit("after_decode")
+                outcome = write_on_executors(frame, sink)
+                return outcome, clock.monotonic_s()
+            except Exception as error:
+                named = failure.named(error, None)
+                if not isinstance(named, UndecidedError):
+                    raise
+                self.book.ask(verdicts.undecided(named))
+        raise AssertionError  # the last attempt asks nothing
+
 
 def attributes(snapshot: Snapshot | None, settings: Settings) -> Attributes | None:
     """What device hashes carry: the columns that the settings name, all when they name none."""
@@ -248,20 +277,23 @@ def start(
     epoch: int,
     gate: Callable[[], None],
     on_batch: Callable[[BatchReport], None],
+    book: Book | None = None,
     after: tuple[int, int] | None = None,
     turn: AbstractContextManager[Any] | None = None,
 ) -> tuple[StreamingQuery, Publication]:
     """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is.
 
-    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `turn` is held by whoever
-    writes values.
+    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `book` is open; the
+    checkpoint's own if not given. `turn` is held by whoever writes values.
     """
+    book = book or of_checkpoint(spark, settings)
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     tasks = spark.sparkContext.defaultParallelism
     attributes = holder.attributes if holder else None
     look_up = lookup.choose(settings, holder)
-    output = build(readings.source(spark, settings), settings, attributes, partitions, look_up, tasks=tasks)
-    publication = Publication(spark, settings, epoch, gate, on_batch, holder, after, turn or nullcontext())
+    records = readings.source(spark, settings)
+    output = build(records, settings, attributes, partitions, look_up, tasks=tasks, schemas=book.plan)
+    publication = Publication(spark, settings, epoch, gate, on_batch, book, holder, after, turn or nullcontext())
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

@@ -14,6 +14,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from service.decode import Decoder
 from service.frames import REJECT_AVRO
 from service.lookup import LookUp, bounds
+from service.schemas import Known
+from service.schemas import known as known_schemas
 from service.settings import Kafka, Settings
 from state.rules import EVENT_MS_LIMIT
 
@@ -73,18 +75,24 @@ def options(reader: Reader, kafka: Kafka) -> Reader:
 
 
 def admit(
-    records: DataFrame, settings: Settings, look_up: LookUp | None = None, *, keep: Sequence[str] = ()
+    records: DataFrame,
+    settings: Settings,
+    look_up: LookUp | None = None,
+    *,
+    keep: Sequence[str] = (),
+    schemas: Known | None = None,
 ) -> DataFrame:
     """Decode and decide: one row per record, in and out.
 
     `look_up` asks the reference: needed only where unknown devices are rejected, or devices have ranges of their own.
+    `schemas` are all that their source has unless given.
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), one double
     per measure under its name, and
     `reject` (binary, frames.REJECT_AVRO), null when the reading is admitted. A rejected row has null device, time and
     measures, so that nothing downstream can count it by mistake; an early one keeps its device's bucket. `keep` are columns of
     Kafka's that stay, as KEPT + name.
     """
-    decoder = Decoder(settings.input, settings.admission.max_bytes)
+    decoder = Decoder(settings.input, settings.admission.max_bytes, schemas or known_schemas(settings))
     decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
     record_type = decoded.schema["record"].dataType
     assert isinstance(record_type, t.StructType)  # noqa: S101

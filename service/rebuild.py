@@ -26,6 +26,7 @@ from service.cut import Cut, Offsets
 from service.errors import CheckpointError, SourceError
 from service.frames import MOMENTS, RUNS, SESSIONS, WINDOW
 from service.lookup import LookUp
+from service.schemas import Known
 from service.settings import Settings
 from state import codec, history, reader
 from state.layout import Changes, status_schema
@@ -195,13 +196,15 @@ def closed_values(
     whole_from_ms: int,
     tasks: int,
     late: DataFrame | None = None,
+    schemas: Known | None = None,
 ) -> Closed:
     """Final windows and closed sessions, those that have not expired, of Kafka records; `tasks` run at a time at most.
 
-    `attributes` and `look_up` are as for `pipeline.build`; `watermark_ms` says what is closed, `whole_from_ms` what can be told.
+    `attributes`, `look_up` and `schemas` are as for `pipeline.build`, `watermark_ms` says what is closed, `whole_from_ms` what
+    can be told.
     `late` are rows of `readings.admit` that were rejected as late, and that values have all the same: service/correct.py.
     """
-    admitted = readings.admit(found, settings, look_up).where("reject is null")
+    admitted = readings.admit(found, settings, look_up, schemas=schemas).where("reject is null")
     if late is not None:
         admitted = admitted.unionByName(late)
     admitted = admitted.coalesce(tasks)

@@ -93,7 +93,7 @@ def _found(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[_Fo
     """The rejects that are asked for."""
     since_ms, until_ms = span(given)
     places = {Coordinates.parse(text) for text in given.at}
-    known, schemas = marks.read(loaded.kafka), dissect.writers(loaded.input)
+    known, schemas = marks.read(loaded.kafka), dissect.writers(loaded.input, loaded)
     left = set(places)
     for reject in reject_log.read(loaded.kafka, since_ms, until_ms):
         mark = known.get(reject.place)
@@ -163,7 +163,7 @@ def _show(given: argparse.Namespace) -> int:
     for found in _found(given, loaded):
         whole = reject_log.whole(loaded.kafka, found.reject)
         if whole is not None and whole is not found.reject:
-            seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input))
+            seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input, loaded))
             found = _Found(whole, seen, dissect.device(seen, whole.key, loaded.input), found.state)  # noqa: PLW2901
         shown += 1
         lines = [json.dumps(_all(found))] if given.json else _shown(found, loaded, known.get(found.reject.place))

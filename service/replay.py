@@ -55,7 +55,7 @@ def replay(settings: Settings, chosen: Sequence[Reject], mend: Mend, say: Say, *
 
     With `dry`, nothing is sent and nothing is marked. Raises SourceError, SinkError, FencedError; then run it again.
     """
-    schemas = dissect.writers(settings.input)
+    schemas = dissect.writers(settings.input, settings)
     counts: Counter[str] = Counter()
     if dry:
         _ready(settings, chosen, mend, schemas, marks.read(settings.kafka), counts, say)

@@ -34,7 +34,7 @@ from typing import Any
 import redis
 from pyspark.sql import DataFrame, SparkSession
 
-from service import clock, failure, late, lookup, owner, pipeline, progress, rebuild, reference, session
+from service import clock, failure, late, lookup, owner, pipeline, progress, rebuild, reference, schemas, session
 from service.cut import Cut
 from service.errors import FencedError, SinkError
 from service.lease import Lease, Waiting
@@ -43,6 +43,7 @@ from service.redis_keys import Keys
 from service.redis_link import Budget, Place, WritesLostError, options_of, shown
 from service.reference import Snapshot
 from service.refresher import snapshot_folder
+from service.schemas import Known
 from service.settings import Settings
 
 LOST, ASKED = "lost", "asked"
@@ -87,7 +88,7 @@ class Republisher:
     """Notices what is lost, and publishes it again; one for each term of a writer.
 
     `on_done` gets what was published again, and how many windows and sessions could not be told. `reference` gives the
-    snapshot in use.
+    snapshot in use, `schemas` what the query decodes.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Republisher:
         epoch: int,
         *,
         reference: Callable[[], Snapshot] | None = None,
+        schemas: Callable[[], Known | None] = lambda: None,
         on_lost: Callable[[], object] = lambda: None,
         on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _untold: None,
         on_failure: Callable[[], object] = lambda: None,
@@ -105,6 +107,7 @@ class Republisher:
         self._settings = settings
         self._epoch = epoch
         self._reference = reference
+        self._schemas = schemas
         self._on_lost = on_lost
         self._on_done = on_done
         self._on_failure = on_failure
@@ -212,7 +215,7 @@ class Republisher:
             corrections = self._spark.createDataFrame(late.plain(rows))
             whole_from_ms = max(whole_from_ms, held.gone_ms + 1)
         closed = rebuild.closed_values(
-            records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections
+            records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections, self._schemas()
         )
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.untold)
@@ -295,7 +298,8 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         if settings.reference is not None:
             snapshot, _ = reference.load_or_keep(spark, settings.reference, snapshot_folder(settings))
         given = (lambda: snapshot) if snapshot is not None else None
-        republisher = Republisher(spark, settings, epoch, reference=given, on_done=done)
+        book = schemas.of_checkpoint(spark, settings)
+        republisher = Republisher(spark, settings, epoch, reference=given, schemas=lambda: book.plan, on_done=done)
         republisher.begin()
         republisher.everything(republisher.asked(mark(ASKED)))
     except Exception as error:  # Spark's and py4j's get a name

@@ -107,6 +107,13 @@ def init(spark: SparkSession, settings: Settings) -> Manifest:
     return wanted
 
 
+def position(spark: SparkSession, settings: Settings) -> checkpoint.Position | None:
+    """Where the query goes on; None where no batch was begun. Raises CheckpointError."""
+    files = _files(spark, settings)
+    with _readable(files):
+        return checkpoint.position(files)
+
+
 def show(spark: SparkSession, settings: Settings) -> Manifest:
     """The manifest that is there; CheckpointError when there is none."""
     files = _files(spark, settings)

@@ -30,7 +30,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint, failure, metrics, owner, pipeline, resume, session, topics
+from service import clock, failpoint, failure, metrics, owner, pipeline, resume, schemas, session, topics
 from service.cut import Offsets
 from service.errors import FencedError, SparkLostError, TidemarkError
 from service.lag import Lag
@@ -41,6 +41,7 @@ from service.redis_link import EpochLostError, WritesLostError
 from service.reference import Holder
 from service.refresher import Refresher
 from service.republish import Republisher
+from service.schemas import NewSchemaError
 from service.settings import Settings
 from service.silence import Silence
 from service.status import Status
@@ -86,6 +87,7 @@ class Runner:
         self._ends: dict[int, Offsets] = {}
         self._writes_lost = ""
         self._refresher: Refresher | None = None
+        self._book: schemas.Book | None = None
 
     def run(self) -> int:
         settings = self.settings
@@ -160,6 +162,10 @@ class Runner:
         while not self.stop.is_set():
             try:
                 self._serve(spark, epoch)
+            except NewSchemaError as found:
+                self._in_batch.clear()
+                self.metrics.batch_fails()
+                _log.info("%s: known now, the query goes on with it", found)
             except WritesLostError as error:
                 self._writes_lost = error.what
                 self.metrics.failures.labels("redis_data").inc()
@@ -182,11 +188,16 @@ class Runner:
             raise self._lost()
         for gap in resume.prepare(spark, settings):
             _log.warning("going on without what is lost: %s", gap)
+        if self._book is None:
+            self._book = schemas.book(spark, settings, lambda result: self.metrics.lookups.labels(result).inc())
+        book = self._book
+        book.open(resume.position(spark, settings))
+        self.metrics.schemas.set(len(book.plan.schemas))
         with ExitStack() as cleanup:
             holder = self._hold_reference(spark)
             silence = self._silence(spark, epoch, holder)
             cleanup.callback(silence.close)
-            republisher = self._republisher(spark, epoch, holder, silence)
+            republisher = self._republisher(spark, epoch, holder, silence, book)
             cleanup.callback(republisher.close)
             self._lease.reached = republisher.begin(self._writes_lost)
             self._writes_lost = ""
@@ -199,6 +210,7 @@ class Runner:
                 epoch=epoch,
                 gate=self.gate,
                 on_batch=self.on_batch,
+                book=book,
                 after=self._lease.reached,
                 turn=silence.turn,
             )
@@ -250,7 +262,9 @@ class Runner:
             on_failure=self.metrics.failures.labels("idle").inc,
         )
 
-    def _republisher(self, spark: SparkSession, epoch: int, holder: Holder | None, silence: Silence) -> Republisher:
+    def _republisher(
+        self, spark: SparkSession, epoch: int, holder: Holder | None, silence: Silence, book: schemas.Book
+    ) -> Republisher:
         def done(outcome: Outcome, untold: tuple[int, int]) -> None:
             self.metrics.republishes(outcome, untold)
             silence.again()
@@ -260,6 +274,7 @@ class Runner:
             self.settings,
             epoch,
             reference=(lambda: holder.snapshot) if holder is not None else None,
+            schemas=lambda: book.plan,
             on_lost=self.metrics.data_lost.inc,
             on_done=done,
             on_failure=self.metrics.failures.labels("republish").inc,
@@ -351,7 +366,7 @@ class Runner:
 
     def _judge(self, query: StreamingQuery, raised: BaseException | None) -> None:
         """Return when the end is what was asked for, raise its name otherwise."""
-        if isinstance(raised, FencedError | WritesLostError):
+        if isinstance(raised, FencedError | WritesLostError | NewSchemaError):
             raise raised
         if self._lease.lost.is_set():
             raise self._lost()

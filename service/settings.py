@@ -89,9 +89,11 @@ class Kafka(Section):
 class Input(Section):
     format: Literal["avro", "json"] = "avro"
     schemas: Path = Path("schemas/avro")
-    """Folder of `<id>.avsc`; every id in it is a writer's schema that is decoded."""
+    """Folder of `<id>.avsc`, each the schema of writers; not used with a [registry]."""
     reader_schema: int | None = None
     """The id whose schema is the reader's; the highest one in the folder when not given."""
+    schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
+    """How long an id that could not be resolved is not looked up again."""
     device_id: str = "device_id"
     event_time: str = "event_time"
     event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
@@ -107,6 +109,34 @@ class Input(Section):
                 msg = f"{name!r} is a name of Tidemark's own; call the measure something else, its field may keep the name"
                 raise ValueError(msg)
         return value
+
+
+class Registry(Section):
+    url: str
+    """http:// or https://; several addresses of one registry with commas between, tried in order."""
+    user: str | None = None
+    password: SecretStr | None = None
+    password_file: Path | None = None
+    ca_file: Path | None = None
+    """Certificates to trust, for https; the system's when not given."""
+    subjects: tuple[str, ...] = ()
+    """Whose schemas are read at the start; `<topic>-value` of each topic when empty. Others are looked up when they come."""
+    timeout_ms: Positive = Field(default=2_000, alias="timeout")
+
+    @field_validator("url")
+    @classmethod
+    def _are_addresses(cls, value: str) -> str:
+        for each in value.split(","):
+            if not re.match(r"^https?://[^/@\s]+(/[^@\s]*)?\Z", each.strip()):
+                msg = "must be http:// or https:// and a host, without user and password, which have keys of their own"
+                raise ValueError(msg)
+        return value
+
+    def secret(self) -> str | None:
+        """The password, from the file if one is named."""
+        if self.password_file is not None:
+            return self.password_file.read_text(encoding="utf-8").strip()
+        return self.password.get_secret_value() if self.password is not None else None
 
 
 class Admission(Section):
@@ -253,6 +283,7 @@ class Settings(Section):
     service: Service
     kafka: Kafka
     input: Input
+    registry: Registry | None = None
     admission: Admission = Admission()
     reference: Reference | None = None
     views: tuple[View, ...] = Field(min_length=1)
@@ -294,6 +325,10 @@ class Settings(Section):
             for m in (self.reference.ranges if self.reference is not None else ())
             if m not in measures
         ]
+        if self.registry is not None and self.input.format == "avro" and self.input.reader_schema is None:
+            problems.append(
+                "input.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
+            )
         if self.pane_ms < 1_000:
             problems.append(
                 f"views: the windows' lengths and slides have the common measure {self.pane_ms} ms, the limit is 1 s; "
@@ -396,10 +431,17 @@ def _resolve(settings: Settings, folder: Path) -> Settings:
             "password_file": resolved(settings.reference.password_file),
         }
     )
+    registry = settings.registry and settings.registry.model_copy(
+        update={
+            "password_file": resolved(settings.registry.password_file),
+            "ca_file": resolved(settings.registry.ca_file),
+        }
+    )
     return settings.model_copy(
         update={
             "input": settings.input.model_copy(update={"schemas": resolved(settings.input.schemas)}),
             "reference": reference,
+            "registry": registry,
             "service": settings.service.model_copy(update={"checkpoint": checkpoint}),
             "redis": settings.redis.model_copy(update={"password_file": resolved(settings.redis.password_file)}),
         }

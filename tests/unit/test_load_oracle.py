@@ -493,7 +493,8 @@ def test_sessions_do_not_depend_on_the_order_of_readings(
     shuffled = chance.sample(rows, len(rows))
     found = sessions(columns(rows), 9, 60, 120)
     again = sessions(columns(shuffled), 9, 60, 120)
-    assert repr(sorted(found.items())) == repr(sorted(again.items()))
+    # Of 0 and -0 it is no matter which is the smaller one.
+    assert repr(sorted(found.items())).replace("-0.0", "0.0") == repr(sorted(again.items())).replace("-0.0", "0.0")
     assert sum(s.count for s in found.values()) == len(rows)
     for (device, start), session in found.items():
         xs = [x for name, ms, x in rows if name == device and start <= ms <= session.last and x is not None]

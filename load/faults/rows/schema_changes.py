@@ -1,0 +1,138 @@
+"""F8: writers' schemas change: compatible ones are read, others rejected; and code that does not fit a checkpoint is refused."""
+
+import io
+import json
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import fastavro
+from confluent_kafka import Producer
+
+from load.encode import SCHEMAS
+from load.faults.by_hand import start_damaged
+from load.faults.row import Figures, row
+from load.faults.run import STARTS_S, Run
+from load.registry import Registry
+from load.stage import PARTITIONS, TOPIC, to_toml
+
+COUNT = 1_000
+USED_S = 30.0
+"""Within that the records of a new schema must be published."""
+CHECKPOINT_STATUS = 8
+_SUBJECT = f"{TOPIC}-value"
+_UNKNOWN = 999
+
+
+@row("F8", "schemas change", rate=500, devices=1_000)
+def schema_changes(run: Run) -> Figures:
+    """One after the other, each for the same hundred devices, of which the reference knows."""
+    with Registry() as registry:
+        first, second = (json.loads((SCHEMAS / f"{number}.avsc").read_text()) for number in (1, 2))
+        for schema in (first, second):
+            registry.register(_SUBJECT, schema)
+        run.stage.settings["input"]["reader_schema"] = 2
+        run.stage.settings["registry"] = {"url": registry.url}
+        _configure(run)
+        run.start()
+        run.load()
+        run.steady()
+        process, epoch = run.stage.service_pid, run.observer.epoch
+        fields = second["fields"]
+        added = {**second, "fields": [{"name": "room", "type": "string", "default": "hall"}, *fields]}
+        removed = {**second, "fields": [field for field in fields if field["name"] != "temperature"]}
+        changed = {
+            **second,
+            "fields": [{**f, "type": "string", "default": ""} if f["name"] == "temperature" else f for f in fields],
+        }
+        seconds = {}
+        for name, schema, value in (("added", added, 20.0), ("removed", removed, 20.0), ("changed", changed, "warm")):
+            number = registry.register("elsewhere" if name == "added" else _SUBJECT, schema)
+            with run.fault(f"schema: {name}"):
+                seconds[name] = _write(run, number, schema, value)
+            run.recover()
+        with run.fault("schema: unknown"):
+            seconds["unknown"] = _write(run, _UNKNOWN, added, 20.0)
+        run.recover()
+        with run.fault("registry down"):
+            registry.stop()
+            seconds["known, registry down"] = _write(run, 3, added, 21.0)
+            seconds["unknown, registry down"] = _write(run, _UNKNOWN + 1, added, 20.0)
+            registry.start()
+        run.recover()
+        seen = run.stage.metrics()
+        restarts = sum(value for name, value in seen.items() if name.startswith("tidemark_query_restarts_total"))
+        if restarts or run.stage.service_pid != process or run.observer.epoch != epoch:
+            run.violation(
+                "P6", f"new schemas restarted the query {restarts:.0f} times; process {process}, epoch {epoch}"
+            )
+        refusal = _new_code(run)
+        run.drain()
+        run.stop()
+        verdict = run.compare()
+    late = {name: each for name, each in seconds.items() if each > USED_S}
+    if late:
+        run.violation("P8", f"published after more than {USED_S:.0f} s: {late}")
+    return {
+        "published_after_s": seconds,
+        "refusal": refusal,
+        "wrong_values": verdict.mismatches,
+        "lookups": {name: value for name, value in seen.items() if name.startswith("tidemark_schema_lookups_total")},
+    }
+
+
+def _new_code(run: Run) -> str:
+    """Another reader's schema goes on with the checkpoint; state of another layout is refused."""
+    run.drain()
+    run.stop()
+    manifest = run.folder / "checkpoint" / "manifest.json"
+    content = manifest.read_bytes()
+    manifest.write_text(json.dumps({**json.loads(content), "state_layout": 99, "application": "9.9.9"}))
+    (checksum := manifest.with_name(f".{manifest.name}.crc")).unlink(missing_ok=True)
+    refusal = start_damaged(run)
+    if refusal is None or refusal.status != CHECKPOINT_STATUS or "9.9.9" not in refusal.text:
+        run.violation("P1", f"state of another layout was not refused: {refusal}")
+    manifest.write_bytes(content)
+    checksum.unlink(missing_ok=True)
+    run.stage.settings["input"]["reader_schema"] = 3
+    _configure(run)
+    run.load()
+    with run.fault("another reader's schema", restarts=True):
+        run.start()
+    run.recover()
+    run.steady()
+    return str(refusal)
+
+
+def _configure(run: Run) -> None:
+    run.stage.config.write_text(to_toml(run.stage.settings), encoding="utf-8")
+
+
+def _write(run: Run, number: int, schema: Mapping[str, Any], value: float | str) -> float:
+    """Records by a writer of that schema; seconds until they are published, or rejected."""
+    producer = Producer({"bootstrap.servers": run.stage.broker.bootstrap, "log_level": 0, "linger.ms": 5})
+    parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
+    ends: dict[int, int] = {}
+    names = run.stage.fleet.names[:100]
+
+    def delivered(error: object, message: Any) -> None:
+        if error is None:
+            ends[message.partition()] = max(ends.get(message.partition(), 0), message.offset() + 1)
+
+    began = time.monotonic()
+    for each in range(COUNT):
+        out = io.BytesIO()
+        reading = {"device_id": names[each % len(names)], "event_time": time.time_ns() // 1_000_000}
+        fastavro.schemaless_writer(out, parsed, {**reading, "temperature": value})
+        framed = b"\0" + struct.pack(">I", number) + out.getvalue()
+        producer.produce(TOPIC, framed, partition=each % PARTITIONS, on_delivery=delivered)
+    if producer.flush(60):
+        run.violation("observed", "not all records of a new schema were sent")
+
+    def published() -> bool:
+        offsets = run.stage.progress().get("offsets", {}).get(TOPIC, {})
+        return all(offsets.get(str(partition), 0) >= end for partition, end in ends.items())
+
+    run.wait(published, STARTS_S, f"the records of schema {number}")
+    return round(time.monotonic() - began, 1)

@@ -1,0 +1,104 @@
+"""The registry's client against registries, and the one of the tests against Confluent's own client.
+
+A real one takes part where `make registry` has put it.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from load.registry import Apicurio, Registry
+from service.errors import RegistryError, SchemaError
+from service.registry import Client
+from service.settings import Registry as Settings
+
+pytestmark = pytest.mark.integration
+
+PROBE = {"type": "record", "name": "Probe", "namespace": "a", "fields": [{"name": "celsius", "type": "double"}]}
+FIRST = {"type": "record", "name": "R", "namespace": "a", "fields": [{"name": "device_id", "type": "string"}]}
+ADDED = [
+    {"name": "p", "type": ["null", "Probe"], "default": None},
+    {"name": "q", "type": ["null", "a.Probe"], "default": None},
+]
+SECOND = {**FIRST, "fields": [*FIRST["fields"], *ADDED]}
+
+
+@pytest.fixture(params=["ours", "Apicurio"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "ours":
+        with Registry() as ours:
+            yield ours.url
+        return
+    if not Apicurio.is_there():
+        pytest.skip("no real registry: `make registry` gets one")
+    with Apicurio(tmp_path) as running:
+        yield running.url
+
+
+def test_what_confluents_client_has_registered_is_read(url: str) -> None:
+    theirs, mine = SchemaRegistryClient({"url": url}), Client(Settings(url=url))
+    probe = theirs.register_schema("probe", Schema(json.dumps(PROBE), "AVRO"))
+    first = theirs.register_schema("readings-value", Schema(json.dumps(FIRST), "AVRO"))
+    reference = SchemaReference("a.Probe", "probe", 1)
+    second = theirs.register_schema("readings-value", Schema(json.dumps(SECOND), "AVRO", [reference]))
+    assert len({probe, first, second}) == 3
+    assert (mine.schema(first), mine.schema(second + 1_000)) == (FIRST, None)
+    fields = mine.schema(second)["fields"]  # type: ignore[index]
+    assert [each["type"] for each in fields] == ["string", ["null", PROBE], ["null", "a.Probe"]]
+    assert mine.subject("readings-value") == {first: FIRST, second: mine.schema(second)}
+    assert mine.subject("nobody/s") == {}
+
+
+def test_what_is_no_avro_record_is_named() -> None:
+    with Registry() as ours:
+        mine = Client(Settings(url=ours.url))
+        ours.register("values", '{"type": "object"}', kind="JSON")
+        with pytest.raises(SchemaError, match="schema 1 is JSON, not Avro"):
+            mine.schema(1)
+        ours.register("values", '"long"')
+        with pytest.raises(SchemaError, match="schema 2: must be an Avro record"):
+            mine.schema(2)
+
+
+def test_the_registry_of_the_tests_is_one_to_confluents_client() -> None:
+    with Registry(user="u", password="p", first_id=7) as ours:  # noqa: S106
+        client = SchemaRegistryClient({"url": ours.url, "basic.auth.user.info": "u:p"})
+        schema = Schema(json.dumps(FIRST), "AVRO")
+        assert client.register_schema("a", schema) == 7
+        assert client.register_schema("b", Schema(json.dumps(SECOND), "AVRO", [])) == 8
+        assert client.register_schema("b", schema) == 7
+        assert client.get_subjects() == ["a", "b"]
+        assert client.get_versions("b") == [1, 2]
+        assert json.loads(str(client.get_schema(8).schema_str)) == SECOND
+        assert (client.get_latest_version("b").schema_id, client.get_version("b", 1).schema_id) == (7, 8)
+        assert client.lookup_schema("b", schema).version == 2
+        refused: list[tuple[Any, int, int]] = [
+            (lambda: client.get_schema(99), 404, 40403),
+            (lambda: client.get_versions("c"), 404, 40401),
+            (lambda: client.get_version("b", 3), 404, 40402),
+        ]
+        for call, status, code in refused:
+            with pytest.raises(SchemaRegistryError) as raised:
+                call()
+            assert (raised.value.http_status_code, raised.value.error_code) == (status, code)
+
+
+def test_a_registry_that_refuses_or_is_not_there_is_named_and_the_next_address_asked(tmp_path: Path) -> None:
+    with Registry(user="u", password="p") as ours:  # noqa: S106
+        number = ours.register("a", FIRST)
+        secret = tmp_path / "secret"
+        secret.write_text("p\n")
+        both = Settings(url=f"http://127.0.0.1:1,{ours.url}/", user="u", password_file=secret)
+        assert Client(both).schema(number) == FIRST
+        with pytest.raises(RegistryError, match=rf"{ours.url}/schemas/ids/1: 401 Unauthorized"):
+            Client(Settings(url=ours.url)).schema(number)
+        secret.unlink()
+        with pytest.raises(RegistryError, match="secret: the registry's password cannot be read"):
+            Client(both).schema(number)
+    with pytest.raises(RegistryError, match=r"http://127\.0\.0\.1:1/schemas/ids/1: .*refused"):
+        Client(Settings(url="http://127.0.0.1:1")).schema(number)

@@ -1,0 +1,157 @@
+"""A schema id that is first seen while the service runs: looked up, used, or refused; and a registry that goes away."""
+
+import io
+import json
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from load.parts import Broker, Redis
+from load.registry import Registry
+from service import rejects
+from tests.integration.daemon import STARTS_S, Service, World, until
+
+pytestmark = pytest.mark.integration
+
+FIELDS: list[dict[str, Any]] = [
+    {"name": "device_id", "type": "string"},
+    {"name": "event_time", "type": "long"},
+    {"name": "temperature", "type": ["null", "double"], "default": None},
+]
+MORE = {"name": "firmware", "type": "string", "default": ""}
+FIRST = {"type": "record", "name": "Reading", "fields": FIELDS}
+SECOND = {**FIRST, "fields": [FIELDS[0], MORE, *FIELDS[1:]]}
+THIRD = {**FIRST, "fields": [*FIELDS, MORE]}
+
+
+class Avro(World):
+    """A world of Avro, with schemas from a registry or a folder."""
+
+    def __init__(self, broker: Broker, redis: Redis, folder: Path, topic: str, schemas: str) -> None:
+        super().__init__(broker, redis, folder, topic)
+        text = self.config.read_text().replace('format = "json"', 'reader_schema = 1\nschema_retry = "2 s"')
+        self.config.write_text(text + schemas)
+        self.rejected = 0
+
+    def write(self, number: int, schema: Any, count: int = 20) -> None:
+        """`count` readings by a writer of that schema."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 0, "linger.ms": 5})
+        for each in range(count):
+            out = io.BytesIO()
+            reading = {"device_id": f"d{each}", "event_time": time.time_ns() // 1_000_000, "temperature": 1.0}
+            fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {**reading, "firmware": "x"})
+            producer.produce(self.topic, b"\0" + struct.pack(">I", number) + out.getvalue(), partition=each % 2)
+        assert producer.flush(30) == 0
+
+    def rejects(self) -> list[dict[str, Any]]:
+        """The headers of all rejects."""
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "test", "log_level": 0})
+        places = [TopicPartition(f"{self.topic}.rejects", partition, 0) for partition in (0, 1)]
+        left = sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
+        consumer.assign(places)
+        found = []
+        while len(found) < left:
+            message = consumer.poll(10)
+            assert message is not None
+            found.append(rejects.parse(message.headers()))
+        consumer.close()
+        return found
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with Registry(user="reader", password="secret") as running:  # noqa: S106
+        yield running
+
+
+def counted(world: Avro, service: Service, count: int) -> bool:
+    return service.is_ready() and world.counted() == count
+
+
+def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_record(
+    broker_part: Broker, redis_part: Redis, registry: Registry, tmp_path: Path, prefix: str
+) -> None:
+    topic = f"schemas-{prefix}"
+    broker_part.create_topic(topic, partitions=2)
+    section = f'[registry]\nurl = "http://127.0.0.1:1,{registry.url}"\nuser = "reader"\npassword_file = "secret"\n'
+    world = Avro(broker_part, redis_part, tmp_path, topic, section)
+    (tmp_path / "secret").write_text("secret\n")
+    assert registry.register(f"{topic}-value", FIRST) == 1
+    world.write(1, FIRST)
+    with world.start("first") as service:
+        until(lambda: counted(world, service, 20), STARTS_S, "the first readings")
+        process = service.process.pid
+
+        assert registry.register("elsewhere", SECOND) == 2
+        world.write(2, SECOND)
+        until(lambda: counted(world, service, 40), 60, "the readings of a new schema")
+        assert service.metric("schema_lookups_total") == 1
+        assert service.metric("query_restarts_total") == 0, "it is no failure"
+        assert world.rejects() == []
+
+        world.write(3, THIRD)  # not registered yet
+        world.write(1, FIRST)
+        until(lambda: counted(world, service, 60), 60, "what is known goes on")
+        assert [(each["reason"], each["detail"]) for each in world.rejects()] == [
+            ("unknown_schema", "schema id 0x00000003")
+        ] * 20
+        assert service.metric("query_restarts_total") == 0, "nor is one that there is not"
+        registry.stop()
+        world.write(2, SECOND)
+        until(lambda: counted(world, service, 80), 60, "a registry that is away is not needed")
+        world.write(7, SECOND)
+        until(lambda: len(world.rejects()) == 40, 60, "ids that cannot be looked up are rejected")
+        assert registry.register("elsewhere", THIRD) == 3
+        registry.start()
+        time.sleep(10)  # so long a registry that did not answer is left alone
+        world.write(3, THIRD)
+        until(lambda: counted(world, service, 100), 60, "it is there by now")
+        assert len(world.rejects()) == 40, "what was rejected stays so"
+        assert service.process.pid == process
+        assert service.process.poll() is None
+        assert service.stop() == 0
+
+    # Another process, without the registry: what was learned is beside the checkpoint.
+    registry.stop()
+    with world.start("second") as service:
+        for number, schema in ((1, FIRST), (2, SECOND), (3, THIRD)):
+            world.write(number, schema)
+        until(lambda: counted(world, service, 160), STARTS_S, "all three without a registry")
+        # And what is read from Kafka again leaves out what was rejected.
+        world.redis.flushall()
+        until(lambda: counted(world, service, 160), 120, "the same again")
+        assert service.stop() == 0
+
+
+def test_a_file_that_is_put_into_the_folder_is_used_and_noise_restarts_nothing(
+    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+) -> None:
+    topic = f"schemas-{prefix}"
+    broker_part.create_topic(topic, partitions=2)
+    world = Avro(broker_part, redis_part, tmp_path, topic, "")
+    folder = tmp_path / "schemas" / "avro"
+    folder.mkdir(parents=True)
+    (folder / "1.avsc").write_text(json.dumps(FIRST))
+    world.write(1, FIRST)
+    with world.start("first") as service:
+        until(lambda: counted(world, service, 20), STARTS_S, "the first readings")
+        for number in range(1_000, 1_400):
+            world.write(number, FIRST, count=1)
+        (folder / "9.avsc").write_text("{")
+        world.write(9, FIRST)
+        world.write(1, FIRST)
+        until(lambda: counted(world, service, 40), 60, "what is known goes on")
+        until(lambda: len(world.rejects()) == 420, 60, "noise is rejected")
+        assert service.metric("query_restarts_total") == 0
+        assert service.metric("schema_lookups_total") <= 400, "noise is not looked up for ever"
+        (folder / "9.avsc").write_text(json.dumps(SECOND))
+        time.sleep(2.5)
+        world.write(9, SECOND)
+        until(lambda: counted(world, service, 60), 60, "the file is mended")
+        assert service.stop() == 0

@@ -1,0 +1,237 @@
+"""The book of schemas: what a plan decodes, what is looked up and when, and what a replay must not learn."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from load.registry import Registry
+from service import clock, registry, schemas, settings
+from service.checkpoint import Position
+from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError
+from service.schemas import Book, NewSchemaError
+from service.settings import Settings
+from service.verdicts import ALL, ASKED_AT_ONCE
+
+FIELDS: list[dict[str, Any]] = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]
+SCHEMA = {"type": "record", "name": "Reading", "fields": [*FIELDS, {"name": "temperature", "type": "double"}]}
+MEASURES = {"temperature": "temperature"}
+AT = {"readings": {0: 70, 1: 5}}
+
+
+def schema(name: str) -> dict[str, Any]:
+    return {**SCHEMA, "name": name}
+
+
+class Files:
+    """A checkpoint's folder in memory."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+
+    def read(self, name: str) -> bytes:
+        if name not in self.content:
+            raise FileNotFoundError(name)
+        return self.content[name]
+
+    def replace(self, name: str, content: bytes) -> None:
+        self.content[name] = content
+
+
+def make(folder: Path, **sections: Any) -> Settings:
+    document = {
+        "service": {"checkpoint": str(folder / "checkpoint")},
+        "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
+        "input": {"schemas": str(folder), "measures": MEASURES, "reader_schema": 1},
+        "views": [{"name": "device", "by": ["device"], "window": "1 m"}],
+        "redis": {"url": "redis://127.0.0.1:1"},
+    }
+    return settings.parse({**document, **sections})
+
+
+def put(folder: Path, *numbers: int) -> None:
+    for number in numbers:
+        (folder / f"{number}.avsc").write_text(json.dumps(schema(f"R{number}")))
+
+
+def accept(_schema: Mapping[str, Any]) -> None:
+    pass
+
+
+def opened(given: Settings, files: Files, position: Position | None = None) -> Book:
+    book = Book(given, files, accept)
+    book.open(position)
+    return book
+
+
+def test_what_is_there_at_the_beginning_is_decoded_from_the_beginning(tmp_path: Path) -> None:
+    put(tmp_path, 1, 2)
+    book = opened(make(tmp_path), Files())
+    assert (list(book.plan.schemas), book.plan.reader["name"], book.plan.since) == ([1, 2], "R1", {})
+
+
+def test_a_checkpoint_from_before_there_was_an_index_has_learned_nothing_on_the_way(tmp_path: Path) -> None:
+    put(tmp_path, 1, 2)
+    assert opened(make(tmp_path), Files(), Position(7, AT)).plan.since == {}
+
+
+def test_an_id_that_is_found_ends_the_query_and_is_decoded_from_its_batch_on(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    files = Files()
+    book = opened(make(tmp_path), files)
+    put(tmp_path, 2)
+    with pytest.raises(NewSchemaError, match="schema ids 2"):
+        book.ask([2, 3])
+    book.open(Position(4, AT))
+    assert (list(book.plan.schemas), book.plan.since) == ([1, 2], {2: AT})
+    assert book.refused(4) == "3"
+    # So it is after a restart of the process, and after a later start.
+    assert opened(make(tmp_path), files, Position(9, {"readings": {0: 100}})).plan.since == {2: AT}
+
+
+def test_an_id_that_is_not_found_is_refused_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, 1)
+    book = opened(make(tmp_path), Files())
+    assert book.refused(0) == ""
+    book.ask([8, 7])
+    assert book.refused(0) == "7,8"
+    then = clock.now_ms() + 60_000
+    monkeypatch.setattr(clock, "now_ms", lambda: then)
+    assert book.refused(1) == ""
+
+
+def test_noise_is_not_looked_up_for_ever(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    book = opened(make(tmp_path), Files())
+    for start in range(1_000, 1_000 + schemas.MOST_REFUSED, ASKED_AT_ONCE):
+        assert book.refused(0) != ALL
+        book.ask(range(start, start + ASKED_AT_ONCE))
+    assert book.refused(0) == ALL
+
+
+def test_a_batch_that_was_published_is_replayed_with_the_same_schemas(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    files = Files()
+    opened(make(tmp_path), files).decide(4)
+    put(tmp_path, 2)
+    # Batch 4 is to be replayed, by another process: what it has rejected, it rejects again.
+    book = opened(make(tmp_path), files, Position(4, AT))
+    assert (list(book.plan.schemas), book.refused(4)) == ([1], ALL)
+    book.begins()
+    # The next batch need not begin without what is there.
+    with pytest.raises(NewSchemaError, match="schema ids 2"):
+        book.begins()
+    book.open(Position(5, AT))
+    assert (list(book.plan.schemas), book.plan.since, book.refused(5)) == ([1, 2], {2: AT}, "")
+    for _ in range(3):
+        book.begins()
+
+
+def test_a_batch_without_refused_ids_may_learn_before_it_is_replayed(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    files = Files()
+    opened(make(tmp_path), files).decide(3)
+    put(tmp_path, 2)
+    assert list(opened(make(tmp_path), files, Position(4, AT)).plan.schemas) == [1, 2]
+
+
+def test_a_schema_that_the_engine_cannot_use_is_refused_and_counted(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    counted: list[str] = []
+
+    def refuse(given: Mapping[str, Any]) -> None:
+        if given["name"] != "R1":
+            msg = "no"
+            raise SchemaError(msg)
+
+    book = Book(make(tmp_path), Files(), refuse, counted.append)
+    book.open(None)
+    put(tmp_path, 2)
+    (tmp_path / "3.avsc").write_text('"string"')
+    (tmp_path / "4.avsc").write_text("{")
+    book.ask([2, 3, 4, 5])
+    assert (book.refused(0), counted) == ("2,3,4,5", ["unusable"] * 3 + ["missing"])
+    # At the start nobody wants to find out later.
+    with pytest.raises(SchemaError, match=r"3\.avsc: must be an Avro record"):
+        opened(make(tmp_path), Files())
+
+
+def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(tmp_path: Path) -> None:
+    files, counted = Files(), list[str]()
+    with Registry(user="u", password="p") as running:  # noqa: S106
+        given = make(
+            tmp_path,
+            input={"measures": MEASURES, "reader_schema": 1},
+            registry={"url": running.url, "user": "u", "password": "p", "timeout": "200 ms"},
+        )
+        for name in ("R1", "R2"):
+            running.register("readings-value", schema(name))
+        running.register("other", schema("R3"))
+        book = Book(given, files, accept, counted.append)
+        assert list(book.open(None).schemas) == [1, 2]
+        with pytest.raises(NewSchemaError):
+            book.ask([3])
+        book.open(Position(1, AT))
+    book.ask([4, 5])
+    assert (counted, book.refused(1)) == (["found", "failed"], "4,5")
+    again = opened(given, files, Position(2, AT))
+    assert (list(again.plan.schemas), again.plan.since) == ([1, 2, 3], {3: AT})
+    files.content["schemas/3.avsc"] = b"{"
+    with pytest.raises(CheckpointError, match=r"schemas/3\.avsc is damaged"):
+        opened(given, files, Position(2, AT))
+    with pytest.raises(RegistryError, match="does not answer"):
+        opened(given, Files())
+
+
+def test_an_index_that_is_damaged_is_named(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    files = Files()
+    files.content[schemas.INDEX] = b'{"format": 1, "decided": "x"}'
+    with pytest.raises(CheckpointError, match=r"schemas/index\.json is damaged: .*decided"):
+        opened(make(tmp_path), files)
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ({"url": "localhost:8081"}, "registry.url = ***: must be http:// or https://"),
+        (
+            {"url": "http://u:p@localhost:8081"},
+            "registry.url = ***: must be http:// or https:// and a host, without user",
+        ),
+    ],
+)
+def test_a_registrys_address_is_one_without_secrets(tmp_path: Path, section: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingsError, match="problem") as raised:
+        make(tmp_path, registry=section)
+    assert text in str(raised.value)
+    with pytest.raises(SettingsError, match=r"input\.reader_schema: is missing"):
+        make(tmp_path, input={"measures": MEASURES}, registry={"url": "http://localhost:8081"})
+
+
+def test_what_a_schema_refers_to_is_put_where_it_is_first_used() -> None:
+    parts = {
+        "a.Probe": {
+            "type": "record",
+            "name": "Probe",
+            "namespace": "a",
+            "fields": [{"name": "unit", "type": "b.Unit"}],
+        },
+        "b.Unit": {"type": "enum", "name": "Unit", "namespace": "b", "symbols": ["C"]},
+    }
+    fields = [
+        {"name": "probe", "type": ["null", "Probe"]},
+        {"name": "more", "type": {"type": "array", "items": "a.Probe"}},
+        {"name": "by", "type": {"type": "map", "values": {"type": "Probe"}}},
+        {"name": "n", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ]
+    whole = registry.inline({"type": "record", "name": "R", "namespace": "a", "fields": fields}, parts)
+    probe = {**parts["a.Probe"], "fields": [{"name": "unit", "type": parts["b.Unit"]}]}
+    assert [each["type"] for each in whole["fields"]] == [
+        ["null", probe],
+        {"type": "array", "items": "a.Probe"},
+        {"type": "map", "values": {"type": "Probe"}},
+        fields[3]["type"],
+    ]
