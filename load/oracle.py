@@ -237,6 +237,11 @@ class Ledger:
             self._digests[*place, record.offset] = digest(record.value)
         return reason
 
+    @property
+    def newest_ms(self) -> int | None:
+        """The latest event time that was admitted."""
+        return max(self._admitted.event_ms, default=None)
+
     def close(self, watermark_ms: int, idle_ms: int = -1) -> Expected:
         """Everything that follows from what was taken."""
         rules, admitted = self._rules, self._admitted.readings()

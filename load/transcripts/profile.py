@@ -1,0 +1,65 @@
+"""The settings of all transcripts, and what stands for a service around them."""
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from load.transcripts.transcript import Transcript
+
+DATABASE = "reference.db"
+MEASURES = ("temperature", "humidity")
+
+SECTIONS: Mapping[str, Mapping[str, Any]] = {
+    "input": {
+        "format": "json",
+        "device_id": "device_id",
+        "event_time": "event_time",
+        "event_time_unit": "ms",
+        "measures": {name: name for name in MEASURES},
+    },
+    "admission": {
+        "max_delay": "20 s",
+        "max_ahead": "5 s",
+        "max_bytes": "512 B",
+        "ranges": {"temperature": [-50.0, 150.0]},
+    },
+    "sessions": {"gap": "30 s", "max_duration": "10 m", "buckets": 2},
+}
+VIEWS: tuple[Mapping[str, Any], ...] = (
+    {"name": "device", "by": ["device"], "window": "1 m", "measures": ["temperature"]},
+    {"name": "humid", "by": ["device"], "window": "1 m", "measures": ["humidity"]},
+    {"name": "slide", "by": ["device"], "window": "2 m", "slide": "1 m", "measures": ["temperature"]},
+    {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
+    {"name": "all", "window": "1 m", "measures": ["temperature"]},
+)
+REFERENCE: Mapping[str, Any] = {"query": "select device_id, type, site, installed from devices", "columns": ["site"]}
+
+
+def document(folder: Path) -> dict[str, Any]:
+    """Settings without a Kafka and a Redis that answer; the reference is what `write_reference` puts in `folder`."""
+    return {
+        "service": {"checkpoint": str(folder / "checkpoint")},
+        "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
+        **SECTIONS,
+        "reference": {"url": f"jdbc:sqlite:{folder / DATABASE}", **REFERENCE},
+        "redis": {"url": "redis://127.0.0.1:1"},
+        "views": list(VIEWS),
+    }
+
+
+def sites(transcripts: Iterable[Transcript]) -> dict[str, str]:
+    """Device -> site, of all transcripts, and one more: a reference may not be empty."""
+    given = {each.device(name): site for each in transcripts for name, site in each.sites.items()}
+    return {**given, "nobody": "nowhere"}
+
+
+def write_reference(folder: Path, transcripts: Iterable[Transcript]) -> None:
+    """An SQLite file with the devices' sites, in place of the one that is there."""
+    path = folder / DATABASE
+    path.unlink(missing_ok=True)
+    rows = [(device, "sensor", site, "2026-01-01") for device, site in sites(transcripts).items()]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("create table devices (device_id text primary key, type text, site text, installed text)")
+        connection.executemany("insert into devices values (?, ?, ?, ?)", rows)

@@ -1,0 +1,216 @@
+"""A transcript: steps of records that go in, and all that changes because of them.
+
+    name: a gap ends a session
+    views: [device]                     # the views that are looked at, [device] unless said
+    steps:
+      - add:
+          - a 0 20                      # device, event time (s), temperature
+          - a 5 22 humidity=40 @7       # another measure; the broker's time (s), the event time unless said
+          - '{"device_id": 1} @7'       # any text; <a> stands for device a's name, <t5> for the time 5 s in ms
+        expect:
+          window device/temperature/a/0: {count: 2, mean: 21, final: false}
+          session a/0: {state: open, count: 2}
+          device a: {status: online, temperature: 22}
+          reject 3: no_time             # the third record of the transcript
+        watermark: -20                  # in s; only checked when it is given
+
+`expect` names every window, session, device and reject that is new or different after the step, with as many of its fields
+as matter; output that nobody expected is an error. `site` gives devices their site in the reference. Times are seconds
+from the transcript's own origin, a whole hour. All transcripts share the settings in settings.py and one timeline.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ORIGIN_MS = 2_208_988_800_000
+"""In 2040: the clock, by which silence closes what is open, is never past it."""
+HOUR_MS = 3_600_000
+
+Fields = Mapping[str, Any]
+Output = Mapping[str, Fields]
+"""What there is after a step: `window <view>/<measure>/<key>/<s>`, `session <device>/<s>`, `device <device>` and `reject <n>`
+with their fields."""
+
+FIELDS = {
+    "window": ("count", "mean", "min", "max", "stddev", "final"),
+    "session": ("state", "count", "last", "reason"),
+    "device": ("status", "last_seen", "temperature", "humidity"),
+    "reject": ("reason",),
+}
+SHORT = {"window": "count", "session": "state", "device": "status", "reject": "reason"}
+"""The field that is meant when an item is given as a plain value."""
+
+_READING = re.compile(r"(\w+) (-?[\d.]+)(?: (-?[\d.]+(?:e\d+)?|NaN|Infinity))?((?: \w+=\S+)*)(?: @(-?[\d.]+))?")
+_TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?", re.DOTALL)
+
+
+class TranscriptError(Exception):
+    """A transcript that cannot be read, or whose output is not as it says: the text names the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`value` as it is sent, `at_ms` the broker's time."""
+
+    value: bytes
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Records, and the output that they change."""
+
+    records: tuple[Record, ...]
+    expect: Output
+    watermark: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The `number`-th of a run, whose hour begins at `origin_ms`."""
+
+    name: str
+    place: str
+    number: int
+    views: tuple[str, ...]
+    sites: Mapping[str, str]
+    steps: tuple[Step, ...] = field(default=())
+
+    @property
+    def origin_ms(self) -> int:
+        """Where its time begins."""
+        return ORIGIN_MS + self.number * HOUR_MS
+
+    def device(self, name: str) -> str:
+        """A device of this transcript's own."""
+        return f"{self.number}.{name}"
+
+    def mine(self, output: Output) -> Output:
+        """Of the items of all transcripts, in the names of the settings, those that this one looks at, in its own."""
+        return dict(self._mine(output))
+
+    def _mine(self, output: Output) -> Iterator[tuple[str, Fields]]:
+        prefix = f"{self.number}."
+        for item, fields in output.items():
+            kind, _, name = item.partition(" ")
+            if kind == "window":
+                view, measure, key, start = name.split("/")
+                seconds = self.seconds(int(start))
+                if view not in self.views or not -HOUR_MS / 2000 <= seconds < HOUR_MS / 2000:
+                    continue
+                yield f"window {view}/{measure}/{key.removeprefix(prefix)}/{seconds:g}", fields
+            elif name.startswith(prefix):
+                device, slash, start = name.removeprefix(prefix).partition("/")
+                yield (
+                    f"{kind} {device}{slash}{self.seconds(int(start)):g}" if slash else f"{kind} {device}",
+                    {
+                        key: self.seconds(value) if key in ("last", "last_seen") else value
+                        for key, value in fields.items()
+                    },
+                )
+            elif kind == "reject":
+                yield item, fields
+
+    def seconds(self, ms: int) -> float:
+        """Since the origin."""
+        return (ms - self.origin_ms) / 1000
+
+
+def changes(before: Output, after: Output) -> Output:
+    """What is new or different; a session that is no longer there was merged into another one."""
+    found = {item: fields for item, fields in after.items() if before.get(item) != fields}
+    merged = {item: {"state": "merged"} for item in before if item not in after and item.startswith("session ")}
+    return {**found, **{item: fields for item, fields in merged.items() if before[item] != fields}}
+
+
+def judge(transcript: Transcript, number: int, found: Output, watermark_ms: int | None) -> None:
+    """Raise TranscriptError unless `found`, the changes of step `number` (from 0), is what the transcript says."""
+    step = transcript.steps[number]
+    problems = [f"unexpected: {item}: {dict(found[item])}" for item in found if item not in step.expect]
+    for item, fields in step.expect.items():
+        if item not in found:
+            problems.append(f"missing: {item}: {dict(fields)}")
+        else:
+            problems += [
+                f"{item}: {name} is {found[item].get(name)!r}, expected {value!r}"
+                for name, value in fields.items()
+                if not _same(found[item].get(name), value)
+            ]
+    if step.watermark is not None and watermark_ms != transcript.origin_ms + round(step.watermark * 1000):
+        shown = None if watermark_ms is None else transcript.seconds(watermark_ms)
+        problems.append(f"the watermark is {shown}, expected {step.watermark}")
+    if problems:
+        msg = f"{transcript.place}: {transcript.name}: step {number + 1}: " + "; ".join(problems)
+        raise TranscriptError(msg)
+
+
+def _same(found: object, expected: object) -> bool:
+    if isinstance(found, int | float) and isinstance(expected, int | float):
+        return abs(found - expected) <= 1e-9 * max(1.0, abs(expected))
+    return found == expected
+
+
+def load(*files: Path) -> list[Transcript]:
+    """All transcripts of the files, numbered through. Raises TranscriptError, naming file and transcript."""
+    found: list[Transcript] = []
+    for path in files:
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            try:
+                found.append(_transcript(document, path.name, len(found)))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                name = document.get("name") if isinstance(document, dict) else document
+                msg = f"{path.name}: {name}: {type(error).__name__}: {error}"
+                raise TranscriptError(msg) from error
+    names = [each.name for each in found]
+    if len(set(names)) != len(names):
+        msg = f"names occur twice: {sorted({name for name in names if names.count(name) > 1})}"
+        raise TranscriptError(msg)
+    return found
+
+
+def _transcript(document: dict[str, Any], place: str, number: int) -> Transcript:
+    _known(document, "name", "views", "site", "steps")
+    made = Transcript(
+        document["name"], place, number, tuple(document.get("views", ["device"])), document.get("site", {})
+    )
+    steps = []
+    for step in document["steps"]:
+        _known(step, "add", "expect", "watermark")
+        expect = {item: _fields(item, value) for item, value in (step.get("expect") or {}).items()}
+        steps.append(Step(tuple(_record(made, text) for text in step["add"]), expect, step.get("watermark")))
+    return Transcript(made.name, place, number, made.views, made.sites, tuple(steps))
+
+
+def _fields(item: str, value: Any) -> Fields:
+    kind = item.split(" ", maxsplit=1)[0]
+    fields = value if isinstance(value, dict) else {SHORT[kind]: value}
+    _known(fields, *FIELDS[kind])
+    return fields
+
+
+def _known(mapping: Mapping[str, Any], *names: str) -> None:
+    if unknown := set(mapping) - set(names):
+        msg = f"{sorted(unknown)}: allowed are {', '.join(names)}"
+        raise ValueError(msg)
+
+
+def _record(transcript: Transcript, text: str) -> Record:
+    def ms(seconds: str) -> int:
+        return transcript.origin_ms + round(float(seconds) * 1000)
+
+    if found := _READING.fullmatch(text):
+        device, at, temperature, more, broker = found.groups()
+        fields = [f'"device_id": "{transcript.device(device)}"', f'"event_time": {ms(at)}']
+        given = [f"temperature={temperature}"] if temperature else []
+        fields += ['"{}": {}'.format(*each.split("=")) for each in (*given, *more.split())]
+        return Record(f"{{{', '.join(fields)}}}".encode(), ms(broker or at))
+    found = _TEXT.fullmatch(text)
+    assert found is not None  # noqa: S101
+    value = re.sub(r"<t(-?[\d.]+)>", lambda at: str(ms(at[1])), found[1])
+    value = re.sub(r"<(\w+)>", lambda name: transcript.device(name[1]), value)
+    return Record(value.encode(), ms(found[2] or "0"))

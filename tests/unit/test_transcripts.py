@@ -1,0 +1,61 @@
+"""Transcripts are read strictly, judged strictly, and hold for the pure executor. The other two: `make transcripts`."""
+
+from pathlib import Path
+
+import pytest
+
+from load.transcripts.__main__ import RIGHT, WRONG, play
+from load.transcripts.transcript import Transcript, TranscriptError, changes, judge, load
+
+
+def written(folder: Path, text: str) -> list[Transcript]:
+    path = folder / "one.yaml"
+    path.write_text(text)
+    return load(path)
+
+
+def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tmp_path: Path) -> None:
+    every = load(*sorted(RIGHT.glob("*.yaml")), *sorted(WRONG.glob("*.yaml")))
+    wrong = [each for each in every if each.name.startswith("wrong, ")]
+    found = play("pure", tmp_path / "run", [each for each in every if each not in wrong], wrong)
+    assert found["failed"] == []
+    assert len(found["rejected"]) == len(wrong) >= 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: x\nstep: []", "allowed are name, views, site, steps"),
+        ("name: x\nsteps: [{add: [a 0 1], expects: {}}]", "allowed are add, expect, watermark"),
+        ("name: x\nsteps: [{add: [a 0 1], expect: {window device/temperature/a/0: {average: 1}}}]", "average"),
+        ("name: x\nsteps: [{add: [a 0 1], expect: {widow a: 1}}]", "widow"),
+        ("name: x\nsteps: []\n---\nname: x\nsteps: []", "names occur twice: ['x']"),
+    ],
+)
+def test_what_a_transcript_may_not_say_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(TranscriptError) as caught:
+        written(tmp_path, text)
+    assert said in str(caught.value)
+
+
+def test_a_text_may_name_devices_and_times_of_its_transcript(tmp_path: Path) -> None:
+    (made,) = written(tmp_path, """{name: x, steps: [{add: ['{"device_id": "<a>", "at": <t1.5>} @2']}]}""")
+    (record,) = made.steps[0].records
+    assert record.value.decode() == f'{{"device_id": "0.a", "at": {made.origin_ms + 1500}}}'
+    assert record.at_ms == made.origin_ms + 2000
+
+
+def test_output_that_nobody_expected_is_an_error(tmp_path: Path) -> None:
+    (made,) = written(tmp_path, "{name: x, steps: [{add: [a 0 1], expect: {device a: online}}]}")
+    judge(made, 0, {"device a": {"status": "online", "last_seen": 0}}, None)
+    with pytest.raises(TranscriptError, match="step 1: unexpected: session a/0"):
+        judge(made, 0, {"device a": {"status": "online"}, "session a/0": {"state": "open"}}, None)
+    with pytest.raises(TranscriptError, match="missing: device a"):
+        judge(made, 0, {}, None)
+    with pytest.raises(TranscriptError, match="status is 'offline', expected 'online'"):
+        judge(made, 0, {"device a": {"status": "offline"}}, None)
+
+
+def test_a_session_that_is_gone_was_merged() -> None:
+    before = {"session a/0": {"state": "open"}, "session a/9": {"state": "open"}}
+    assert changes(before, {"session a/0": {"state": "open"}}) == {"session a/9": {"state": "merged"}}
