@@ -251,7 +251,7 @@ MUTATIONS = (
             ),
         ),
         (
-            "tests/unit/test_silence.py::test_nothing_is_closed_while_something_is_left_to_read_and_silence_begins_anew_after_it",
+            "tests/unit/test_quiet.py::test_nothing_is_closed_while_something_is_left_to_read_and_silence_begins_anew_after_it",
         ),
     ),
     Mutation(
@@ -443,7 +443,7 @@ MUTATIONS = (
         "a record is rejected and admitted: the reject stays, and the replay counts the reading",
         ("P1", "P4"),
         (Edit("service/schemas.py", "position.batch > index.decided)", "True)"),),
-        ("tests/unit/test_schemas.py::test_a_batch_that_was_published_is_replayed_with_the_same_schemas",),
+        ("tests/unit/test_schema_book.py::test_a_batch_that_was_published_is_replayed_with_the_same_schemas",),
     ),
     Mutation(
         "new-schema-unasked",
