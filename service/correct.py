@@ -32,6 +32,7 @@ from service import (
     progress,
     rebuild,
     reference,
+    schemas,
     session,
 )
 from service.attributes import SERVING, Attributes
@@ -134,6 +135,7 @@ class Correction:
         committed = progress.committed(spark, self._settings.service.checkpoint)
         self._sink = replace(sink, cut=replace(sink.cut, start=committed.start if committed else {}))
         self._attributes, self._look_up = _reference(self._settings)
+        self._schemas = schemas.book(spark, self._settings).look()
         # Half of the cores: there may be a service beside this.
         self._tasks = max(1, spark.sparkContext.defaultParallelism // 2)
         self._report = Report()
@@ -142,7 +144,9 @@ class Correction:
         """Steps 3 to 7."""
         report, watermark_ms = self._report, self._sink.cut.watermark_ms
         asked = set(todo)
-        table, report.refused = late.admitted(self._spark, self._settings, self._log.rejects.values(), self._look_up)
+        table, report.refused = late.admitted(
+            self._spark, self._settings, self._log.rejects.values(), self._look_up, self._schemas
+        )
         table = table.sort_by("event_ms")
         found = late.of(table, asked)
         held = late.of(table, {reject.place for reject in self._log.held()} - asked)
@@ -173,6 +177,7 @@ class Correction:
             from_ms,
             self._attributes,
             self._look_up,
+            self._schemas,
             self._tasks,
         )
         untold = _untold(base.runs, first, anchors.keys(), from_ms, whole_ms)

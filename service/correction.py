@@ -19,6 +19,7 @@ from service.attributes import Attributes
 from service.frames import MOMENTS, OUTPUT, RUNS, WINDOW
 from service.lookup import LookUp
 from service.rebuild import Source
+from service.schemas import Known
 from service.sessions import rules
 from service.settings import Settings
 from state import codec, runs
@@ -91,13 +92,15 @@ def base(
     from_ms: Mapping[str, int],
     attributes: Attributes | None,
     look_up: LookUp | None,
+    schemas: Known | None,
     tasks: int,
 ) -> Base:
     """One batch run. `late` are the windows that are wanted, `earlier` late readings that are in values already.
 
     `from_ms` has the devices whose runs are wanted, and since when.
     """
-    admitted = readings.admit(rebuild.records(spark, settings, source), settings, look_up).where("reject is null")
+    records = rebuild.records(spark, settings, source)
+    admitted = readings.admit(records, settings, look_up, schemas=schemas).where("reject is null")
     if earlier.num_rows:
         admitted = admitted.unionByName(spark.createDataFrame(earlier))
     folded = pipeline.fold(_near(spark, admitted, settings, late, from_ms).coalesce(tasks), settings, attributes)

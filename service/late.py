@@ -14,6 +14,7 @@ from service import marks, readings, reject_log
 from service.lookup import LookUp
 from service.marks import Mark
 from service.reject_log import Coordinates, Reject
+from service.schemas import Known
 from service.settings import Settings
 
 PLACE = ("topic", "partition", "offset")
@@ -95,10 +96,10 @@ def _read(settings: Settings, found: Mapping[Coordinates, Mark], since_ms: int |
 
 
 def admitted(
-    spark: SparkSession, settings: Settings, rejects: Iterable[Reject], look_up: LookUp | None
+    spark: SparkSession, settings: Settings, rejects: Iterable[Reject], look_up: LookUp | None, schemas: Known | None
 ) -> tuple[pa.Table, int]:
     """Rows of `readings.admit` with their places, one for each reject that would have been admitted had it come in time,
-    and how many would not, or have lost their bytes. `look_up` is as for `readings.admit`."""
+    and how many would not, or have lost their bytes. `look_up` and `schemas` are as for `readings.admit`."""
     rows, lost = [], 0
     for reject in rejects:
         found = reject_log.whole(settings.kafka, reject)
@@ -110,7 +111,7 @@ def admitted(
     admission = settings.admission.model_copy(update={"max_delay_ms": _ANY_DELAY_MS})
     relaxed = settings.model_copy(update={"admission": admission})
     records = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_RECORD))
-    decided = readings.admit(records, relaxed, look_up, keep=PLACE).toArrow()
+    decided = readings.admit(records, relaxed, look_up, keep=PLACE, schemas=schemas).toArrow()
     table = decided.filter(pc.is_null(decided["reject"]))
     return table, lost + len(rows) - table.num_rows
 

@@ -211,7 +211,7 @@ class Republisher:
         tasks = max(1, cores // 2)
         held, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
         if held is not None:
-            rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up)
+            rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up, self._schemas())
             corrections = self._spark.createDataFrame(late.plain(rows))
             whole_from_ms = max(whole_from_ms, held.gone_ms + 1)
         closed = rebuild.closed_values(

@@ -211,13 +211,24 @@ class Book:
                 self._refused.pop(number, None)
         if self._index is None or since != index.since:
             self._write(index.model_copy(update={"since": since}))
-        in_use = {number: schema for number, schema in sorted(self._found.items()) if number in since}
-        self.plan = Known(
-            in_use,
-            known(self.settings, self._found).reader,
-            {number: offsets for number, offsets in since.items() if offsets and number in in_use},
-        )
+        self.plan = self._plan(self._found, since)
         return self.plan
+
+    def look(self) -> Known | None:
+        """What the checkpoint's queries decode, for who works beside one: nothing is learned and nothing written.
+
+        None where nothing was noted. Raises as `open` does.
+        """
+        index = self._read()
+        if self.settings.input.format == "json" or index is None:
+            return None
+        place = source(self.settings)
+        return self._plan(self._stored(index) if place.keeps else place.all(), index.since)
+
+    def _plan(self, found: Mapping[int, dict[str, Any]], since: Mapping[int, Offsets]) -> Known:
+        in_use = {number: schema for number, schema in sorted(found.items()) if number in since}
+        learned = {number: offsets for number, offsets in since.items() if offsets and number in in_use}
+        return Known(in_use, known(self.settings, found).reader, learned)
 
     def begins(self) -> None:
         """A batch begins; raises NewSchemaError when it need not begin without a schema that is there.

@@ -91,6 +91,19 @@ def test_an_id_that_is_found_ends_the_query_and_is_decoded_from_its_batch_on(tmp
     assert opened(make(tmp_path), files, Position(9, {"readings": {0: 100}})).plan.since == {2: AT}
 
 
+def test_who_only_looks_learns_nothing_and_writes_nothing(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    files = Files()
+    assert Book(make(tmp_path), files, accept).look() is None
+    opened(make(tmp_path), files)
+    put(tmp_path, 2)
+    before = dict(files.content)
+    seen = Book(make(tmp_path), files, accept).look()
+    assert seen is not None
+    assert list(seen.schemas) == [1]
+    assert files.content == before
+
+
 def test_an_id_that_is_not_found_is_refused_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, 1)
     book = opened(make(tmp_path), Files())
