@@ -82,7 +82,10 @@ class Live:
                     if kind == "window":
                         yield f"window {head.replace(':', '/')}/{start}", _window(found)
                     elif kind == "device":
-                        yield f"device {name}", _device(found)
+                        if (
+                            found["last_seen"] != "0"
+                        ):  # else no reading was admitted: its clock was ahead, and that is all
+                            yield f"device {name}", _device(found)
                     elif found["state"] != "merged":
                         yield f"session {head}/{start}", _session(found)
         rejects = [self._rules.rejects.format(topic=TOPIC)]
