@@ -34,6 +34,7 @@ from service import (
     schemas,
     session,
     settings,
+    status,
     topics,
 )
 from service.errors import (
@@ -139,6 +140,10 @@ def _metrics_port(given: Settings) -> Iterator[Line]:
         try:
             probe.bind((address, port))
         except OSError as error:
+            running = status.ask(given.metrics)
+            if running is not None and running["service"] == given.service.name:
+                yield ok("metrics", f"{address}:{port} is held by the service, which runs")
+                return
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
     yield ok("metrics", f"{address}:{port} is free" if port else f"{address}, any free port")
