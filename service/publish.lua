@@ -48,9 +48,10 @@ end
 -- a.rising    {field, alike}: where `alike` is equal (or there is none), `field` never falls, whatever the epoch
 -- a.stable    the last a.stable of a.fields need not be written again where `alike` is equal
 -- a.replace   fields may be nil, "no such field", so an older value is removed in the same step; else no value is nil
--- a.drops     {n, prefix}: rows are devices. A session that one had open under an earlier epoch, and has not now, is removed if
---             it still stands open: a writer that reads the topic again cuts it in other batches, and may begin it earlier
---             at once. Its key is prefix, the device's key from n on, and its start. Sessions are written before devices
+-- a.drops     {n, prefix}: rows are devices. The session that one had open last, under an earlier epoch, is removed if it still
+--             stands open and its last one now begins earlier, or is none: a writer that reads the topic again cuts it in
+--             other batches, and may begin it earlier at once. Else what it becomes is written before the device. Its key is
+--             prefix, the device's key from n on, and its start
 -- a.open      scores, when the rows are windows: a new one enters the index of what is not final
 -- Returns how many rows were {written, unchanged, refused as older, refused as sealed}, and of those written how many had no
 -- key before, and how many are sealed now.
@@ -149,8 +150,8 @@ local function write()
       if open and last == width then call('ZADD', KEYS[3], open[i], key) end
       if is_idle then call('ZREM', KEYS[6], key) end
       if a.drops and stored_epoch and stored_epoch < epoch then
-        local start = stored[wanted.session] or ''
-        if start ~= '' and start ~= column_of.session[i] then drop(key, start) end
+        local start, now = tonumber(stored[wanted.session] or nil), tonumber(column_of.session[i] or nil)
+        if start and (not now or now < start) then drop(key, stored[wanted.session]) end
       end
       call('XADD', changes, '*', 'kind', kind, 'key', key, 'batch', batch_text, 'epoch', epoch_text)
       args[2] = key
