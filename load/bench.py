@@ -14,7 +14,6 @@ The figures of a shared, small machine say little alone: compare ratios within o
 import argparse
 import json
 import os
-import platform
 import sys
 import threading
 import time
@@ -28,7 +27,8 @@ import psutil
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
 from load.generator_options import seconds_of
-from load.parts import CREATE_TIME, check_machine
+from load.parts import CREATE_TIME
+from load.report import machine, reported
 from load.stage import ROOT, TOPIC, VIEWS, Stage, percentile
 from load.tied import spawn
 from service.errors import TidemarkError
@@ -234,24 +234,6 @@ def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
     return {key.split('"')[1]: round(value, 3) for key, value in metrics.items() if key.startswith(name)}
 
 
-def machine() -> dict[str, Any]:
-    """What this ran on."""
-    return {
-        "cores": os.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "cpu": next(
-            (line.split(":")[1].strip() for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")),
-            platform.processor(),
-        ),
-        "system": platform.platform(),
-        "load_before": os.getloadavg()[0],
-    }
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON."""
     parser = argparse.ArgumentParser(prog="make bench", description="Catch-up rate, floor, latency, memory.")
@@ -268,17 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.floor_of:
         print(FLOOR + json.dumps(measure_floor(args.floor_of)))
         return 0
-    try:
-        check_machine(folder=ROOT)
-        report = run(args)
-    except TidemarkError as error:
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
-        return error.status
-    text = json.dumps(report, indent=2)
-    if args.json:
-        args.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
-    return 0
+    return reported(lambda: run(args), args.json)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

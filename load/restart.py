@@ -9,7 +9,6 @@ devices, and one kill with `--million` devices in the state. Every run is writte
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import time
@@ -20,13 +19,12 @@ from typing import Any
 
 import psutil
 
-from load.bench import machine
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
-from load.parts import check_machine
+from load.report import machine, reported
 from load.stage import ROOT, TOPIC, VIEWS, Stage
 from load.tied import Child, spawn
-from service.errors import SetupError, TidemarkError
+from service.errors import SetupError
 
 FOLDER = ROOT / ".build" / "restart"
 RATE = 1_000.0
@@ -153,26 +151,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
+    return reported(lambda: measure(args), args.json)
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """The kills in a row, then the one with many devices."""
     report: dict[str, Any] = {"machine": machine(), "kills": args.kills, "devices": args.devices, "seed": args.seed}
-    try:
-        check_machine(folder=ROOT)
-        if args.kills:
-            runs = in_a_row(args.devices, args.kills, args.seed)
-            report["median_s"] = statistics.median(run.seconds for run in runs)
-            report["runs"] = [asdict(run) for run in runs]
-        if args.million:
-            sections = {"sessions": {"buckets": args.buckets}} if args.buckets else {}
-            run, figures = million(args.million, args.seed, sections)
-            report["million_devices_s"] = run.seconds
-            report["million"] = {**figures, **asdict(run)}
-    except TidemarkError as error:
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
-        return error.status
-    text = json.dumps(report, indent=2)
-    if args.json:
-        args.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
-    return 0
+    if args.kills:
+        runs = in_a_row(args.devices, args.kills, args.seed)
+        report["median_s"] = statistics.median(run.seconds for run in runs)
+        report["runs"] = [asdict(run) for run in runs]
+    if args.million:
+        sections = {"sessions": {"buckets": args.buckets}} if args.buckets else {}
+        run, figures = million(args.million, args.seed, sections)
+        report["million_devices_s"] = run.seconds
+        report["million"] = {**figures, **asdict(run)}
+    return report
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from load.bench import RATE, SECTIONS, machine
+from load.bench import RATE, SECTIONS
 from load.fleet import REFERENCE_TABLE, Fleet, FleetSettings, reference_rows
 from load.generator_options import seconds_of
-from load.parts import check_machine
+from load.report import machine, reported
 from load.stage import ROOT, TOPIC, Stage
 from load.tied import spawn
 from service.errors import TidemarkError
@@ -155,17 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
-    try:
-        check_machine(folder=ROOT)
-        report = measure(args)
-    except TidemarkError as error:
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
-        return error.status
-    text = json.dumps(report, indent=2)
-    if args.json:
-        args.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
-    return 0 if report["longest_pause_s"] <= PAUSE_S else 1
+    return reported(lambda: measure(args), args.json, lambda report: report["longest_pause_s"] <= PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from pyspark.sql import types as t
 
 from service import settings
 
@@ -29,21 +28,6 @@ SCHEMA = {
         {"name": "humidity", "type": ["null", "double"], "default": None},
     ],
 }
-
-KAFKA = t.StructType(
-    [
-        t.StructField("key", t.BinaryType()),
-        t.StructField("value", t.BinaryType()),
-        t.StructField("topic", t.StringType()),
-        t.StructField("partition", t.IntegerType()),
-        t.StructField("offset", t.LongType()),
-        t.StructField("timestamp", t.TimestampType()),
-        t.StructField(
-            "headers",
-            t.ArrayType(t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])),
-        ),
-    ]
-)
 
 _offsets = itertools.count()
 

@@ -21,11 +21,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from load.transcripts.builders import KAFKA
 from service import frames, lookup, moments, pipeline, reference
 from service.attributes import SERVING, Attributes, Index, Serving
 from service.settings import Settings
 from state import codec
-from tests.stream.records import BASE_MS, KAFKA, Record, rows
+from tests.stream.records import BASE_MS, Record, rows
 
 
 @dataclass

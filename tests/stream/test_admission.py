@@ -11,12 +11,13 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from load.transcripts.builders import KAFKA
 from service import lookup, pipeline, readings
 from service.attributes import Index
 from service.decode import _MARK, _OTHER_MARK
 from service.frames import REJECT, REJECT_AVRO, REJECT_TYPE, STATS
 from service.readings import KEPT_BYTES, REASONS
-from tests.stream.records import BASE_MS, KAFKA, SCHEMA, Record, avro, make_settings
+from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_settings
 from tests.stream.records import rows as rows_of
 
 pytestmark = pytest.mark.spark

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from load.transcripts.builders import KAFKA
 from service import moments, pipeline, readings, windows
 from service.attributes import Index
 from service.frames import MOMENTS, WINDOW
-from tests.stream.records import BASE_MS, KAFKA, Record, avro, make_settings, rows
+from tests.stream.records import BASE_MS, Record, avro, make_settings, rows
 
 pytestmark = pytest.mark.spark
 

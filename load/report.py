@@ -1,0 +1,53 @@
+"""What the benchmarks (load.bench, load.restart, load.swap) do alike: say what they ran on, print and keep what they found."""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from load.parts import check_machine
+from load.stage import ROOT
+from service.errors import TidemarkError
+
+_CPU = Path("/proc/cpuinfo")
+
+
+def machine() -> dict[str, Any]:
+    """What this ran on."""
+    lines = _CPU.read_text().splitlines() if _CPU.exists() else []
+    return {
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "cpu": next(
+            (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+        ),
+        "system": platform.platform(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def reported(
+    measure: Callable[[], Mapping[str, Any]],
+    file: Path | None,
+    passes: Callable[[Mapping[str, Any]], bool] = lambda _report: True,
+) -> int:
+    """Measure, print the report as JSON and keep it in `file`.
+
+    The exit status: 0, 1 when the report does not pass, an error's own when nothing could be measured.
+    """
+    try:
+        check_machine(folder=ROOT)
+        report = measure()
+    except TidemarkError as error:
+        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
+        return error.status
+    text = json.dumps(report, indent=2)
+    if file:
+        file.write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0 if passes(report) else 1
