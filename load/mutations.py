@@ -428,11 +428,7 @@ MUTATIONS = (
         "nobody looks for the mark of a record's end",
         "a record with bytes after it is admitted: its writer and its reader do not agree about the schema",
         ("P6",),
-        (
-            Edit(
-                "service/decode.py", 'F.col(f"record.{_END}") == _double(_MARK)', 'F.col(f"record.{_END}").isNotNull()'
-            ),
-        ),
+        (Edit("service/decode.py", 'F.col(f"record.{_END}") == _mark()', 'F.col(f"record.{_END}").isNotNull()'),),
         (
             "tests/stream/test_admission.py::test_a_record_is_decided_by_the_limits_to_the_last_step[a byte after the end]",
         ),

@@ -6,7 +6,6 @@ a schema made of those same fields. Nothing here throws on what a device sent: w
 """
 
 import json
-import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,12 +22,10 @@ _END = "tidemark_end"
 """A field that is added to the end of every writer's and the reader's schema, and whose bytes are added to every record.
 
 The engine's decoder stops at the end of a record and does not say where that was (Spark 4.1.1). What it finds there is the
-mark, unless bytes follow the record: then it finds those. A failed decode is a record of nulls, which the mark tells apart.
+mark, unless bytes follow the record: then it finds those. The mark is a hash of the record's value, so that no bytes of the
+value are taken for it by chance. A failed decode is a record of nulls, which the mark tells apart.
 """
-_MARK = b"\xa9\x1d\xe3\x77\x5c\x84\xf2\x40"
-"""Eight bytes that are a double. No end of it is also a beginning of it, so bytes before it never make it appear earlier."""
-_OTHER_MARK = b"\x52" + _MARK[1:]
-"""Begins otherwise: bytes that follow a record and begin like one mark do not begin like the other."""
+_END_TYPE = {"type": "fixed", "name": _END, "namespace": "", "size": 8}
 _CORRUPT = "tidemark_corrupt"
 _DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
 """What a device id may be in JSON: text, or a whole number of 64 bits; null is a missing one."""
@@ -97,11 +94,8 @@ class Decoder:
                 "allowNonNumericNumbers": "false",
             }
             return F.when(whole, F.from_json(text, _json_type(self._settings), options))
-        return self._avro(_MARK)
-
-    def _avro(self, mark: bytes) -> Column:
         head = F.substring(self._value, 1, _HEADER_BYTES)
-        body = F.concat(F.expr("substring(value, 6)"), F.lit(mark))
+        body = F.concat(F.expr("substring(value, 6)"), _mark())
         choice: Column | None = None
         for number, writer in self._known.schemas.items():
             decoded = from_avro(body, json.dumps(with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": self._reader})
@@ -131,12 +125,7 @@ class Decoder:
                 kind = F.schema_of_variant(_field(self._settings.device_id))
                 text = text & F.coalesce(kind.isin(*_DEVICE_KINDS), F.lit(True))
             return F.col("record").isNotNull() & F.col(f"record.{_CORRUPT}").isNull() & text
-        ends = F.coalesce(F.col(f"record.{_END}") == _double(_MARK), F.lit(False))
-        # Only bytes that begin with the mark itself can pass for it, and no record holds it by chance: those that do are
-        # decoded a second time, with another one.
-        again = self._avro(_OTHER_MARK).getField(_END) == _double(_OTHER_MARK)
-        certain = F.when(F.contains("value", F.lit(_MARK)), F.coalesce(again, F.lit(False))).otherwise(True)
-        return ends & certain & text
+        return F.coalesce(F.col(f"record.{_END}") == _mark(), F.lit(False)) & text
 
     def device(self) -> Column:
         """The device id as text, null when it is missing or blank."""
@@ -181,11 +170,11 @@ class Decoder:
 
 def with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A record's schema with the mark of its end."""
-    return {**schema, "fields": [*schema["fields"], {"name": _END, "type": "double"}]}
+    return {**schema, "fields": [*schema["fields"], {"name": _END, "type": _END_TYPE}]}
 
 
-def _double(mark: bytes) -> Column:
-    return F.lit(struct.unpack("<d", mark)[0])
+def _mark() -> Column:
+    return F.xxhash64("value").cast("binary")
 
 
 def _header(schema_id: int) -> bytes:

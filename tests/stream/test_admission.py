@@ -14,7 +14,6 @@ import pytest
 from load.transcripts.builders import KAFKA
 from service import lookup, pipeline, readings
 from service.attributes import Index
-from service.decode import _MARK, _OTHER_MARK
 from service.frames import REJECT, REJECT_AVRO, REJECT_TYPE, STATS
 from service.readings import KEPT_BYTES, REASONS
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_settings
@@ -139,12 +138,7 @@ AT_THE_LIMITS = {
     ),
     "a byte after the end": (Record(value() + b"\0", BASE_MS), "undecodable", f"{len(value()) + 1} bytes"),
     "a whole record after the end": (Record(value() + value()[5:], BASE_MS), "undecodable", None),
-    "the mark of the end": (Record(value() + _MARK, BASE_MS), "undecodable", None),
-    "the mark of the end and more": (Record(value() + _MARK + _MARK, BASE_MS), "undecodable", None),
-    "what begins like the mark of the end": (Record(value() + _MARK[:1], BASE_MS), "undecodable", None),
-    "the other mark of the end": (Record(value() + _OTHER_MARK, BASE_MS), "undecodable", None),
-    "both marks of the end": (Record(value() + _MARK + _OTHER_MARK, BASE_MS), "undecodable", None),
-    "a measure that is the mark of the end": (record(humidity=struct.unpack("<d", _MARK)[0]), None, None),
+    "eight bytes after the end": (Record(value() + bytes(8), BASE_MS), "undecodable", f"{len(value()) + 8} bytes"),
     "a length below zero": (Record(wire(1, b"\x01"), BASE_MS), "undecodable", "6 bytes"),
     "a length beyond the record": (Record(wire(1, b"\x80\x80\x80\x80\x08"), BASE_MS), "undecodable", "10 bytes"),
     "a branch that the union lacks": (
