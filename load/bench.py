@@ -170,7 +170,8 @@ def measure_floor(config: Path) -> list[float]:
     """In a process with a JVM of its own: read the topic as a batch, decode it, throw it away."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - only the floor's process needs Spark
 
-    from service import decode, readings, schemas, session, settings  # noqa: PLC0415
+    from service import session, settings  # noqa: PLC0415
+    from service.admission import decode, readings, schemas  # noqa: PLC0415
 
     chosen = settings.load(config)
     spark = session.build(chosen)

@@ -53,9 +53,9 @@ class _Daemon(Part):
         return self._variables
 
     def state(self) -> dict[str, Any]:
-        """What its page tells; {} when it does not answer."""
+        """What its page tells; {} when it does not answer, or with nothing yet, as in its first moments."""
         with (
-            contextlib.suppress(OSError),
+            contextlib.suppress(OSError, json.JSONDecodeError),
             urllib.request.urlopen(f"http://{HOST}:{self.page}/json/", timeout=2) as page,
         ):
             found: dict[str, Any] = json.load(page)

@@ -65,7 +65,10 @@ MUTATIONS = (
         "publish.lua compares no epoch at all",
         "two writers overwrite each other",
         ("P2", "P5"),
-        (Edit("service/publish.lua", _FENCE, ""), Edit("service/publish.lua", _OLDER, "return false")),
+        (
+            Edit("service/publication/publish.lua", _FENCE, ""),
+            Edit("service/publication/publish.lua", _OLDER, "return false"),
+        ),
         (
             _PUBLISH + "test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written",
             _PUBLISH + "test_an_older_batch_is_refused",
@@ -76,7 +79,7 @@ MUTATIONS = (
         "publish.lua compares the epoch stored in each key, not the current one",
         "a stale writer wins every key that the new one has not touched",
         ("P5",),
-        (Edit("service/publish.lua", _FENCE, ""),),
+        (Edit("service/publication/publish.lua", _FENCE, ""),),
         (
             _PUBLISH + "test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written",
             _LEASE + "test_a_frozen_writer_is_followed_and_refused_when_it_wakes",
@@ -89,7 +92,7 @@ MUTATIONS = (
         ("P5", "P7"),
         (
             Edit(
-                "service/publish.lua",
+                "service/publication/publish.lua",
                 _FENCE,
                 "if current and current > epoch then\n"
                 "  return redis.error_reply('FENCED the epoch is ' .. current)\nend\n",
@@ -102,7 +105,7 @@ MUTATIONS = (
         "a Redis that has the epoch, and progress from before the last batch, is written to",
         "values that were lost stay old, and become final like that",
         ("P1", "P7"),
-        (Edit("service/publish.lua", "if a.after then", "if false then"),),
+        (Edit("service/publication/publish.lua", "if a.after then", "if false then"),),
         (_PUBLISH + "test_a_redis_that_has_the_epoch_and_not_the_last_writes_refuses_every_step",),
     ),
     Mutation(
@@ -123,7 +126,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/publish.py",
+                "service/publication/publish.py",
                 "self._link().run([call], budget, server)[0]",
                 "self._link().run([call], budget)[0]",
             ),
@@ -137,7 +140,7 @@ MUTATIONS = (
         ("P2", "P5"),
         (
             Edit(
-                "service/publish.py",
+                "service/publication/publish.py",
                 "replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)",
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.address()) as plain:\n"
@@ -162,16 +165,18 @@ MUTATIONS = (
         ("P3",),
         (
             Edit(
-                "service/publish.py",
+                "service/publication/publish.py",
                 "yield from each.calls(stamp, self.settings.redis.chunk)",
                 "for names in ({*each.fields} - {'sum'}, {'sum', *each.kind.same}):\n"
                 "                some = {name: column for name, column in each.fields.items() if name in names}\n"
                 "                yield from Rows(each.kind, each.keys, each.ttl, some, each.open).calls(stamp, 1)",
             ),
             Edit(
-                "service/publish.lua", "stored_epoch == epoch and stored_batch == batch and is_same(stored, i)", "false"
+                "service/publication/publish.lua",
+                "stored_epoch == epoch and stored_batch == batch and is_same(stored, i)",
+                "false",
             ),
-            Edit("service/publish.lua", "last = width - a.stable", "last = width"),
+            Edit("service/publication/publish.lua", "last = width - a.stable", "last = width"),
         ),
         (_PUBLISH + "test_no_reader_sees_a_torn_value",),
     ),
@@ -180,7 +185,7 @@ MUTATIONS = (
         "publish.lua leaves open what an earlier writer had open of a device's other session",
         "after a rebuild, which cuts other batches, sessions stay open that no reading gives",
         ("P1",),
-        (Edit("service/publish.lua", "if a.drops and stored_epoch and", "if false and"),),
+        (Edit("service/publication/publish.lua", "if a.drops and stored_epoch and", "if false and"),),
         (_PUBLISH + "test_a_session_that_a_writer_who_reads_the_topic_again_never_had_is_gone",),
     ),
     Mutation(
@@ -188,7 +193,7 @@ MUTATIONS = (
         "publish.lua accepts an older batch of the same epoch",
         "a value goes back when a late answer is repeated",
         ("P2",),
-        (Edit("service/publish.lua", _OLDER, "return stored_epoch > epoch"),),
+        (Edit("service/publication/publish.lua", _OLDER, "return stored_epoch > epoch"),),
         (
             _PUBLISH + "test_an_older_batch_is_refused",
             _PUBLISH + "test_progress_never_goes_back",
@@ -199,7 +204,7 @@ MUTATIONS = (
         "publish.lua lets a newer epoch replace a richer window by a poorer one",
         "a rebuild from Kafka takes every value back before it catches up",
         ("P2",),
-        (Edit("service/publish.lua", "local is_poorer = rising and is_alike", "local is_poorer = false"),),
+        (Edit("service/publication/publish.lua", "local is_poorer = rising and is_alike", "local is_poorer = false"),),
         (_PUBLISH + "test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back",),
     ),
     Mutation(
@@ -209,7 +214,7 @@ MUTATIONS = (
         ("P1", "P2"),
         (
             Edit(
-                "service/publish.lua",
+                "service/publication/publish.lua",
                 "local is_closed, verdict = seal and stored[seal] == seal_value, nil",
                 "local is_closed",
             ),
@@ -224,7 +229,7 @@ MUTATIONS = (
         "publish.lua takes a window that silence has closed for one that the watermark has passed",
         "a reading that comes after a silence, and was admitted, is not counted",
         ("P1",),
-        (Edit("service/publish.lua", "found[1] == 'idle', tonumber", "false, tonumber"),),
+        (Edit("service/publication/publish.lua", "found[1] == 'idle', tonumber", "false, tonumber"),),
         (_PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",),
     ),
     Mutation(
@@ -232,7 +237,7 @@ MUTATIONS = (
         "a value that was closed changes and keeps its revision",
         "a reader that has passed it on does not learn that it was corrected",
         ("P2",),
-        (Edit("service/publish.lua", "true, revision + 1", "true, revision"),),
+        (Edit("service/publication/publish.lua", "true, revision + 1", "true, revision"),),
         (
             _PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",
             _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks",
@@ -245,7 +250,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/silence.py",
+                "service/publication/silence.py",
                 "if reached is None or reached != self._reached or was_away:",
                 "if reached and not self._since_ms:",
             ),
@@ -261,7 +266,9 @@ MUTATIONS = (
         ("P2",),
         (
             Edit(
-                "service/publish.lua", "stored_epoch == epoch and stored_batch == batch and is_same(stored, i)", "false"
+                "service/publication/publish.lua",
+                "stored_epoch == epoch and stored_batch == batch and is_same(stored, i)",
+                "false",
             ),
         ),
         (_PUBLISH + "test_the_same_batch_again_changes_nothing_and_is_not_announced",),
@@ -348,7 +355,7 @@ MUTATIONS = (
         "values and progress are written before the broker has acknowledged the rejects",
         "a crash loses rejects that progress says were consumed",
         ("P4",),
-        (Edit("service/publish.py", "            self._flush_rejects()\n", "            pass\n"),),
+        (Edit("service/publication/publish.py", "            self._flush_rejects()\n", "            pass\n"),),
         (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered", _ORDER + "[1_rejects]"),
     ),
     Mutation(
@@ -358,7 +365,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/redis_link.py",
+                "service/publication/redis_link.py",
                 "connection = self._connected()\n                sent = 0\n",
                 "connection = self._connected()\n                waiting.clear()\n                sent = 0\n",
             ),
@@ -388,7 +395,7 @@ MUTATIONS = (
         ("P6",),
         (
             Edit(
-                "service/readings.py",
+                "service/admission/readings.py",
                 '.when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")',
                 '.when(F.lit(False), "early")',
             ),
@@ -402,7 +409,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/readings.py",
+                "service/admission/readings.py",
                 'F.unix_millis("timestamp").alias("broker_ms")',
                 'F.unix_millis(F.current_timestamp()).alias("broker_ms")',
             ),
@@ -428,7 +435,13 @@ MUTATIONS = (
         "nobody looks for the mark of a record's end",
         "a record with bytes after it is admitted: its writer and its reader do not agree about the schema",
         ("P6",),
-        (Edit("service/decode.py", 'F.col(f"record.{_END}") == _mark()', 'F.col(f"record.{_END}").isNotNull()'),),
+        (
+            Edit(
+                "service/admission/decode.py",
+                'F.col(f"record.{_END}") == _mark()',
+                'F.col(f"record.{_END}").isNotNull()',
+            ),
+        ),
         (
             "tests/stream/test_admission.py::test_a_record_is_decided_by_the_limits_to_the_last_step[a byte after the end]",
         ),
@@ -438,7 +451,7 @@ MUTATIONS = (
         "a batch that was published with ids refused is replayed with whatever is known by then",
         "a record is rejected and admitted: the reject stays, and the replay counts the reading",
         ("P1", "P4"),
-        (Edit("service/schemas.py", "position.batch > index.decided)", "True)"),),
+        (Edit("service/admission/schemas.py", "position.batch > index.decided)", "True)"),),
         ("tests/unit/test_schema_book.py::test_a_batch_that_was_published_is_replayed_with_the_same_schemas",),
     ),
     Mutation(
@@ -446,7 +459,7 @@ MUTATIONS = (
         "nobody is asked about a schema id that is not known",
         "the first records of a new schema are rejected, though it can be read",
         ("P4",),
-        (Edit("service/fold.py", "if ids and self.ask is not None:", "if False:"),),
+        (Edit("service/aggregation/fold.py", "if ids and self.ask is not None:", "if False:"),),
         (
             "tests/integration/test_schemas.py::"
             "test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_record",
@@ -471,7 +484,7 @@ MUTATIONS = (
         "the checkpoint's logs are not looked at before the query starts",
         "Spark begins again at batch 0 beside the state of the old batches",
         ("P1", "P7"),
-        (Edit("service/checkpoint.py", "    if broken:\n", "    if False:\n"),),
+        (Edit("service/recovery/checkpoint.py", "    if broken:\n", "    if False:\n"),),
         (_CHECKPOINT + "test_a_checkpoint_without_its_logs_is_refused_and_not_begun_again",),
     ),
     Mutation(
@@ -479,7 +492,7 @@ MUTATIONS = (
         "a start is not compared with the checkpoint's manifest",
         "state of other settings, or of another topic, is gone on with",
         ("P1", "P7"),
-        (Edit("service/resume.py", "            manifest.require(str(files), found, wanted)\n", ""),),
+        (Edit("service/recovery/resume.py", "            manifest.require(str(files), found, wanted)\n", ""),),
         (
             _RESUME + "test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says",
             _RESUME + "test_a_topic_that_was_made_again_is_noticed",
@@ -490,7 +503,7 @@ MUTATIONS = (
         "a new checkpoint takes the place of one whose records cannot all be read again",
         "windows and sessions lack what came before, and no error says so",
         ("P1", "P7"),
-        (Edit("service/resume.py", "            _require_all_of_it(settings)\n", "            pass\n"),),
+        (Edit("service/recovery/resume.py", "            _require_all_of_it(settings)\n", "            pass\n"),),
         (_RESUME + "test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same",),
     ),
     Mutation(
@@ -498,7 +511,7 @@ MUTATIONS = (
         "records that Kafka has deleted before they were read are gone on without",
         "the loss is silent",
         ("P7",),
-        (Edit("service/resume.py", "if gaps and kafka.on_data_loss != CONTINUE:", "if False:"),),
+        (Edit("service/recovery/resume.py", "if gaps and kafka.on_data_loss != CONTINUE:", "if False:"),),
         (_RESUME + "test_records_deleted_before_they_were_read_are_named_and_counted",),
     ),
     Mutation(
@@ -524,7 +537,7 @@ MUTATIONS = (
         ("P7",),
         (
             Edit(
-                "service/publish.py",
+                "service/publication/publish.py",
                 "views, self.cut.late_ms)",
                 "views, self.cut.watermark_ms)",
             ),
@@ -538,7 +551,7 @@ MUTATIONS = (
         ("P7",),
         (
             Edit(
-                "service/tally.py",
+                "service/aggregation/tally.py",
                 "return int(((many - opened)",
                 "return 0 * int(((many - opened)",
             ),
@@ -553,7 +566,7 @@ MUTATIONS = (
         "a batch that is repeated counts its early readings once more",
         "a device is marked for a crash of ours",
         ("P6",),
-        (Edit("service/publish.lua", "if at < last and (", "if true and ("),),
+        (Edit("service/publication/publish.lua", "if at < last and (", "if true and ("),),
         (_PUBLISH + "test_a_device_with_repeated_early_readings_is_marked_and_listed",),
     ),
     Mutation(
@@ -571,7 +584,7 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/replay.py",
+                "service/rejects/replay.py",
                 "known = _finish(settings.kafka, marks.read(settings.kafka), say)",
                 "known: dict[Coordinates, Mark] = {}",
             ),
@@ -583,7 +596,7 @@ MUTATIONS = (
         "what a killed replay has begun is open again without a look into the topic",
         "the next run sends again what the killed one had sent",
         ("P4",),
-        (Edit("service/replay.py", "                if place in taken:\n", "                if False:\n"),),
+        (Edit("service/rejects/replay.py", "                if place in taken:\n", "                if False:\n"),),
         (_REJECTS + "test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice",),
     ),
     Mutation(
@@ -591,7 +604,7 @@ MUTATIONS = (
         "a replay goes on when another has begun",
         "both send the same rejects",
         ("P4",),
-        (Edit("service/replay.py", "    fence.check()\n", ""),),
+        (Edit("service/rejects/replay.py", "    fence.check()\n", ""),),
         (_REJECTS + "test_a_run_that_another_has_overtaken_sends_nothing",),
     ),
     Mutation(
@@ -599,7 +612,11 @@ MUTATIONS = (
         "of two marks of a reject the newer one counts, whatever it says",
         "a run that comes too late makes a reject open again that is done",
         ("P4",),
-        (Edit("service/marks.py", " and (mark.place not in found or found[mark.place].state not in ENDS)", ""),),
+        (
+            Edit(
+                "service/rejects/marks.py", " and (mark.place not in found or found[mark.place].state not in ENDS)", ""
+            ),
+        ),
         (_REJECTS + "test_a_mark_that_comes_too_late_does_not_hide_the_end",),
     ),
     Mutation(
@@ -607,7 +624,7 @@ MUTATIONS = (
         "a start without a newer reference does not go on with the one that is kept",
         "a database that is away, or bad data in it, keeps the service down",
         ("P8",),
-        (Edit("service/reference.py", "        kept = _former(folder)\n", "        kept = None\n"),),
+        (Edit("service/reference/snapshots.py", "        kept = _former(folder)\n", "        kept = None\n"),),
         (_REFRESHER + "test_after_a_restart_the_kept_snapshot_serves_and_says_so",),
     ),
     Mutation(
@@ -615,7 +632,7 @@ MUTATIONS = (
         "a new reference is not compared with the size of the last one",
         "half of the devices lose their attributes, and no error says so",
         ("P7",),
-        (Edit("service/expectations.py", "    if rows >= least:\n", "    if True:\n"),),
+        (Edit("service/reference/expectations.py", "    if rows >= least:\n", "    if True:\n"),),
         (
             _REFRESHER
             + "test_the_last_good_snapshot_serves_on_and_a_mended_database_is_believed_again[half the rows gone]",
@@ -627,7 +644,13 @@ MUTATIONS = (
         "a reference of any age serves",
         "attributes of long ago pass for those of now",
         ("P7",),
-        (Edit("service/refresher.py", "        if age_ms <= self._reference.max_age_ms:\n", "        if True:\n"),),
+        (
+            Edit(
+                "service/reference/refresher.py",
+                "        if age_ms <= self._reference.max_age_ms:\n",
+                "        if True:\n",
+            ),
+        ),
         (_REFRESHER + "test_what_is_older_than_max_age_does_not_serve",),
     ),
     Mutation(
@@ -635,7 +658,7 @@ MUTATIONS = (
         "a batch that is repeated sees the newest reference, not the one that it saw the first time",
         "a window counts readings at two sites",
         ("P1",),
-        (Edit("service/refresher.py", "        if not self._may_be_replayed and not", "        if not"),),
+        (Edit("service/reference/refresher.py", "        if not self._may_be_replayed and not", "        if not"),),
         (_REFRESHER + "test_after_a_silence_the_first_batch_sees_the_newest_and_a_batch_that_is_replayed_what_it_saw",),
     ),
     Mutation(
@@ -645,7 +668,7 @@ MUTATIONS = (
         ("P6",),
         (
             Edit(
-                "service/attributes.py",
+                "service/reference/attributes.py",
                 "            row[asked[is_it]] = found[is_it]\n",
                 "            row[asked] = found\n",
             ),
@@ -687,7 +710,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/readings.py",
+                "service/admission/readings.py",
                 "    own = bounds(settings) if has_own else {}\n",
                 "    own: dict[str, str] = {}\n",
             ),
@@ -701,7 +724,7 @@ MUTATIONS = (
         ("P1", "P5"),
         (
             Edit(
-                "service/correct.lua",
+                "service/corrections/correct.lua",
                 "elseif is_there and not is_closed and stored[1] ~= 'merged' then",
                 "elseif false then",
             ),
@@ -713,7 +736,7 @@ MUTATIONS = (
         "correct.lua does not ask whether another correction has begun",
         "a run that was overtaken takes back what the newer one wrote",
         ("P5",),
-        (Edit("service/correct.lua", "if newest ~= a.number then", "if false then"),),
+        (Edit("service/corrections/correct.lua", "if newest ~= a.number then", "if false then"),),
         (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
     ),
     Mutation(
@@ -721,7 +744,13 @@ MUTATIONS = (
         "correct.lua replaces a value by one of fewer readings",
         "a repeat, or a topic that lacks some by now, takes readings back",
         ("P2",),
-        (Edit("service/correct.lua", "elseif is_closed and not merges and tonumber", "elseif false and tonumber"),),
+        (
+            Edit(
+                "service/corrections/correct.lua",
+                "elseif is_closed and not merges and tonumber",
+                "elseif false and tonumber",
+            ),
+        ),
         (_CLOSED + "test_a_final_window_gets_more_readings_and_says_so",),
     ),
     Mutation(
@@ -729,7 +758,7 @@ MUTATIONS = (
         "correct.lua writes while Redis is being republished to",
         "a value is a correction of what Redis had lost",
         ("P1",),
-        (Edit("service/correct.lua", "if call('EXISTS', KEYS[4]) == 1 then", "if false then"),),
+        (Edit("service/corrections/correct.lua", "if call('EXISTS', KEYS[4]) == 1 then", "if false then"),),
         (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
     ),
     Mutation(
@@ -737,7 +766,7 @@ MUTATIONS = (
         "a correction computes values without what earlier ones have put into them",
         "each takes back the one before, or is refused",
         ("P1",),
-        (Edit("service/correction.py", "    if earlier.num_rows:\n", "    if False:\n"),),
+        (Edit("service/corrections/correction.py", "    if earlier.num_rows:\n", "    if False:\n"),),
         (_AS_IF_IN_TIME,),
     ),
     Mutation(
@@ -756,7 +785,7 @@ MUTATIONS = (
         "what a killed correction has begun is no concern of the next one's",
         "some values have a late reading and others do not, for ever",
         ("P1",),
-        (Edit("service/late.py", 'if self.state(place) == "correcting" or (', "if ("),),
+        (Edit("service/corrections/late.py", 'if self.state(place) == "correcting" or (', "if ("),),
         ("tests/unit/test_late.py::test_what_is_to_be_corrected",),
     ),
     Mutation(
@@ -764,7 +793,7 @@ MUTATIONS = (
         "late readings are marked as corrected before the values are written",
         "a crash between the two loses them for good",
         ("P1",),
-        (Edit("service/correct.py", 'self._mark("correcting", ready)', 'self._mark("corrected", ready)'),),
+        (Edit("service/corrections/correct.py", 'self._mark("correcting", ready)', 'self._mark("corrected", ready)'),),
         (_FINISHED,),
     ),
     Mutation(
@@ -774,7 +803,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/republish.py",
+                "service/recovery/republish.py",
                 "        if held is not None:\n            rows",
                 "        if False:\n            rows",
             ),

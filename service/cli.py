@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from service import reject_commands, settings
+from service import settings
 from service.errors import CheckpointError, TidemarkError
+from service.rejects import reject_commands
 
 TRACE = "TIDEMARK_TRACE"
 """What deploy/log4j2.properties prints of exceptions in the JVM: "none" or "full"."""
@@ -52,7 +53,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from service import check  # noqa: PLC0415
+    from service.monitoring import check  # noqa: PLC0415
 
     lines = check.check_file(given.config)
     for line in lines:
@@ -63,7 +64,7 @@ def _check(given: argparse.Namespace) -> int:
 
 def _status(given: argparse.Namespace) -> int:
     """0 when the query runs; 1 when it does not, or when nobody answers."""
-    from service import status  # noqa: PLC0415
+    from service.monitoring import status  # noqa: PLC0415
 
     where = settings.load(given.config).metrics
     found = status.ask(where)
@@ -76,7 +77,8 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _checkpoint(given: argparse.Namespace) -> int:
-    from service import resume, session, verify  # noqa: PLC0415
+    from service import session  # noqa: PLC0415
+    from service.recovery import resume, verify  # noqa: PLC0415
 
     loaded = settings.load(given.config)
     spark = session.build(loaded, master="local[*]")
@@ -93,14 +95,14 @@ def _checkpoint(given: argparse.Namespace) -> int:
 
 
 def _republish(given: argparse.Namespace) -> int:
-    from service import republish  # noqa: PLC0415
+    from service.recovery import republish  # noqa: PLC0415
 
     republish.by_hand(settings.load(given.config), say=print)
     return 0
 
 
 def _correct(given: argparse.Namespace) -> int:
-    from service import correct  # noqa: PLC0415
+    from service.corrections import correct  # noqa: PLC0415
 
     since_ms, until_ms = reject_commands.span(given)
     correct.correct(settings.load(given.config), since_ms, until_ms, say=print, again=given.again)
@@ -108,7 +110,7 @@ def _correct(given: argparse.Namespace) -> int:
 
 
 def _devices(given: argparse.Namespace) -> int:
-    from service import devices  # noqa: PLC0415
+    from service.monitoring import devices  # noqa: PLC0415
 
     found = devices.skewed(settings.load(given.config).redis)
     for line in [json.dumps(found)] if given.json else devices.table(found):
@@ -117,7 +119,7 @@ def _devices(given: argparse.Namespace) -> int:
 
 
 def _schemas(given: argparse.Namespace) -> int:
-    from service import compatibility  # noqa: PLC0415
+    from service.admission import compatibility  # noqa: PLC0415
 
     lines = compatibility.check(settings.load(given.config), given.files)
     for line in lines:

@@ -24,7 +24,6 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import checkpoint
 from service.errors import (
     CheckpointError,
     DataLossError,
@@ -40,7 +39,8 @@ from service.errors import (
     WorkerLostError,
 )
 from service.failpoint import InjectedError
-from service.reference import UnreadableError
+from service.recovery import checkpoint
+from service.reference.snapshots import UnreadableError
 
 _PASSES = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, InjectedError)
 _STAYS = (SourceRefusedError, DataLossError, SinkRefusedError)

@@ -73,7 +73,7 @@ REJECT_AVRO: dict[str, Any] = {
 """REJECT_TYPE on its way into the fold, as one column: a nested one would cost every admitted reading a dozen nulls."""
 
 MOMENTS = ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")
-"""Columns that merge by addition: see service/moments.py."""
+"""Columns that merge by addition: see service/aggregation/moments.py."""
 
 _PUBLISHED = [
     t.StructField("view", t.StringType()),

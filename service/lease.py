@@ -16,8 +16,8 @@ import redis
 from redis.exceptions import RedisError
 
 from service import owner
-from service.redis_keys import Keys
-from service.redis_link import Budget, Place, options_of, shown
+from service.publication.redis_keys import Keys
+from service.publication.redis_link import Budget, Place, options_of, shown
 from service.settings import Settings
 
 # KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.

@@ -23,17 +23,20 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint, failure, lookup, progress, readings, sessions, verdicts, windows
-from service.attributes import Attributes
+from service import clock, failpoint, failure, progress
+from service.admission import readings, verdicts
+from service.admission.schemas import Book, Known, of_checkpoint
+from service.admission.verdicts import Asking, UndecidedError
+from service.aggregation import sessions, windows
+from service.aggregation.fold import Fold
 from service.cut import Cut
-from service.fold import Fold
 from service.frames import FOLDED, OUTPUT, REJECT, RUNS, STATS, WINDOW
-from service.lookup import LookUp
-from service.publish import OUTCOME_SCHEMA, Outcome, Sink
-from service.reference import Holder, Snapshot
-from service.schemas import Book, Known, of_checkpoint
+from service.publication.publish import OUTCOME_SCHEMA, Outcome, Sink
+from service.reference import lookup
+from service.reference.attributes import Attributes
+from service.reference.lookup import LookUp
+from service.reference.snapshots import Holder, Snapshot
 from service.settings import Settings
-from service.verdicts import Asking, UndecidedError
 
 OBSERVED = "tidemark"
 LOOK_UPS = 3

@@ -20,7 +20,7 @@ import runpy
 import sys
 
 ARCHIVES = (".zip", ".jar")
-PRELOADED = ("pyspark.worker", "state.processor", "service.fold", "service.publish")
+PRELOADED = ("pyspark.worker", "state.processor", "service.aggregation.fold", "service.publication.publish")
 """None of them starts a thread or opens a connection when it is imported, so a fork inherits nothing but modules."""
 
 

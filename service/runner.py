@@ -30,21 +30,24 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint, failure, metrics, owner, pipeline, resume, schemas, session, topics
+from service import clock, failpoint, failure, owner, pipeline, session, topics
+from service.admission import schemas
+from service.admission.schemas import NewSchemaError
 from service.cut import Offsets
 from service.errors import FencedError, SparkLostError, TidemarkError
-from service.lag import Lag
 from service.lease import Lease, Waiting
+from service.monitoring import metrics
+from service.monitoring.lag import Lag
+from service.monitoring.status import Status
 from service.progress import Poll, committed
-from service.publish import Outcome
-from service.redis_link import EpochLostError, WritesLostError
-from service.reference import Holder
-from service.refresher import Refresher
-from service.republish import Republisher
-from service.schemas import NewSchemaError
+from service.publication.publish import Outcome
+from service.publication.redis_link import EpochLostError, WritesLostError
+from service.publication.silence import Silence
+from service.recovery import resume
+from service.recovery.republish import Republisher
+from service.reference.refresher import Refresher
+from service.reference.snapshots import Holder
 from service.settings import Settings
-from service.silence import Silence
-from service.status import Status
 
 POLL_S = 0.2
 PATIENCE_S = 20.0

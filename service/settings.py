@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from service.errors import SettingsError
-from service.limits import LARGEST, YEAR_MS
+from service.reference.limits import LARGEST, YEAR_MS
 from service.units import Duration, Size, format_duration
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
@@ -184,7 +184,7 @@ class Reference(Section):
     columns: tuple[str, ...] = ()
     """The query's columns apart from the key, in order: what views group by and device hashes carry; all of them when empty."""
     ranges: Mapping[str, tuple[str, str]] = Field(default_factory=dict)
-    """Measure -> the columns of its lowest and highest value, for devices that have limits of their own: service/limits.py."""
+    """Measure -> the columns of its lowest and highest value, for devices that have limits of their own: reference/limits.py."""
     session_gap: str | None = None
     expected_interval: str | None = None
 

@@ -1,7 +1,7 @@
 """Kafka's topics as the service needs them: described, checked, and the rejects topics made where they are missing.
 
 Admin clients are made for one question, on the main thread, and kept until it is answered: asked for a group that does
-not exist one of them has crashed the process (confluent-kafka 2.16.0). Offsets are asked of a consumer: service/lag.py.
+not exist one of them has crashed the process (confluent-kafka 2.16.0). Offsets are asked of a consumer: monitoring/lag.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
-from service import lag
 from service.errors import SourceError, SourceRefusedError
+from service.monitoring import lag
 from service.settings import Kafka
 
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service import moments, tally
+from service.aggregation import moments, tally
 from service.cut import Cut
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
 from service.settings import Settings, parse

@@ -16,8 +16,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.transcripts.profile import MEASURES
 from load.transcripts.transcript import Output, Record, Transcript
-from service import frames, lookup, moments, pipeline
-from service.attributes import Index
+from service import frames, pipeline
+from service.aggregation import moments
+from service.reference import lookup
+from service.reference.attributes import Index
 from service.settings import Settings
 from state import codec
 

@@ -8,12 +8,12 @@ import pytest
 
 from load.parts import Redis
 from schemas import contract
-from service.closed_sink import ClosedSink, Written, held, session_starts
+from service.corrections.closed_sink import ClosedSink, Written, held, session_starts
 from service.errors import FencedError, SinkError
-from service.fence import Fence
-from service.publish import Sink
-from service.redis_keys import Keys
-from service.redis_rows import Rows, past, session_rows, window_rows
+from service.publication.publish import Sink
+from service.publication.redis_keys import Keys
+from service.publication.redis_rows import Rows, past, session_rows, window_rows
+from service.rejects.fence import Fence
 from state.layout import session_schema
 from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window
 

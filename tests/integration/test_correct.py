@@ -16,13 +16,15 @@ from load.compare import Verdict, compare
 from load.parts import CREATE_TIME, Broker, Redis
 from load.stage import to_toml
 from schemas import contract
-from service import correct, failpoint, marks, pipeline, settings
+from service import failpoint, pipeline, settings
+from service.corrections import correct
 from service.errors import FencedError, SinkError
 from service.failpoint import InjectedError, Plan, Point
-from service.fence import Fence
-from service.marks import Mark
-from service.reject_log import Coordinates
-from service.republish import Republisher
+from service.recovery.republish import Republisher
+from service.rejects import marks
+from service.rejects.fence import Fence
+from service.rejects.marks import Mark
+from service.rejects.reject_log import Coordinates
 from tests.integration.daemon import STARTS_S, until
 from tests.integration.daemon import World as DaemonWorld
 from tests.stream.records import BASE_MS, Record, reading, write_schemas

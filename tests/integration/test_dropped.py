@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from load.parts import Broker, Redis
 from service import pipeline
-from service.metrics import Metrics
+from service.monitoring.metrics import Metrics
 from service.pipeline import BatchReport
 from tests.integration.test_republish import World
 from tests.stream.records import Record, reading

@@ -15,7 +15,7 @@ import pytest
 from load.parts import Redis
 from service.errors import FencedError, SinkError
 from service.lease import Lease, Waiting
-from service.publish import EpochLostError, Sink
+from service.publication.publish import EpochLostError, Sink
 from tests.outputs import cut, settings, window
 
 pytestmark = pytest.mark.integration
@@ -147,7 +147,7 @@ import sys
 from tests.outputs import cut, settings, window
 from service.errors import TidemarkError
 from service.lease import Lease
-from service.publish import Sink
+from service.publication.publish import Sink
 
 url, prefix = sys.argv[1:]
 configured = settings(url, prefix, lease="300 ms")

@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from load.parts import CREATE_TIME, Broker, Redis
-from service import pipeline, rejects
+from service import pipeline
 from service.errors import FencedError, SinkError, SourceError
 from service.pipeline import BatchReport, Publication
-from service.redis_link import WritesLostError
+from service.publication.redis_link import WritesLostError
+from service.rejects import delivery
 from tests.stream.records import BASE_MS, Record, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -92,7 +93,7 @@ class World:
             consumer.assign([place])
             found = consumer.consume(end, timeout=20) if end else []
             assert len(found) == end
-            return [int(rejects.parse(message.headers())["offset"]) for message in found]
+            return [int(delivery.parse(message.headers())["offset"]) for message in found]
         finally:
             consumer.close()
 

@@ -15,15 +15,16 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from load.parts import Broker, Redis
 from schemas import contract
-from service import clock, rejects
-from service.attributes import Index
+from service import clock
+from service.admission.early import Early
 from service.cut import Cut
-from service.devices import skewed, table
-from service.early import Early
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
-from service.publish import EpochLostError, Outcome, Sink
-from service.redis_keys import Keys
-from service.redis_link import WritesLostError
+from service.monitoring.devices import skewed, table
+from service.publication.publish import EpochLostError, Outcome, Sink
+from service.publication.redis_keys import Keys
+from service.publication.redis_link import WritesLostError
+from service.reference.attributes import Index
+from service.rejects import delivery
 from service.settings import Settings
 from tests.outputs import MINUTE, T0, changes, cut, device, reject, session, settings, stats, window, windows
 
@@ -721,7 +722,7 @@ def test_rejects_keep_their_bytes_and_say_why(redis_part: Redis, broker_part: Br
     assert found[:2] == [("trace", b"\x01"), ("none", None)]
     schema = json.loads(REJECT_SCHEMA.read_text())
     for message, offset in ((first, 7), (second, 8)):
-        record = rejects.parse(message.headers())
+        record = delivery.parse(message.headers())
         jsonschema.validate(record, schema)
         assert (record["topic"], record["partition"], record["offset"]) == ("readings", 3, offset)
         assert (record["reason"], record["epoch"], record["batch"]) == ("late", 1, 8)
@@ -734,7 +735,7 @@ def test_a_fenced_writer_sends_no_reject(redis_part: Redis, broker_part: Broker,
         target.write(4, reject(1), epoch=1)
     target.write(5, reject(2), epoch=2)
     (sent,) = read_all(broker_part, f"{prefix}.rejects", 1)
-    record = rejects.parse(sent.headers())
+    record = delivery.parse(sent.headers())
     assert (record["offset"], record["epoch"], record["batch"]) == (2, 2, 5)
 
 
@@ -744,7 +745,7 @@ def test_a_reject_too_large_for_its_topic_is_announced_without_its_bytes(
     target = with_rejects(redis_part, broker_part, prefix)
     assert target.write(1, reject(1), reject(2, b"x" * 50_000), reject(3), window([1.0])).written == 1
     records = {
-        r["offset"]: r for m in read_all(broker_part, f"{prefix}.rejects", 3) if (r := rejects.parse(m.headers()))
+        r["offset"]: r for m in read_all(broker_part, f"{prefix}.rejects", 3) if (r := delivery.parse(m.headers()))
     }
     assert sorted(records) == [1, 2, 3]
     assert records[2]["omitted_bytes"] == 50_000
@@ -769,5 +770,5 @@ def test_rejects_go_out_again_when_the_broker_is_back(redis_part: Redis, tmp_pat
         back.start()
         assert target.write(2, reject(2), window([1.0])).written == 1
         back.join()
-        offsets = {rejects.parse(m.headers())["offset"] for m in read_all(broker, f"{prefix}.rejects", 2)}
+        offsets = {delivery.parse(m.headers())["offset"] for m in read_all(broker, f"{prefix}.rejects", 2)}
         assert offsets == {1, 2}

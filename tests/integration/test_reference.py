@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from load.parts import Postgres
-from service import clock, database, reference
+from service import clock
 from service.errors import ReferenceDataError, SetupError
-from service.reference import Holder, UnreadableError
+from service.reference import database, snapshots
+from service.reference.snapshots import Holder, UnreadableError
 from service.settings import Reference
 
 pytestmark = [
@@ -80,7 +81,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 def test_every_column_comes_as_text_and_the_key_as_device(spark: SparkSession, devices: Devices) -> None:
     devices.execute("create table odd (serial integer, ratio real, born timestamp, label)")
     devices.execute("insert into odd values (?, ?, ?, ?)", [(7, 1.5, "2025-03-01 10:00", "x"), (8, None, None, "")])
-    found = reference.fetch(spark, devices.settings(query="select ratio, born, serial, label from odd;", key="serial"))
+    found = snapshots.fetch(spark, devices.settings(query="select ratio, born, serial, label from odd;", key="serial"))
     assert found.schema.remove_metadata() == pa.schema([(n, pa.string()) for n in ("device", "ratio", "born", "label")])
     assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == [
         ("7", "1.5", "2025-03-01 10:00", "x"),
@@ -106,7 +107,7 @@ def test_a_database_that_does_not_answer_is_quoted(
     spark: SparkSession, devices: Devices, changes: dict[str, str], reason: str, named: str
 ) -> None:
     with pytest.raises(UnreadableError) as caught:
-        reference.fetch(spark, devices.settings(**changes))
+        snapshots.fetch(spark, devices.settings(**changes))
     assert named in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -116,18 +117,18 @@ def test_a_database_that_does_not_answer_is_quoted(
 
 def test_a_wrong_path_makes_no_new_file(spark: SparkSession, devices: Devices, tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="unable to open database file"):
-        reference.fetch(spark, devices.settings(url=f"jdbc:sqlite:{tmp_path}/other.db"))
+        snapshots.fetch(spark, devices.settings(url=f"jdbc:sqlite:{tmp_path}/other.db"))
     assert not (tmp_path / "other.db").exists()
 
 
 def test_a_query_without_the_named_columns_is_refused(spark: SparkSession, devices: Devices) -> None:
     with pytest.raises(ReferenceDataError, match="key 'serial' is not among them; columns: 'floor' is not among them"):
-        reference.fetch(spark, devices.settings(key="serial", columns=("site", "floor")))
+        snapshots.fetch(spark, devices.settings(key="serial", columns=("site", "floor")))
 
 
 def test_a_password_file_that_is_missing_is_named(spark: SparkSession, devices: Devices, tmp_path: Path) -> None:
     with pytest.raises(ReferenceDataError, match=f"{tmp_path}/secret: the reference's password cannot be read"):
-        reference.fetch(spark, devices.settings(password_file=tmp_path / "secret"))
+        snapshots.fetch(spark, devices.settings(password_file=tmp_path / "secret"))
 
 
 # --- store, latest, load ---
@@ -135,9 +136,9 @@ def test_a_password_file_that_is_missing_is_named(spark: SparkSession, devices: 
 
 def test_a_snapshot_survives_a_restart_and_its_version_is_its_content(folder: Path) -> None:
     before = clock.now_ms()
-    first = reference.store(folder, table("leeds", "b", "a"))
-    again = reference.store(folder, table("leeds", "a", "b"))
-    found = reference.latest(folder)
+    first = snapshots.store(folder, table("leeds", "b", "a"))
+    again = snapshots.store(folder, table("leeds", "a", "b"))
+    found = snapshots.latest(folder)
     assert found is not None
     assert found.table.column("device").to_pylist() == ["a", "b"]
     assert (found.version, found.path) == (first.version, folder / f"{first.version}.arrow")
@@ -148,14 +149,14 @@ def test_a_snapshot_survives_a_restart_and_its_version_is_its_content(folder: Pa
 
 def test_null_and_empty_are_different_content(folder: Path) -> None:
     null = pa.table({"device": ["a"], "site": pa.array([None], pa.string())})
-    assert reference.store(folder, null).version != reference.store(folder, table("", "a")).version
+    assert snapshots.store(folder, null).version != snapshots.store(folder, table("", "a")).version
 
 
 def test_no_more_than_the_last_two_snapshots_and_the_one_in_use_are_kept(spark: SparkSession, folder: Path) -> None:
-    served = reference.store(folder, table("s0", "a"))
+    served = snapshots.store(folder, table("s0", "a"))
     holder = Holder(spark, folder, ["site"])
     for n in range(1, 5):
-        reference.store(folder, table(f"s{n}", "a"))
+        snapshots.store(folder, table(f"s{n}", "a"))
     names = {path.stem for path in folder.glob("*.arrow")}
     assert len(names) == 3
     assert served.version in names
@@ -164,7 +165,7 @@ def test_no_more_than_the_last_two_snapshots_and_the_one_in_use_are_kept(spark: 
 
 
 def test_a_folder_without_a_snapshot_has_no_latest(folder: Path) -> None:
-    assert reference.latest(folder) is None
+    assert snapshots.latest(folder) is None
 
 
 def _cut(path: Path) -> None:
@@ -179,42 +180,42 @@ def _flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink, lambda path: path.write_bytes(b"")])
 def test_a_damaged_snapshot_is_named_and_never_used(folder: Path, damage: Callable[[Path], object]) -> None:
-    path = reference.store(folder, table("leeds", "a")).path
+    path = snapshots.store(folder, table("leeds", "a")).path
     damage(path)
     with pytest.raises(ReferenceDataError, match=f"{path}: the stored reference snapshot is damaged"):
-        reference.latest(folder)
-    reference.store(folder, table("leeds", "a"))
-    assert reference.latest(folder) is not None
+        snapshots.latest(folder)
+    snapshots.store(folder, table("leeds", "a"))
+    assert snapshots.latest(folder) is not None
 
 
 def test_a_damaged_pointer_is_named_and_does_not_refuse_good_data(folder: Path) -> None:
-    reference.store(folder, table("leeds", "a"))
+    snapshots.store(folder, table("leeds", "a"))
     (folder / "current").write_text("../../etc/passwd")
     with pytest.raises(ReferenceDataError, match=f"{folder}/current: .* damaged: it names no snapshot"):
-        reference.latest(folder)
-    assert reference.store(folder, table("leeds", "a")) == reference.latest(folder)
+        snapshots.latest(folder)
+    assert snapshots.store(folder, table("leeds", "a")) == snapshots.latest(folder)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match=f"{tmp_path}/file/reference/.* cannot be written"):
-        reference.store(tmp_path / "file" / "reference", table("leeds", "a"))
+        snapshots.store(tmp_path / "file" / "reference", table("leeds", "a"))
 
 
 def test_load_gives_what_the_database_has(spark: SparkSession, devices: Devices, folder: Path) -> None:
-    snapshot = reference.load(spark, devices.settings(), folder)
+    snapshot = snapshots.load(spark, devices.settings(), folder)
     assert snapshot.table.column("device").to_pylist() == ["meter-1", "pump-2"]
     assert snapshot.table.column("installed").to_pylist() == [None, "2025-03-01"]
-    assert reference.columns(snapshot, devices.settings()) == ("type", "site", "installed")
-    assert reference.columns(snapshot, devices.settings(columns=("site",))) == ("site",)
-    assert reference.latest(folder) == snapshot
+    assert snapshots.columns(snapshot, devices.settings()) == ("type", "site", "installed")
+    assert snapshots.columns(snapshot, devices.settings(columns=("site",))) == ("site",)
+    assert snapshots.latest(folder) == snapshot
 
 
 def test_refused_data_leaves_the_last_good_snapshot(spark: SparkSession, devices: Devices, folder: Path) -> None:
-    good = reference.load(spark, devices.settings(), folder)
+    good = snapshots.load(spark, devices.settings(), folder)
     devices.hold(("a", "pump", "Leeds 1", None), ("a", "pump", "cork", None), (" ", "pump", "cork", None))
     with pytest.raises(ReferenceDataError) as caught:
-        reference.load(spark, devices.settings(), folder)
+        snapshots.load(spark, devices.settings(), folder)
     for part in (
         "3 faults",
         "'Leeds 1'",
@@ -223,8 +224,8 @@ def test_refused_data_leaves_the_last_good_snapshot(spark: SparkSession, devices
         "expect_column_values_to_match",
     ):
         assert part in str(caught.value)
-    assert reference.latest(folder) == good
-    kept, why = reference.load_or_keep(spark, devices.settings(), folder)
+    assert snapshots.latest(folder) == good
+    kept, why = snapshots.load_or_keep(spark, devices.settings(), folder)
     assert kept == good
     assert database.reason_of(why) == database.INVALID
 
@@ -233,42 +234,42 @@ def test_a_table_that_has_lost_more_rows_than_it_may_is_refused(
     spark: SparkSession, devices: Devices, folder: Path
 ) -> None:
     devices.hold(*[(f"d{n}", "pump", "leeds", None) for n in range(10)])
-    reference.load(spark, devices.settings(), folder)
+    snapshots.load(spark, devices.settings(), folder)
     devices.hold(*[(f"d{n}", "pump", "leeds", None) for n in range(8)])
-    eight = reference.load(spark, devices.settings(), folder)  # a fifth may go
+    eight = snapshots.load(spark, devices.settings(), folder)  # a fifth may go
     devices.hold(*[(f"d{n}", "pump", "leeds", None) for n in range(4)])
     with pytest.raises(ReferenceDataError, match=r"4 rows, the last snapshot had 8, and max_shrink = 0.2 allows 7"):
-        reference.load(spark, devices.settings(), folder)
-    assert reference.latest(folder) == eight
-    assert reference.load(spark, devices.settings(max_shrink=1.0), folder).table.num_rows == 4
+        snapshots.load(spark, devices.settings(), folder)
+    assert snapshots.latest(folder) == eight
+    assert snapshots.load(spark, devices.settings(max_shrink=1.0), folder).table.num_rows == 4
 
 
 def test_what_has_not_changed_is_not_held_against_the_expectations_again(
     spark: SparkSession, devices: Devices, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = reference.load(spark, devices.settings(), folder)
+    first = snapshots.load(spark, devices.settings(), folder)
     asked: list[int] = []
-    monkeypatch.setattr(reference, "validate", lambda table, *_: asked.append(table.num_rows))
-    again = reference.load(spark, devices.settings(), folder)
+    monkeypatch.setattr(snapshots, "validate", lambda table, *_: asked.append(table.num_rows))
+    again = snapshots.load(spark, devices.settings(), folder)
     assert asked == []
     assert again.version == first.version
     assert again.read_ms > first.read_ms  # it is as young as if it had been
     devices.suite.write_text(devices.suite.read_text().replace("a-z", "a-y"))
-    reference.load(spark, devices.settings(), folder)
+    snapshots.load(spark, devices.settings(), folder)
     assert asked == [2]  # other expectations
     devices.execute("insert into devices values ('x', 'pump', 'leeds', null)")
-    reference.load(spark, devices.settings(), folder)
+    snapshots.load(spark, devices.settings(), folder)
     assert asked == [2, 3]
 
 
 def test_data_that_lacks_a_running_query_s_column_is_refused(
     spark: SparkSession, devices: Devices, folder: Path
 ) -> None:
-    good = reference.load(spark, devices.settings(), folder)
+    good = snapshots.load(spark, devices.settings(), folder)
     narrow = devices.settings(query="select device_id, site from devices")
     with pytest.raises(ReferenceDataError, match="has no column 'type'; it has device, site"):
-        reference.load(spark, narrow, folder, require=["type", "site"])
-    assert reference.latest(folder) == good
+        snapshots.load(spark, narrow, folder, require=["type", "site"])
+    assert snapshots.latest(folder) == good
 
 
 def test_a_database_that_is_away_at_the_start_is_stood_in_for_aloud(
@@ -276,38 +277,38 @@ def test_a_database_that_is_away_at_the_start_is_stood_in_for_aloud(
 ) -> None:
     away = devices.settings(url="jdbc:sqlite:/no/such/folder/x.db")
     with pytest.raises(UnreadableError):
-        reference.load_or_keep(spark, away, folder)  # there is nothing to keep
-    good = reference.load(spark, devices.settings(), folder)
+        snapshots.load_or_keep(spark, away, folder)  # there is nothing to keep
+    good = snapshots.load(spark, devices.settings(), folder)
     with pytest.raises(UnreadableError):
-        reference.load(spark, away, folder)
-    with caplog.at_level(logging.WARNING, logger="service.reference"):
-        kept, why = reference.load_or_keep(spark, away, folder)
+        snapshots.load(spark, away, folder)
+    with caplog.at_level(logging.WARNING, logger="service.reference.snapshots"):
+        kept, why = snapshots.load_or_keep(spark, away, folder)
     assert kept == good
     assert database.reason_of(why) == database.UNREACHABLE
     assert f"Going on with the last good snapshot {good.version}, read " in caplog.text
     assert "/no/such/folder/x.db" in caplog.text
     with pytest.raises(ReferenceDataError, match="has no column 'floor'"):
-        reference.load_or_keep(spark, away, folder, require=["floor"])
+        snapshots.load_or_keep(spark, away, folder, require=["floor"])
 
 
 def test_a_restart_within_refresh_asks_the_database_only_when_the_question_is_another_one(
     spark: SparkSession, devices: Devices, folder: Path
 ) -> None:
     settings = devices.settings(max_shrink=1.0)
-    good = reference.load(spark, settings, folder)
+    good = snapshots.load(spark, settings, folder)
     devices.hold(("pump-3", "pump", "cork", None))
     minute = {"fresh_ms": 60_000}
 
-    assert reference.load(spark, settings, folder, **minute, require=["site"]) == good
-    assert reference.load(spark, settings, folder, fresh_ms=1).version != good.version  # it is older than that
-    newer = reference.load(spark, settings, folder, **minute)
+    assert snapshots.load(spark, settings, folder, **minute, require=["site"]) == good
+    assert snapshots.load(spark, settings, folder, fresh_ms=1).version != good.version  # it is older than that
+    newer = snapshots.load(spark, settings, folder, **minute)
     devices.hold(("pump-4", "pump", "cork", None))
     renamed = devices.settings(query=QUERY.replace("installed", "installed as since"), max_shrink=1.0)
-    assert reference.load(spark, renamed, folder, **minute).table.column_names[-1] == "since"
-    assert reference.load(spark, settings, folder, **minute).version != newer.version
+    assert snapshots.load(spark, renamed, folder, **minute).table.column_names[-1] == "since"
+    assert snapshots.load(spark, settings, folder, **minute).version != newer.version
     devices.suite.write_text(devices.suite.read_text().replace("a-z", "A-Z"))
     with pytest.raises(ReferenceDataError, match="'cork'"):  # it was good by other expectations
-        reference.load(spark, settings, folder, **minute)
+        snapshots.load(spark, settings, folder, **minute)
 
 
 # --- Holder ---
@@ -319,28 +320,28 @@ def test_a_holder_without_a_snapshot_says_so(spark: SparkSession, folder: Path) 
 
 
 def test_a_swap_that_fails_leaves_the_former_snapshot(spark: SparkSession, folder: Path) -> None:
-    former = reference.store(folder, table("old", "a"))
+    former = snapshots.store(folder, table("old", "a"))
     holder = Holder(spark, folder, ["site"])
     frame = holder.frame
     with pytest.raises(ReferenceDataError, match="has no column 'site'"):
-        holder.swap(reference.store(folder, pa.table({"device": ["a"]})))
-    gone = reference.store(folder, table("new", "a", "b"))
+        holder.swap(snapshots.store(folder, pa.table({"device": ["a"]})))
+    gone = snapshots.store(folder, table("new", "a", "b"))
     gone.path.unlink()
     with pytest.raises(ReferenceDataError, match=f"{gone.path}: an executor cannot load the reference snapshot"):
         holder.swap(gone)
     assert holder.snapshot == former
     assert holder.frame is frame
     assert rows(frame) == [("a", "old")]
-    assert holder.swap(reference.store(folder, table("new", "a", "b")))
+    assert holder.swap(snapshots.store(folder, table("new", "a", "b")))
     assert rows(frame) == [("a", "new"), ("b", "new")]
     holder.close()
 
 
 def test_a_swap_to_the_same_content_reads_nothing(spark: SparkSession, folder: Path) -> None:
-    reference.store(folder, table("old", "a"))
+    snapshots.store(folder, table("old", "a"))
     holder = Holder(spark, folder, ["site"])
     assert rows(holder.frame) == [("a", "old")]
-    same = reference.store(folder, table("old", "a"))
+    same = snapshots.store(folder, table("old", "a"))
     same.path.unlink()
     assert not holder.swap(same)
     assert holder.snapshot.read_ms == same.read_ms
@@ -351,21 +352,21 @@ def test_a_swap_to_the_same_content_reads_nothing(spark: SparkSession, folder: P
 def test_rows_that_are_lost_come_back_from_the_snapshot_that_is_held_not_from_a_newer_one(
     spark: SparkSession, folder: Path
 ) -> None:
-    reference.store(folder, table("old", "a"))
+    snapshots.store(folder, table("old", "a"))
     holder = Holder(spark, folder, ["site"])
-    reference.store(folder, table("new", "a"))
+    snapshots.store(folder, table("new", "a"))
     holder.frame.unpersist(blocking=True)  # what the loss of an executor does to the rows
     assert rows(holder.frame) == [("a", "old")]
     holder.close()
 
 
 def test_after_a_restart_the_snapshot_held_before_can_be_resumed(spark: SparkSession, folder: Path) -> None:
-    reference.store(folder, table("old", "a"))
+    snapshots.store(folder, table("old", "a"))
     former = Holder(spark, folder, ["site"])
     former.joins()
-    reference.store(folder, table("new", "a"))
+    snapshots.store(folder, table("new", "a"))
     assert former.swap()  # at the end of a batch that is published, and not committed when the process dies
-    reference.store(folder, table("newer", "a"))
+    snapshots.store(folder, table("newer", "a"))
     former.close()
     resumed = Holder(spark, folder, ["site"], resume=True)
     assert rows(resumed.frame) == [("a", "old")]
@@ -377,10 +378,10 @@ def test_after_a_restart_the_snapshot_held_before_can_be_resumed(spark: SparkSes
 def test_a_query_that_starts_again_joins_with_what_its_last_batch_joined_with(
     spark: SparkSession, folder: Path
 ) -> None:
-    reference.store(folder, table("old", "a"))
+    snapshots.store(folder, table("old", "a"))
     holder = Holder(spark, folder, ["site"])
     holder.joins()
-    holder.swap(reference.store(folder, table("new", "a")))
+    holder.swap(snapshots.store(folder, table("new", "a")))
     holder.rewind()
     assert rows(holder.frame) == [("a", "old")]
     assert holder.swap()
@@ -391,12 +392,12 @@ def test_a_query_that_starts_again_joins_with_what_its_last_batch_joined_with(
 
 
 def test_what_was_held_is_not_resumed_when_it_does_not_fit_or_is_damaged(spark: SparkSession, folder: Path) -> None:
-    held = reference.store(folder, table("old", "a"))
+    held = snapshots.store(folder, table("old", "a"))
     former = Holder(spark, folder, ["site"])
     former.joins()
     former.close()
     wide = pa.table({"device": ["a"], "site": ["new"], "floor": ["1"]})
-    newest = reference.store(folder, wide)
+    newest = snapshots.store(folder, wide)
     wider = Holder(spark, folder, ["floor"], resume=True)
     assert wider.snapshot == newest
     wider.close()
@@ -418,7 +419,7 @@ def test_a_running_query_joins_with_the_new_snapshot_from_the_batch_after_the_sw
     for batch in range(8):
         lines = [f'{{"device": "d{i}"}}\n' for i in range(220)]
         (source / f"{batch}.json").write_text("".join(lines), encoding="utf-8")
-    first = reference.store(folder, table("v0", *ids))
+    first = snapshots.store(folder, table("v0", *ids))
     holder = Holder(spark, folder, ["site"])
     assert holder.frame.count() == 200
     first.path.unlink()
@@ -428,7 +429,7 @@ def test_a_running_query_joins_with_the_new_snapshot_from_the_batch_after_the_sw
         found = {row["site"]: row["n"] for row in frame.groupBy("site").agg(f.count("*").alias("n")).collect()}
         seen.append((holder.snapshot.version, found))
         if batch in {2, 5}:
-            newer = reference.store(folder, table(f"v{batch + 1}", *ids[: 200 - batch]))
+            newer = snapshots.store(folder, table(f"v{batch + 1}", *ids[: 200 - batch]))
             assert holder.swap()
             newer.path.unlink()
 
@@ -476,7 +477,7 @@ def asking(database: Postgres, **changes: Any) -> Reference:
 
 @pytest.mark.integration
 def test_postgresql_s_types_come_as_text(spark: SparkSession, postgres: Postgres) -> None:
-    found = reference.fetch(spark, asking(postgres)).sort_by("device").to_pylist()
+    found = snapshots.fetch(spark, asking(postgres)).sort_by("device").to_pylist()
     assert found[0].pop("seen").startswith("2025-03-01 ")  # in the session's time zone
     assert found[0] == {
         "device": "6f7c36f0-0000-4000-8000-000000000001",
@@ -493,9 +494,9 @@ def test_postgresql_s_types_come_as_text(spark: SparkSession, postgres: Postgres
 @pytest.mark.integration
 def test_the_database_runs_the_query_once_for_a_snapshot(spark: SparkSession, postgres: Postgres, folder: Path) -> None:
     settings = asking(postgres, query="select device_id, nextval('reads') as nth from devices")
-    first = reference.fetch(spark, settings)
+    first = snapshots.fetch(spark, settings)
     assert sorted(first.column("nth").to_pylist()) == ["1", "2"]
-    snapshot = reference.store(folder, first)
+    snapshot = snapshots.store(folder, first)
     holder = Holder(spark, folder, ["nth"])
     for _ in range(3):
         assert len(rows(holder.frame)) == snapshot.table.num_rows
@@ -507,7 +508,7 @@ def test_the_database_runs_the_query_once_for_a_snapshot(spark: SparkSession, po
 def test_a_wrong_password_is_the_database_s_to_tell_and_never_shown(spark: SparkSession, postgres: Postgres) -> None:
     wrong = postgres.password[::-1]
     with pytest.raises(UnreadableError) as caught:
-        reference.fetch(spark, asking(postgres, password=wrong))
+        snapshots.fetch(spark, asking(postgres, password=wrong))
     assert 'password authentication failed for user "tidemark"' in str(caught.value)
     assert postgres.jdbc_url in str(caught.value)
     assert caught.value.reason == database.REFUSED
@@ -518,7 +519,7 @@ def test_a_wrong_password_is_the_database_s_to_tell_and_never_shown(spark: Spark
 def test_a_query_that_takes_too_long_is_given_up(spark: SparkSession, postgres: Postgres) -> None:
     before = clock.monotonic_s()
     with pytest.raises(UnreadableError, match="canceling statement due to user request") as caught:
-        reference.fetch(
+        snapshots.fetch(
             spark, asking(postgres, query="select 'a' as device_id, pg_sleep(60)::text as x", timeout="1 s")
         )
     assert clock.monotonic_s() - before < 20
@@ -534,13 +535,13 @@ def test_a_database_that_hangs_is_given_up_and_asked_again_when_it_wakes(
     try:
         before = clock.monotonic_s()
         with pytest.raises(UnreadableError) as caught:
-            reference.fetch(spark, settings)
+            snapshots.fetch(spark, settings)
         assert clock.monotonic_s() - before < 10
         assert caught.value.reason == database.TIMEOUT
     finally:
         postgres.resume()
     database._asking[settings.url].join(30)  # a thread that hangs is not joined by another
-    assert reference.fetch(spark, asking(postgres, timeout="20 s")).num_rows == 2
+    assert snapshots.fetch(spark, asking(postgres, timeout="20 s")).num_rows == 2
 
 
 def test_a_driver_that_never_returns_is_waited_for_so_long_and_not_asked_twice(
@@ -551,12 +552,12 @@ def test_a_driver_that_never_returns_is_waited_for_so_long_and_not_asked_twice(
     settings = devices.settings(timeout="100 ms")
     for said in ("no whole answer within 0 s", "it has not answered the last time either"):
         with pytest.raises(UnreadableError, match=said) as caught:
-            reference.fetch(spark, settings)
+            snapshots.fetch(spark, settings)
         assert caught.value.reason == database.TIMEOUT
     release.set()
     database._asking[settings.url].join(10)
     monkeypatch.undo()
-    assert reference.fetch(spark, devices.settings()).num_rows == 2
+    assert snapshots.fetch(spark, devices.settings()).num_rows == 2
 
 
 @pytest.mark.integration
@@ -566,17 +567,17 @@ def test_a_stopped_database_is_stood_in_for_and_a_running_query_does_not_notice(
     suite = tmp_path / "suite.json"
     suite.write_text('{"expectations": []}', encoding="utf-8")
     settings = asking(postgres, expectations=suite, columns=("site",))
-    good = reference.load(spark, settings, folder)
-    holder = Holder(spark, folder, reference.columns(good, settings))
+    good = snapshots.load(spark, settings, folder)
+    holder = Holder(spark, folder, snapshots.columns(good, settings))
     postgres.stop()
     try:
         with pytest.raises(
             UnreadableError, match=r"from jdbc:postgresql://127\.0\.0\.1:\d+/tidemark: Connection refused"
         ):
-            reference.load(spark, settings, folder)
-        assert reference.load_or_keep(spark, settings, folder)[0] == good
+            snapshots.load(spark, settings, folder)
+        assert snapshots.load_or_keep(spark, settings, folder)[0] == good
         assert [site for _, site in rows(holder.frame)] == ["leeds", None]
     finally:
         postgres.start()
-    assert reference.load(spark, settings, folder).version == good.version
+    assert snapshots.load(spark, settings, folder).version == good.version
     holder.close()

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from service import clock, reference, refresher, settings
+from service import clock, settings
 from service.errors import ReferenceDataError, ReferenceTooOldError
-from service.metrics import Metrics
-from service.reference import UnreadableError
-from service.refresher import Refresher
+from service.monitoring.metrics import Metrics
+from service.reference import refresher, snapshots
+from service.reference.refresher import Refresher
+from service.reference.snapshots import UnreadableError
 
 pytestmark = [
     pytest.mark.spark,
@@ -195,7 +196,7 @@ def test_unchanged_data_makes_the_snapshot_young_again(world: World) -> None:
     assert running.document()["rows"] == 2
 
 
-def _kept(world: World) -> reference.Snapshot:
-    kept = reference.latest(refresher.snapshot_folder(world.settings()))
+def _kept(world: World) -> snapshots.Snapshot:
+    kept = snapshots.latest(refresher.snapshot_folder(world.settings()))
     assert kept is not None
     return kept

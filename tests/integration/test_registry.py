@@ -13,8 +13,8 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from load.registry import Apicurio, Registry
+from service.admission.registry import Client
 from service.errors import RegistryError, SchemaError
-from service.registry import Client
 from service.settings import Registry as Settings
 
 pytestmark = pytest.mark.integration

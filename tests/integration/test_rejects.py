@@ -12,13 +12,14 @@ import pytest
 from confluent_kafka import Producer
 
 from load.parts import Broker, Redis
-from service import dissect, marks, reject_log, rejects, replay, scan, settings
+from service import settings
 from service.cli import main
 from service.cut import Cut
 from service.errors import FencedError
-from service.fence import Fence
-from service.marks import Mark
-from service.reject_log import ORIGIN, Coordinates
+from service.rejects import delivery, dissect, marks, reject_log, replay, scan
+from service.rejects.fence import Fence
+from service.rejects.marks import Mark
+from service.rejects.reject_log import ORIGIN, Coordinates
 from tests.stream.records import BASE_MS, avro, write_schemas
 
 pytestmark = pytest.mark.integration
@@ -60,7 +61,7 @@ class World:
         self.settings = settings.load(self.config)
         broker.create_topic(self.topic, 2)
         broker.create_topic(f"{self.topic}.rejects", 2)
-        self.sender = rejects.Rejects(self.settings.kafka)
+        self.sender = delivery.Rejects(self.settings.kafka)
         self.offsets = {0: 0, 1: 0}
         self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 

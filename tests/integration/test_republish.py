@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from load.parts import CREATE_TIME, Broker, Redis
 from schemas import contract
 from service import pipeline
-from service.publish import Outcome
-from service.redis_link import WritesLostError
-from service.republish import ASKED, Republisher, mark
+from service.publication.publish import Outcome
+from service.publication.redis_link import WritesLostError
+from service.recovery.republish import ASKED, Republisher, mark
 from tests.stream.records import BASE_MS, Record, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]

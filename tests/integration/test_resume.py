@@ -14,9 +14,11 @@ from pyspark.sql import SparkSession
 
 from load.parts import Broker, Redis
 from load.stage import to_toml
-from service import lag, manifest, pipeline, resume, topics
+from service import pipeline, topics
 from service.errors import CheckpointError, DataLossError
+from service.monitoring import lag
 from service.pipeline import BatchReport
+from service.recovery import manifest, resume
 from service.settings import Settings, parse
 
 pytestmark = pytest.mark.integration
@@ -210,7 +212,7 @@ def test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same(
     world.broker.create_topic(world.name + "x", 1)
     if evidence == "redis":
         world.redis.hset(f"{world.name}:progress", "offsets", json.dumps({world.name + "x": {"0": 0}}))
-        with caplog.at_level(logging.WARNING, "service.resume"):
+        with caplog.at_level(logging.WARNING, "service.recovery.resume"):
             resume.prepare(spark, whole)
         assert "the topic is read again from its beginning" in caplog.text
 

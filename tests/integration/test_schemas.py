@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from load.parts import Broker, Redis
 from load.registry import Registry
-from service import rejects
+from service.rejects import delivery
 from tests.integration.daemon import STARTS_S, Service, World, until
 
 pytestmark = pytest.mark.integration
@@ -59,7 +59,7 @@ class Avro(World):
         while len(found) < left:
             message = consumer.poll(10)
             assert message is not None
-            found.append(rejects.parse(message.headers()))
+            found.append(delivery.parse(message.headers()))
         consumer.close()
         return found
 

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from load.parts import Broker, Redis
 from schemas import contract
 from service import progress
-from service.publish import Outcome
-from service.silence import Silence
+from service.publication.publish import Outcome
+from service.publication.silence import Silence
 from tests.integration.test_republish import World
 from tests.stream.records import BASE_MS, Record, reading
 

@@ -9,8 +9,8 @@ import pytest
 from load.parts import Redis
 from schemas import contract
 from service.lease import Lease
-from service.publish import Sink
-from service.redis_link import EpochLostError, WritesLostError
+from service.publication.publish import Sink
+from service.publication.redis_link import EpochLostError, WritesLostError
 from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window, windows
 
 pytestmark = pytest.mark.integration

@@ -22,8 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from load.transcripts.builders import KAFKA
-from service import frames, lookup, moments, pipeline, reference
-from service.attributes import SERVING, Attributes, Index, Serving
+from service import frames, pipeline
+from service.aggregation import moments
+from service.reference import lookup, snapshots
+from service.reference.attributes import SERVING, Attributes, Index, Serving
 from service.settings import Settings
 from state import codec
 from tests.stream.records import BASE_MS, Record, rows
@@ -164,7 +166,7 @@ class Swap(Action):
         assert isinstance(world.reference, Serving)
         names = ("device", *world.reference.columns)
         columns = {name: pa.array([row[at] for row in self.rows], pa.string()) for at, name in enumerate(names)}
-        stored = reference.store(world.reference.folder, pa.table(columns))
+        stored = snapshots.store(world.reference.folder, pa.table(columns))
         (world.reference.folder / SERVING).write_text(stored.version, encoding="ascii")
 
 

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 
 from load.transcripts.builders import KAFKA
-from service import lookup, pipeline, readings
-from service.attributes import Index
+from service import pipeline
+from service.admission import readings
+from service.admission.readings import KEPT_BYTES, REASONS
 from service.frames import REJECT, REJECT_AVRO, REJECT_TYPE, STATS
-from service.readings import KEPT_BYTES, REASONS
+from service.reference import lookup
+from service.reference.attributes import Index
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_settings
 from tests.stream.records import rows as rows_of
 

@@ -11,10 +11,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service import checkpoint, failure, manifest, verify
+from service import failure
 from service.errors import CheckpointError
 from service.files import Files, Local
-from service.manifest import Manifest
+from service.recovery import checkpoint, manifest, verify
+from service.recovery.manifest import Manifest
 from service.settings import Settings
 from tests.stream.records import make_settings, reading
 from tests.stream.script import Add, Check, Expect, Restart, World, run

@@ -5,7 +5,7 @@ import re
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from service import readings
+from service.admission import readings
 from tests.stream.records import BASE_MS, Record, avro, make_settings, reading
 from tests.stream.script import Add, Check, Expect, Restart, run
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.attributes import Serving
+from service.reference.attributes import Serving
 from tests.stream.records import make_settings, reading
 from tests.stream.script import Add, Check, Expect, Restart, Swap, run
 

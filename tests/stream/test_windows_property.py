@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from load.transcripts.builders import KAFKA
-from service import moments, pipeline, readings, windows
-from service.attributes import Index
+from service import pipeline
+from service.admission import readings
+from service.aggregation import moments, windows
 from service.frames import MOMENTS, WINDOW
+from service.reference.attributes import Index
 from tests.stream.records import BASE_MS, Record, avro, make_settings, rows
 
 pytestmark = pytest.mark.spark

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from service import attributes, reference
-from service.attributes import SERVING, Index, Serving, Stored
 from service.errors import ReferenceDataError
+from service.reference import attributes, snapshots
+from service.reference.attributes import SERVING, Index, Serving, Stored
 
 
 def snapshot(**sites: str | None) -> pa.Table:
@@ -18,7 +18,7 @@ def snapshot(**sites: str | None) -> pa.Table:
 
 def serve(folder: Path, table: pa.Table) -> Path:
     """Store it as the snapshot that serves; the path of its file."""
-    stored = reference.store(folder, table)
+    stored = snapshots.store(folder, table)
     (folder / SERVING).write_text(stored.version, encoding="ascii")
     return stored.path
 
@@ -51,7 +51,7 @@ def test_who_needs_one_column_gets_one_and_who_needs_none_is_told_who_is_known()
 def test_a_stored_snapshot_is_found_by_its_index_and_an_old_file_without_one_too(tmp_path: Path) -> None:
     names = [f"d{n}" for n in range(1000)]
     table = pa.table({"device": names, "site": names})
-    stored = reference.store(tmp_path, table)
+    stored = snapshots.store(tmp_path, table)
     wanted = pa.array(["d7", "d999", "x"])
     assert stored.attributes().of(wanted)["site"].to_pylist() == ["d7", "d999", None]
     with pa.OSFile(str(tmp_path / "old.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from service import check, metrics
 from service.errors import SetupError
-from service.status import Status
+from service.monitoring import check, metrics
+from service.monitoring.status import Status
 from tests.stream.records import make_settings
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from service import checkpoint
-from service.checkpoint import Position
 from service.errors import CheckpointError
 from service.files import Local
+from service.recovery import checkpoint
+from service.recovery.checkpoint import Position
 
 CONF = {"conf": {"spark.sql.shuffle.partitions": "8"}}
 

@@ -10,8 +10,8 @@ import pytest
 
 from load.part import free_port
 from service.cli import main
-from service.metrics import Metrics, Server
-from service.status import State, Status
+from service.monitoring.metrics import Metrics, Server
+from service.monitoring.status import State, Status
 
 GOOD = """
 [service]

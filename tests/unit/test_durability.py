@@ -1,7 +1,7 @@
 """What is said of a topic's copies and retention."""
 
-from service import durability
-from service.finding import Line
+from service.monitoring import durability
+from service.monitoring.finding import Line
 from service.topics import Topic
 
 DAY_MS = 86_400_000

@@ -5,9 +5,9 @@ from prometheus_client import CollectorRegistry
 
 from service import clock
 from service.cut import Cut
-from service.event_time_metrics import KEPT_S, EventTime
+from service.monitoring.event_time_metrics import KEPT_S, EventTime
 from service.pipeline import BatchReport
-from service.publish import Outcome
+from service.publication.publish import Outcome
 
 T0 = 1_700_000_000_000
 

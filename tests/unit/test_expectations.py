@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service import expectations
 from service.errors import ReferenceDataError, SchemaError
+from service.reference import expectations
 from service.settings import Reference
 
 DEMO = Path(__file__).parents[2] / "schemas" / "reference.expectations.json"
@@ -173,7 +173,8 @@ def test_great_expectations_is_neither_imported_early_nor_heard(tmp_path: Path) 
     program = tmp_path / "program.py"
     program.write_text(
         "import sys, pathlib, pyarrow as pa\n"
-        "from service import expectations, settings\n"
+        "from service import settings\n"
+        "from service.reference import expectations\n"
         "assert 'great_expectations' not in sys.modules\n"
         f"suite = pathlib.Path({str(DEMO)!r})\n"
         "reference = settings.Reference(url='jdbc:sqlite:/x', query='q', expectations=suite)\n"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from service import verdicts
+from service.admission import verdicts
 from service.errors import TidemarkError
 from service.failure import CALM_S, GIVE_UP_S, Patience, named, transient
-from service.redis_link import EpochLostError
+from service.publication.redis_link import EpochLostError
 
 PASSES = {
     "SourceError",
@@ -73,8 +73,8 @@ def test_an_error_of_ours_keeps_its_name_whatever_it_was_wrapped_in() -> None:
     wrapped = RuntimeError(
         "An exception was thrown from the Python worker. Please see the stack trace below.\n"
         "Traceback (most recent call last):\n"
-        '  File "service/publish.py", line 7, in write\n'
-        f"service.redis_link.EpochLostError: {ours}\n"
+        '  File "service/publication/publish.py", line 7, in write\n'
+        f"service.publication.redis_link.EpochLostError: {ours}\n"
     )
     found = named(wrapped, None)
     assert type(found) is EpochLostError

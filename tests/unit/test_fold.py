@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service import moments, tally
-from service.attributes import Index
-from service.fold import Fold
+from service.aggregation import moments, tally
+from service.aggregation.fold import Fold
+from service.aggregation.tally import LATENCY_STEP_MS
+from service.aggregation.windows import NONE
 from service.frames import FOLDED, MOMENTS, REJECT, REJECT_AVRO, REJECT_TYPE, RUNS, STATS, WINDOW
+from service.reference.attributes import Index
 from service.settings import View
-from service.tally import LATENCY_STEP_MS
-from service.windows import NONE
 from state import codec, runs
 from state.rules import Rules
 

@@ -1,8 +1,8 @@
 """Which late readings a correction is about."""
 
-from service.late import Log
-from service.marks import Mark, State
-from service.reject_log import Coordinates, Reject
+from service.corrections.late import Log
+from service.rejects.marks import Mark, State
+from service.rejects.reject_log import Coordinates, Reject
 
 STATES: tuple[State, ...] = ("open", "correcting", "corrected", "replaying", "replayed")
 

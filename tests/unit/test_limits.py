@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.limits import durations_ms, faults
+from service.reference.limits import durations_ms, faults
 from service.settings import Reference
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from service import manifest
 from service.errors import CheckpointError
 from service.files import Local
-from service.manifest import Manifest
+from service.recovery import manifest
+from service.recovery.manifest import Manifest
 from tests.stream.records import make_settings
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.aggregation.moments import finish, split
 from service.frames import MOMENTS
-from service.moments import finish, split
 
 EPSILON = 2.0**-53
 

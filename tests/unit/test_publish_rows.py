@@ -12,15 +12,17 @@ from pyspark import cloudpickle
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from service import clock, rejects, tally
-from service.attributes import Index
+from service import clock
+from service.aggregation import tally
 from service.errors import FencedError, SinkError
-from service.publish import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
-from service.publish import _Found as Found
-from service.publish import _latency as latency_of
-from service.redis_keys import Keys, decimal, texts
-from service.redis_link import Budget, EpochLostError, Place, refuse, shown
-from service.redis_rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+from service.publication.publish import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
+from service.publication.publish import _Found as Found
+from service.publication.publish import _latency as latency_of
+from service.publication.redis_keys import Keys, decimal, texts
+from service.publication.redis_link import Budget, EpochLostError, Place, refuse, shown
+from service.publication.redis_rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+from service.reference.attributes import Index
+from service.rejects import delivery
 from tests.outputs import T0, changes, cut, device, reject, session, settings, stats, window, windows
 
 KEYS = Keys("tidemark")
@@ -212,9 +214,9 @@ def test_kinds_are_told_apart() -> None:
 
 def test_reject_headers_keep_the_records_own_and_parse_back() -> None:
     record = reject(headers=[{"key": "trace", "value": b"\x01"}, {"key": "none", "value": None}])["reject"][0].as_py()
-    headers = rejects.headers(record, cut(17, epoch=3))
+    headers = delivery.headers(record, cut(17, epoch=3))
     assert headers[:2] == [("trace", b"\x01"), ("none", None)]
-    assert rejects.parse(headers) == {
+    assert delivery.parse(headers) == {
         "reason": "late",
         "detail": "61 s",
         "topic": "readings",

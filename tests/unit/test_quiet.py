@@ -1,6 +1,6 @@
 """When all input is silent: decided from what is seen of the topics, and never while something is left to read."""
 
-from service.silence import AWAY_MS, Quiet
+from service.publication.silence import AWAY_MS, Quiet
 
 ENDS = {"readings": {0: 5, 1: 9}}
 T0 = 1_700_000_000_000

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from service.cut import Cut
-from service.metrics import Metrics
-from service.publish import Outcome
-from service.rebuild import Partition, Source, needed_from_ms, source
-from service.redis_keys import Keys
-from service.redis_rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
-from service.republish import lost
+from service.monitoring.metrics import Metrics
+from service.publication.publish import Outcome
+from service.publication.redis_keys import Keys
+from service.publication.redis_rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
+from service.recovery.rebuild import Partition, Source, needed_from_ms, source
+from service.recovery.republish import lost
 from tests.outputs import MINUTE, T0, settings, windows
 
 COMMITTED = Cut(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})

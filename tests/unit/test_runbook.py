@@ -9,7 +9,7 @@ import yaml
 
 from service import errors
 from service.errors import TidemarkError
-from service.metrics import Metrics
+from service.monitoring.metrics import Metrics
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RUNBOOK = (DEPLOY / "runbook.md").read_text()

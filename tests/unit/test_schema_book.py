@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from load.registry import Registry
-from service import clock, registry, schemas, settings
-from service.checkpoint import Position
+from service import clock, settings
+from service.admission import registry, schemas
+from service.admission.schemas import Book, NewSchemaError
+from service.admission.verdicts import ALL, ASKED_AT_ONCE
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError
-from service.schemas import Book, NewSchemaError
+from service.recovery.checkpoint import Position
 from service.settings import Settings
-from service.verdicts import ALL, ASKED_AT_ONCE
 
 FIELDS: list[dict[str, Any]] = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]
 SCHEMA = {"type": "record", "name": "Reading", "fields": [*FIELDS, {"name": "temperature", "type": "double"}]}

@@ -5,8 +5,8 @@ import urllib.request
 from dataclasses import replace
 
 from service.errors import SinkError
-from service.metrics import Metrics, Server
-from service.status import KEPT, Status, table
+from service.monitoring.metrics import Metrics, Server
+from service.monitoring.status import KEPT, Status, table
 from tests.unit.test_metrics import CUT, REPORT
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service import tally
-from service.readings import PARTITION_BITS, partition_of
+from service.admission.readings import PARTITION_BITS, partition_of
+from service.aggregation import tally
 from service.settings import View
 
 PANE_MS = 1_000

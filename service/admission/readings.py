@@ -1,0 +1,269 @@
+"""Readings: the Kafka source, and admission: one decision per record, made before the watermark can see it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+from pyspark.sql.avro.functions import to_avro
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from service.admission.decode import Decoder
+from service.admission.schemas import Known
+from service.admission.schemas import known as known_schemas
+from service.frames import REJECT_AVRO
+from service.reference.lookup import LookUp, bounds
+from service.settings import Kafka, Settings
+from state.rules import EVENT_MS_LIMIT
+
+KEPT_BYTES = 1 << 20
+"""A reject carries a record of this size, or of admission.max_bytes where that is more. A larger one is left where it is: a
+batch holds all of its rejects in memory, and the coordinates say where the bytes are."""
+
+Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
+
+PARTITION_BITS = 20
+"""A million partitions a topic, two thousand topics."""
+
+REASONS = (
+    "oversized",
+    "undecodable",
+    "unknown_schema",
+    "no_device",
+    "no_time",
+    "not_finite",
+    "out_of_range",
+    "early",
+    "late",
+    "unknown_device",
+)
+"""Why a record may be rejected; the first that applies, in this order, is its reason."""
+
+KEPT = "$"
+"""Before the name of a column of Kafka's: no measure's name begins with it."""
+
+# The consumer's defaults fetch 500 records a poll, which halves the rate of the whole source.
+CONSUMER_OPTIONS = {
+    "max.poll.records": "10000",
+    "max.partition.fetch.bytes": str(8 << 20),
+    "fetch.max.bytes": str(64 << 20),
+    "receive.buffer.bytes": str(1 << 20),
+}
+
+
+def source(spark: SparkSession, settings: Settings) -> DataFrame:
+    """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp, headers."""
+    kafka = settings.kafka
+    return (
+        options(spark.readStream.format("kafka"), kafka)
+        .option("subscribe", ",".join(kafka.topics))
+        .option("startingOffsets", kafka.starting)
+        .option("maxOffsetsPerTrigger", kafka.max_per_batch)
+        .load()
+    )
+
+
+def options(reader: Reader, kafka: Kafka) -> Reader:
+    """The options of every reader of the topics, of a stream or of a batch."""
+    reader = reader.option("includeHeaders", "true").option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
+    for key, value in {**CONSUMER_OPTIONS, **kafka.options, "bootstrap.servers": kafka.bootstrap}.items():
+        reader = reader.option(f"kafka.{key}", value)
+    return reader
+
+
+def admit(
+    records: DataFrame,
+    settings: Settings,
+    look_up: LookUp | None = None,
+    *,
+    keep: Sequence[str] = (),
+    schemas: Known | None = None,
+) -> DataFrame:
+    """Decode and decide: one row per record, in and out.
+
+    `look_up` asks the reference: needed only where unknown devices are rejected, or devices have ranges of their own.
+    `schemas` are all that their source has unless given.
+    Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), one double
+    per measure under its name, and
+    `reject` (binary, frames.REJECT_AVRO), null when the reading is admitted. A rejected row has null device, time and
+    measures, so that nothing downstream can count it by mistake; an early one keeps its device's bucket. `keep` are columns of
+    Kafka's that stay, as KEPT + name.
+    """
+    decoder = Decoder(settings.input, settings.admission.max_bytes, schemas or known_schemas(settings))
+    decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
+    record_type = decoded.schema["record"].dataType
+    assert isinstance(record_type, t.StructType)  # noqa: S101
+    flat = decoded.select(
+        "key",
+        "value",
+        "headers",
+        "topic",
+        "partition",
+        "offset",
+        "framing",
+        F.unix_millis("timestamp").alias("broker_ms"),
+        decoder.decoded().alias("decoded"),
+        decoder.device().alias("device"),
+        decoder.event_ms(record_type).alias("event_ms"),
+        *[column.alias(_measure(name)) for name, column in decoder.measures().items()],
+    )
+    if look_up is not None:
+        flat = look_up(flat)
+    ranges = _ranges(settings, has_own=look_up is not None)
+    is_unknown = F.lit(False)
+    if settings.admission.unknown_device == "reject" and look_up is not None:
+        is_unknown = ~F.coalesce("known", F.lit(False))
+    measures = list(settings.input.measures)
+    decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
+    admitted, early = F.col("reason").isNull(), F.col("reason") == "early"
+    kept = _largest() <= max(KEPT_BYTES, settings.admission.max_bytes)
+    reject = F.struct(
+        "reason",
+        _detail(settings, ranges).alias("detail"),
+        "topic",
+        "partition",
+        "offset",
+        "broker_ms",
+        *[F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")],
+        F.when(~kept, _size("value")).alias("omitted"),
+        F.when(early, F.col("device")).alias("device"),
+        F.when(early, F.col("event_ms") - F.col("broker_ms")).alias("ahead_ms"),
+    )
+    encoded = to_avro(reject, json.dumps(REJECT_AVRO))
+    bucket = F.pmod(F.xxhash64("device"), F.lit(settings.sessions.buckets)).cast("int")
+    return decided.select(
+        F.when(admitted | early, bucket).alias("bucket"),
+        F.when(admitted, F.col("device")).alias("device"),
+        F.when(admitted, F.col("event_ms")).alias("event_ms"),
+        "broker_ms",
+        _partition_code(settings.kafka.topics).alias("from_partition"),
+        *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
+        F.when(~admitted, encoded).alias("reject"),
+        *[F.col(name).alias(KEPT + name) for name in keep],
+    )
+
+
+def _partition_code(topics: Sequence[str]) -> Column:
+    """A partition of any of the topics as one number: what `partition_of` takes apart."""
+    code = F.col("partition")
+    for number, topic in enumerate(topics[1:], start=1):
+        code = F.when(F.col("topic") == topic, code + (number << PARTITION_BITS)).otherwise(code)
+    return code
+
+
+def partition_of(code: int, topics: Sequence[str]) -> tuple[str, int]:
+    """The topic and the partition of a number of admit's column `from_partition`."""
+    return topics[code >> PARTITION_BITS], code & ((1 << PARTITION_BITS) - 1)
+
+
+def _measure(name: str) -> str:
+    # A measure may be called like a column of Kafka's.
+    return f"measure_{name}"
+
+
+def _size(name: str) -> Column:
+    return F.coalesce(F.length(name), F.lit(0))
+
+
+def _largest() -> Column:
+    """Bytes of the value or of the key, whichever has more."""
+    return F.greatest(_size("value"), _size("key"))
+
+
+def _any(conditions: list[Column]) -> Column:
+    result = F.lit(False)
+    for condition in conditions:
+        result = result | F.coalesce(condition, F.lit(False))
+    return result
+
+
+def _not_finite(name: str) -> Column:
+    value = F.col(_measure(name))
+    return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What a value may be, both ends included; `text` is for people."""
+
+    low: Column
+    high: Column
+    text: Column
+
+
+def _ranges(settings: Settings, *, has_own: bool) -> dict[str, _Range]:
+    """By measure: as the reference says of the device, else as the settings say."""
+    own = bounds(settings) if has_own else {}
+
+    def both(measure: str, side: str, otherwise: float) -> tuple[Column, Column]:
+        name = f"{side}_{measure}"
+        if name not in own:
+            return F.lit(otherwise), F.lit(str(otherwise))
+        return F.coalesce(F.col(name).try_cast("double"), F.lit(otherwise)), F.coalesce(name, F.lit(str(otherwise)))
+
+    found = {}
+    for measure, limits in settings.limits.items():
+        low, high = both(measure, "low", limits[0]), both(measure, "high", limits[1])
+        found[measure] = _Range(low[0], high[0], F.concat(low[1], F.lit(" to "), high[1]))
+    return found
+
+
+def _outside(name: str, allowed: _Range) -> Column:
+    return ~F.col(_measure(name)).between(allowed.low, allowed.high)
+
+
+def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -> Column:
+    admission = settings.admission
+    event, broker = F.col("event_ms"), F.col("broker_ms")
+    return (
+        F.when(_largest() > admission.max_bytes, "oversized")
+        .when(F.col("framing").isNotNull(), F.col("framing"))
+        .when(~F.col("decoded"), "undecodable")
+        .when(F.col("device").isNull(), "no_device")
+        .when(event.isNull(), "no_time")
+        .when(_any([_not_finite(name) for name in settings.input.measures]), "not_finite")
+        .when(_any([_outside(name, allowed) for name, allowed in ranges.items()]), "out_of_range")
+        # The second half of each matters where the broker's time is the producer's, and as wrong as the device's.
+        .when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")
+        .when((event < broker - admission.max_delay_ms) | (event < 0), "late")
+        .when(is_unknown, "unknown_device")
+    )
+
+
+def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
+    """The offending value and the limit it met, for the person who looks at the reject."""
+    admission = settings.admission
+
+    def first(named: dict[str, Column]) -> Column:
+        parts = [F.when(condition, F.concat(F.lit(f"{m} = "), F.col(_measure(m)))) for m, condition in named.items()]
+        return F.coalesce(*parts, F.lit(None).cast("string"))
+
+    outside = [
+        F.when(
+            _outside(m, allowed),
+            F.concat(F.lit(f"{m} = "), F.col(_measure(m)), F.lit(", allowed "), allowed.text),
+        )
+        for m, allowed in ranges.items()
+    ]
+    distance = F.col("event_ms") - F.col("broker_ms")
+    clock = F.concat(
+        F.lit("event time "), F.col("event_ms"), F.lit(" ms, broker time "), F.col("broker_ms"), F.lit(" ms: ")
+    )
+    reason = F.col("reason")
+    return (
+        F.when(reason == "oversized", F.concat(_largest(), F.lit(f" bytes, the limit is {admission.max_bytes}")))
+        .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), F.hex(F.substring("value", 2, 4))))
+        .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
+        .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.input.measures}))
+        .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
+        .when(
+            reason == "early", F.concat(clock, distance, F.lit(f" ms ahead, the limit is {admission.max_ahead_ms} ms"))
+        )
+        .when(
+            reason == "late", F.concat(clock, -distance, F.lit(f" ms behind, the limit is {admission.max_delay_ms} ms"))
+        )
+        .when(reason == "unknown_device", F.concat(F.lit("device "), F.col("device")))
+    )

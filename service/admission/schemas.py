@@ -1,0 +1,387 @@
+"""Schemas: which writers' schemas the query decodes, where they come from, and how one that is new gets into a running query.
+
+The plan of a query holds a decoder for each known id, and no other can be added to it. A record with another id is met in the
+fold, before anything of its batch is written:
+
+    fold meets ids without a verdict -> UndecidedError -> Book.ask looks them up in the folder or registry
+        found:     NewSchemaError ends the query; the driver starts the next one with them, and the batch runs again
+        not found: the ids are refused for `input.schema_retry`; the batch runs again, and their records are rejected
+
+A batch that rejects for that reason is noted before it is published (`decided`), so that a replay of it rejects the same
+records, whatever can be found by then. And a schema that is learned on the way is noted with where its batch begins: records
+before that were rejected, and stay so when the topic is read again to republish or to rebuild a value.
+
+All of it lies in the checkpoint's folder `schemas`: `index.json` and, of a registry's schemas, `<id>.avsc`. A registry that is
+away is needed for nothing that is there.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JJavaError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pyspark.sql import SparkSession
+
+from service import clock, files
+from service.admission.registry import Client, record
+from service.admission.verdicts import ALL, shown
+from service.cut import Offsets
+from service.errors import CheckpointError, RegistryError, SchemaError
+from service.recovery import resume
+from service.recovery.checkpoint import RESTORE, Position
+from service.settings import Settings
+
+FOLDER = "schemas"
+INDEX = f"{FOLDER}/index.json"
+MOST_REFUSED = 256
+"""When so many ids are refused at a time, it is noise, and nothing more is looked up until some of it is forgotten."""
+REST_MS = 10_000
+"""A registry that did not answer is left alone for as long."""
+
+_log = logging.getLogger(__name__)
+
+
+class NewSchemaError(Exception):
+    """Ends a query whose plan lacks a schema that is known by now; it is no error, and nothing of the batch is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a plan decodes: writers' schemas by id, and the one that they are read into.
+
+    `since` is for those that were learned on the way: a record at an earlier offset of a partition is not decoded.
+    """
+
+    schemas: Mapping[int, dict[str, Any]]
+    reader: dict[str, Any]
+    since: Mapping[int, Offsets] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Where schemas come from."""
+
+    keeps: bool
+    """Whether what it says is to be stored."""
+
+    def all(self) -> Mapping[int, dict[str, Any]]:
+        """What to begin with, by id; raises RegistryError, SchemaError."""
+
+    def find(self, number: int) -> dict[str, Any] | None:
+        """One schema, None when there is none; raises RegistryError, SchemaError."""
+
+
+class Folder:
+    """`<id>.avsc` in a folder of this machine."""
+
+    keeps = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def all(self) -> Mapping[int, dict[str, Any]]:
+        schemas = {}
+        for path in sorted(self._path.glob("*.avsc")):
+            if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
+                msg = f"{path}: a schema's file name must be its id, such as 1.avsc"
+                raise SchemaError(msg)
+            schemas[int(path.stem)] = _read(path)
+        if not schemas:
+            msg = f"{self}: holds no schema"
+            raise SchemaError(msg, remedy="Put the writers' Avro schemas there as <id>.avsc, or set input.schemas")
+        return dict(sorted(schemas.items()))
+
+    def find(self, number: int) -> dict[str, Any] | None:
+        path = self._path / f"{number}.avsc"
+        return _read(path) if path.exists() else None
+
+
+class Registry:
+    """A registry: at first the versions of the topics' subjects, then whatever id comes."""
+
+    keeps = True
+
+    def __init__(self, client: Client, subjects: Iterable[str]) -> None:
+        self._client = client
+        self._subjects = tuple(subjects)
+
+    def __str__(self) -> str:
+        return str(self._client)
+
+    def all(self) -> Mapping[int, dict[str, Any]]:
+        found: dict[int, dict[str, Any]] = {}
+        for subject in self._subjects:
+            found |= self._client.subject(subject)
+        return found
+
+    def find(self, number: int) -> dict[str, Any] | None:
+        return self._client.schema(number)
+
+
+def source(settings: Settings) -> Source:
+    """Where these settings have their schemas."""
+    if settings.registry is None:
+        return Folder(settings.input.schemas)
+    subjects = settings.registry.subjects or [f"{topic}-value" for topic in settings.kafka.topics]
+    return Registry(Client(settings.registry), subjects)
+
+
+def known(settings: Settings, schemas: Mapping[int, dict[str, Any]] | None = None) -> Known:
+    """What a plan decodes that goes on with no checkpoint: all that the source has."""
+    if settings.input.format == "json":
+        return Known({}, {})
+    place = source(settings)
+    found = dict(place.all() if schemas is None else schemas)
+    number = settings.input.reader_schema
+    if number is None:
+        number = max(found)
+    if number not in found:
+        reader = place.find(number)
+        if reader is None:
+            there = ", ".join(map(str, found)) or "none"
+            msg = f"input.reader_schema = {number}: {place} does not have it; of these topics there are {there}"
+            raise SchemaError(msg)
+        found[number] = reader
+    return Known(found, found[number])
+
+
+class Index(BaseModel):
+    """`index.json`. `since` has every id that was decoded up to now: {} for those known from the beginning, else where a
+    topic's partitions were when it was learned. `decided` is the newest batch that was published with ids refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = 1
+    decided: int = -1
+    since: Mapping[int, Mapping[str, Mapping[int, int]]] = {}
+
+
+class Files(Protocol):
+    """A checkpoint's folder: service/files.py."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def replace(self, name: str, content: bytes) -> None: ...
+
+
+@dataclass(slots=True)
+class Book:
+    """The driver's book of schemas, for all queries of a process. Used by one thread at a time: a query's, or between two.
+
+    `check` raises SchemaError for what the engine cannot decode with; `count` is told how each look-up ended: found, missing,
+    unusable, failed.
+    """
+
+    settings: Settings
+    files: Files
+    check: Callable[[Mapping[str, Any]], None]
+    count: Callable[[str], None] = lambda _result: None
+    plan: Known = field(default_factory=lambda: Known({}, {}))
+    _index: Index | None = None
+    _found: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _refused: dict[int, int] = field(default_factory=dict)
+    _rests_until_ms: int = 0
+    _batches: int = 0
+
+    def open(self, position: Position | None) -> Known:
+        """Before a query starts: what its plan decodes. `position` is where it goes on, None for a new checkpoint.
+
+        Raises RegistryError when a schema is needed that is neither stored nor to be had, SchemaError, CheckpointError.
+        """
+        self._batches = 0
+        if self.settings.input.format == "json":
+            return self.plan
+        index = self._index or self._read()
+        # A checkpoint without an index is new, or from a version that had none: nothing was learned on the way.
+        from_the_beginning = position is None or index is None
+        index = index or Index()
+        if not self._found:
+            self._found = self._everything(index)
+        # A batch that was published with ids refused, and is to be replayed, is replayed with the same ones.
+        may_learn = from_the_beginning or (position is not None and position.batch > index.decided)
+        since = dict(index.since)
+        for number in self._found.keys() - since.keys():
+            if may_learn:
+                since[number] = {} if from_the_beginning or position is None else position.offsets
+                self._refused.pop(number, None)
+        if self._index is None or since != index.since:
+            self._write(index.model_copy(update={"since": since}))
+        self.plan = self._plan(self._found, since)
+        return self.plan
+
+    def look(self) -> Known | None:
+        """What the checkpoint's queries decode, for who works beside one: nothing is learned and nothing written.
+
+        None where nothing was noted. Raises as `open` does.
+        """
+        index = self._read()
+        if self.settings.input.format == "json" or index is None:
+            return None
+        place = source(self.settings)
+        return self._plan(self._stored(index) if place.keeps else place.all(), index.since)
+
+    def _plan(self, found: Mapping[int, dict[str, Any]], since: Mapping[int, Offsets]) -> Known:
+        in_use = {number: schema for number, schema in sorted(found.items()) if number in since}
+        learned = {number: offsets for number, offsets in since.items() if offsets and number in in_use}
+        return Known(in_use, known(self.settings, found).reader, learned)
+
+    def begins(self) -> None:
+        """A batch begins; raises NewSchemaError when it need not begin without a schema that is there.
+
+        Not before the first one, which may be a replay.
+        """
+        waiting = self._found.keys() - self.plan.schemas.keys()
+        if self._batches and waiting:
+            raise NewSchemaError(shown(waiting))
+        self._batches += 1
+
+    def refused(self, batch: int) -> str:
+        """What the tasks of a batch are told (verdicts.REFUSED)."""
+        now_ms = clock.now_ms()
+        self._refused = {number: until for number, until in self._refused.items() if until > now_ms}
+        decided = self._index is not None and batch <= self._index.decided
+        return ALL if decided or len(self._refused) >= MOST_REFUSED else ",".join(map(str, sorted(self._refused)))
+
+    def ask(self, numbers: Iterable[int]) -> None:
+        """Look ids up. Raises NewSchemaError when there is one; all others are refused from now on."""
+        place = source(self.settings)
+        learned = {}
+        until_ms = clock.now_ms() + self.settings.input.schema_retry_ms
+        for number in numbers:
+            schema = self._look_up(place, number)
+            if schema is None:
+                self._refused[number] = until_ms
+            else:
+                learned[number] = schema
+        if learned:
+            self._found |= learned
+            raise NewSchemaError(shown(learned))
+
+    def decide(self, batch: int) -> None:
+        """Note, before it is published, that a batch may reject records for their schema ids. Raises CheckpointError."""
+        index = self._index
+        if index is not None and batch > index.decided:
+            self._write(index.model_copy(update={"decided": batch}))
+
+    def _look_up(self, place: Source, number: int) -> dict[str, Any] | None:
+        if clock.now_ms() < self._rests_until_ms:
+            return None
+        try:
+            schema = place.find(number)
+            if schema is not None:
+                self.check(schema)
+                self._store(place, number, schema)
+        except RegistryError as error:
+            self._rests_until_ms = clock.now_ms() + REST_MS
+            self.count("failed")
+            _log.warning("schema id %d: %s. Its records are rejected as unknown_schema", number, error)
+            return None
+        except SchemaError as error:
+            self.count("unusable")
+            _log.warning("schema id %d: %s. Its records are rejected as unknown_schema", number, error)
+            return None
+        self.count("missing" if schema is None else "found")
+        if schema is None:
+            _log.warning("schema id %d is not in %s: its records are rejected as unknown_schema", number, place)
+        return schema
+
+    def _everything(self, index: Index) -> dict[int, dict[str, Any]]:
+        """What is stored, and what the source has."""
+        place = source(self.settings)
+        stored = self._stored(index) if place.keeps else {}
+        try:
+            found = {**stored, **place.all()}
+            found = dict(known(self.settings, found).schemas)
+        except RegistryError as error:
+            if self.settings.input.reader_schema not in stored:
+                raise
+            _log.warning("%s. Going on with the schemas that are stored: %s", error, shown(stored))
+            return stored
+        for number, schema in found.items():
+            try:
+                self.check(schema)
+            except SchemaError as error:
+                msg = f"schema id {number} of {place}: {error}"
+                raise SchemaError(msg) from error
+            if number not in stored:
+                self._store(place, number, schema)
+        return found
+
+    def _store(self, place: Source, number: int, schema: Mapping[str, Any]) -> None:
+        if place.keeps:
+            self._replace(f"{FOLDER}/{number}.avsc", json.dumps(schema).encode())
+
+    def _stored(self, index: Index) -> dict[int, dict[str, Any]]:
+        found = {}
+        for number in index.since:
+            name = f"{FOLDER}/{number}.avsc"
+            try:
+                found[number] = record(json.loads(self.files.read(name)), f"{self.files}/{name}")
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                msg = f"{self.files}/{name} is damaged: {error}"
+                raise CheckpointError(msg, remedy=f"Delete it: the registry has it. Or: {RESTORE}") from error
+        return found
+
+    def _read(self) -> Index | None:
+        try:
+            return Index.model_validate_json(self.files.read(INDEX))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            msg = f"{self.files}/{INDEX} is damaged: {' '.join(str(error).split())}"
+            raise CheckpointError(msg, remedy=RESTORE) from error
+
+    def _write(self, index: Index) -> None:
+        self._replace(INDEX, index.model_dump_json().encode())
+        self._index = index
+
+    def _replace(self, name: str, content: bytes) -> None:
+        try:
+            self.files.replace(name, content)
+        except OSError as error:
+            msg = f"{self.files}/{name} cannot be written: {error}"
+            raise CheckpointError(msg, remedy="Make room on the checkpoint's disk, or mend its rights") from error
+
+
+def book(spark: SparkSession, settings: Settings, count: Callable[[str], None] = lambda _result: None) -> Book:
+    """The book of a service's checkpoint, not opened yet."""
+    session: Any = spark
+
+    def check(schema: Mapping[str, Any]) -> None:
+        try:
+            session._jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
+        except Py4JJavaError as error:
+            said: Any = error.java_exception
+            msg = f"is no Avro schema: {said.getMessage()}"
+            raise SchemaError(msg) from error
+
+    try:
+        return Book(settings, files.Files(spark, settings.service.checkpoint), check, count)
+    except OSError as error:
+        raise CheckpointError(str(error), remedy="Mend service.checkpoint, or bring its file system back") from error
+
+
+def of_checkpoint(spark: SparkSession, settings: Settings) -> Book:
+    """The same, opened where the checkpoint goes on."""
+    found = book(spark, settings)
+    found.open(resume.position(spark, settings))
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return record(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise SchemaError(msg) from error
+    except ValueError as error:
+        msg = f"{path}: is not JSON: {error}"
+        raise SchemaError(msg) from error

@@ -1,0 +1,251 @@
+"""The fold: what a task read of the topic, reduced to parts of windows, runs and rejects before anything is shuffled.
+
+A batch of a million readings of ten thousand devices over a minute or two is some ten thousand panes (device, measure, step of
+time); windows, sliding ones above all, are put together from panes instead of readings, and a device's attributes are looked
+up once. docs/decisions/0001-fold-before-the-shuffle.md and 0008-windows-begin-in-the-fold.md have the figures.
+
+Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches` through mapInArrow, nothing here knows it.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from service.aggregation import moments, tally, windows
+from service.aggregation.tally import Tally
+from service.aggregation.windows import Panes
+from service.frames import FOLDED, MOMENTS, REJECT, REJECT_AVRO, RUNS, STATS, WINDOW
+from service.reference.attributes import Attributes
+from service.reference.limits import durations_ms
+from service.settings import View
+from state import codec
+from state.columns import factorise
+from state.rules import Rules
+from state.runs import fold_sorted
+
+_FOLDED = to_arrow_schema(FOLDED)
+_REJECT = fastavro.parse_schema(REJECT_AVRO)
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What the fold needs to know; travels to the tasks.
+
+    `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none, and `gap`
+    and `interval` its columns with the devices' own session gaps and expected intervals, None where it has none.
+    `ask` is told how many records have each schema id that is not known, and may raise: before they become rejects.
+    `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
+    """
+
+    rules: Rules
+    views: Sequence[tuple[View, Sequence[str]]]
+    pane_ms: int
+    buckets: int
+    attributes: Attributes | None = None
+    ask: Callable[[Mapping[int, int]], None] | None = None
+    max_rows: int = 1_000_000
+    gap: str | None = None
+    interval: str | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of readings.admit's rows in, batches of frames.FOLDED out."""
+        held: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            held.append(batch)
+            rows += batch.num_rows
+            if rows >= self.max_rows:
+                yield from self.fold(pa.Table.from_batches(held))
+                held, rows = [], 0
+        if held:
+            yield from self.fold(pa.Table.from_batches(held))
+
+    def fold(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
+        """One table of readings, any order."""
+        rejected = pc.is_valid(readings["reject"])
+        if pc.any(rejected).as_py():
+            yield from self._rejects(readings.filter(rejected))
+            readings = readings.filter(pc.invert(rejected))
+        if readings.num_rows:
+            yield from self._admitted(readings)
+
+    def _rejects(self, rejected: pa.Table) -> Iterator[pa.RecordBatch]:
+        encoded = rejected["reject"].to_pylist()
+        decoded: list[Any] = [fastavro.schemaless_reader(io.BytesIO(each), _REJECT, None) for each in encoded]
+        ids = Counter(schema_id(each["value"]) for each in decoded if each["reason"] == "unknown_schema")
+        if ids and self.ask is not None:
+            self.ask(ids)
+        rejects = pa.array(decoded, _FOLDED.field("reject").type)
+        size = len(rejects)
+        # Rejects of a poisoned batch are spread over the buckets, or one task would write them all. Early ones of a device
+        # are counted together.
+        spread = pa.array(np.arange(size, dtype=np.int32) % self.buckets)
+        bucket = pc.coalesce(rejected["bucket"].combine_chunks(), spread)
+        yield _rows(size, kind=REJECT, bucket=bucket, reject=rejects)
+
+    def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
+        codes, devices = factorise(readings["device"])
+        event_ms = readings["event_ms"].to_numpy()
+        tallies = [
+            tally.of_latency(readings["broker_ms"].to_numpy()),
+            tally.of_partitions(readings["from_partition"].to_numpy(), event_ms),
+        ]
+        order = _by_device_and_time(codes, event_ms)
+        codes, event_ms = codes[order], event_ms[order]
+        values = {name: readings[name].to_numpy()[order] for name in self.rules.measures}
+        bucket = readings["bucket"].to_numpy()[order]
+        attributes = self.attributes.of(devices) if self.attributes is not None else None
+        panes = {name: self._panes(codes, event_ms, column) for name, column in values.items()}
+        yield from self._windows(panes, devices, attributes)
+        yield from self._runs(codes, devices, event_ms, values, bucket, self._limits(attributes))
+        for number, name in enumerate(self.rules.measures):
+            if panes[name].start.size:
+                starts = panes[name].start // self.pane_ms
+                tallies.append(tally.of_panes(number, starts, panes[name].statistics["count"], self.pane_ms))
+        yield self._stats(tallies, len(event_ms), self._unknown(codes, attributes))
+
+    def _windows(
+        self, panes: Mapping[str, Panes], devices: pa.Array, attributes: pa.Table | None
+    ) -> Iterator[pa.RecordBatch]:
+        for view, measures in self.views:
+            groups = windows.groups(view, devices, attributes)
+            for measure in measures:
+                if panes[measure].start.size:
+                    key, start, statistics = windows.spread(view, panes[measure], groups)
+                    size = len(start)
+                    yield _rows(
+                        size,
+                        kind=WINDOW,
+                        bucket=np.arange(size, dtype=np.int32) % self.buckets,
+                        view=pa.repeat(pa.scalar(view.name), size),
+                        measure=pa.repeat(pa.scalar(measure), size),
+                        key=key,
+                        start=start,
+                        end=start + view.window_ms,
+                        **statistics,
+                    )
+
+    def _panes(self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64]) -> Panes:
+        given = ~np.isnan(values)
+        if not given.all():
+            codes, event_ms, values = codes[given], event_ms[given], values[given]
+        pane = event_ms // self.pane_ms
+        new = np.ones(len(codes), np.bool_)
+        new[1:] = (codes[1:] != codes[:-1]) | (pane[1:] != pane[:-1])
+        starts = np.flatnonzero(new)
+        if not starts.size:
+            return Panes(codes, event_ms, {})
+        counts = np.diff(starts, append=len(codes))
+        parts = moments.split(values, starts, counts)
+        statistics: dict[str, NDArray[Any]] = {
+            "count": counts,
+            **{name: getattr(parts, name) for name in MOMENTS},
+            "min": np.minimum.reduceat(values, starts),
+            "max": np.maximum.reduceat(values, starts),
+            "first": event_ms[starts],
+            "last": event_ms[starts + counts - 1],
+        }
+        return Panes(codes[starts], pane[starts] * self.pane_ms, statistics)
+
+    def _runs(
+        self,
+        codes: NDArray[Any],
+        devices: pa.Array,
+        event_ms: Ints,
+        values: dict[str, NDArray[np.float64]],
+        bucket: NDArray[np.int32],
+        limits: Mapping[str, Ints],
+    ) -> Iterator[pa.RecordBatch]:
+        gap_ms = limits.get("gap")
+        own = None if gap_ms is None else np.where(gap_ms < 0, self.rules.gap_ms, gap_ms)
+        runs = fold_sorted(codes, devices, event_ms, values, self.rules, own)
+        # Runs come in the order of the readings, so the first reading of each tells its bucket and its device.
+        sizes = runs["count"].to_numpy()
+        first = np.cumsum(sizes) - sizes
+        run_bucket = bucket[first]
+        for name, of_device in limits.items():
+            runs = runs.append_column(name, pa.array(of_device[codes[first]]))
+        order = np.argsort(run_bucket, kind="stable")
+        runs, run_bucket, sizes = runs.take(pa.array(order)), run_bucket[order], sizes[order]
+        heads = np.flatnonzero(np.r_[True, run_bucket[1:] != run_bucket[:-1]])
+        lengths = np.diff(heads, append=len(run_bucket))
+        payload = [
+            codec.pack_runs(runs.slice(head, length))
+            for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)
+        ]
+        yield _rows(
+            len(heads),
+            kind=RUNS,
+            bucket=run_bucket[heads],
+            count=np.add.reduceat(sizes, heads),
+            first=np.minimum.reduceat(runs["start"].to_numpy(), heads),
+            last=np.maximum.reduceat(runs["last"].to_numpy(), heads),
+            payload=pa.array(payload, pa.binary()),
+        )
+
+    def _limits(self, attributes: pa.Table | None) -> dict[str, Ints]:
+        """Session gaps and expected intervals by device, in ms, -1 where it has none of its own: columns of runs."""
+        found: dict[str, Ints] = {}
+        if attributes is not None and self.gap is not None:
+            # A session is never longer than max_duration, so neither is a gap in it.
+            found["gap"] = np.minimum(durations_ms(attributes[self.gap], -1), self.rules.max_duration_ms)
+        if attributes is not None and self.interval is not None:
+            found["interval"] = durations_ms(attributes[self.interval], -1)
+        return found
+
+    def _unknown(self, codes: NDArray[Any], attributes: pa.Table | None) -> int:
+        """Readings of devices that the reference lacks."""
+        if attributes is None:
+            return 0
+        known = attributes["known"].to_numpy()
+        return int(np.count_nonzero(~known[codes]))
+
+    def _stats(self, tallies: Sequence[Tally], readings: int, unknown: int) -> pa.RecordBatch:
+        return _rows(
+            1,
+            kind=STATS,
+            bucket=np.zeros(1, np.int32),
+            count=np.array([readings]),
+            unknown=np.array([unknown]),
+            payload=pa.array([tally.total(tallies).pack()], pa.binary()),
+        )
+
+
+def schema_id(value: bytes) -> int:
+    """The id in the framing of an Avro record."""
+    return int.from_bytes(value[1:5], "big")
+
+
+def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]:
+    # One integer key sorts several times faster than two columns. A batch's times span less than 2^31 ms in practice,
+    # and admission keeps them below 2^42.
+    low = int(event_ms.min())
+    span = int(event_ms.max()) - low + 1
+    return np.argsort(codes.astype(np.int64) * span + (event_ms - low))
+
+
+def _rows(size: int, *, kind: int, **columns: Any) -> pa.RecordBatch:
+    """A batch of FOLDED with the named columns; all others null."""
+    arrays = []
+    for field in _FOLDED:
+        if field.name == "kind":
+            arrays.append(pa.array(np.full(size, kind, np.int8)))
+        elif field.name in columns:
+            column = columns[field.name]
+            arrays.append(column if isinstance(column, pa.Array) else pa.array(column, field.type))
+        else:
+            arrays.append(pa.nulls(size, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=_FOLDED)

@@ -1,0 +1,1 @@
+"""Corrections: late readings that were rejected become part of closed values."""

@@ -1,0 +1,1 @@
+"""Monitoring: what operators scrape, ask and check."""

@@ -1,0 +1,380 @@
+"""What operators scrape: Prometheus metrics, liveness, readiness and status, over HTTP.
+
+One registry per instance, none of the process: two services in one test do not meet. No device is ever a label. All
+methods may be called from any thread.
+"""
+
+import json
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from service import clock
+from service.errors import SetupError
+from service.monitoring.event_time_metrics import EventTime
+from service.monitoring.status import Status
+from service.publication.publish import LATENCY_BOUNDS_MS
+from service.reference.database import REASONS
+
+if TYPE_CHECKING:
+    from service.cut import Offsets
+    from service.monitoring.lag import Headrooms
+    from service.pipeline import BatchReport
+    from service.progress import Progress
+    from service.publication.publish import Outcome
+
+_once: Callable[[], None] = disable_created_metrics
+_once()  # a second series per counter, which nobody asks for
+
+STUCK_S = 300.0
+"""A batch that runs longer than this is taken for stuck: /healthz fails and whoever watches restarts the process."""
+
+BATCH_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+
+# Spark's phases of a trigger, as the words of tidemark_batch_seconds. addBatch is not among them: it is what run,
+# publish and the rest divide.
+_PHASES = {
+    "queryPlanning": "planning",
+    "latestOffset": "source",
+    "getBatch": "source",
+    "walCommit": "log",
+    "commitOffsets": "log",
+    "commitBatch": "log",
+    "triggerExecution": "total",
+}
+_OPERATORS = {"stateStoreSave": "windows", "transformWithStateInPandasExec": "sessions"}
+
+
+class Buckets(Collector):
+    """A histogram that is fed whole buckets: a batch's million latencies come as a few counts and their sum."""
+
+    def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
+        """`bounds` are the upper ones, inclusive, ascending; one more bucket holds what is above the last."""
+        self._name = name
+        self._documentation = documentation
+        self._bounds = (*bounds, math.inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Add `counts[i]` observations to bucket i (not cumulative) and `total` to the sum of all values."""
+        with self._lock:
+            self._counts = [old + new for old, new in zip(self._counts, counts, strict=True)]
+            self._sum += total
+
+    def collect(self) -> Iterable[Metric]:
+        with self._lock:
+            counts, total = self._counts, self._sum
+        bounds = ["+Inf" if bound == math.inf else repr(bound) for bound in self._bounds]
+        family = HistogramMetricFamily(self._name, self._documentation)
+        family.add_metric([], list(zip(bounds, map(float, accumulate(counts)), strict=True)), total)
+        yield family
+
+
+class Metrics:
+    """Every metric of the service, and what is known of its health."""
+
+    def __init__(self, *, spark: str = "") -> None:  # noqa: PLR0915 - one line for each metric
+        self.registry = CollectorRegistry()
+        self._lock = threading.Lock()
+        self._batch_since: float | None = None
+        self._reasons = {"lease": "the lease is not held yet", "batch": "the first batch is not done yet"}
+        self._notes: dict[str, str] = {}
+        self._reference = ""
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tidemark_{name}", text, labels, registry=self.registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"tidemark_{name}", text, labels, registry=self.registry)
+
+        self.records = counter("records", "Kafka records in finished batches")
+        self.admitted = counter("readings_admitted", "Readings that were admitted")
+        self.rejects = counter("rejects", "Readings that were not admitted", "reason")
+        self.dropped = counter(
+            "readings_dropped", "Admitted readings that came behind the watermark, by sessions' count"
+        )
+        self.unknown = counter("readings_unknown_device", "Admitted readings of devices that the reference lacks")
+        self.published = counter("published", "What was published: values to Redis, rejects to Kafka", "kind")
+        self.sessions = counter("sessions", "Sessions that Redis has for the first time, and as closed", "change")
+        self.writes = counter("redis_writes", "Values given to Redis, by what it did with them", "outcome")
+        self.bytes = counter("redis_bytes", "Bytes sent to Redis")
+        self.retries = counter("redis_retries", "Writes to Redis that were tried again")
+        self.finals = counter("windows_final", "Windows marked final because the watermark has passed them")
+        self.closed_idle = counter("closed_idle", "Values that were closed because all input was silent", "kind")
+        self.silent = gauge("input_silent", "1 while all input is silent and the clock closes what is open")
+        self.state_dropped = counter(
+            "state_dropped", "Rows behind the watermark; zero or not is what it says", "operator"
+        )
+        self.lost = counter(
+            "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
+        )
+        self.failures = counter("failures", "Failures that did not end the service", "part")
+        self.restarts = counter("query_restarts", "Failures that restarted the query inside the driver", "code")
+        self.lookups = counter(
+            "schema_lookups", "Schema ids that were looked up while running, by how that ended", "result"
+        )
+        self.schemas = gauge("schemas", "Writers' schemas that the query decodes")
+        self.republished = counter("republished", "Values that were published again after Redis had lost them", "kind")
+        self.unrepublished = counter(
+            "unrepublished", "Values that Redis had lost and Kafka no longer has all readings of", "kind"
+        )
+        self.data_lost = counter("redis_data_lost", "Times that Redis was found without what it had acknowledged")
+        self.headroom = gauge(
+            "retention_headroom_seconds",
+            "For how long the service may be down before records are deleted unread",
+            "topic",
+            "partition",
+        )
+        self.lag = gauge(
+            "lag_records", "End of the partition minus end of the last committed batch", "topic", "partition"
+        )
+        self.event_time = EventTime(self.registry)
+        self.state_rows = gauge("state_rows", "Rows in state", "operator")
+        self.state_bytes = gauge("state_memory_bytes", "Memory of the state store", "operator")
+        self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
+        self.reference_rows = gauge("reference_rows", "Devices in the reference in use")
+        self.reference_kept = gauge(
+            "reference_kept", "1 while the last good reference serves on as there is no newer one"
+        )
+        self.reference_failures = counter("reference_failures", "Times that there was no newer reference", "reason")
+        for reason in REASONS:
+            self.reference_failures.labels(reason)
+        self.reference_info = gauge("reference_info", "1 for the version of the reference in use", "version")
+        self.last_batch = gauge("last_batch_timestamp_seconds", "When the last batch was finished")
+        self.batch = gauge("batch", "The number of the last finished batch")
+        self.running = gauge("batch_running_seconds", "For how long the batch that runs has been running; 0 for none")
+        self.running.set_function(self._running_s)
+        self.epoch = gauge("epoch", "The writer's term")
+        self.query_running = gauge("query_running", "1 while the query runs")
+        self.seconds = Histogram(
+            "tidemark_batch_seconds", "Duration of a batch's phases", ["phase"], buckets=BATCH_S, registry=self.registry
+        )
+        self.latency = Buckets(
+            "tidemark_event_to_redis_seconds",
+            "From the broker's time for a reading to Redis having it",
+            [bound_ms / 1000 for bound_ms in LATENCY_BOUNDS_MS],
+        )
+        self.registry.register(self.latency)
+        self._build = Info("tidemark_build", "What runs", registry=self.registry)
+        self._build.info({"version": version("tidemark"), "spark": spark or version("pyspark")})
+
+    def batch_begins(self) -> None:
+        """A batch has passed the gate; a clock runs until `batch_ends`."""
+        with self._lock:
+            self._batch_since = clock.monotonic_s()
+
+    def batch_fails(self) -> None:
+        """The batch that was under way is no more."""
+        with self._lock:
+            self._batch_since = None
+
+    def batch_ends(self, report: "BatchReport") -> None:
+        """A batch is published, all of it."""
+        with self._lock:
+            self._batch_since = None
+            self._reasons.pop("batch", None)
+        cut, outcome = report.cut, report.outcome
+        if cut.rows:
+            self.silent.set(0)
+        self.records.inc(cut.rows)
+        self.event_time.batch(report)
+        self.epoch.set(cut.epoch)
+        self.batch.set(cut.batch)
+        self.last_batch.set(clock.now_ms() / 1000)
+        self.admitted.inc(report.admitted)
+        self.unknown.inc(report.unknown)
+        self.finals.inc(report.finals)
+        self.lost.inc(report.lost)
+        for reason, records in report.rejected.items():
+            self.rejects.labels(reason).inc(records)
+        for phase, seconds in report.phases.items():
+            self.seconds.labels(phase).observe(seconds)
+        for kind in ("windows", "sessions", "devices", "rejects"):
+            self.published.labels(kind).inc(getattr(outcome, kind))
+        for change in ("opened", "closed"):
+            self.sessions.labels(change).inc(getattr(outcome, change))
+        for result in ("written", "unchanged", "refused_old", "refused_final"):
+            self.writes.labels(result).inc(getattr(outcome, result))
+        self.dropped.inc(outcome.dropped)
+        self.retries.inc(outcome.retries)
+        self.bytes.inc(outcome.bytes)
+        self.latency.add(outcome.latency, outcome.latency_ms / 1000)
+
+    def engine(self, progress: "Progress") -> None:
+        """What the engine says of a committed batch: its phases, its state."""
+        seconds: dict[str, float] = {}
+        for name, phase in _PHASES.items():
+            if name in progress.durations_ms:
+                seconds[phase] = seconds.get(phase, 0.0) + progress.durations_ms[name] / 1000
+        for phase, value in seconds.items():
+            self.seconds.labels(phase).observe(value)
+        for operator in progress.operators:
+            name = _OPERATORS.get(operator.name, operator.name)
+            self.state_rows.labels(name).set(operator.rows)
+            self.state_bytes.labels(name).set(operator.memory_bytes)
+            self.state_dropped.labels(name).inc(operator.dropped)
+
+    def lags(self, lags: "Offsets") -> None:
+        """Replace all lags; a partition that is gone is gone here, too."""
+        self.lag.clear()
+        for topic, partitions in lags.items():
+            for partition, records in partitions.items():
+                self.lag.labels(topic, partition).set(records)
+
+    def idle(self, windows: int, outcome: "Outcome") -> None:
+        """All input is silent: so many windows, and the sessions of the outcome, were closed now."""
+        self.silent.set(1)
+        self.closed_idle.labels("windows").inc(windows)
+        self.closed_idle.labels("sessions").inc(outcome.closed)
+
+    def republishes(self, outcome: "Outcome", untold: tuple[int, int]) -> None:
+        """Values were published again; so many windows and sessions could not be, as a part of them is gone from Kafka."""
+        for kind in ("windows", "sessions", "devices"):
+            self.republished.labels(kind).inc(getattr(outcome, kind))
+        for kind, count in zip(("windows", "sessions"), untold, strict=True):
+            self.unrepublished.labels(kind).inc(count)
+
+    def headrooms(self, rooms: "Headrooms") -> None:
+        """Replace the headrooms of the topics that are there; a partition keeps its last one when it is not known now."""
+        for topic, partitions in rooms.items():
+            for partition, seconds in partitions.items():
+                self.headroom.labels(topic, partition).set(seconds)
+
+    def reference(self, version: str, rows: int, age_s: Callable[[], float]) -> None:
+        """Name the reference in use; `age_s` is asked at each scrape."""
+        self.reference_age.set_function(age_s)
+        self.reference_rows.set(rows)
+        if version != self._reference:
+            self.reference_info.clear()
+            self.reference_info.labels(version).set(1)
+            self._reference = version
+
+    def note(self, part: str, text: str) -> None:
+        """Something to know of a part that serves all the same; "" for nothing any more."""
+        with self._lock:
+            self._notes.pop(part, None)
+            if text:
+                self._notes[part] = text
+
+    @property
+    def notes(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._notes)
+
+    def waiting(self, part: str, reason: str) -> bool:
+        """Not ready, for `reason`, until `ready(part)`. Whether that is news."""
+        with self._lock:
+            former, self._reasons[part] = self._reasons.get(part), reason
+            return former != reason
+
+    def ready(self, part: str) -> None:
+        with self._lock:
+            self._reasons.pop(part, None)
+
+    def unhealthy(self) -> str:
+        """Why the process should be replaced, "" when it should not."""
+        running_s = self._running_s()
+        return f"a batch runs for {running_s:.0f} s, the limit is {STUCK_S:.0f} s" if running_s > STUCK_S else ""
+
+    def unready(self) -> str:
+        """Why the service does not serve yet, "" when it does."""
+        with self._lock:
+            reasons = list(self._reasons.values())
+        return "; ".join(filter(None, [*reasons, self.unhealthy()]))
+
+    def _running_s(self) -> float:
+        with self._lock:
+            since = self._batch_since
+        return clock.monotonic_s() - since if since is not None else 0.0
+
+
+class Server:
+    """HTTP for /metrics, /healthz, /readyz and /status in a daemon thread; `port` is the one it listens on."""
+
+    def __init__(self, metrics: Metrics, status: Status, address: str, port: int) -> None:
+        """Raises SetupError when the address and port cannot be had."""
+        try:
+            self._http = _Http((address, port), metrics, status)
+        except OSError as error:
+            what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
+            raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
+        self.port = int(self._http.server_address[1])
+        self._thread = threading.Thread(target=self._http.serve_forever, name="tidemark-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], metrics: Metrics, status: Status) -> None:
+        self.metrics = metrics
+        self.status = status
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that hangs up before its answer is there is no fault of ours, and not worth a traceback."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 10  # seconds for a client to send its request: a silent connection must not hold a thread for ever
+    server: _Http
+
+    def do_GET(self) -> None:
+        metrics = self.server.metrics
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(HTTPStatus.OK, generate_latest(metrics.registry), CONTENT_TYPE_LATEST)
+        elif path == "/healthz":
+            self._answer_state("healthy", metrics.unhealthy())
+        elif path == "/readyz":
+            self._answer_state("ready", metrics.unready())
+        elif path == "/status":
+            self._answer_json(HTTPStatus.OK, self.server.status.document())
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz, /readyz, /status\n", "text/plain")
+
+    def _answer_state(self, word: str, reason: str) -> None:
+        notes = self.server.metrics.notes if word == "ready" else {}
+        body = {word: not reason, **({"reason": reason} if reason else {}), **({"notes": notes} if notes else {})}
+        self._answer_json(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, body)
+
+    def _answer_json(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:
+        self._answer(status, json.dumps(body).encode() + b"\n", "application/json")
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Scrapes are not worth a line each."""

@@ -1,0 +1,1 @@
+"""Publication: what a batch has changed, written to Redis under the epoch."""

@@ -1,0 +1,326 @@
+"""Republish: what Redis has lost is published again, from the state and from Kafka.
+
+Redis may lose what it acknowledged: FLUSHALL, a restart without persistence or before the last fsync, an old backup, a
+replica promoted too early. It is noticed in one of three places, whichever comes first:
+
+    every call of publish.lua       the epoch is gone or older; progress is gone or behind what this writer wrote
+    the lease's renewal             the same, so that it needs no input
+    the beginning of a term         progress is gone or behind the checkpoint: lost while no service ran
+
+The first two end the term, so that the query stops and the checkpoint rests. Then, at the beginning of the next one:
+
+    1  `<prefix>:republish` says that values are lacking                       before the query starts
+    2  windows that the watermark has passed and that are not final go: what is lacking in them nobody knows
+    3  open windows and sessions, and the devices, from the state
+    4  the progress key: all values include the last committed batch
+    5  final windows and closed sessions, from Kafka                           while the query runs
+    6  sessions that are open in an older state of Redis and not in this term go
+    7  `<prefix>:republish` goes
+
+A crash in between leaves the mark, or no progress, and the next term begins again. `tidemark republish` sets the mark
+by hand: a service that runs then does 2, 3 and 5 to 7 beside its batches, whose values are newer and win; when none runs, the
+command takes the lease and does it itself.
+"""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import redis
+from pyspark.sql import DataFrame, SparkSession
+
+from service import clock, failure, owner, pipeline, progress, session
+from service.admission import schemas
+from service.admission.schemas import Known
+from service.corrections import late
+from service.cut import Cut
+from service.errors import FencedError, SinkError
+from service.lease import Lease, Waiting
+from service.publication.publish import Outcome, Sink
+from service.publication.redis_keys import Keys
+from service.publication.redis_link import Budget, Place, WritesLostError, options_of, shown
+from service.recovery import rebuild
+from service.reference import lookup, snapshots
+from service.reference.refresher import snapshot_folder
+from service.reference.snapshots import Snapshot
+from service.settings import Settings
+
+LOST, ASKED = "lost", "asked"
+"""Why values are published again: the first word of the mark in Redis."""
+
+LOOK_S = 1.0
+AGAIN_S = 10.0
+_GROUP = "tidemark-republish"
+
+_log = logging.getLogger(__name__)
+
+
+def mark(why: str) -> str:
+    """The text of the mark: why, and when."""
+    return f"{why} {clock.now_ms()}"
+
+
+def lost(held: Cut | None, committed: Cut | None) -> str:
+    """What Redis lacks of the last committed batch, "" when it has all of it; `held` is what progress says.
+
+    Progress is written before a batch is committed, so it may be ahead by a batch, or by many where the checkpoint is an
+    older copy or a new one. The number of a batch, or an epoch, says nothing between two checkpoints: the offsets do,
+    and the watermark, which grows with a batch that has no records.
+    """
+    if committed is None:
+        return ""
+    if held is None:
+        return f"there is no progress, batch {committed.batch} is committed"
+    for topic, ends in sorted(committed.end.items()):
+        for partition, end in sorted(ends.items()):
+            offset = held.end.get(topic, {}).get(partition, 0)
+            if offset < end:
+                said = f"progress (batch {held.batch} of epoch {held.epoch}) is at {topic}[{partition}]@{offset}"
+                return f"{said}, batch {committed.batch} is committed up to {end}"
+    if held.watermark_ms < committed.watermark_ms:
+        said = f"progress (batch {held.batch} of epoch {held.epoch}) is at watermark {held.watermark_ms}"
+        return f"{said}, batch {committed.batch} is committed with {committed.watermark_ms}"
+    return ""
+
+
+class Republisher:
+    """Notices what is lost, and publishes it again; one for each term of a writer.
+
+    `on_done` gets what was published again, and how many windows and sessions could not be told. `reference` gives the
+    snapshot in use, `schemas` what the query decodes.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        epoch: int,
+        *,
+        reference: Callable[[], Snapshot] | None = None,
+        schemas: Callable[[], Known | None] = lambda: None,
+        on_lost: Callable[[], object] = lambda: None,
+        on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _untold: None,
+        on_failure: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._epoch = epoch
+        self._reference = reference
+        self._schemas = schemas
+        self._on_lost = on_lost
+        self._on_done = on_done
+        self._on_failure = on_failure
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._begun = ""
+
+    def begin(self, known: str = "") -> tuple[int, int] | None:
+        """Steps 1 to 4, where needed; call it when no query runs. Returns the (epoch, batch) of progress, if there is one.
+
+        `known` is what is already known to be lost. Raises SinkError, WritesLostError, FencedError, CheckpointError.
+        """
+        committed = progress.committed(self._spark, self._settings.service.checkpoint)
+        held, _ = self._held(Sink(self._settings, committed or Cut(0, 0, 0, {}, {})))
+        why = known or lost(held, committed)
+        if not why or committed is None:
+            return (held.epoch, held.batch) if held else None
+        self._on_lost()
+        _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
+        sink = self._sink(committed)
+        server = sink.server()
+        self._begun = _text(sink.run("mark", mark=mark(LOST))[0])
+        removed = sink.sweep("forget")
+        self._open(sink)
+        sink.progress(server)
+        if removed:
+            _log.warning("%d windows that the watermark has passed were not known to be whole and are removed", removed)
+        return self._epoch, committed.batch
+
+    def start(self) -> None:
+        """Steps 5 to 7, and what is asked for by hand, in a thread of its own, beside the query."""
+        self._thread = threading.Thread(target=self._serve, name="tidemark-republish", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; what it was doing is begun again in the next term."""
+        self._ending.set()
+        if self._thread is not None:
+            with suppress(Exception):  # Spark may be gone
+                self._spark.sparkContext.cancelJobGroup(_GROUP)
+            self._thread.join(5.0)
+
+    def everything(self, said: str) -> None:
+        """Steps 2, 3 and 5 to 7 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
+        committed = progress.committed(self._spark, self._settings.service.checkpoint)
+        sink = self._sink(committed or Cut(0, 0, 0, {}, {}))
+        server = sink.server()
+        if committed is not None:
+            if said != self._begun:  # else `begin` has done it
+                sink.sweep("forget")
+                self._open(sink)
+            self._closed(sink, committed)
+            self._remove_stale(sink)
+        if sink.server() != server:
+            what = "Redis was restarted or failed over meanwhile, and may lack what was republished"
+            raise SinkError(what, remedy="It is republished again")
+        sink.run("unmark", mark=said)
+
+    def asked(self, otherwise: str = "") -> str:
+        """The mark in Redis; where there is none, `otherwise` is set, or it is ""."""
+        sink = Sink(self._settings, Cut(self._epoch, 0, 0, {}, {}))
+        return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else self._held(sink)[1]
+
+    def _serve(self) -> None:
+        self._spark.sparkContext.setJobGroup(_GROUP, "values that Redis has lost", interruptOnCancel=True)
+        wait_s = 0.0
+        while not self._ending.wait(wait_s):
+            wait_s = LOOK_S
+            try:
+                said = self.asked()
+                if said:
+                    self.everything(said)
+            except (FencedError, WritesLostError):
+                return  # the query's thread meets it, too, and ends the term
+            except Exception as error:  # whatever it is, the stream goes on, and the next try comes
+                if not self._ending.is_set():
+                    self._on_failure()
+                    _log.warning("Values are not republished yet: %s", error)
+                wait_s = AGAIN_S
+
+    def _open(self, sink: Sink) -> None:
+        frame = rebuild.open_values(self._spark, self._settings, sink.cut.batch)
+        self._done("what is open", self._write(frame, sink), (0, 0))
+
+    def _closed(self, sink: Sink, committed: Cut) -> None:
+        settings, watermark_ms = self._settings, committed.watermark_ms
+        from_ms = rebuild.needed_from_ms(settings, watermark_ms)
+        kafka = rebuild.ask(settings, committed, from_ms)
+        source = rebuild.source(committed, kafka, from_ms, settings.admission.max_ahead_ms)
+        if source.lacking:
+            text = "Kafka has deleted %s: windows and sessions that begin before %d cannot be republished"
+            _log.warning(text, ", ".join(source.lacking), source.whole_from_ms)
+        snapshot = self._reference() if self._reference else None
+        attributes = None if snapshot is None else snapshot.attributes()
+        look_up = None
+        if attributes is not None and lookup.needed(settings):
+            look_up = lookup.Asked(attributes, lookup.bounds(settings))
+        # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
+        cores = self._spark.sparkContext.defaultParallelism
+        records = rebuild.records(self._spark, settings, source)
+        tasks = max(1, cores // 2)
+        held, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
+        if held is not None:
+            rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up, self._schemas())
+            corrections = self._spark.createDataFrame(late.plain(rows))
+            whole_from_ms = max(whole_from_ms, held.gone_ms + 1)
+        closed = rebuild.closed_values(
+            records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections, self._schemas()
+        )
+        outcome = self._write(closed.frame, sink)
+        self._done("what is closed", outcome, closed.untold)
+
+    def _remove_stale(self, sink: Sink) -> None:
+        """Step 6: what is open was written in this term, by `_open` or by the stream; any other is from a backup."""
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", self._settings.redis.prefix) + ":session:*"
+        cursor, removed = "", 0
+        while cursor != "0":
+            found = sink.run("stale", cursor=cursor or "0", pattern=pattern, limit=self._settings.redis.chunk)
+            cursor, removed = _text(found[0]), removed + int(found[1])
+        if removed:
+            _log.warning("%d sessions were open in an older state of Redis and are not any more: removed", removed)
+
+    def _write(self, frame: DataFrame, sink: Sink) -> Outcome:
+        return pipeline.write_on_executors(frame, sink, whole=False)
+
+    def _done(self, what: str, outcome: Outcome, untold: tuple[int, int]) -> None:
+        self._on_done(outcome, untold)
+        _log.info("%s: %s", what, _summary(outcome, untold))
+
+    def _sink(self, committed: Cut) -> Sink:
+        snapshot = self._reference() if self._reference else None
+        cut = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
+        return Sink(self._settings, cut, pipeline.attributes(snapshot, self._settings), again=True)
+
+    def _held(self, sink: Sink) -> tuple[Cut | None, str]:
+        """What progress says, and the mark."""
+        sink = replace(sink, cut=replace(sink.cut, epoch=self._epoch))
+        epoch, batch, watermark, offsets, reference, said = map(_text, sink.run("held"))
+        if not (epoch and batch and watermark and offsets):
+            return None, said
+        return Cut(int(epoch), int(batch), int(watermark), {}, progress.parse_offsets(offsets), reference), said
+
+
+def by_hand(settings: Settings, say: Callable[[str], object]) -> None:
+    """Have everything published again: by the service that runs, else here; returns when that is done.
+
+    `say` gets a line for each step. Raises TidemarkError; an interrupted request stays in Redis and is carried out.
+    """
+    taken = threading.Event()
+    holders: list[str] = []
+
+    def waiting(found: Waiting) -> None:
+        holders.append(found.holder)
+        taken.set()
+
+    lease = Lease(settings, owner.here())
+    epoch = lease.acquire(waiting, taken)
+    if epoch is None:
+        say(f"{holders[0]} holds the lease: asking it")
+        _ask(settings)
+        say("done: its log says what was republished")
+        return
+    say(f"no service runs: republishing under epoch {epoch}")
+    try:
+        _alone(settings, epoch, say)
+    finally:
+        lease.release()
+
+
+def _ask(settings: Settings) -> None:
+    """Set the mark, and wait until the service has taken it away."""
+    key, budget = Keys(settings.redis.prefix).republish, Budget(settings.redis.retry_for_ms, _place(settings))
+    client: Any = redis.Redis.from_url(settings.redis.address(), **options_of(settings.redis))
+    with client:
+        budget.attempt(lambda: client.set(key, mark(ASKED), nx=True))
+        asked = budget.attempt(lambda: client.get(key))
+        while asked is not None and budget.attempt(lambda: client.get(key)) == asked:
+            time.sleep(LOOK_S)
+
+
+def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None:
+    def done(outcome: Outcome, untold: tuple[int, int]) -> None:
+        say(_summary(outcome, untold))
+
+    spark = session.build(settings, master="local[*]")
+    try:
+        snapshot = None
+        if settings.reference is not None:
+            snapshot, _ = snapshots.load_or_keep(spark, settings.reference, snapshot_folder(settings))
+        given = (lambda: snapshot) if snapshot is not None else None
+        book = schemas.of_checkpoint(spark, settings)
+        republisher = Republisher(spark, settings, epoch, reference=given, schemas=lambda: book.plan, on_done=done)
+        republisher.begin()
+        republisher.everything(republisher.asked(mark(ASKED)))
+    except Exception as error:  # Spark's and py4j's get a name
+        raise failure.named(error, None) from error
+    finally:
+        spark.stop()
+
+
+def _place(settings: Settings) -> Place:
+    return Place(shown(settings.redis), "the request to republish")
+
+
+def _summary(outcome: Outcome, untold: tuple[int, int]) -> str:
+    text = f"republished {outcome.windows} windows, {outcome.sessions} sessions, {outcome.devices} devices"
+    lacking = f"; {untold[0]} windows and {untold[1]} sessions could not be told: Kafka lacks a part of them"
+    return text + (lacking if any(untold) else "")
+
+
+def _text(value: bytes | int) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

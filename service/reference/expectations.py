@@ -1,0 +1,210 @@
+"""What reference data must satisfy before a reading is joined with it: invariants, and a suite of expectations.
+
+The invariants hold for any reference: the query has the columns that the settings name, every row has a key, no two
+rows have the same one. The suite is data, a JSON file `{"name": ..., "expectations": [{"type": "expect_...",
+"kwargs": {...}}, ...]}` that uses the query's own column names. Every value is text by then, so a suite speaks of
+patterns, lengths and sets, not of numeric ranges. Every failure is named in one message: a refused snapshot is
+mended in one go.
+
+Great Expectations is imported on first use: it takes 3 s and 142 MB (1.24.1), which neither an executor nor a service
+without reference data need pay.
+"""
+
+import importlib
+import json
+import logging
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from service.errors import ReferenceDataError, SchemaError
+from service.reference import limits
+from service.reference.attributes import DEVICE, HASH, ROW
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from service.settings import Reference
+
+"""The key column's name inside; the query may call it what it likes."""
+OWN = frozenset({DEVICE, "known"})
+"""The pass's columns that stand beside the attributes: an attribute of the same name would be ambiguous."""
+EXAMPLES = 5
+_EXAMPLE_LENGTH = 60
+_COLUMN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+
+def validate(table: pa.Table, reference: "Reference", former_rows: int | None = None) -> None:
+    """Refuse a table that breaks an invariant or an expectation, or lacks much of what the last snapshot had.
+
+    `table` is what `database.fetch` returns: `device` and the query's other columns, all strings. Raises
+    ReferenceDataError that names every failure: column, expectation, what was expected, how many values were not,
+    and up to five of them. Raises SchemaError for an expectations file that is missing, malformed or names an
+    expectation that does not exist.
+    """
+    failures = broken_invariants(table, reference.key) + failed_expectations(table, reference)
+    failures += limits.faults(table, reference)
+    if former_rows is not None:
+        failures += shrunk(table.num_rows, former_rows, reference.max_shrink)
+    if failures:
+        faults = "1 fault" if len(failures) == 1 else f"{len(failures)} faults"
+        msg = f"the reference data has {faults}:\n  " + "\n  ".join(failures)
+        remedy = f"Mend the data that [reference] query gives, or the expectation in {reference.expectations}"
+        raise ReferenceDataError(msg, remedy=remedy)
+
+
+def check_columns(found: Sequence[str], reference: "Reference", where: str) -> None:
+    """Refuse a query whose columns are not what the settings say, or cannot stand beside ours; all problems at once."""
+    lowered = [name.lower() for name in found]
+    problems = []
+    if reference.key not in found:
+        problems.append(f"key {reference.key!r} is not among them")
+    problems += [f"columns: {name!r} is not among them" for name in reference.columns if name not in found]
+    problems += [f"limits: {name!r} is not among them" for name in reference.limit_columns if name not in found]
+    twice = sorted({name for name in lowered if lowered.count(name) > 1})
+    problems += [f"{name!r} is there more than once (capitals do not count)" for name in twice]
+    for name in found:
+        if name == reference.key:
+            continue
+        used = not reference.columns or name in (*reference.columns, *reference.limit_columns)
+        if name.lower() == DEVICE or name in (HASH, ROW) or (used and name.lower() in OWN):
+            problems.append(f"{name!r} is a name of our own")
+        elif used and not _COLUMN.match(name):
+            problems.append(f"{name!r} cannot be used: a name is letters, digits and _, no digit first")
+    if problems:
+        msg = f"{where}: [reference] query has the columns {', '.join(found)}; " + "; ".join(problems)
+        raise ReferenceDataError(
+            msg, remedy="Rename a column with AS in the query, or mend [reference] key and columns"
+        )
+
+
+def require_columns(table: pa.Table, names: Iterable[str]) -> None:
+    """Refuse a table that lacks one of the named columns."""
+    if lacking := [repr(name) for name in names if name not in table.column_names]:
+        msg = f"the reference data has no column {', '.join(lacking)}; it has {', '.join(table.column_names)}"
+        raise ReferenceDataError(
+            msg, remedy="Add it to [reference] query, or stop using it in views and [reference] columns"
+        )
+
+
+def broken_invariants(table: pa.Table, key: str) -> list[str]:
+    """What no suite may allow: rows without a key, and keys with more than one row. One line each, or none."""
+    keys = table.column(DEVICE).to_pandas()
+    blank = int(keys.fillna("").str.strip().eq("").sum())
+    failures = []
+    if blank:
+        failures.append(f"{key}: a key must not be null or blank: {blank} of {len(keys)} rows have none")
+    repeated = keys[keys.duplicated() & keys.notna()].unique()
+    if len(repeated):
+        shown = _examples(repeated[:EXAMPLES].tolist())
+        failures.append(f"{key}: a key must be unique: {len(repeated)} are not, such as {shown}")
+    return failures
+
+
+def shrunk(rows: int, former: int, max_shrink: float) -> list[str]:
+    """Half a table looks as good as a whole one, row by row: only the last snapshot tells. One line, or none."""
+    least = math.ceil(round(former * (1 - max_shrink), 6))
+    if rows >= least:
+        return []
+    means = "if this is meant, set TIDEMARK_REFERENCE__MAX_SHRINK=1 for one start"
+    return [
+        f"table: {rows} rows, the last snapshot had {former}, and max_shrink = {max_shrink} allows {least}; {means}"
+    ]
+
+
+def failed_expectations(table: pa.Table, reference: "Reference") -> list[str]:
+    """Run the suite over the table as pandas (0.1 s for 1,000 rows, 1.5 s for a million); one line for each failure."""
+    gx = _great_expectations()
+    names = [reference.key if name == DEVICE else name for name in table.column_names]
+    context = gx.get_context(mode="ephemeral")  # an expectation cannot be built without one
+    context.variables.progress_bars = {"globally": False, "metric_calculations": False}
+    suite = _suite(gx, reference.expectations)
+    asset = context.data_sources.add_pandas("reference").add_dataframe_asset("snapshot")
+    batch = asset.add_batch_definition_whole_dataframe("whole").get_batch(
+        {"dataframe": table.rename_columns(names).to_pandas()}
+    )
+    outcome = batch.validate(
+        suite, result_format={"result_format": "SUMMARY", "partial_unexpected_count": 4 * EXAMPLES}
+    )
+    failed = [result for result in outcome.results if not result.success or _exception(result.exception_info)]
+    return sorted(_failure(result) for result in failed)
+
+
+def _great_expectations() -> ModuleType:
+    # Read at import: with it no connection is opened, without it every validation is reported to its makers.
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 1.24.1 imports modules that Python 3.11 deprecates
+        return importlib.import_module("great_expectations")
+
+
+def _suite(gx: ModuleType, path: "Path") -> Any:
+    """The file as a suite. Each expectation is built by itself: the suite's constructor drops what it cannot build."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{path}: the expectations file cannot be read ({error.strerror})"
+        raise SchemaError(msg, remedy="Name the file in [reference] expectations") from error
+    except ValueError as error:
+        msg = f"{path}: the expectations file is not JSON: {error}"
+        raise SchemaError(msg) from error
+    items = document.get("expectations") if isinstance(document, dict) else None
+    if not isinstance(items, list):
+        msg = f'{path}: the expectations file must be an object with a list "expectations"'
+        raise SchemaError(msg)
+    suite = gx.ExpectationSuite(name=str(document.get("name", "reference")))
+    problems = []
+    for number, item in enumerate(items):
+        try:
+            configuration = gx.expectations.expectation_configuration.ExpectationConfiguration(**item)
+            suite.add_expectation(configuration.to_domain_obj())
+        except (TypeError, ValueError, gx.exceptions.GreatExpectationsError) as error:
+            kind = item.get("type", "no type") if isinstance(item, dict) else "not an object"
+            problems.append(f"expectations[{number}] ({kind}): {' '.join(str(error).split())}")
+    if problems:
+        msg = f"{path}: these expectations cannot be used:\n  " + "\n  ".join(problems)
+        raise SchemaError(msg)
+    return suite
+
+
+def _failure(result: Any) -> str:
+    configuration = result.expectation_config
+    arguments = {k: v for k, v in configuration.kwargs.items() if k not in ("column", "batch_id")}
+    expected = ", ".join(f"{name} {json.dumps(value, default=str)}" for name, value in arguments.items())
+    place = configuration.kwargs.get("column", "table")
+    rule = f"{configuration.type} ({expected})" if expected else configuration.type
+    return f"{place}: {rule}: {_observed(result)}"
+
+
+def _observed(result: Any) -> str:
+    if message := _exception(result.exception_info):
+        return f"cannot be evaluated: {message}"
+    found: Mapping[str, Any] = result.result
+    if "unexpected_count" in found:
+        shown = _examples(found.get("partial_unexpected_list", ()))
+        return f"{found['unexpected_count']} of {found['element_count']} values are not so, such as {shown}"
+    details = f" {json.dumps(found['details'], default=str)}" if found.get("details") else ""
+    return f"observed {json.dumps(found.get('observed_value'), default=str)}{details}"
+
+
+def _exception(info: Mapping[str, Any] | None) -> str:
+    """The first exception's message: `info` is one record, or (1.24.1, when a metric failed) a record per metric."""
+    if not info:
+        return ""
+    records = [info] if "raised_exception" in info else [r for r in info.values() if isinstance(r, Mapping)]
+    raised = [r for r in records if r.get("raised_exception")]
+    return " ".join(str(raised[0].get("exception_message")).split()) if raised else ""
+
+
+def _examples(values: Sequence[Any]) -> str:
+    """Up to five different values, shortened; a null is `null`."""
+    nulls = [value is None or (isinstance(value, float) and math.isnan(value)) for value in values]
+    shown = list(dict.fromkeys("null" if null else repr(value) for null, value in zip(nulls, values, strict=True)))
+    return ", ".join(s if len(s) <= _EXAMPLE_LENGTH else f"{s[:_EXAMPLE_LENGTH]}..." for s in shown[:EXAMPLES])

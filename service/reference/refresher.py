@@ -1,0 +1,174 @@
+"""Keeps the reference fresh: reads the database in a thread of its own, swaps between two batches.
+
+Whatever goes wrong with that - the database is away, hangs, refuses, or says what its expectations refuse - the last good
+snapshot serves on, also after a restart, and that it does is said in the log, the metrics, /readyz and /status. The one limit
+is `reference.max_age`: what is older does not serve. While running that ends the service by name; a start waits for the database.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from service import clock
+from service.errors import ReferenceDataError, ReferenceTooOldError, SettingsError, TidemarkError
+from service.monitoring.metrics import Metrics
+from service.recovery import checkpoint
+from service.reference import snapshots
+from service.reference.database import UnreadableError, reason_of
+from service.reference.lookup import LARGEST_JOINED
+from service.settings import Reference, Settings
+from service.units import format_duration
+
+AGAIN = 10
+"""After a failure the database is asked again this many times sooner than `reference.refresh` says, at most once a second."""
+_log = logging.getLogger(__name__)
+
+
+class Refresher:
+    """The snapshot that a process's queries work with; `holder` is the same for all of them."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, source: Reference, metrics: Metrics) -> None:
+        """Take the first snapshot: the last good one when it is younger than `refresh`, so that a restart in that time
+        goes on with what it had; else the database's; else the last good one if it is not older than `max_age`.
+
+        Raises UnreadableError when there is neither, ReferenceDataError when what was read is refused.
+        """
+        self._spark = spark
+        self._reference = source
+        self._metrics = metrics
+        self._folder = snapshot_folder(settings)
+        self._failure: Mapping[str, Any] | None = None
+        wanted = {column for view in settings.views for column in view.by if column != "device"} | {
+            *source.limit_columns
+        }
+        first, why = snapshots.load_or_keep(
+            spark, source, self._folder, fresh_ms=source.refresh_ms, require=sorted(wanted)
+        )
+        if why is not None:
+            self._note(why)
+            self._require_young(first, why)
+        self._columns = tuple(dict.fromkeys((*snapshots.columns(first, source), *source.limit_columns)))
+        self.holder = snapshots.Holder(spark, self._folder, self._columns, resume=True)
+        self._newest = first
+        self._may_be_replayed = True
+        self._show()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, name="tidemark-reference", daemon=True)
+        self._thread.start()
+
+    def rewind(self) -> None:
+        """Before the query starts again: its first batch may have been made before, and must see what it saw then."""
+        self._may_be_replayed = True
+        self.holder.rewind()
+
+    def begin(self) -> None:
+        """At the top of a batch, in the query's thread: what it sees is decided, and noted for its replay."""
+        if not self._may_be_replayed and not self.holder.is_joined:
+            self.swap()  # there may have been no batch for long; where the plan is bound to rows, it is too late for that
+        self._may_be_replayed = False
+        self.holder.joins()
+
+    def swap(self) -> None:
+        """Between two batches, in the query's thread: take what has been read since. Never fails a batch."""
+        try:
+            if self.holder.swap(self._newest):
+                rows = self.holder.snapshot.table.num_rows
+                _log.info("reference %s is in use", self.holder.snapshot.version)
+                if self.holder.is_joined and rows > 2 * LARGEST_JOINED:
+                    _log.warning("the reference has grown to %d rows: with a restart each batch would cost less", rows)
+        except TidemarkError as error:
+            self._failed(error)
+        self._show()
+
+    def require_young(self) -> None:
+        """Raise ReferenceTooOldError when there has been no good answer for longer than `max_age`."""
+        self._require_young(self._newest, None)
+
+    def document(self) -> Mapping[str, Any]:
+        """For /status: what is in use, how old it is, and why there is nothing newer (`failure`, None when there is)."""
+        snapshot = self.holder.snapshot
+        return {
+            "version": snapshot.version,
+            "rows": snapshot.table.num_rows,
+            "read_ms": self._newest.read_ms,
+            "age_s": round(self._age_s()),
+            "failure": self._failure,
+        }
+
+    def close(self) -> None:
+        self._ending.set()
+
+    def _refresh(self) -> None:
+        every_ms = self._reference.refresh_ms
+        again_ms = min(every_ms, max(1_000, every_ms // AGAIN))
+        left_ms = every_ms - (clock.now_ms() - self._newest.read_ms)
+        wait_ms = left_ms if 0 < left_ms < every_ms else every_ms
+        if self._failure is not None:
+            wait_ms = again_ms
+        while not self._ending.wait(wait_ms / 1000):
+            try:
+                self._newest = snapshots.load(
+                    self._spark, self._reference, self._folder, require=self._columns, former=self._newest
+                )
+            except Exception as error:  # whatever it is, the last good snapshot serves on, and the next try comes
+                wait_ms = again_ms
+                if not self._ending.is_set():
+                    self._failed(error)
+            else:
+                wait_ms = every_ms
+                self._succeeded()
+
+    def _require_young(self, snapshot: snapshots.Snapshot, why: ReferenceDataError | None) -> None:
+        age_ms = clock.now_ms() - snapshot.read_ms
+        if age_ms <= self._reference.max_age_ms:
+            return
+        limit = format_duration(self._reference.max_age_ms)
+        what = (
+            f"The last good reference {snapshot.version} was read {age_ms // 1000} s ago, reference.max_age is {limit}"
+        )
+        if self._failure is not None:
+            what += f"; since then: {self._failure['text']}"
+        remedy = "Bring the database back, mend its data, or raise reference.max_age"
+        if why is None:
+            raise ReferenceTooOldError(what, remedy=remedy)
+        raise UnreadableError(what, remedy=remedy) if isinstance(why, UnreadableError) else why
+
+    def _failed(self, error: Exception) -> None:
+        self._note(error)
+        _log.warning("%s. Going on with reference %s", error, self.holder.snapshot.version)
+
+    def _note(self, error: Exception) -> None:
+        reason = reason_of(error)
+        self._failure = {"reason": reason, "text": str(error), "at_ms": clock.now_ms()}
+        self._metrics.failures.labels("reference").inc()
+        self._metrics.reference_failures.labels(reason).inc()
+        self._metrics.reference_kept.set(1)
+        self._metrics.note("reference", f"the last good snapshot serves on, {reason}: {error}")
+
+    def _succeeded(self) -> None:
+        if self._failure is not None:
+            _log.info("reference %s was read, after: %s", self._newest.version, self._failure["reason"])
+        self._failure = None
+        self._metrics.reference_kept.set(0)
+        self._metrics.note("reference", "")
+
+    def _age_s(self) -> float:
+        """Since the database was last asked, and gave a good answer."""
+        return (clock.now_ms() - max(self._newest.read_ms, 0)) / 1000
+
+    def _show(self) -> None:
+        snapshot = self.holder.snapshot
+        self._metrics.reference(snapshot.version, snapshot.table.num_rows, self._age_s)
+
+
+def snapshot_folder(settings: Settings) -> Path:
+    """Where the last good reference lives: beside the query's own files in the checkpoint."""
+    folder = checkpoint.local(settings.service.checkpoint)
+    if folder is None:
+        what = f"service.checkpoint = {settings.service.checkpoint!r}: with [reference] it must be a folder"
+        raise SettingsError(what, remedy="Name a folder that the driver and every executor share")
+    return folder / "reference"

@@ -1,0 +1,1 @@
+"""Rejects: kept byte for byte in Kafka, listed, shown and replayed."""

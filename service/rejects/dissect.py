@@ -1,0 +1,207 @@
+"""A record's bytes for people: what of it decodes, where that ends and why, and which bytes its reject is about.
+
+This is not how the service decodes (admission/decode.py, in Spark): it says as much as can be said about a record that
+the service could not use.
+"""
+
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import fastavro
+
+from service.admission.schemas import known
+from service.errors import SchemaError
+from service.settings import RECORD_KEY, Input, Settings
+
+HEADER_BYTES = 5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN_ROWS = 16
+_ROW = 16
+
+Schemas = Mapping[int, Mapping[str, Any]]
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dissected:
+    """`fields` are those that decode, by name, in the record's order; `spans` says which bytes of the value each is,
+    where that is known. `stop` is the byte at which decoding ended before its time, and `why`; None when all decodes.
+    """
+
+    fields: Mapping[str, Any]
+    spans: Mapping[str, Span]
+    schema: int | None = None
+    stop: int | None = None
+    why: str = ""
+
+    @property
+    def whole(self) -> bool:
+        return self.stop is None
+
+    def at(self, path: str) -> Any:
+        """The value at a path with dots, None when it is not there."""
+        found: Any = self.fields
+        for part in path.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
+
+def writers(settings: Input, whole: Settings | None = None) -> Schemas:
+    """The writers' schemas by id, of the folder or of the registry's subjects; none for JSON. Raises SchemaError."""
+    if settings.format == "json":
+        return {}
+    if whole is not None and whole.registry is not None:
+        in_use: Schemas = known(whole).schemas
+        return in_use
+    found = {}
+    for path in settings.schemas.glob("*.avsc"):
+        try:
+            found[int(path.stem)] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            msg = f"{path}: is not <id>.avsc with an Avro schema: {error}"
+            raise SchemaError(msg) from error
+    return found
+
+
+def dissect(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
+    """What can be told of a value; `schemas` are the writers' by id, of which JSON has none."""
+    if value is None:
+        return Dissected({}, {}, stop=0, why="there is no value")
+    return _json(value) if settings.format == "json" else _avro(value, schemas)
+
+
+def offending(found: Dissected, reason: str, detail: str, settings: Input, max_bytes: int, size: int) -> Span | None:
+    """The bytes that the reason is about, None when they are not known."""
+    if reason == "oversized":
+        return max_bytes, size
+    if reason == "unknown_schema":
+        return 1, HEADER_BYTES
+    path = {"early": settings.event_time, "late": settings.event_time, "no_time": settings.event_time}.get(reason)
+    if reason in {"no_device", "unknown_device"} and settings.device_id != RECORD_KEY:
+        path = settings.device_id
+    if reason in {"not_finite", "out_of_range"}:
+        path = settings.measures.get(detail.partition(" = ")[0])
+    span = found.spans.get(path.partition(".")[0]) if path else None
+    if span is None and found.stop is not None:
+        return found.stop, max(size, found.stop + 1)
+    return span
+
+
+def device(found: Dissected, key: bytes | None, settings: Input) -> str | None:
+    """The device id, if it can be told; else the record's key, which producers commonly make the device id."""
+    named = None if settings.device_id == RECORD_KEY else found.at(settings.device_id)
+    if isinstance(named, str) and named:
+        return named
+    return key.decode(errors="backslashreplace") if key else None
+
+
+def event_ms(found: Dissected, settings: Input) -> int | None:
+    """The event time, None where there is none that a number can say."""
+    value, unit = found.at(settings.event_time), settings.event_time_unit
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return math.floor(value * {"s": 1000, "us": 0.001}.get(unit, 1))
+    except (ValueError, OverflowError):
+        return None
+
+
+def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Schemas) -> bytes:
+    """A record in the place of `value`'s: of the same schema, in the same format. ValueError says what does not fit."""
+    if settings.format == "json":
+        return json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+    out = io.BytesIO(value[:HEADER_BYTES])
+    out.seek(HEADER_BYTES)
+    try:
+        schema: Any = fastavro.parse_schema(dict(schemas[_schema_id(value)]))
+        fastavro.schemaless_writer(out, schema, dict(record), strict=True)
+    except Exception as error:  # a value that does not fit breaks the encoder wherever it is
+        msg = f"does not fit schema {_schema_id(value)}: {error}"
+        raise ValueError(msg) from error
+    return out.getvalue()
+
+
+def hexdump(value: bytes, span: Span | None) -> Iterator[str]:
+    """Lines of sixteen bytes, with what `span` has of each marked below it; a long value is shown around the span only."""
+    begin, end = span or (0, 0)
+    rows = max(1, -(-len(value) // _ROW))
+    first = max(0, min(begin // _ROW - 2, rows - 1)) if len(value) > _SHOWN_ROWS * _ROW else 0
+    last = min(rows, first + _SHOWN_ROWS)
+    if first:
+        yield f"  ... {first * _ROW} bytes before"
+    for row in range(first, last):
+        at = row * _ROW
+        part = value[at : at + _ROW]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        yield f"  {at:08x}  {part.hex(' '):<47}  |{text}|"
+        if begin < at + _ROW and end > at:
+            marks = "".join("^^ " if begin <= at + i < end else "   " for i in range(_ROW))
+            yield f"            {marks.rstrip()}"
+    if last < rows:
+        yield f"  ... {len(value) - last * _ROW} bytes after"
+
+
+def _json(value: bytes) -> Dissected:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        return Dissected({}, {}, stop=error.start, why="is not UTF-8")
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        return Dissected({}, {}, stop=len(text[: error.pos].encode()), why=error.msg)
+    except (ValueError, RecursionError) as error:
+        return Dissected({}, {}, stop=0, why=str(error))
+    if not isinstance(found, dict):
+        return Dissected({}, {}, stop=0, why="is no object")
+    return Dissected(found, {})
+
+
+def _schema_id(value: bytes) -> int:
+    return int.from_bytes(value[1:HEADER_BYTES])
+
+
+def _avro(value: bytes, schemas: Schemas) -> Dissected:
+    if len(value) < HEADER_BYTES or value[0] != 0:
+        return Dissected({}, {}, stop=0, why="does not begin with a zero byte and a schema id")
+    number = _schema_id(value)
+    if number not in schemas:
+        why = f"schema {number} is not known; there are {', '.join(map(str, sorted(schemas)))}"
+        return Dissected({}, {}, number, stop=1, why=why)
+    body, fields = io.BytesIO(value[HEADER_BYTES:]), schemas[number]["fields"]
+    found: dict[str, Any] = {}
+    spans: dict[str, Span] = {}
+    reached = HEADER_BYTES
+    # As many of the first fields as decode: each time from the beginning, as a later one may use an earlier one's types.
+    for many in range(1, len(fields) + 1):
+        name = fields[many - 1]["name"]
+        try:
+            found, end = _first(schemas[number], fields[:many], body), HEADER_BYTES + body.tell()
+        except Exception as error:  # what a device sent may break a decoder in any way
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            return Dissected(found, spans, number, stop=reached, why=f"{name}: {said}")
+        spans[name], reached = (reached, end), end
+    if reached < len(value):
+        why = f"{len(value) - reached} bytes after the record"
+        return Dissected(found, spans, number, stop=reached, why=why)
+    return Dissected(found, spans, number)
+
+
+def _first(schema: Mapping[str, Any], fields: Sequence[Any], body: io.BytesIO) -> dict[str, Any]:
+    try:
+        parsed = fastavro.parse_schema({**schema, "fields": list(fields)})
+    except Exception as error:
+        msg = f"the writer's schema cannot be used: {error}"
+        raise SchemaError(msg) from error
+    body.seek(0)
+    read: Any = fastavro.schemaless_reader(body, parsed, None)
+    return dict(read)

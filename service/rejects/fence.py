@@ -1,0 +1,39 @@
+"""The fence of commands that apply rejects: only the run that began last may go on.
+
+A number in Redis that every run raises when it begins. There is nothing to renew and nothing to wait for: a run that was
+killed bars nobody, and one that was forgotten finds a larger number before, or in, its next step.
+"""
+
+from typing import Any
+
+import redis
+
+from service.errors import FencedError
+from service.publication.redis_keys import Keys
+from service.publication.redis_link import Budget, Place, options_of, shown
+from service.settings import Redis
+
+_REMEDY = "Only one may run at a time. What this one has begun the other finishes; run it again for the rest"
+
+
+class Fence:
+    """One run's; `number` is its own."""
+
+    def __init__(self, options: Redis) -> None:
+        """Begin: every run that began earlier is fenced. Raises SinkError."""
+        self.key = Keys(options.prefix).correction
+        self._place = Place(shown(options), "the fence of corrections and replays")
+        self._budget = Budget(options.retry_for_ms, self._place)
+        self._client: Any = redis.Redis.from_url(options.address(), **options_of(options))
+        self.number = int(self._budget.attempt(lambda: self._client.incr(self.key)))
+
+    def check(self) -> None:
+        """Raise FencedError when another run has begun since."""
+        now = self._budget.attempt(lambda: self._client.get(self.key))
+        if now is None or int(now) != self.number:
+            newest = "gone" if now is None else int(now)
+            what = f"{self._place}: another correction or replay has begun: the number is {newest}, ours {self.number}"
+            raise FencedError(what, remedy=_REMEDY)
+
+    def close(self) -> None:
+        self._client.close()

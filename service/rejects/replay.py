@@ -1,0 +1,250 @@
+"""Replay: rejects go through admission again, as new records of their input topic, each once.
+
+    1  the fence: every run that began earlier may not go on                           service/rejects/fence.py
+    2  what an earlier run has begun and not finished is looked for in the input topic, and marked as it is found
+    3  `replaying`: these rejects are taken, and where the topic ended then            service/rejects/marks.py
+    4  the fence, again
+    5  the records, each with its reject's coordinates in the header `tidemark-origin`
+    6  `replayed`: these rejects are done, for ever
+
+3 to 6 are done for a few hundred at a time. A run that is killed between 3 and 6 has written some of their records; the next
+one finds those in the topic, from where it ended, and sends the others. A record is sent within `_SEND_MS` of step 4 or not
+at all, so that the next run need only wait that long before it looks. (A process that is frozen right behind step 4, and
+wakes after another has looked, is not barred: Kafka knows no fence without transactions, and those put records of their
+own into the input topic.)
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from service import failpoint, topics
+from service.errors import SettingsError, SourceError
+from service.monitoring import lag
+from service.rejects import dissect, marks, reject_log, scan
+from service.rejects.fence import Fence
+from service.rejects.marks import Mark
+from service.rejects.reject_log import ORIGIN, Coordinates, Reject
+from service.settings import Kafka, Settings
+
+AT_ONCE = 500
+AS_THEY_ARE = ("oversized", "undecodable", "unknown_schema", "out_of_range", "early", "unknown_device")
+"""What may be admitted now though nothing in it has changed: settings, schemas, the reference or the time may have."""
+_SEND_MS = 10_000
+SETTLE_S = _SEND_MS / 1000 + 2.0
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """What to change of a reject before it is sent: the values of fields by path, or all of its bytes."""
+
+    fields: Mapping[str, Any]
+    value: bytes | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.fields) or self.value is not None
+
+
+def replay(settings: Settings, chosen: Sequence[Reject], mend: Mend, say: Say, *, dry: bool = False) -> Counter[str]:
+    """Send the chosen rejects again; returns how many were `sent`, and how many not, by why.
+
+    With `dry`, nothing is sent and nothing is marked. Raises SourceError, SinkError, FencedError; then run it again.
+    """
+    schemas = dissect.writers(settings.input, settings)
+    counts: Counter[str] = Counter()
+    if dry:
+        _ready(settings, chosen, mend, schemas, marks.read(settings.kafka), counts, say)
+        return counts
+    fence = Fence(settings.redis)
+    try:
+        known = _finish(settings.kafka, marks.read(settings.kafka), say)
+        ready = _ready(settings, chosen, mend, schemas, known, counts, say)
+        for start in range(0, len(ready), AT_ONCE):
+            _send(settings.kafka, ready[start : start + AT_ONCE], fence)
+    finally:
+        fence.close()
+    return counts
+
+
+def _ready(
+    settings: Settings,
+    chosen: Iterable[Reject],
+    mend: Mend,
+    schemas: dissect.Schemas,
+    known: Mapping[Coordinates, Mark],
+    counts: Counter[str],
+    say: Say,
+) -> list[Reject]:
+    """Those that may be sent, with the bytes to send."""
+    ready = []
+    for reject in chosen:
+        mark = known.get(reject.place)
+        if mark is not None and mark.state != "open":
+            counts[f"{mark.state} already"] += 1
+            continue
+        found, why = _mended(settings, reject, mend, schemas)
+        counts[why or "sent"] += 1
+        if found is not None:
+            ready.append(found)
+        elif why:
+            say(f"{reject.place}: {why}")
+    return ready
+
+
+def _mended(settings: Settings, reject: Reject, mend: Mend, schemas: dissect.Schemas) -> tuple[Reject | None, str]:
+    """The reject with the bytes to send, or why it cannot be."""
+    found = reject_log.whole(settings.kafka, reject)
+    if mend.value is not None:
+        return replace(found or reject, value=mend.value, omitted_bytes=None), ""
+    if found is None:
+        return None, "its bytes are in no topic any more"
+    seen = dissect.dissect(found.value, settings.input, schemas)
+    if not mend.fields:
+        why = _still(found, seen, settings.admission.max_bytes)
+        return (None, why) if why else (found, "")
+    if not seen.whole or found.value is None:
+        return None, f"does not decode ({seen.why}): only all of its bytes can be mended"
+    try:
+        value = dissect.encode(found.value, _set(seen.fields, mend.fields), settings.input, schemas)
+    except ValueError as error:
+        return None, f"cannot be mended: {error}"
+    return replace(found, value=value), ""
+
+
+def _still(reject: Reject, seen: dissect.Dissected, max_bytes: int) -> str:
+    """Why it would be rejected as it is again, as far as that can be told here; "" when it may be admitted."""
+    reason = reject.reason
+    if reason == "late":
+        return "is late for ever: see `tidemark correct`"
+    if reason not in AS_THEY_ARE:
+        return f"{reason} as it is: mend it"
+    if reason in {"undecodable", "unknown_schema"} and not seen.whole:
+        return f"still does not decode: {seen.why}"
+    if reason == "oversized" and max(len(reject.value or b""), len(reject.key or b"")) > max_bytes:
+        return f"is still larger than {max_bytes} bytes"
+    return ""
+
+
+def _set(record: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    changed = dict(record)
+    for path, value in values.items():
+        node = changed
+        *parents, leaf = path.split(".")
+        for parent in parents:
+            inner = node.get(parent)
+            if not isinstance(inner, Mapping):
+                msg = f"there is no {path}"
+                raise ValueError(msg)
+            node[parent] = node = dict(inner)
+        if leaf not in node:
+            msg = f"there is no {path}; there are {', '.join(map(str, node))}"
+            raise ValueError(msg)
+        node[leaf] = value
+    return changed
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """`field=value` as path and value: JSON where it is that, else text. Raises SettingsError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, is_there, value = text.partition("=")
+        if not path or not is_there:
+            msg = f"--set {text!r} is no assignment"
+            raise SettingsError(msg, remedy="Write --set temperature=21.5")
+        try:
+            found[path] = json.loads(value)
+        except ValueError:
+            found[path] = value
+    return found
+
+
+def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
+    """Steps 3 to 6. Raises SourceError when not all were delivered; those that were are marked."""
+    ends = _ends(kafka, {(reject.place.topic, reject.place.partition) for reject in rejects})
+    marks.write(
+        kafka,
+        [Mark(r.place, "replaying", {"from": ends[r.place.topic, r.place.partition]}) for r in rejects],
+    )
+    fence.check()
+    done: list[Mark] = []
+    failures: list[KafkaError] = []
+    options = {
+        "client.id": "tidemark-replay",
+        "acks": "all",
+        "enable.idempotence": True,
+        "message.timeout.ms": _SEND_MS,
+        "message.max.bytes": 1_000_000_000,
+    }
+    producer = Producer({**lag.client(kafka), **options})
+    for reject in rejects:
+        place = reject.place
+
+        def delivered(error: KafkaError | None, message: Message, place: Coordinates = place) -> None:
+            if error is None:
+                done.append(Mark(place, "replayed", {"as": [message.partition(), message.offset()]}))
+            else:
+                failures.append(error)
+
+        origin = f"{place.topic}/{place.partition}/{place.offset}".encode()
+        try:
+            producer.produce(
+                place.topic,
+                reject.value,
+                reject.key,
+                partition=place.partition,
+                headers=[*reject.headers, (ORIGIN, origin)],
+                on_delivery=delivered,
+            )
+        except KafkaException as error:
+            failures.append(error.args[0])
+        producer.poll(0)
+    missing = producer.flush(SETTLE_S)
+    failpoint.hit("replayed_before_marked")
+    marks.write(kafka, done)
+    if failures or missing:
+        said = failures[0].str() if failures else "no answer in time"
+        what = f"Kafka at {kafka.bootstrap}: {len(failures) + missing} records were not delivered: {said}"
+        raise SourceError(what, remedy="Run it again: what was delivered is not sent a second time")
+
+
+def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    consumer: Consumer = lag.consumer_of(kafka)
+    try:
+        return {
+            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=lag.TIMEOUT_S)[1] for place in places
+        }
+    except KafkaException as error:
+        raise topics.unreachable(kafka, error) from error
+    finally:
+        consumer.close()
+
+
+def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coordinates, Mark]:
+    """Step 2; returns the marks as they are then."""
+    taken = {place: mark for place, mark in known.items() if mark.state == "replaying"}
+    if not taken:
+        return known
+    say(f"{len(taken)} were taken by a run that did not finish: looking for them in {SETTLE_S:.0f} s")
+    time.sleep(SETTLE_S)  # by now, what that run had handed to its client is in the topic, or never will be
+    begin: dict[tuple[str, int], int] = {}
+    for place, mark in taken.items():
+        where = place.topic, place.partition
+        begin[where] = min(int(mark.said["from"]), begin.get(where, int(mark.said["from"])))
+    found: dict[Coordinates, Mark] = {}
+    for message in scan.messages(kafka, sorted({topic for topic, _ in begin}), begin=begin):
+        for name, text in scan.headers(message):
+            if name == ORIGIN and text is not None:
+                place = Coordinates.parse(text.decode())
+                if place in taken:
+                    found[place] = Mark(place, "replayed", {"as": [message.partition(), message.offset()]})
+    settled = {place: found.get(place, Mark(place, "open", {})) for place in taken}
+    marks.write(kafka, settled.values())
+    say(f"{len(found)} of them are there, the others are open again")
+    return known | settled
