@@ -39,6 +39,7 @@ from service.errors import (
     WorkerLostError,
 )
 from service.failpoint import InjectedError
+from service.files import FULL, MAKE_ROOM
 from service.recovery import checkpoint
 from service.reference.snapshots import UnreadableError
 
@@ -85,7 +86,12 @@ class _Rule:
 _RULES = (
     _Rule(
         SetupError,
-        re.compile(r"No space left on device|Disk quota exceeded|OutOfMemoryError|Too many open files"),
+        FULL,
+        MAKE_ROOM,
+    ),
+    _Rule(
+        SetupError,
+        re.compile(r"OutOfMemoryError|Too many open files"),
         "Give the machine what it lacks; the batch is replayed from the checkpoint",
     ),
     _Rule(

@@ -8,6 +8,7 @@ On a local file system Hadoop keeps CRC-32s of each file `x` in `.x.crc`, which 
 notice that a file has become shorter by whole blocks of 512 bytes, or empty; `Local.problem` does.
 """
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,11 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from service.errors import CheckpointError, SetupError
+
+FULL = re.compile(r"No space left on device|[Qq]uota ?[Ee]xceeded")
+"""How file systems say that there is no room."""
+MAKE_ROOM = "Make room on the checkpoint's disk and start again: docs/operator.md#the-checkpoints-disk-is-full"
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$"
 
 
@@ -172,6 +178,11 @@ class Files:
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name) if name else self._path
+
+
+def unusable(what: str, *, remedy: str) -> CheckpointError | SetupError:
+    """What it is called that a checkpoint's file cannot be read or written: a full disk is no fault of the checkpoint's."""
+    return SetupError(what, remedy=MAKE_ROOM) if FULL.search(what) else CheckpointError(what, remedy=remedy)
 
 
 def local(root: str) -> Path | None:

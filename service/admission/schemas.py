@@ -348,7 +348,7 @@ class Book:
             self.files.replace(name, content)
         except OSError as error:
             msg = f"{self.files}/{name} cannot be written: {error}"
-            raise CheckpointError(msg, remedy="Make room on the checkpoint's disk, or mend its rights") from error
+            raise files.unusable(msg, remedy="Let the service's user write there") from error
 
 
 def book(spark: SparkSession, settings: Settings, count: Callable[[str], None] = lambda _result: None) -> Book:

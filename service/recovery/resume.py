@@ -10,7 +10,6 @@ read here: Spark reads those it needs before the first batch writes, and names w
 """
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from service import topics
 from service.cut import Offsets
-from service.errors import CheckpointError, DataLossError, SetupError
-from service.files import Files
+from service.errors import CheckpointError, DataLossError
+from service.files import Files, unusable
 from service.monitoring import lag
 from service.progress import parse_offsets
 from service.publication import redis_link
@@ -33,7 +32,6 @@ from service.recovery.manifest import Manifest
 from service.settings import Kafka, Settings
 
 CONTINUE = "continue"
-_FULL = re.compile(r"No space left on device|[Qq]uota ?[Ee]xceeded")
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _log = logging.getLogger(__name__)
 
@@ -265,6 +263,4 @@ def _readable(files: Files) -> Iterator[None]:
         yield
     except OSError as error:
         what = f"{files}: {error}"
-        if _FULL.search(what):
-            raise SetupError(what, remedy="Make room on the checkpoint's disk") from error
-        raise CheckpointError(what, remedy=checkpoint.RESTORE) from error
+        raise unusable(what, remedy=checkpoint.RESTORE) from error

@@ -33,6 +33,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from service import clock
 from service.errors import ReferenceDataError, SetupError
+from service.files import FULL, MAKE_ROOM
 from service.reference.attributes import DEVICE, SERVING, Serving, Stored, indexed, without_index
 from service.reference.database import READ_MS, UnreadableError, fetch, innermost
 from service.reference.expectations import require_columns, validate
@@ -388,4 +389,5 @@ def _replace(path: Path, content: Any) -> None:
         part.replace(path)
     except OSError as error:
         msg = f"{path}: the reference snapshot cannot be written ({error.strerror})"
-        raise SetupError(msg, remedy="Make room, or give the service a checkpoint folder that it may write") from error
+        remedy = MAKE_ROOM if FULL.search(msg) else "Give the service a checkpoint folder that it may write"
+        raise SetupError(msg, remedy=remedy) from error

@@ -12,7 +12,7 @@ from service import clock, settings
 from service.admission import registry, schemas
 from service.admission.schemas import Book, NewSchemaError
 from service.admission.verdicts import ALL, ASKED_AT_ONCE
-from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError
+from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
 from service.recovery.checkpoint import Position
 from service.settings import Settings
 
@@ -249,3 +249,22 @@ def test_what_a_schema_refers_to_is_put_where_it_is_first_used() -> None:
         {"type": "map", "values": {"type": "Probe"}},
         fields[3]["type"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "family", "remedy"),
+    [
+        ("IOException: No space left on device", SetupError, "disk-is-full"),
+        ("Permission denied", CheckpointError, "write"),
+    ],
+)
+def test_a_book_that_cannot_be_written_says_what_to_do(
+    tmp_path: Path, said: str, family: type[Exception], remedy: str
+) -> None:
+    class Full(Files):
+        def replace(self, name: str, content: bytes) -> None:
+            raise OSError(said)
+
+    put(tmp_path, 1)
+    with pytest.raises(family, match=rf"index\.json cannot be written: {said}\. .*{remedy}"):
+        Book(make(tmp_path), Full(), accept).open(None)
