@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from service.errors import SettingsError
-from service.reference.limits import LARGEST, YEAR_MS
 from service.units import Duration, Size, format_duration
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
@@ -32,6 +31,10 @@ RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
 # A path may stand in a setting; a duration has bounds that no clock or integer can break.
+LARGEST = 1e150
+"""A measure without a range is admitted up to this: one value beyond it would make a whole site's deviation infinite."""
+YEAR_MS = 366 * 86_400_000
+"""No duration is longer."""
 Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
 NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
 

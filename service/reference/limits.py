@@ -10,21 +10,16 @@ whoever reads a limit here can rely on it.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from service.settings import LARGEST, YEAR_MS, Reference
 from service.units import parse_duration_ms
 
-if TYPE_CHECKING:
-    from service.settings import Reference
-
-LARGEST = 1e150
-"""A measure without a range is admitted up to this: one value beyond it would make a whole site's deviation infinite."""
-YEAR_MS = 366 * 86_400_000
 _EXAMPLES = 5
 
 
@@ -33,7 +28,7 @@ def durations_ms(column: Any, otherwise: int) -> NDArray[np.int64]:
     return _each(column, _duration_ms, otherwise).astype(np.int64)
 
 
-def faults(table: pa.Table, reference: "Reference") -> Iterator[str]:
+def faults(table: pa.Table, reference: Reference) -> Iterator[str]:
     """What is no limit in a table that has the columns: a line for each column, with up to five examples."""
     for name in filter(None, (reference.session_gap, reference.expected_interval)):
         wrong = [text for text in _texts(table, name) if not _is_duration(text)]
