@@ -30,11 +30,12 @@ RESERVED_MEASURES = frozenset(
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
-# A path may stand in a setting; a duration has bounds that no clock or integer can break.
 LARGEST = 1e150
 """A measure without a range is admitted up to this: one value beyond it would make a whole site's deviation infinite."""
 YEAR_MS = 366 * 86_400_000
 """No duration is longer."""
+
+# A path may stand in a setting; a duration has bounds that no clock or integer can break.
 Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
 NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
 
