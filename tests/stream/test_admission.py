@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import random
+import re
 import struct
 from datetime import UTC, datetime
 
@@ -80,6 +81,8 @@ def wire(schema_id, body=b""):
 
 
 # (record, reason or None, detail or None): each of the reasons, at its limit and one step beyond.
+HOTSPOT_BYTES = 8_000
+
 AT_THE_LIMITS = {
     "ordinary": (record(), None, None),
     "as late as allowed": (record(-DELAY_MS), None, None),
@@ -596,6 +599,15 @@ def test_python_is_asked_once_however_often_the_answer_is_used(spark, tmp_path):
     frame = spark.createDataFrame(rows_of([record()]), KAFKA)
     admitted = readings.admit(frame, settings, lookup.Asked(Index(nobody), lookup.bounds(settings)))
     assert admitted._jdf.queryExecution().executedPlan().toString().count("ArrowEvalPython") == 1
+
+
+def test_hotspot_compiles_what_is_generated_for_admission(spark, tmp_path):
+    """It never compiles a longer method: docs/decisions/0012-no-generated-method-that-hotspot-refuses.md."""
+    admitted = readings.admit(spark.createDataFrame([], KAFKA), make_settings(tmp_path))
+    said = spark._jvm.PythonSQLUtils.explainString(admitted._jdf.queryExecution(), "codegen")
+    sizes = [int(each) for each in re.findall(r"maxMethodCodeSize:(\d+)", said)]
+    assert 0 < max(sizes) <= HOTSPOT_BYTES
+    assert spark.conf.get("spark.sql.codegen.hugeMethodLimit") == str(HOTSPOT_BYTES)  # for settings that make it longer
 
 
 def test_a_device_stays_in_its_bucket_and_many_spread_over_all(spark, tmp_path):
