@@ -250,9 +250,9 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/publication/silence.py",
-                "if reached is None or reached != self._reached or was_away:",
-                "if reached and not self._since_ms:",
+                "service/publication/quiet.py",
+                "if reached is None or reached != self.reached or was_away:",
+                "if reached and not self.since_ms:",
             ),
         ),
         (

@@ -139,6 +139,10 @@ class Runner:
             self._refresher.swap()
         self._in_batch.clear()
 
+    def _on_look(self, silence: Silence, asked_ms: int, reached: Offsets | None) -> None:
+        silence.look(asked_ms, reached)
+        self.metrics.lag_asked.set(asked_ms / 1000)
+
     def _begin_term(self, at_least: int = 0) -> int | None:
         """Wait for the lease and begin a term; None when told to stop meanwhile."""
         while not self.stop.is_set():
@@ -223,7 +227,7 @@ class Runner:
                 self.metrics.failures.labels("lag").inc,
                 retention_ms=retention_ms,
                 headrooms=self.metrics.headrooms,
-                level=silence.look,
+                level=lambda asked_ms, reached: self._on_look(silence, asked_ms, reached),
             )
             newest = committed(spark, settings.service.checkpoint)
             if newest is not None:  # when nothing comes any more, no batch would say so

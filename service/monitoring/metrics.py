@@ -149,6 +149,7 @@ class Metrics:
         self.lag = gauge(
             "lag_records", "End of the partition minus end of the last committed batch", "topic", "partition"
         )
+        self.lag_asked = gauge("lag_timestamp_seconds", "When Kafka was asked for what the lags are taken from")
         self.event_time = EventTime(self.registry)
         self.state_rows = gauge("state_rows", "Rows in state", "operator")
         self.state_bytes = gauge("state_memory_bytes", "Memory of the state store", "operator")

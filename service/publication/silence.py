@@ -8,15 +8,15 @@ record that there is was counted, what is open is closed from here: by the event
     readings go on                    the watermark passes it in its time, and only `closed_by` changes
     a replay                          finds no silence where there was one, and ends with the same values
 
-Sessions and devices are those of the last committed batch's state, moved on by the state's own step (state/table.py);
-windows are those of Redis's index. All is written under that batch's number, and never beside a batch: `turn` is held by
-whoever writes. docs/decisions/0009-silence-closes-in-redis-alone.md says why.
+When that is so, and what is closed, is decided in quiet.py. Sessions and devices are those of the last committed batch's
+state, moved on by the state's own step (state/table.py); windows are those of Redis's index. All is written under that
+batch's number, and never beside a batch: `turn` is held by whoever writes.
+docs/decisions/0009-silence-closes-in-redis-alone.md says why.
 """
 
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -26,47 +26,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from service import pipeline, progress
 from service.aggregation import sessions
 from service.cut import Cut, Offsets
-from service.errors import FencedError
 from service.frames import OUTPUT, SESSIONS
 from service.publication.publish import Outcome, Sink
-from service.publication.redis_link import WritesLostError
+from service.publication.quiet import Seen, Tables
 from service.reference.snapshots import Snapshot
 from service.settings import Settings
-from state import codec, reader, runs
-from state.layout import BucketState, Changes
-from state.rules import Rules
-from state.table import advance, next_expiry
+from service.side_job import SideJob
+from state import codec, reader
+from state.layout import Changes
 
-AGAIN_S = 10.0
-AWAY_MS = 15_000
-"""Without a look for this long nobody knows what was silent: Kafka, most likely, and what was held up comes now."""
 _OUTPUT = to_arrow_schema(OUTPUT)
-_GROUP = "tidemark-silence"
 
 _log = logging.getLogger(__name__)
-
-
-class Quiet:
-    """Whether all input is silent, from what the lag's looks at the topics find. Not for two threads."""
-
-    def __init__(self, after_ms: int) -> None:
-        self._after_ms = after_ms
-        self._reached: Offsets | None = None
-        self._since_ms = self._asked_ms = 0
-
-    def look(self, asked_ms: int, reached: Offsets | None) -> int | None:
-        """The event time up to which silence closes, None while it does not.
-
-        `asked_ms` is the clock just before Kafka was asked; `reached` are the topics' ends when all before them is in
-        committed batches, None when it is not. What arrives later has a broker's time of at least `asked_ms`.
-        """
-        was_away = asked_ms - self._asked_ms > AWAY_MS
-        self._asked_ms = asked_ms
-        if reached is None or reached != self._reached or was_away:
-            self._reached, self._since_ms = reached, asked_ms
-            return None
-        line_ms = asked_ms - self._after_ms
-        return line_ms if line_ms >= self._since_ms else None
 
 
 class Silence:
@@ -95,75 +66,53 @@ class Silence:
         self._snapshot = snapshot
         self._on_closed = on_closed
         self._on_failure = on_failure
-        self._quiet = Quiet(settings.admission.idle_after_ms)
-        self._open: _Open | None = None
-        self._line_ms: int | None = None
-        self._wake = threading.Event()
-        self._ending = False
-        self._thread = threading.Thread(target=self._serve, name="tidemark-silence", daemon=True)
+        self._seen = Seen()
+        self._open: tuple[int, Tables] | None = None
+        self._job = SideJob(spark, "tidemark-silence", self._close, self._failed)
 
     def start(self) -> None:
         """Begin to close what is to be closed."""
-        self._thread.start()
+        self._job.start()
 
     def close(self) -> None:
         """End; what it was doing is done again by the next one."""
-        self._ending = True
-        self._wake.set()
-        if self._thread.is_alive():
-            with suppress(Exception):  # Spark may be gone
-                self._spark.sparkContext.cancelJobGroup(_GROUP)
-            self._thread.join(5.0)
+        self._job.close()
 
     def look(self, asked_ms: int, reached: Offsets | None) -> None:
-        """As Quiet.look, from the lag's thread; returns at once."""
-        self._line_ms = self._quiet.look(asked_ms, reached)
-        if self._line_ms is not None:
-            self._wake.set()
+        """As Seen.look, from the lag's thread; returns at once."""
+        self._seen = self._seen.look(asked_ms, reached)
+        if self._line_ms() is not None:
+            self._job.wake()
 
     def again(self) -> None:
         """Values of the state were published as they are there: they are closed once more."""
         self._open = None
 
-    def _serve(self) -> None:
-        self._spark.sparkContext.setJobGroup(_GROUP, "what silence closes", interruptOnCancel=True)
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            if self._ending:
-                return
-            try:
-                self._close()
-            except (FencedError, WritesLostError):
-                return  # the query's thread or the lease meets it, too, and ends the term
-            except Exception as error:  # whatever it is, the stream goes on, and the next try comes
-                self._open = None
-                if not self._ending:
-                    self._on_failure()
-                    _log.warning("What silence leaves open is not closed yet: %s", error)
-                    self._wake.wait(AGAIN_S)
+    def _line_ms(self, watermark_ms: int = -1) -> int | None:
+        return self._seen.line_ms(self._settings.admission.idle_after_ms, watermark_ms)
+
+    def _failed(self, error: Exception) -> None:
+        self._open = None
+        self._on_failure()
+        _log.warning("What silence leaves open is not closed yet: %s", error)
 
     def _close(self) -> None:
         committed = progress.committed(self._spark, self._settings.service.checkpoint)
         if committed is None or not self._is_newest(committed.batch):
             return  # a batch is published and not committed, or is to be repeated: there is something to come
-        if self._open is None or self._open.batch != committed.batch:
-            found = reader.buckets(self._spark, self._settings.service.checkpoint, committed.batch).toArrow()
-            states = [codec.decode(state) for state in found["state"].to_pylist()]
-            self._open = _Open(committed.batch, states, sessions.rules(self._settings))
-        opened = self._open
-        line_ms = self._line_ms
-        if line_ms is None or line_ms <= committed.watermark_ms:
+        line_ms = self._line_ms(committed.watermark_ms)
+        if line_ms is None:
             return
+        tables = self._tables(committed.batch)
         sink = self._sink(committed, line_ms)
         outcome = Outcome()
-        for number in opened.due(line_ms):
+        for number in tables.due(line_ms):
             with self.turn:
                 if not self._may_write(committed.batch):
                     return
-                state, changes = opened.step(number, line_ms)
+                state, changes = tables.step(number, line_ms)
                 outcome += sink.write([_row(changes)])
-                opened.states[number] = state
+                tables.keep(number, state)
         with self.turn:
             if not self._may_write(committed.batch):
                 return
@@ -173,9 +122,18 @@ class Silence:
             text = "no input, and nothing left to read: %d windows and %d sessions are closed up to %d"
             _log.info(text, windows, outcome.closed, line_ms)
 
+    def _tables(self, batch: int) -> Tables:
+        """What the state holds after the batch, or what silence has left of it."""
+        held = self._open
+        if held is None or held[0] != batch:
+            found = reader.buckets(self._spark, self._settings.service.checkpoint, batch).toArrow()
+            states = [codec.decode(state) for state in found["state"].to_pylist()]
+            held = self._open = batch, Tables(states, sessions.rules(self._settings))
+        return held[1]
+
     def _may_write(self, batch: int) -> bool:
         """Whether it is still silent, and no batch has come."""
-        return self._line_ms is not None and not self._ending and self._is_newest(batch)
+        return self._line_ms() is not None and not self._job.is_ending and self._is_newest(batch)
 
     def _is_newest(self, batch: int) -> bool:
         reached = self._reached()
@@ -187,26 +145,6 @@ class Silence:
         cut = replace(committed, epoch=self._epoch, watermark_ms=line_ms, reference=version)
         attributes = pipeline.attributes(snapshot, self._settings)
         return Sink(self._settings, cut, attributes, self._reached(), closed_by="idle")
-
-
-class _Open:
-    """The states of all buckets after `batch`, moved on by silence; a bucket without open sessions is let go of."""
-
-    def __init__(self, batch: int, states: list[BucketState], rules: Rules) -> None:
-        self.batch = batch
-        self.states = [state for state in states if state.runs.num_rows]
-        self._rules = rules
-        self._none = runs.schema(rules.measures).empty_table()
-
-    def due(self, line_ms: int) -> list[int]:
-        """Which of `states` have something to close."""
-        self.states = [state for state in self.states if state.runs.num_rows]
-        expiries = [next_expiry(state, self._rules) for state in self.states]
-        return [number for number, expiry in enumerate(expiries) if expiry is not None and expiry < line_ms]
-
-    def step(self, number: int, line_ms: int) -> tuple[BucketState, Changes]:
-        """What the watermark would do to the state if it were at `line_ms`."""
-        return advance(self.states[number], self._none, line_ms, self._rules)
 
 
 def _row(changes: Changes) -> pa.RecordBatch:

@@ -27,7 +27,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -39,23 +38,22 @@ from service.admission import schemas
 from service.admission.schemas import Known
 from service.corrections import late
 from service.cut import Cut
-from service.errors import FencedError, SinkError
+from service.errors import SinkError
 from service.lease import Lease, Waiting
 from service.publication.publish import Outcome, Sink
 from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place, WritesLostError, options_of, shown
+from service.publication.redis_link import Budget, Place, options_of, shown
 from service.recovery import rebuild
 from service.reference import lookup, snapshots
 from service.reference.refresher import snapshot_folder
 from service.reference.snapshots import Snapshot
 from service.settings import Settings
+from service.side_job import SideJob
 
 LOST, ASKED = "lost", "asked"
 """Why values are published again: the first word of the mark in Redis."""
 
 LOOK_S = 1.0
-AGAIN_S = 10.0
-_GROUP = "tidemark-republish"
 
 _log = logging.getLogger(__name__)
 
@@ -115,8 +113,7 @@ class Republisher:
         self._on_lost = on_lost
         self._on_done = on_done
         self._on_failure = on_failure
-        self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._job = SideJob(spark, "tidemark-republish", self._look, self._failed, LOOK_S)
         self._begun = ""
 
     def begin(self, known: str = "") -> tuple[int, int] | None:
@@ -143,16 +140,11 @@ class Republisher:
 
     def start(self) -> None:
         """Steps 5 to 7, and what is asked for by hand, in a thread of its own, beside the query."""
-        self._thread = threading.Thread(target=self._serve, name="tidemark-republish", daemon=True)
-        self._thread.start()
+        self._job.start()
 
     def close(self) -> None:
         """End the thread; what it was doing is begun again in the next term."""
-        self._ending.set()
-        if self._thread is not None:
-            with suppress(Exception):  # Spark may be gone
-                self._spark.sparkContext.cancelJobGroup(_GROUP)
-            self._thread.join(5.0)
+        self._job.close()
 
     def everything(self, said: str) -> None:
         """Steps 2, 3 and 5 to 7 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
@@ -175,22 +167,14 @@ class Republisher:
         sink = Sink(self._settings, Cut(self._epoch, 0, 0, {}, {}))
         return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else self._held(sink)[1]
 
-    def _serve(self) -> None:
-        self._spark.sparkContext.setJobGroup(_GROUP, "values that Redis has lost", interruptOnCancel=True)
-        wait_s = 0.0
-        while not self._ending.wait(wait_s):
-            wait_s = LOOK_S
-            try:
-                said = self.asked()
-                if said:
-                    self.everything(said)
-            except (FencedError, WritesLostError):
-                return  # the query's thread meets it, too, and ends the term
-            except Exception as error:  # whatever it is, the stream goes on, and the next try comes
-                if not self._ending.is_set():
-                    self._on_failure()
-                    _log.warning("Values are not republished yet: %s", error)
-                wait_s = AGAIN_S
+    def _look(self) -> None:
+        said = self.asked()
+        if said:
+            self.everything(said)
+
+    def _failed(self, error: Exception) -> None:
+        self._on_failure()
+        _log.warning("Values are not republished yet: %s", error)
 
     def _open(self, sink: Sink) -> None:
         frame = rebuild.open_values(self._spark, self._settings, sink.cut.batch)
