@@ -78,23 +78,33 @@ class Verdicts:
 
 
 class OneWriter:
-    """P5: the feed is in the order of Redis's writes, so terms in it may only grow."""
+    """P5: the feed is in the order of Redis's writes, so terms in it may only grow.
+
+    After a loss the next epoch begins with what its batch had published, and goes on with the final values of that one batch
+    beside the stream.
+    """
 
     def __init__(self) -> None:
         self._term = (-1, -1)
         self._epoch = -1
+        self._lost = False
+        self._again: int | None = None
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         if entry["what"] == "epoch":
             if entry["epoch"] < self._epoch:
                 yield Violation("P5", entry["at"], f"the epoch is {entry['epoch']} after {self._epoch}")
             self._epoch = max(self._epoch, entry["epoch"])
+        elif entry["what"] == "redis_lost":
+            self._lost = True
         elif entry["what"] == "feed":
             for epoch, batch, entries in entry["spans"]:
+                if epoch > self._term[0]:
+                    self._again, self._lost = batch if self._lost else None, False
                 if epoch < self._term[0]:
                     text = f"{entries} writes of epoch {epoch}, batch {batch} after one of {self._term}"
                     yield Violation("P5", entry["at"], f"overlapping epochs: {text}")
-                elif (epoch, batch) < self._term:
+                elif (epoch, batch) < self._term and batch != self._again:
                     text = f"{entries} writes of batch {batch} after one of batch {self._term[1]}, epoch {epoch}"
                     yield Violation("P5", entry["at"], text)
                 self._term = max(self._term, (epoch, batch))

@@ -264,6 +264,14 @@ def test_writes_of_an_older_term_after_a_newer_one_are_found(spans: tuple[list[i
         assert why in text
 
 
+def test_what_redis_lost_is_published_again_beside_the_stream_as_of_one_batch() -> None:
+    before, after = feed([2, 5, 9]), feed([3, 5, 8], [3, 6, 1], [3, 7, 1])
+    assert broken(OneWriter(), before, entry("redis_lost"), after, feed([3, 5, 4])) == []
+    assert len(broken(OneWriter(), before, after, feed([3, 5, 4]))) == 1
+    assert len(broken(OneWriter(), before, entry("redis_lost"), after, feed([3, 6, 4]))) == 1
+    assert len(broken(OneWriter(), before, entry("redis_lost"), after, feed([4, 8, 1], [4, 9, 1], [4, 8, 1]))) == 1
+
+
 def test_an_epoch_that_falls_is_found() -> None:
     assert broken(OneWriter(), entry("epoch", epoch=3), entry("epoch", epoch=2)) == ["the epoch is 2 after 3"]
 
