@@ -48,6 +48,7 @@ _REJECTS = "tests/integration/test_rejects.py::"
 _CORRECT = "tests/integration/test_correct.py::"
 _AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_come_in_time"
 _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
+_QUALITY = "tests/unit/test_quality.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
@@ -809,6 +810,42 @@ MUTATIONS = (
             ),
         ),
         (_AS_IF_IN_TIME,),
+    ),
+    Mutation(
+        "drawn-from-the-whole",
+        "expectations are drawn from the whole sample alone, not from pieces of the size that is checked",
+        "good samples do not meet them: in a smaller one a device is there less often, and means differ more",
+        (),
+        (
+            Edit(
+                "service/quality/profile.py",
+                "[table, *(table.slice(n * piece, piece) for n in range(table.num_rows // piece))]",
+                "[table]",
+            ),
+        ),
+        (_QUALITY + "test_what_is_drawn_is_what_the_sample_has",),
+    ),
+    Mutation(
+        "rejected-lacks-measures",
+        "what is missing of a measure is asked of records that were not admitted, too",
+        "one cause makes many expectations fail, and the one that names it is among them",
+        (),
+        (Edit("service/quality/profile.py", ", row_condition=IS_ADMITTED)", ")"),),
+        (_QUALITY + "test_a_fault_of_each_kind_is_named",),
+    ),
+    Mutation(
+        "check-fails-in-silence",
+        "a sample that cannot be checked is not counted",
+        "nobody knows that nothing is checked any more",
+        ("P7",),
+        (
+            Edit(
+                "service/quality/checker.py",
+                "                    self._metrics.quality.failures.inc()\n",
+                "",
+            ),
+        ),
+        ("tests/integration/test_quality.py::test_a_drifted_measure_is_named_while_the_stream_goes_on",),
     ),
     Mutation(
         "oracle-off-by-one",

@@ -1,5 +1,5 @@
 """The command line: `tidemark run`, `tidemark check`, `tidemark status`, `tidemark checkpoint`, `tidemark republish`,
-`tidemark correct`, `tidemark rejects`, `tidemark devices`, `tidemark schemas`, `tidemark version`.
+`tidemark profile`, `tidemark correct`, `tidemark rejects`, `tidemark devices`, `tidemark schemas`, `tidemark version`.
 
 Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
 """
@@ -109,6 +109,15 @@ def _correct(given: argparse.Namespace) -> int:
     return 0
 
 
+def _profile(given: argparse.Namespace) -> int:
+    from service.quality import profile  # noqa: PLC0415
+
+    loaded = settings.load(given.config)
+    out = given.out or loaded.quality.expectations or profile.DEFAULT
+    profile.profile(loaded, out, given.readings, print, replace=given.replace)
+    return 0
+
+
 def _devices(given: argparse.Namespace) -> int:
     from service.monitoring import devices  # noqa: PLC0415
 
@@ -176,14 +185,27 @@ def _parser() -> argparse.ArgumentParser:
     correct.add_argument("--since", required=True, metavar="TIME", help="those that the broker got since, such as 2h")
     correct.add_argument("--until", metavar="TIME", help="those that the broker got before")
     correct.add_argument("--again", action="store_true", help="also those that were corrected before: for a new prefix")
+    profile = add("profile", "Draw expectations of the readings from the newest records of the topics.", _profile)
+    profile.add_argument("--readings", type=_count, default=20_000, metavar="N", help="of so many records; 20000")
+    profile.add_argument(
+        "--out", type=Path, metavar="FILE", help="quality.expectations, else schemas/readings.expectations.json"
+    )
+    profile.add_argument("--replace", action="store_true", help="write over the file that is there")
     devices = add("devices", "List devices that need somebody to look at them.", _devices)
     devices.add_argument("--skewed", action="store_true", required=True, help="those whose clocks are ahead")
     devices.add_argument("--json", action="store_true", help="as JSON, times in ms")
-    for command in (run, check, status, checkpoint, republish, schemas, correct, devices):
+    for command in (run, check, status, checkpoint, republish, schemas, correct, profile, devices):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
     reject_commands.add(add("rejects", "What was not admitted: list it, show it, send it again.", reject_commands.run))
     add("version", "Print the versions of Tidemark, Spark and Python.", _version)
     return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def _log(debug: bool) -> None:

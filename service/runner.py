@@ -43,8 +43,11 @@ from service.progress import Poll, committed
 from service.publication.publish import Outcome
 from service.publication.redis_link import EpochLostError, WritesLostError
 from service.publication.silence import Silence
+from service.quality.checker import Checker
+from service.quality.page import Page
 from service.recovery import resume
 from service.recovery.republish import Republisher
+from service.reference import lookup
 from service.reference.refresher import Refresher
 from service.reference.snapshots import Holder
 from service.settings import Settings
@@ -90,6 +93,8 @@ class Runner:
         self._ends: dict[int, Offsets] = {}
         self._writes_lost = ""
         self._refresher: Refresher | None = None
+        self._page = Page(is_on=settings.quality.expectations is not None)
+        self._checker: Checker | None = None
         self._book: schemas.Book | None = None
 
     def run(self) -> int:
@@ -98,7 +103,9 @@ class Runner:
             cleanup.enter_context(self._signals())
             if session.submitted():  # the JVM is the process that supervisors know, and Ctrl-C reaches it first
                 session.on_jvm_signals(self._ask_to_stop, "TERM", "INT")
-            server = metrics.Server(self.metrics, self.status, settings.metrics.address, settings.metrics.port)
+            server = metrics.Server(
+                self.metrics, self.status, settings.metrics.address, settings.metrics.port, self._page
+            )
             cleanup.callback(server.close)
             _log.info("metrics at http://%s:%d/metrics", settings.metrics.address, server.port)
             cleanup.callback(self._lease.release)
@@ -110,7 +117,7 @@ class Runner:
             self._take_signals()  # again: making a SparkContext replaces SIGINT's handler
             if not session.submitted():
                 session.on_jvm_signals(self._ask_to_stop, "TERM")
-            cleanup.callback(self._end_refreshing)
+            cleanup.callback(self._end_threads)
             while epoch is not None:
                 epoch = self._serve_term(spark, epoch)
         _log.info("stopped")
@@ -202,6 +209,7 @@ class Runner:
         self.metrics.schemas.set(len(book.plan.schemas))
         with ExitStack() as cleanup:
             holder = self._hold_reference(spark)
+            self._check_quality(spark, holder, book)
             silence = self._silence(spark, epoch, holder)
             cleanup.callback(silence.close)
             republisher = self._republisher(spark, epoch, holder, silence, book)
@@ -287,7 +295,21 @@ class Runner:
             on_failure=self.metrics.failures.labels("republish").inc,
         )
 
-    def _end_refreshing(self) -> None:
+    def _check_quality(self, spark: SparkSession, holder: Holder | None, book: schemas.Book) -> None:
+        """Once for the process: holder and book stay the same."""
+        expectations = self.settings.quality.expectations
+        if expectations is None or self._checker is not None:
+            return
+        asked = None
+        if holder is not None and lookup.needed(self.settings):
+            asked = lookup.Asked(holder.attributes, lookup.bounds(self.settings))
+        self._checker = Checker(
+            spark, self.settings, expectations, self.metrics, self._page, look_up=asked, schemas=lambda: book.plan
+        )
+
+    def _end_threads(self) -> None:
+        if self._checker is not None:
+            self._checker.close()
         if self._refresher is not None:
             self._refresher.close()
 
@@ -347,7 +369,10 @@ class Runner:
             self.metrics.engine(progress)
             self._patience.progressed()
             for batch in [batch for batch in self._ends if batch <= progress.batch]:
-                lag.committed(self._ends.pop(batch))
+                end = self._ends.pop(batch)
+                lag.committed(end)
+                if self._checker is not None:
+                    self._checker.committed(end)
                 failpoint.hit("after_commit")
 
     def _end_query(self, spark: SparkSession, query: StreamingQuery) -> None:

@@ -283,6 +283,14 @@ class Metrics(Section):
     """0 takes a free port, which the log names."""
 
 
+class Quality(Section):
+    expectations: Path | None = None
+    """What samples of the readings are held against while the service runs, as `tidemark profile` writes it; none: nothing is."""
+    every_ms: Annotated[Duration, Field(ge=1_000, le=YEAR_MS)] = Field(default=300_000, alias="every")
+    sample: int = Field(default=5_000, gt=0, le=100_000)
+    """Records, the newest of all partitions."""
+
+
 class Settings(Section):
     service: Service
     kafka: Kafka
@@ -294,6 +302,7 @@ class Settings(Section):
     sessions: Sessions = Sessions()
     redis: Redis
     metrics: Metrics = Metrics()
+    quality: Quality = Quality()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -446,6 +455,7 @@ def _resolve(settings: Settings, folder: Path) -> Settings:
             "input": settings.input.model_copy(update={"schemas": resolved(settings.input.schemas)}),
             "reference": reference,
             "registry": registry,
+            "quality": settings.quality.model_copy(update={"expectations": resolved(settings.quality.expectations)}),
             "service": settings.service.model_copy(update={"checkpoint": checkpoint}),
             "redis": settings.redis.model_copy(update={"password_file": resolved(settings.redis.password_file)}),
         }

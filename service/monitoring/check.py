@@ -39,7 +39,7 @@ from service.publication.redis_keys import Keys
 from service.recovery import checkpoint, manifest
 from service.recovery.manifest import Manifest
 from service.reference import lookup, snapshots
-from service.reference.expectations import require_columns, validate
+from service.reference.expectations import require_columns, usable, validate
 from service.settings import RECORD_KEY, Settings
 from service.units import format_duration
 
@@ -78,6 +78,7 @@ def checks(given: Settings) -> list[Line]:
     machine = attempt("java", SetupError, _java) & attempt("jars", SetupError, _jars)
     attempt("checkpoint", CheckpointError, _checkpoint)
     attempt("metrics", SetupError, _metrics_port)
+    attempt("quality", SchemaError, _quality)
     attempt("kafka", SourceError, _kafka)
     attempt("manifest", CheckpointError, _manifest)
     decodes = attempt("schemas", SchemaError, _schemas)
@@ -136,6 +137,16 @@ def _metrics_port(given: Settings) -> Iterator[Line]:
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
     yield ok("metrics", f"{address}:{port} is free" if port else f"{address}, any free port")
+
+
+def _quality(given: Settings) -> Iterator[Line]:
+    path = given.quality.expectations
+    if path is None:
+        yield ok("quality", "no expectations of the readings in the settings")
+        return
+    many = usable(path, remedy="`tidemark profile` writes it, or mend [quality] expectations")
+    every = format_duration(given.quality.every_ms)
+    yield ok("quality", f"{path}: {many} expectations of {given.quality.sample} records, every {every}")
 
 
 def _checkpoint(given: Settings) -> Iterator[Line]:

@@ -33,6 +33,8 @@ from service.errors import SetupError
 from service.monitoring.event_time_metrics import EventTime
 from service.monitoring.status import Status
 from service.publication.publish import LATENCY_BOUNDS_MS
+from service.quality.gauges import Quality
+from service.quality.page import Page
 from service.reference.database import REASONS
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ class Metrics:
         )
         self.lag_asked = gauge("lag_timestamp_seconds", "When Kafka was asked for what the lags are taken from")
         self.event_time = EventTime(self.registry)
+        self.quality = Quality(self.registry)
         self.state_rows = gauge("state_rows", "Rows in state", "operator")
         self.state_bytes = gauge("state_memory_bytes", "Memory of the state store", "operator")
         self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
@@ -311,12 +314,12 @@ class Metrics:
 
 
 class Server:
-    """HTTP for /metrics, /healthz, /readyz and /status in a daemon thread; `port` is the one it listens on."""
+    """HTTP for /metrics, /healthz, /readyz, /status and /quality in a daemon thread; `port` is the one it listens on."""
 
-    def __init__(self, metrics: Metrics, status: Status, address: str, port: int) -> None:
+    def __init__(self, metrics: Metrics, status: Status, address: str, port: int, quality: Page | None = None) -> None:
         """Raises SetupError when the address and port cannot be had."""
         try:
-            self._http = _Http((address, port), metrics, status)
+            self._http = _Http((address, port), metrics, status, quality or Page(is_on=False))
         except OSError as error:
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
@@ -333,9 +336,10 @@ class Server:
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], metrics: Metrics, status: Status) -> None:
+    def __init__(self, address: tuple[str, int], metrics: Metrics, status: Status, quality: Page) -> None:
         self.metrics = metrics
         self.status = status
+        self.quality = quality
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -359,8 +363,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_state("ready", metrics.unready())
         elif path == "/status":
             self._answer_json(HTTPStatus.OK, self.server.status.document())
+        elif path == "/quality":
+            self._answer(*self.server.quality.answer())
         else:
-            self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz, /readyz, /status\n", "text/plain")
+            self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz, /readyz, /status, /quality\n", "text/plain")
 
     def _answer_state(self, word: str, reason: str) -> None:
         notes = self.server.metrics.notes if word == "ready" else {}

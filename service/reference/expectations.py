@@ -30,6 +30,8 @@ from service.reference.attributes import DEVICE, HASH, ROW
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pandas import DataFrame
+
     from service.settings import Reference
 
 """The key column's name inside; the query may call it what it likes."""
@@ -120,20 +122,48 @@ def shrunk(rows: int, former: int, max_shrink: float) -> list[str]:
 
 def failed_expectations(table: pa.Table, reference: "Reference") -> list[str]:
     """Run the suite over the table as pandas (0.1 s for 1,000 rows, 1.5 s for a million); one line for each failure."""
-    gx = _great_expectations()
     names = [reference.key if name == DEVICE else name for name in table.column_names]
+    frame = table.rename_columns(names).to_pandas()
+    outcome = evaluate(
+        frame, reference.expectations, asset="reference", remedy="Name the file in [reference] expectations"
+    )
+    return sorted(described(result) for result in outcome.results if is_failure(result))
+
+
+def evaluate(frame: "DataFrame", path: "Path", *, asset: str, remedy: str) -> Any:
+    """What Great Expectations says of a frame: its ExpectationSuiteValidationResult, whose `results` are one for each.
+
+    Raises SchemaError for a file that cannot be used; `remedy` is for one that is not there.
+    """
+    gx = _great_expectations()
     context = gx.get_context(mode="ephemeral")  # an expectation cannot be built without one
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
-    suite = _suite(gx, reference.expectations)
-    asset = context.data_sources.add_pandas("reference").add_dataframe_asset("snapshot")
-    batch = asset.add_batch_definition_whole_dataframe("whole").get_batch(
-        {"dataframe": table.rename_columns(names).to_pandas()}
-    )
-    outcome = batch.validate(
-        suite, result_format={"result_format": "SUMMARY", "partial_unexpected_count": 4 * EXAMPLES}
-    )
-    failed = [result for result in outcome.results if not result.success or _exception(result.exception_info)]
-    return sorted(_failure(result) for result in failed)
+    suite = _suite(gx, path, remedy)
+    source = context.data_sources.add_pandas("tidemark").add_dataframe_asset(asset)
+    batch = source.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
+    return batch.validate(suite, result_format={"result_format": "SUMMARY", "partial_unexpected_count": 4 * EXAMPLES})
+
+
+def usable(path: "Path", *, remedy: str) -> int:
+    """How many expectations a file has; raises SchemaError when one cannot be used."""
+    gx = _great_expectations()
+    gx.get_context(mode="ephemeral")
+    return len(_suite(gx, path, remedy).expectations)
+
+
+def is_failure(result: Any) -> bool:
+    """Of one of the results: also an expectation that could not be evaluated is not met."""
+    return not result.success or bool(_exception(result.exception_info))
+
+
+def described(result: Any) -> str:
+    """A failure as one line: column, expectation, what was expected, what was found."""
+    configuration = result.expectation_config
+    arguments = {k: v for k, v in configuration.kwargs.items() if k not in ("column", "batch_id")}
+    expected = ", ".join(f"{name} {json.dumps(value, default=str)}" for name, value in arguments.items())
+    place = configuration.kwargs.get("column", "table")
+    rule = f"{configuration.type} ({expected})" if expected else configuration.type
+    return f"{place}: {rule}: {_observed(result)}"
 
 
 def _great_expectations() -> ModuleType:
@@ -145,13 +175,13 @@ def _great_expectations() -> ModuleType:
         return importlib.import_module("great_expectations")
 
 
-def _suite(gx: ModuleType, path: "Path") -> Any:
+def _suite(gx: ModuleType, path: "Path", remedy: str) -> Any:
     """The file as a suite. Each expectation is built by itself: the suite's constructor drops what it cannot build."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         msg = f"{path}: the expectations file cannot be read ({error.strerror})"
-        raise SchemaError(msg, remedy="Name the file in [reference] expectations") from error
+        raise SchemaError(msg, remedy=remedy) from error
     except ValueError as error:
         msg = f"{path}: the expectations file is not JSON: {error}"
         raise SchemaError(msg) from error
@@ -159,7 +189,7 @@ def _suite(gx: ModuleType, path: "Path") -> Any:
     if not isinstance(items, list):
         msg = f'{path}: the expectations file must be an object with a list "expectations"'
         raise SchemaError(msg)
-    suite = gx.ExpectationSuite(name=str(document.get("name", "reference")))
+    suite = gx.ExpectationSuite(name=str(document.get("name", path.stem)))
     problems = []
     for number, item in enumerate(items):
         try:
@@ -172,15 +202,6 @@ def _suite(gx: ModuleType, path: "Path") -> Any:
         msg = f"{path}: these expectations cannot be used:\n  " + "\n  ".join(problems)
         raise SchemaError(msg)
     return suite
-
-
-def _failure(result: Any) -> str:
-    configuration = result.expectation_config
-    arguments = {k: v for k, v in configuration.kwargs.items() if k not in ("column", "batch_id")}
-    expected = ", ".join(f"{name} {json.dumps(value, default=str)}" for name, value in arguments.items())
-    place = configuration.kwargs.get("column", "table")
-    rule = f"{configuration.type} ({expected})" if expected else configuration.type
-    return f"{place}: {rule}: {_observed(result)}"
 
 
 def _observed(result: Any) -> str:

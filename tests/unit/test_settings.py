@@ -83,6 +83,7 @@ def test_everything_but_the_addresses_has_a_default():
     assert (found.redis.prefix, found.redis.feed_length, found.redis.chunk) == ("tidemark", 100_000, 1_000)
     assert (found.redis.timeout_ms, found.redis.retry_for_ms) == (5_000, 30_000)
     assert (found.metrics.address, found.metrics.port) == ("127.0.0.1", 9400)
+    assert (found.quality.expectations, found.quality.every_ms, found.quality.sample) == (None, 300_000, 5_000)
     assert (found.views[0].slide_ms, found.views[0].retain_ms, found.views[0].measures) == (None, 86_400_000, ())
 
 
@@ -116,6 +117,14 @@ def test_durations_and_sizes_are_kept_as_integers_in_the_unit_of_their_name():
     )
 
 
+def test_the_expectations_of_readings_are_beside_the_settings(tmp_path: Path):
+    found = load_text(
+        tmp_path, TOML + '[quality]\nexpectations = "readings.json"\nevery = "1 m"', TIDEMARK_QUALITY__SAMPLE="7"
+    )
+    assert found.quality.expectations == tmp_path / "readings.json"
+    assert (found.quality.every_ms, found.quality.sample) == (60_000, 7)
+
+
 # What is refused
 
 
@@ -128,6 +137,7 @@ def test_every_problem_is_reported_in_one_message_with_key_value_and_what_is_all
         sessions={"buckets": 5_000, "gap": "367 d"},
         redis=...,
         metrics={"port": 70_000},
+        quality={"every": "100 ms", "sample": 0, "suite": "x"},
     )
     assert sorted(lines) == sorted(
         [
@@ -137,6 +147,9 @@ def test_every_problem_is_reported_in_one_message_with_key_value_and_what_is_all
             "kafka.starting = 'newest': Input should be 'earliest' or 'latest'",
             "kafka.topics: Tuple should have at least 1 item after validation, not 0",
             "kafka.max_per_batch = 0: Input should be greater than 0",
+            "quality.every = '100 ms': Input should be greater than or equal to 1000",
+            "quality.sample = 0: Input should be greater than 0",
+            "quality.suite: unknown key. Remove it or mend its spelling",
             "input.format = 'xml': Input should be 'avro' or 'json'",
             "input.event_time_unit = 'ns': Input should be 'logical', 's', 'ms', 'us' or 'iso'",
             "input.measures: must be a name: lower-case letters, digits and _, a letter first, at most 63",

@@ -1,0 +1,154 @@
+"""The checker: every `quality.every` a sample of what was read last is held against the expectations, beside the stream.
+
+    offsets of a committed batch -> sample        a batch job of one task, by the stream's own builders
+                                 -> validation    a process: Great Expectations
+                                 -> metrics, the page
+
+Nothing of it is in a batch's way: it waits in a thread of its own, Great Expectations runs in a process of its own, and whatever
+fails is a metric and a line in the log. The expectations are read anew each time: an edit needs no restart.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from service import clock
+from service.admission.schemas import Known
+from service.cut import Offsets
+from service.errors import SchemaError, SetupError
+from service.monitoring.metrics import Metrics
+from service.quality import sample
+from service.quality.page import Page
+from service.quality.validation import OUTCOME, PAGE, SAMPLE
+from service.reference.lookup import LookUp
+from service.settings import Settings
+
+LIMIT_S = 120.0
+"""How long a validation may take."""
+_GROUP = "tidemark-quality"
+_log = logging.getLogger(__name__)
+
+
+class Checker:
+    """For the life of a process, whatever becomes of its queries. `schemas` gives what the query decodes; `look_up` is as for
+    readings.admit, of which the plan needs no other reference than the stream's."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        expectations: Path,
+        metrics: Metrics,
+        page: Page,
+        *,
+        look_up: LookUp | None,
+        schemas: Callable[[], Known | None],
+    ) -> None:
+        self._spark, self._settings, self._expectations = spark, settings, expectations
+        self._metrics, self._page = metrics, page
+        self._look_up, self._schemas = look_up, schemas
+        self._end: Offsets = {}
+        self._committed = threading.Event()
+        self._ending = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._unmet: frozenset[str] = frozenset()
+        self._thread = threading.Thread(target=self._serve, name="tidemark-quality", daemon=True)
+        self._thread.start()
+
+    def committed(self, end: Offsets) -> None:
+        """A batch that ends there is committed. Returns at once."""
+        self._end = end
+        self._committed.set()
+
+    def close(self) -> None:
+        """End; what it was doing is given up."""
+        self._ending.set()
+        self._committed.set()
+        if (process := self._process) is not None:
+            process.kill()
+        with suppress(Exception):  # Spark may be gone
+            self._spark.sparkContext.cancelJobGroup(_GROUP)
+        self._thread.join(5.0)
+
+    def _serve(self) -> None:
+        self._spark.sparkContext.setJobGroup(_GROUP, "a sample for the expectations", interruptOnCancel=True)
+        self._committed.wait()
+        wait_s = 0.0
+        while not self._ending.wait(wait_s):
+            began_s = clock.monotonic_s()
+            try:
+                self._check()
+            except Exception as error:  # whatever it is, the stream goes on, and the next try comes
+                if not self._ending.is_set():
+                    self._metrics.quality.failures.inc()
+                    self._page.failed(str(error))
+                    _log.warning("No sample was checked: %s", error)
+            wait_s = max(0.0, self._settings.quality.every_ms / 1000 - (clock.monotonic_s() - began_s))
+
+    def _check(self) -> None:
+        settings = self._settings
+        source = sample.newest(settings.kafka, settings.quality.sample, until=self._end)
+        if not sample.size(source):
+            return
+        table = sample.read(self._spark, settings, source, self._look_up, self._schemas())
+        with tempfile.TemporaryDirectory(prefix="tidemark-quality-") as folder:
+            self._validate(table, Path(folder))
+            outcome = json.loads((Path(folder) / OUTCOME).read_text(encoding="utf-8"))
+            page = (Path(folder) / PAGE).read_bytes()
+        met = {each["label"]: bool(each["met"]) for each in outcome}
+        readings = int(pc.sum(table[sample.ADMITTED]).as_py() or 0)
+        self._metrics.quality.checks(met, readings, clock.now_ms() / 1000)
+        self._page.show(page)
+        self._tell({each["label"]: each["text"] for each in outcome if not each["met"]}, len(outcome))
+
+    def _validate(self, table: pa.Table, folder: Path) -> None:
+        """Raises SchemaError when the file cannot be used, SetupError when the process does not end as it should."""
+        with pa.OSFile(str(folder / SAMPLE), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
+            writer.write_table(table)
+        command = [sys.executable, "-m", "service.quality.validation", str(self._expectations), str(folder)]
+        # It makes folders of its own where temporary ones are made, and leaves them.
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        with subprocess.Popen(  # noqa: S603 - ourselves
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        ) as process:
+            self._process = process
+            try:
+                said = process.communicate(timeout=LIMIT_S)[1]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                what = f"the validation took longer than {LIMIT_S:.0f} s"
+                raise SetupError(what, remedy="Make quality.sample smaller, or give the machine more cores") from None
+            finally:
+                self._process = None
+        last = next(iter(reversed(said.splitlines())), "")
+        if process.returncode == SchemaError.status:
+            raise SchemaError(last)
+        if process.returncode:
+            what = f"the validation ended with status {process.returncode}: {last}"
+            raise SetupError(what)
+
+    def _tell(self, unmet: dict[str, str], among: int) -> None:
+        """News only: what is not met stays so for many checks."""
+        for label in sorted(unmet.keys() - self._unmet):
+            _log.warning("An expectation is not met: %s", unmet[label])
+        for label in sorted(self._unmet - unmet.keys()):
+            _log.info("An expectation is met again: %s", label)
+        self._unmet = frozenset(unmet)
+        note = f"{len(unmet)} of {among} expectations are not met: {', '.join(sorted(unmet))}; see /quality"
+        self._metrics.note("quality", note if unmet else "")

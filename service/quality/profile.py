@@ -1,0 +1,238 @@
+"""Profile: what a sample of the topics has, drawn as a suite of Great Expectations that a data engineer can read and edit.
+
+Nothing is tested for significance: a suite is drawn from what is there, with margins, and read by a person before it is used.
+
+    a measure, when there    99 % of its values are within the sample's, and a fifth of their width further
+    a measure, missing       at most 2 in 100 admitted readings more lack it than where it lacked most
+    a measure, its mean      within the means of the pieces, and half a standard deviation further
+    device                   99 % of the ids are of the shapes that there are: letters as they are, digits any
+    devices to readings      between half and twice the share of the pieces
+    readings of a device     the busiest one has at most twice as many as in any piece
+    event time               99 % are as far ahead of the broker's time, or behind, as in the sample, and a fifth further
+    admission                at most 5 in 100 records less are admitted than in the worst piece
+
+Pieces are as large as the samples that will be checked (`quality.sample`), in order of time; the whole sample is one of them. So
+what depends on a sample's size, such as how often a device is in it, is drawn from samples of that size.
+"""
+
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from service import failure, session, topics
+from service.errors import SchemaError, SettingsError, SetupError, SourceError, TidemarkError
+from service.quality import sample
+from service.quality.sample import ADMITTED, AHEAD, DEVICE, OF_DEVICE, REASON
+from service.quality.validation import labels
+from service.reference import lookup, snapshots
+from service.reference.lookup import LookUp
+from service.settings import Settings
+
+DEFAULT = Path("schemas/readings.expectations.json")
+MOSTLY = 0.99
+WIDER = 0.2
+"""Of the width of what was found, on either side."""
+MEAN_WIDER = 0.5
+"""Standard deviations."""
+LESS_THERE = 0.02
+LESS_ADMITTED = 0.05
+SHAPES = 5
+"""With more kinds of device ids than this, only their characters are expected."""
+OTHERS = 16
+NOTES = (
+    "Drawn by `tidemark profile`. Columns: device, the measures, 'seconds ahead' (event time less broker time), 'readings of "
+    "device' (in the sample), 'is admitted' (1 or 0), 'reject reason'. One row for each record; one that was not admitted has "
+    "no device and no measures."
+)
+
+IS_ADMITTED = {"type": "nullity", "column": {"name": DEVICE}, "is_null": False}
+"""Of Great Expectations: the rows that an expectation is about."""
+
+Item = dict[str, Any]
+
+
+def profile(settings: Settings, out: Path, count: int, say: Callable[[str], object], *, replace: bool = False) -> None:
+    """Draw a suite of the last `count` records and write it to `out`.
+
+    Raises SettingsError when the file is there and `replace` is not given, SetupError when it cannot be written, SourceError
+    when Kafka does not answer or has no record, SchemaError when no record is admitted.
+    """
+    if out.exists() and not replace:
+        what = f"{out} is there already"
+        raise SettingsError(what, remedy="Name another file with --out, or give --replace")
+    if not os.access(out.parent, os.W_OK):
+        what = f"{out}: there is no folder {out.parent} that can be written"
+        raise SetupError(what, remedy="Make it, or name another file with --out")
+    kafka = settings.kafka
+    if missing := [name for name in kafka.topics if name not in topics.describe(topics.admin(kafka), kafka)]:
+        raise topics.missing(kafka, missing)
+    source = sample.newest(kafka, count)
+    if not sample.size(source):
+        what = f"{', '.join(kafka.topics)}: there is no record to draw expectations from"
+        raise SourceError(what, remedy="Wait until there are readings, then run it again")
+    spark = session.build(settings, master="local[*]")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tidemark-profile-") as folder:
+            table = sample.read(spark, settings, source, _look_up(spark, settings, Path(folder)))
+    except TidemarkError:
+        raise
+    except Exception as error:  # Spark's and py4j's get a name
+        raise failure.named(error, None) from error
+    finally:
+        spark.stop()
+    suite = draw(table, list(settings.input.measures), settings.quality.sample)
+    write(out, suite, replace=replace)
+    for line in shown(suite):
+        say(line)
+    say(f"drawn from {table.num_rows} records, written to {out}")
+
+
+def draw(table: pa.Table, measures: Sequence[str], piece: int) -> dict[str, Any]:
+    """The suite of a sample (see `sample`), for checks of samples of `piece` records. The same for the same sample.
+
+    Raises SchemaError when nothing in it was admitted.
+    """
+    admitted = table.filter(pc.is_null(table[REASON]))
+    if not admitted.num_rows:
+        reasons = Counter(table[REASON].to_pylist())
+        what = f"none of {table.num_rows} records is admitted: " + ", ".join(
+            f"{n} {r}" for r, n in reasons.most_common()
+        )
+        raise SchemaError(what, remedy="Mend [input] or [admission]; `tidemark check` tries them")
+    pieces = [table, *(table.slice(n * piece, piece) for n in range(table.num_rows // piece))]
+    items = [item for name in measures for item in _measure(name, pieces)]
+    items += _devices(pieces)
+    items += [_between(AHEAD, *_wider(*_ends(admitted[AHEAD]), WIDER))]
+    items += [_mean(ADMITTED, min_value=_less(min(pc.mean(each[ADMITTED]).as_py() for each in pieces), LESS_ADMITTED))]
+    drawn = {"records": table.num_rows, "admitted": admitted.num_rows, "pieces": max(1, len(pieces) - 1)}
+    return {"name": "readings", "meta": {"notes": NOTES, "drawn_from": drawn}, "expectations": items}
+
+
+def write(out: Path, suite: Mapping[str, Any], *, replace: bool) -> None:
+    """One line for each expectation; there in full or not at all. Raises SetupError."""
+    lines = ",\n    ".join(json.dumps(item, ensure_ascii=False) for item in suite["expectations"])
+    head = json.dumps({k: v for k, v in suite.items() if k != "expectations"}, indent=2, ensure_ascii=False)
+    text = f'{head[:-2]},\n  "expectations": [\n    {lines}\n  ]\n}}\n'
+    made = out.with_name(f".{out.name}.new")
+    try:
+        made.write_text(text, encoding="utf-8")
+        try:
+            # A link, unlike a rename, replaces nothing.
+            made.replace(out) if replace else out.hardlink_to(made)
+        finally:
+            made.unlink(missing_ok=True)
+    except OSError as error:
+        what = f"{out} cannot be written ({error.strerror})"
+        raise SetupError(what, remedy="Name another file with --out") from error
+
+
+def shown(suite: Mapping[str, Any]) -> Iterator[str]:
+    """For people: one line for each expectation."""
+    named = labels([(item["type"], item["kwargs"]) for item in suite["expectations"]])
+    width = max(map(len, named))
+    for name, item in zip(named, suite["expectations"], strict=True):
+        said = {k: v for k, v in item["kwargs"].items() if k not in {"column", "row_condition"}}
+        yield f"{name:<{width}}  {', '.join(f'{key} {value}' for key, value in said.items())}"
+
+
+def pattern(devices: Iterable[str]) -> str:
+    """A regular expression for these ids and ids like them; "" when they have too little in common."""
+    ids = list(devices)
+    shapes = sorted({re.sub(r"[0-9]+", "0", each) for each in ids})
+    if len(shapes) <= SHAPES:
+        told = [re.escape(shape).replace(r"\-", "-").replace("0", "[0-9]+") for shape in shapes]
+        return f"^{told[0]}$" if len(told) == 1 else f"^(?:{'|'.join(told)})$"
+    used = set().union(*ids)
+    kinds = {"0-9": "0123456789", "A-Z": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "a-z": "abcdefghijklmnopqrstuvwxyz"}
+    others = sorted(used.difference(*kinds.values()))
+    ranges = "".join(name for name, characters in kinds.items() if used & set(characters))
+    return f"^[{ranges}{''.join(map(re.escape, others))}]+$" if len(others) <= OTHERS else ""
+
+
+def _measure(name: str, pieces: Sequence[pa.Table]) -> Iterator[Item]:
+    values = pieces[0][name]
+    if values.null_count == len(values):
+        return  # nothing is known of it
+    shares = [1 - _lacking(piece, name) for piece in pieces]
+    yield _item("column_values_to_not_be_null", name, mostly=_less(min(shares), LESS_THERE), row_condition=IS_ADMITTED)
+    low, high = _ends(values)
+    yield _between(name, *_wider(low, high, WIDER))
+    means = [mean for piece in pieces if (mean := pc.mean(piece[name]).as_py()) is not None]
+    below, above = _wider(min(means), max(means), MEAN_WIDER, pc.stddev(values).as_py())
+    yield _mean(name, min_value=below, max_value=above)
+
+
+def _lacking(piece: pa.Table, name: str) -> float:
+    admitted = piece.filter(pc.is_null(piece[REASON]))
+    return float(admitted[name].null_count / max(1, admitted.num_rows))
+
+
+def _devices(pieces: Sequence[pa.Table]) -> Iterator[Item]:
+    counts = [each for piece in pieces if (each := Counter(filter(None, piece[DEVICE].to_pylist())))]
+    if found := pattern(counts[0]):
+        yield _item("column_values_to_match_regex", DEVICE, regex=found, mostly=MOSTLY)
+    shares = [len(each) / each.total() for each in counts]
+    yield _item(
+        "column_proportion_of_unique_values_to_be_between",
+        DEVICE,
+        min_value=_down(min(shares) / 2, 4),
+        max_value=min(1.0, _up(2 * max(shares), 4)),
+    )
+    most = max(max(each.values()) for each in counts)
+    yield _item("column_max_to_be_between", OF_DEVICE, min_value=1, max_value=2 * most)
+
+
+def _item(kind: str, column: str, **kwargs: Any) -> Item:
+    return {"type": f"expect_{kind}", "kwargs": {"column": column, **kwargs}}
+
+
+def _between(column: str, low: float, high: float) -> Item:
+    return _item("column_values_to_be_between", column, min_value=low, max_value=high, mostly=MOSTLY)
+
+
+def _mean(column: str, **limits: float) -> Item:
+    return _item("column_mean_to_be_between", column, **limits)
+
+
+def _ends(values: pa.ChunkedArray) -> tuple[float, float]:
+    found = pc.min_max(values).as_py()
+    return found["min"], found["max"]
+
+
+def _wider(low: float, high: float, by: float, unit: float | None = None) -> tuple[float, float]:
+    """Further out by so many units, which are the width if not given; rounded outwards to two figures of that."""
+    margin = max(by * (unit or high - low or abs(high) or 1.0), sys.float_info.min)
+    digits = max(-300, min(1 - math.floor(math.log10(margin)), 300))
+    return min(low, _down(low - margin, digits)), max(high, _up(high + margin, digits))
+
+
+def _less(share: float, by: float) -> float:
+    return max(0.0, _down(share - by, 2))
+
+
+def _down(value: float, digits: int) -> float:
+    scaled = value * 10.0**digits
+    return round(math.floor(scaled + 1e-9) / 10.0**digits, digits) if math.isfinite(scaled) else value
+
+
+def _up(value: float, digits: int) -> float:
+    return -_down(-value, digits) + 0.0
+
+
+def _look_up(spark: SparkSession, settings: Settings, folder: Path) -> LookUp | None:
+    """What admission asks: the database as it is now, kept nowhere."""
+    if settings.reference is None or not lookup.needed(settings):
+        return None
+    attributes = snapshots.load(spark, settings.reference, folder).attributes()
+    return lookup.Asked(attributes, lookup.bounds(settings))

@@ -1,0 +1,105 @@
+"""Validation, in a process of its own: a sample is held against a suite, and Great Expectations renders its report.
+
+    python -m service.quality.validation SUITE FOLDER
+
+reads `sample.arrow` in the folder and writes `outcome.json` and `page.html` there. In the driver the import alone would take
+seconds of the interpreter lock and 150 MB for good; here it costs the stream nothing but what is left of the processors: the
+process is nice. Ends with the status of service/errors.py, the reason on its standard error.
+"""
+
+import importlib
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from service.errors import TidemarkError
+from service.reference import expectations
+
+SAMPLE, OUTCOME, PAGE = "sample.arrow", "outcome.json", "page.html"
+NICE = 10
+
+# What the report fetches from elsewhere: style sheets, scripts, two pictures. Without them it is read anywhere, and tells nobody.
+_FOREIGN = re.compile(
+    r"<link\b[^>]*>|<script\b.*?</script>|<img\b[^>]*>|<iframe\b.*?</iframe>", re.DOTALL | re.IGNORECASE
+)
+_PICTURE = re.compile(r"url\([^)]*//[^)]*\)")
+_SILENT = {"expect", "column", "table", "values", "value", "to", "be"}
+STYLE = """<style>
+body { font: 14px/1.4 system-ui, sans-serif; max-width: 80em; margin: 0 auto; padding: 1em }
+table { border-collapse: collapse; margin: .5em 0 1em; width: 100% }
+td, th { border: 1px solid #ccc; padding: .3em .6em; text-align: left; vertical-align: top }
+.badge, code { background: #eee; border-radius: .2em; padding: 0 .3em }
+.text-success::before { content: "\\2713"; color: #1a7f37; font-weight: bold }
+.text-danger::before { content: "\\2717"; color: #c00; font-weight: bold }
+</style>"""
+
+
+def main(arguments: list[str]) -> int:
+    """The process."""
+    os.nice(NICE)
+    suite, folder = Path(arguments[0]), Path(arguments[1])
+    try:
+        with pa.memory_map(str(folder / SAMPLE)) as source:
+            outcome, page = validate(pa.ipc.open_file(source).read_all(), suite)
+    except TidemarkError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201 - what the service logs
+        return error.status
+    (folder / OUTCOME).write_text(json.dumps(outcome), encoding="utf-8")
+    (folder / PAGE).write_text(page, encoding="utf-8")
+    return 0
+
+
+def validate(table: pa.Table, suite: Path) -> tuple[list[dict[str, Any]], str]:
+    """Each expectation, `label`, whether it is `met` and `text`, what speaks against it; and the report.
+
+    Raises SchemaError when the file cannot be used.
+    """
+    remedy = "Name the file in [quality] expectations; `tidemark profile` writes one"
+    found = expectations.evaluate(table.to_pandas(), suite, asset="sample", remedy=remedy)
+    results = sorted(found.results, key=_order)  # their own order is none to rely on
+    named = labels([(each.expectation_config.type, each.expectation_config.kwargs) for each in results])
+    outcome = []
+    for label, each in zip(named, results, strict=True):
+        failed = expectations.is_failure(each)
+        outcome.append({"label": label, "met": not failed, "text": expectations.described(each) if failed else ""})
+    return outcome, rendered(found)
+
+
+def _order(result: Any) -> tuple[str, str]:
+    configuration = result.expectation_config
+    return configuration.type, json.dumps(configuration.kwargs, sort_keys=True, default=str)
+
+
+def labels(items: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """A short name for each (type, kwargs), such as "temperature mean between"; those of one name are numbered."""
+    seen: Counter[str] = Counter()
+    named = []
+    for kind, kwargs in items:
+        words = [word for word in kind.split("_") if word not in _SILENT]
+        name = " ".join([*([str(kwargs["column"])] if "column" in kwargs else []), *words])
+        seen[name] += 1
+        named.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return named
+
+
+def rendered(found: Any) -> str:
+    """Great Expectations' own page of a validation's results, without what it would fetch from the network."""
+    renderer = importlib.import_module("great_expectations.render.renderer")
+    view = importlib.import_module("great_expectations.render.view")
+    for each in found.results:
+        if hasattr(observed := each.result.get("observed_value"), "item"):
+            each.result["observed_value"] = observed.item()  # the renderer (1.24.1) takes no number of NumPy's
+    document = renderer.ValidationResultsPageRenderer().render(found)
+    page: str = view.DefaultJinjaPageView().render(document)
+    return _PICTURE.sub("none", _FOREIGN.sub("", page)).replace("</head>", f"{STYLE}</head>", 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
