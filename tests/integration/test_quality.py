@@ -91,8 +91,8 @@ def test_a_drifted_measure_is_named_while_the_stream_goes_on(
         assert ("text-success" in page, "fa-times text-danger" in page) == (True, False)
 
         world.readings(400, shift=50.0)
-        until(lambda: service.metric("quality_expectations_met_ratio") < 1, 60, "the drift is seen")
-        until(lambda: not expectations(service)["temperature mean between"], 60, "the drift is named")
+        until(lambda: service.metric("quality_expectations_met_ratio") < 1, 120, "the drift is seen")
+        until(lambda: not expectations(service)["temperature mean between"], 120, "the drift is named")
         unmet = {label for label, value in expectations(service).items() if not value}
         assert unmet == {"temperature between", "temperature mean between"}
         assert "temperature mean between" in json.loads(service.get("/readyz")[1])["notes"]["quality"]
@@ -101,11 +101,11 @@ def test_a_drifted_measure_is_named_while_the_stream_goes_on(
         # What is edited is used from the next check on; what cannot be used is counted, and in nobody's way.
         text = world.suite.read_text()
         world.suite.write_text("no JSON")
-        until(lambda: service.metric("quality_failures_total"), 60, "the failure is counted")
+        until(lambda: service.metric("quality_failures_total"), 120, "the failure is counted")
         world.suite.write_text(re.sub(r".*expect_column_mean.*temperature.*\n", "", text))
-        until(lambda: "temperature mean between" not in expectations(service), 60, "the edit is used")
+        until(lambda: "temperature mean between" not in expectations(service), 120, "the edit is used")
         world.readings(100)
-        until(lambda: world.counted() == world.sent, 60, "all readings are counted")
+        until(lambda: world.counted() == world.sent, 120, "all readings are counted")
         assert service.metric("query_restarts_total") == 0
         assert "the expectations file is not JSON" in service.log.read_text()
         assert service.stop() == 0
