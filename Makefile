@@ -7,7 +7,7 @@
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
-#   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json)
+#   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
 #   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
 #   make clean   removes .venv and .build, all that the others made
@@ -29,6 +29,7 @@ DEVICES ?= 10000
 SEED ?= 7
 JSON ?=
 ID ?=
+NAMES ?=
 
 .PHONY: setup demo test check bench faults restart swap transcripts teeth classes lock registry clean
 .DELETE_ON_ERROR:
@@ -60,7 +61,7 @@ swap: setup
 	@$(BIN)/python -m load.swap --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 transcripts: setup
-	@$(BIN)/python -m load.transcripts $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.transcripts $(if $(JSON),--json $(JSON)) $(NAMES)
 
 teeth: setup
 	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))

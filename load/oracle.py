@@ -238,6 +238,13 @@ class Ledger:
         return reason
 
     @property
+    def last(self) -> tuple[str, int, frozenset[str]]:
+        """Of the reading that was admitted last: its device, its event time, and the measures that it has."""
+        kept = self._admitted
+        measures = frozenset(name for name, column in kept.values.items() if not math.isnan(column[-1]))
+        return list(kept.codes)[kept.device[-1]], kept.event_ms[-1], measures
+
+    @property
     def newest_ms(self) -> int | None:
         """The latest event time that was admitted."""
         return max(self._admitted.event_ms, default=None)

@@ -6,13 +6,17 @@ sets it replaces the file. What is measured with `monotonic_s` goes on.
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-_file = (
-    Path(os.environ["TIDEMARK_CLOCK"])
-    if os.environ.get("TIDEMARK_TEST") == "1" and "TIDEMARK_CLOCK" in os.environ
-    else None
-)
+
+def file_of(environment: Mapping[str, str]) -> Path | None:
+    """The file that is the clock, None for the machine's own."""
+    name = environment.get("TIDEMARK_CLOCK")
+    return Path(name) if name and environment.get("TIDEMARK_TEST") == "1" else None
+
+
+_file = file_of(os.environ)
 
 
 def now_ms() -> int:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -18,7 +18,13 @@ class Instance:
     """A service under deploy/run; `status` is its exit status, None while it runs or has not begun."""
 
     def __init__(
-        self, stage: Stage, name: str, checkpoint: Path, config: Path | None = None, tree: Path = ROOT
+        self,
+        stage: Stage,
+        name: str,
+        checkpoint: Path,
+        config: Path | None = None,
+        tree: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.log = stage.folder / f"instance-{name}.log"
@@ -26,6 +32,7 @@ class Instance:
         self._checkpoint = checkpoint
         self._config = config or stage.config
         self._tree = tree
+        self._environment = dict(environment or {})
         self._port = free_port()
         self._child: Child | None = None
 
@@ -42,6 +49,7 @@ class Instance:
             "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
             "TIDEMARK_METRICS__PORT": str(self._port),
             "TIDEMARK_SERVICE__CHECKPOINT": str(self._checkpoint),
+            **self._environment,
         }
         if self._tree != ROOT:  # it must be found before the installed package
             jars = os.environ.get("TIDEMARK_JARS") or str(ROOT / ".build" / "jars")

@@ -1,28 +1,32 @@
 """Runs all transcripts by all executors.
 
-    python -m load.transcripts [--json FILE] [--executor pure|builders|live ...]
+    python -m load.transcripts [--json FILE] [--executor pure|builders|live ...] [NAME ...]
 
-tests/transcripts/*.yaml must hold; those of tests/transcripts/wrong must be found wrong by every executor. Exit status 0
-only then.
+tests/transcripts/*.yaml, or those of the names, without .yaml, must hold; those of tests/transcripts/wrong must be found
+wrong by every executor. Exit status 0 only then.
 """
 
 import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from pyspark.sql import SparkSession
 
 from load.parts import check_machine
 from load.rules import read_reference, read_rules
 from load.stage import ROOT, to_toml
 from load.transcripts.builders import Builders
+from load.transcripts.hush import without_revision
 from load.transcripts.live import Live
-from load.transcripts.profile import document, sites, write_reference
+from load.transcripts.profile import IDLE_AFTER_MS, document, known, write_reference
 from load.transcripts.pure import Pure
-from load.transcripts.transcript import Output, Record, Transcript, TranscriptError, changes, judge, load
+from load.transcripts.transcript import Output, Step, Transcript, TranscriptError, changes, judge, load
 from service import session, settings
 from service.errors import TidemarkError
 
@@ -42,8 +46,12 @@ class Executor(Protocol):
         """Another transcript."""
         ...
 
-    def step(self, transcript: Transcript, records: tuple[Record, ...]) -> Output:
-        """Everything there is after these records, of all transcripts."""
+    def step(self, transcript: Transcript, step: Step) -> Output:
+        """Everything there is after the step, of all transcripts."""
+        ...
+
+    def replay(self, transcript: Transcript) -> Output:
+        """What another run ends with, which reads all at once and then sees the last `idle_after` of silence."""
         ...
 
 
@@ -52,43 +60,64 @@ def run(transcript: Transcript, executor: Executor) -> None:
     executor.begin(transcript)
     before: Output = {}
     for number, step in enumerate(transcript.steps):
-        after = transcript.mine(executor.step(transcript, step.records))
+        if step.replay:
+            told = {item: fields for item, fields in before.items() if item.startswith(("reject ", "dropped "))}
+            after = without_revision(told | dict(transcript.mine(executor.replay(transcript))))
+            before = without_revision(before)
+        else:
+            after = transcript.mine(executor.step(transcript, step))
         judge(transcript, number, changes(before, after), executor.watermark_ms)
         before = after
 
 
 @contextmanager
-def executor(name: str, folder: Path, transcripts: list[Transcript]) -> Iterator[Executor]:
-    """The executor of that name, in `folder`."""
+def executor(
+    name: str, folder: Path, transcripts: list[Transcript], spark_of: SparkSession | None = None
+) -> Iterator[Executor]:
+    """The executor of that name, in `folder`; a session for the second one is made if there is none."""
     folder.mkdir(parents=True)
     if name == "live":
         with Live(folder / "stage", transcripts) as live:
             yield live
         return
-    given = document(folder)
-    write_reference(folder, transcripts)
     if name == "pure":
         config = folder / "tidemark.toml"
-        config.write_text(to_toml(given), encoding="utf-8")
+        config.write_text(to_toml(document(folder)), encoding="utf-8")
+        write_reference(folder, transcripts)
         rules = read_rules(config)
-        yield Pure(rules, read_reference(rules))
+        yield Pure(rules, read_reference(rules), IDLE_AFTER_MS)
         return
-    spark = session.build(master="local[2]")
+    spark = spark_of or session.build(master="local[2]")
     try:
-        builders = Builders(spark, settings.parse(given), folder, sites(transcripts))
+        builders = Builders(spark, settings.parse(document(folder)), folder, known(transcripts))
         try:
             yield builders
         finally:
             builders.close()
     finally:
-        spark.stop()
+        if spark is not spark_of:
+            spark.stop()
 
 
-def play(name: str, folder: Path, right: Sequence[Transcript], wrong: Sequence[Transcript]) -> dict[str, list[str]]:
+def files(*names: str) -> list[Path]:
+    """The files of these names, or all that hold, and then the wrong ones."""
+    return [
+        *([RIGHT / f"{name}.yaml" for name in names] or sorted(RIGHT.glob("*.yaml"))),
+        *sorted(WRONG.glob("*.yaml")),
+    ]
+
+
+def play(
+    name: str,
+    folder: Path,
+    right: Sequence[Transcript],
+    wrong: Sequence[Transcript],
+    spark: SparkSession | None = None,
+) -> dict[str, Any]:
     """By one executor: what failed, and which of the wrong ones were found out, with what was said of them."""
     failed: list[str] = []
     rejected: list[str] = []
-    with executor(name, folder, [*right, *wrong]) as made:
+    with executor(name, folder, [*right, *wrong], spark) as made:
         for transcript in (*right, *wrong):
             try:
                 run(transcript, made)
@@ -105,23 +134,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make transcripts", description="Transcripts, by three executors.")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--executor", action="append", choices=NAMES, help="one of them; all without it")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="files in tests/transcripts, without .yaml; all without it"
+    )
     args = parser.parse_args(argv)
     names = args.executor or NAMES
+    found: dict[str, dict[str, Any]] = {}
     try:
         check_machine(folder=ROOT)
-        every = load(*sorted(RIGHT.glob("*.yaml")), *sorted(WRONG.glob("*.yaml")))
+        every = load(*files(*args.names))
         wrong = [each for each in every if (WRONG / each.place).exists()]
         right = [each for each in every if each not in wrong]
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        found = {name: play(name, FOLDER / name, right, wrong) for name in names}
+        for name in names:
+            begun = time.monotonic()
+            shutil.rmtree(FOLDER / name, ignore_errors=True)
+            found[name] = play(name, FOLDER / name, right, wrong)
+            found[name]["seconds"] = round(time.monotonic() - begun, 1)
+            print(_summary(name, found[name], right, wrong), flush=True)
     except (TidemarkError, TranscriptError) as error:
         print(f"tidemark: {error}", file=sys.stderr)
         return getattr(error, "status", 1)
-    for name, each in found.items():
-        print(
-            f"{name}: {len(right)} transcripts, {len(each['failed'])} failed; {len(each['rejected'])} of {len(wrong)} found wrong"
-        )
-        print("".join(f"  {text}\n" for text in each["failed"]), end="")
     report = {
         "transcripts": len(right),
         "steps": sum(len(each.steps) for each in right),
@@ -133,6 +165,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 1 if report["failed"] else 0
+
+
+def _summary(name: str, found: Mapping[str, Any], right: Sequence[Transcript], wrong: Sequence[Transcript]) -> str:
+    rejected = f"{len(found['rejected'])} of {len(wrong)} found wrong"
+    text = f"{name}: {len(right)} transcripts, {len(found['failed'])} failed; {rejected}; {found['seconds']:.0f} s"
+    return "\n  ".join([text, *found["failed"]])
 
 
 if __name__ == "__main__":

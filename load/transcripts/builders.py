@@ -3,7 +3,7 @@
 Each step is one file of records, and so one batch, and what it leads to. The output frame is what publish would get.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from load.transcripts.profile import MEASURES
-from load.transcripts.transcript import Output, Record, Transcript
+from load.transcripts.hush import Hush, content
+from load.transcripts.profile import COLUMNS, MEASURES
+from load.transcripts.transcript import Output, Record, Step, Transcript
 from service import frames, pipeline
-from service.aggregation import moments
-from service.reference import lookup
+from service.aggregation import moments, sessions, tally
+from service.publication.quiet import Tables
 from service.reference.attributes import Index
 from service.settings import Settings
-from state import codec
+from state import codec, reader
+from state.layout import Changes
 
 _HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
 KAFKA = t.StructType(
@@ -39,23 +41,25 @@ KAFKA = t.StructType(
 
 
 class Builders:
-    """One query for a whole run. `sites` is device -> site; ends with `close`."""
+    """One query for a whole run. `known` is the reference: device and profile.COLUMNS; ends with `close`."""
 
     name = "builders"
 
-    def __init__(self, spark: SparkSession, settings: Settings, folder: Path, sites: Mapping[str, str]) -> None:
-        self._settings = settings
+    def __init__(self, spark: SparkSession, settings: Settings, folder: Path, known: Sequence[tuple[Any, ...]]) -> None:
+        self._spark, self._settings, self._folder, self._known = spark, settings, folder, known
         self._input = folder / "input"
         self._input.mkdir(parents=True)
         self._schema = to_arrow_schema(KAFKA)
-        self._steps = self._offset = self._begins = 0
+        self._hush = Hush(settings.admission.idle_after_ms)
+        self._steps = self._late_ms = 0
         self._output: dict[str, dict[str, Any]] = {}
         self._ends: dict[str, int] = {}
+        self._tables: Tables | None = None
         self.watermark_ms = 0
-        known = spark.createDataFrame(list(sites.items()), "device string, site string")
+        self._begin()
+        rows = spark.createDataFrame(list(known), ", ".join(f"{name} string" for name in ("device", *COLUMNS)))
         records = spark.readStream.schema(KAFKA).parquet(str(self._input))
-        look_up = lookup.Joined(known, lookup.bounds(settings))
-        output = pipeline.build(records, settings, Index(known.toArrow()), 2, look_up)
+        output = pipeline.build(records, settings, Index(rows.toArrow()), partitions=1)
         self._query = (
             output.writeStream.outputMode("update")
             .option("checkpointLocation", str(folder / "checkpoint"))
@@ -67,17 +71,48 @@ class Builders:
         """Stop the query."""
         self._query.stop()
 
-    def begin(self, _transcript: Transcript) -> None:
-        """Rejects are numbered from here."""
-        self._begins = self._offset
-        self._output = {item: fields for item, fields in self._output.items() if not item.startswith("reject ")}
+    def begin(self, transcript: Transcript) -> None:
+        """Rejects are numbered from here, and what is dropped is counted."""
+        self._begin()
+        self._hush.now_ms = transcript.origin_ms
+        told = ("reject ", "dropped ")
+        self._output = {item: fields for item, fields in self._output.items() if not item.startswith(told)}
 
-    def step(self, _transcript: Transcript, records: tuple[Record, ...]) -> Output:
-        """Everything there is after these records, of all transcripts."""
+    def _begin(self) -> None:
+        self._records: list[Record] = []
+        self._unread: tuple[Record, ...] = ()
+        self._begins = self._offset = self._steps * 1_000_000
+
+    def step(self, _transcript: Transcript, step: Step) -> Output:
+        """Everything there is after the step, of all transcripts."""
+        self._hush.arrive((*step.add, *step.unread))
+        self._records += [*step.add, *step.unread]
+        self._read((*self._unread, *step.add))
+        self._unread = step.unread
+        self._hush.wait(step.silent_ms, len(self._unread))
+        line_ms = self._hush.line_ms(self.watermark_ms)
+        if line_ms is not None:
+            self._close(line_ms)
+        return {item: dict(fields) for item, fields in self._output.items()}
+
+    def replay(self, transcript: Transcript) -> Output:
+        """As another query ends that reads all records of the transcript at once, and sees the end of the silence."""
+        again = Builders(self._spark, self._settings, self._folder / "replay", self._known)
+        try:
+            again._hush.now_ms = self._hush.now_ms - self._hush.after_ms
+            return again.step(transcript, Step(tuple(self._records), silent_ms=self._hush.after_ms))
+        finally:
+            again.close()
+
+    def _read(self, records: Sequence[Record]) -> None:
+        """A batch of these, and what it leads to."""
+        if not records:
+            return
+        self._late_ms = self.watermark_ms
         rows = []
         for record in records:
             at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
-            rows.append((None, record.value, "readings", 0, self._offset, at, None))
+            rows.append((None, record.value, "readings", record.partition, self._offset, at, None))
             self._offset += 1
         columns = [
             pa.array(column, each.type) for column, each in zip(zip(*rows, strict=True), self._schema, strict=True)
@@ -86,13 +121,30 @@ class Builders:
         pq.write_table(pa.Table.from_arrays(columns, schema=self._schema), part)
         part.rename(self._input / f"{self._steps:06d}.parquet")
         self._steps += 1
+        self._tables = None
         self._query.processAllAvailable()
         times = [each.eventTime.get("watermark") for each in self._query.recentProgress]
         marks = [datetime.fromisoformat(text) for text in times if text]
         self.watermark_ms = max([self.watermark_ms, *(round(mark.timestamp() * 1000) for mark in marks)])
+        self._finish(self.watermark_ms, "watermark")
+
+    def _close(self, line_ms: int) -> None:
+        """As service/publication/silence.py does."""
+        if self._tables is None:
+            found = reader.buckets(self._spark, str(self._folder / "checkpoint")).toArrow()
+            states = [codec.decode(state) for state in found["state"].to_pylist()]
+            self._tables = Tables(states, sessions.rules(self._settings))
+        for number in self._tables.due(line_ms):
+            state, changes = self._tables.step(number, line_ms)
+            self._tables.keep(number, state)
+            self._take_changes(changes, "idle")
+        self._finish(line_ms, "idle")
+
+    def _finish(self, line_ms: int, closed_by: str) -> None:
+        """Windows that end by then are final."""
         for item, end in self._ends.items():
-            self._output[item]["final"] = end <= self.watermark_ms
-        return {item: dict(fields) for item, fields in self._output.items()}
+            if end <= line_ms and (not self._output[item]["final"] or closed_by == "watermark"):
+                self._output[item] |= {"final": True, "closed_by": closed_by}
 
     def _take(self, frame: DataFrame, _batch: int) -> None:
         for row in frame.toArrow().to_pylist():
@@ -101,22 +153,24 @@ class Builders:
                 _, mean, stddev = moments.finish(*arrays)
                 item = f"window {row['view']}/{row['measure']}/{row['key']}/{row['start']}"
                 shown = {"count": row["count"], "mean": float(mean[0]), "min": row["min"], "max": row["max"]}
-                self._output[item] = {**shown, "stddev": float(stddev[0]), "final": False}
+                self._put(item, {**shown, "stddev": float(stddev[0]), "final": False, "closed_by": ""})
                 self._ends[item] = row["end"]
             elif row["kind"] == frames.SESSIONS:
-                self._take_changes(row["payload"])
+                self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
             elif row["kind"] == frames.REJECT:
                 number = row["reject"]["offset"] - self._begins + 1
                 self._output[f"reject {number}"] = {"reason": row["reject"]["reason"]}
+            elif row["kind"] == frames.STATS:
+                self._drop(tally.unpack(row["payload"]))
 
-    def _take_changes(self, payload: bytes) -> None:
-        changes = codec.unpack_changes(payload)
+    def _take_changes(self, changes: Changes, closed_by: str) -> None:
         for each in changes.sessions.to_pylist():
             item = f"session {each['device']}/{each['start']}"
             if each["state"] == "merged":
                 self._output.pop(item, None)
             else:
-                self._output[item] = {name: each[name] for name in ("state", "count", "last", "reason")}
+                shown = {name: each[name] for name in ("state", "count", "last", "reason")}
+                self._put(item, {**shown, "closed_by": closed_by if each["state"] == "closed" else ""})
         for each in changes.devices.to_pylist():
             values = {name: each[f"{name}.value"] for name in MEASURES if each[f"{name}.value"] is not None}
             self._output[f"device {each['device']}"] = {
@@ -124,3 +178,26 @@ class Builders:
                 "last_seen": each["last_seen"],
                 **values,
             }
+        self._count("sessions", changes.dropped)
+
+    def _put(self, item: str, fields: dict[str, Any]) -> None:
+        """As publish.lua does: what silence has closed stays so until it says something else, or the watermark has passed it."""
+        held = self._output.get(item, {"closed_by": "", "revision": 0})
+        if held["closed_by"] == "idle":
+            is_same = content(held) == content(fields)
+            if is_same and fields["closed_by"] != "watermark":
+                return
+            held["revision"] += not is_same
+        self._output[item] = {**fields, "revision": held["revision"]}
+
+    def _drop(self, counted: tally.Tally) -> None:
+        settings = self._settings
+        numbers = {name: number for number, name in enumerate(settings.input.measures)}
+        views = [(view, [numbers[name] for name in settings.view_measures(view)]) for view in settings.views]
+        for (view, _), count in zip(views, tally.late(counted, views, self._late_ms), strict=True):
+            self._count(view.name, count)
+
+    def _count(self, name: str, dropped: int) -> None:
+        if dropped:
+            held = self._output.setdefault(f"dropped {name}", {"count": 0})
+            held["count"] += dropped

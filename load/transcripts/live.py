@@ -1,30 +1,38 @@
 """The third executor: the service itself, submitted to Spark, with a real Kafka and a real Redis.
 
-Records are sent one after the other with their times as Kafka's (CreateTime). A step is over when progress holds all of it
-and the watermark that follows from it.
+Records are sent with their times as Kafka's (CreateTime), and the service's clock is a file (service/clock.py). A step is
+over when progress holds all of it, the watermark that follows from it, and how far silence has closed; the pure executor
+says which these are. What changed and is not in the change feed is an error.
 """
 
 import json
+import os
+import signal
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 from confluent_kafka import Producer
 
 from load import oracle
+from load.faults.instance import Instance
 from load.fleet import Fleet, FleetSettings
 from load.rules import read_reference, read_rules
-from load.stage import TOPIC, Stage
-from load.transcripts.profile import REFERENCE, SECTIONS, VIEWS, write_reference
+from load.stage import TOPIC, Stage, to_toml
+from load.transcripts.profile import IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
 from load.transcripts.pure import Pure
-from load.transcripts.transcript import Output, Record, Transcript
+from load.transcripts.transcript import ORIGIN_MS, Output, Record, Step, Transcript, TranscriptError
 
 WITHIN_S = 60.0
+STARTS_S = 120.0
+REPLAY = "replay"
 _CONFIG = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 
 
 class Live:
-    """One service for a whole run, in a `with` block; the pure executor says which watermark a step leads to."""
+    """One service for a whole run, in a `with` block."""
 
     name = "live"
 
@@ -33,7 +41,13 @@ class Live:
         fleet = Fleet(1, FleetSettings(devices=1))
         self.stage = Stage(folder, fleet, views=VIEWS, sections=sections, topic_config=_CONFIG)
         self._transcripts = transcripts
-        self._offset = self._begins = 0
+        self._clock = Clock(self.stage.folder / "clock", ORIGIN_MS)
+        self._sent: dict[str, int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._before: Output = {}
+        self._dropped: Mapping[str, int] = {}
+        self._fed = "0-0"
+        self._held: list[psutil.Process] = []
         self.watermark_ms = 0
 
     def __enter__(self) -> Self:
@@ -41,69 +55,202 @@ class Live:
         try:
             write_reference(self.stage.folder, self._transcripts)
             self._rules = read_rules(self.stage.config)
-            self._pure = Pure(self._rules, read_reference(self._rules))
+            self._pure = Pure(self._rules, read_reference(self._rules), IDLE_AFTER_MS)
             self._producer = Producer({"bootstrap.servers": self.stage.broker.bootstrap, "acks": "all", "linger.ms": 1})
-            self.stage.start_service()
+            self.stage.start_service(self._clock.environment)
         except BaseException:
             self.stage.close()
             raise
         return self
 
     def __exit__(self, *what: Any) -> None:
+        self._read_on()
         self.stage.__exit__(*what)
 
-    def begin(self, _transcript: Transcript) -> None:
-        """Rejects are numbered from here."""
-        self._begins = self._offset
+    def begin(self, transcript: Transcript) -> None:
+        """Rejects are numbered from here, and what is dropped is counted."""
+        self._pure.begin(transcript)
+        self._numbers = {}
+        self._dropped = self._drops()
 
-    def step(self, transcript: Transcript, records: tuple[Record, ...]) -> Output:
-        """Everything there is after these records, of all transcripts."""
-        self._pure.step(transcript, records)
+    def step(self, transcript: Transcript, step: Step) -> Output:
+        """Everything there is after the step, of all transcripts."""
+        lag = len(step.unread)
+        self._pure.step(transcript, step)
+        until_ms = self._pure.hush.now_ms
+        self._clock.set(until_ms - step.silent_ms - 1)  # so that a look at the time itself comes after all is published
+        self._read_on()
+        if step.add:
+            self._send(step.add)
+        self.stage.wait(self._is_published, WITHIN_S if self.watermark_ms else STARTS_S, "a step to be published")
+        self._clock.set(until_ms - step.silent_ms)
+        if lag:
+            self._hold()
+            self._send(step.unread)
+        if step.silent_ms:
+            # Two looks see all of a silence that the service can see: one when it has as long to go, one at its end.
+            first_ms = max(until_ms - step.silent_ms, until_ms - IDLE_AFTER_MS)
+            for at_ms in (first_ms, until_ms):
+                self._clock.set(at_ms)
+                self.stage.wait(partial(self._has_looked, at_ms, lag), WITHIN_S, "a look at the topic")
+            line_ms = self._pure.hush.line_ms(self.watermark_ms)
+            if line_ms is not None:
+                self.stage.wait(lambda: self._idle_ms() == line_ms, WITHIN_S, "what silence closes")
+        after = dict(self._output())
+        self._check_feed(after)
+        self._before = after
+        dropped = {name: count - self._dropped.get(name, 0) for name, count in self._drops().items()}
+        told = {f"dropped {name}": {"count": count} for name, count in dropped.items() if count}
+        return {**after, **dict(self._rejects()), **told}
+
+    def replay(self, _transcript: Transcript) -> Output:
+        """As a second service ends that reads the whole topic, and sees the end of the silence."""
+        until_ms = self._pure.hush.now_ms
+        clock = Clock(self.stage.folder / "replay-clock", until_ms - IDLE_AFTER_MS)
+        settings = {**self.stage.settings, "redis": {**self.stage.settings["redis"], "prefix": REPLAY}}
+        settings["kafka"] = {**settings["kafka"], "rejects": "{topic}.replayed"}
+        config = self.stage.folder / "replay.toml"
+        config.write_text(to_toml(settings), encoding="utf-8")
+        again = Instance(
+            self.stage, REPLAY, self.stage.folder / "replay-checkpoint", config, environment=clock.environment
+        )
+        again.start()
+        try:
+            self.stage.wait(
+                lambda: self._has_looked(until_ms - IDLE_AFTER_MS, 0, again), STARTS_S, "the replay to read all"
+            )
+            clock.set(until_ms)
+            line_ms = self._pure.hush.line_ms(self.watermark_ms)
+            self.stage.wait(lambda: self._idle_ms(REPLAY) == line_ms, WITHIN_S, "what silence closes in the replay")
+            return dict(self._output(REPLAY))
+        finally:
+            again.kill()
+
+    def _send(self, records: tuple[Record, ...]) -> None:
         for record in records:
-            self._producer.produce(TOPIC, record.value, partition=0, timestamp=record.at_ms)
-            self._offset += 1
+            place = str(record.partition)
+            offset = self._sent.get(place, 0)
+            self._numbers[record.partition, offset] = len(self._numbers) + 1
+            self._sent[place] = offset + 1
+            self._producer.produce(TOPIC, record.value, partition=record.partition, timestamp=record.at_ms)
         self._producer.flush()
-        self.stage.wait(self._is_published, WITHIN_S + (60 if not self.watermark_ms else 0), "a step to be published")
-        return dict(self._output())
+
+    def _hold(self) -> None:
+        """No batch ends until `_read_on`: Spark's Python workers stand still."""
+        driver = psutil.Process(self.stage.service_pid)
+        self._held = [each for each in driver.children(recursive=True) if _is_worker(each)]
+        for each in self._held:
+            os.kill(each.pid, signal.SIGSTOP)
+
+    def _read_on(self) -> None:
+        for each in self._held:
+            if each.is_running():
+                os.kill(each.pid, signal.SIGCONT)
+        self._held = []
 
     def _is_published(self) -> bool:
+        """And the gauges say so, too."""
         progress = self.stage.progress()
         self.watermark_ms = int(progress.get("watermark", 0))
-        reached = progress.get("offsets", {}).get(TOPIC, {}).get("0", 0)
-        return bool(reached == self._offset and self.watermark_ms >= self._pure.watermark_ms)
+        reached = {p: offset for p, offset in progress.get("offsets", {}).get(TOPIC, {}).items() if offset}
+        if reached != self._sent or self.watermark_ms < self._pure.watermark_ms:
+            return False
+        return not self._sent or self.stage.metrics().get("tidemark_batch") == float(progress["batch"])
 
-    def _output(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _has_looked(self, at_ms: int, lag: int, service: Instance | None = None) -> bool:
+        """Whether the topics were looked at when the clock showed that, and so many records were not read."""
+        found = service.metrics() if service else self.stage.metrics()
+        lags = [records for name, records in found.items() if name.startswith("tidemark_lag_records")]
+        return found.get("tidemark_lag_timestamp_seconds", 0) >= at_ms / 1000 and bool(lags) and sum(lags) == lag
+
+    def _idle_ms(self, prefix: str = "tidemark") -> int | None:
         with self.stage.redis.client() as client:
-            for key in client.scan_iter("tidemark:*", count=1000):
-                kind, _, name = str(key).removeprefix("tidemark:").partition(":")
-                if kind in ("window", "session", "device"):
-                    found: Any = client.hgetall(key)
-                    head, _, start = name.rpartition(":")
-                    if kind == "window":
-                        yield f"window {head.replace(':', '/')}/{start}", _window(found)
-                    elif kind == "device":
-                        if (
-                            found["last_seen"] != "0"
-                        ):  # else no reading was admitted: its clock was ahead, and that is all
-                            yield f"device {name}", _device(found)
-                    elif found["state"] != "merged":
-                        yield f"session {head}/{start}", _session(found)
+            found: Any = client.hget(f"{prefix}:progress", "idle")
+        return None if found is None else int(found)
+
+    def _drops(self) -> dict[str, int]:
+        name, view = "tidemark_readings_dropped_total", 'tidemark_window_values_dropped_total{view="'
+        found = self.stage.metrics()
+        views = {key.removeprefix(view)[:-2]: int(value) for key, value in found.items() if key.startswith(view)}
+        return {"sessions": int(found.get(name, 0)), **views}
+
+    def _check_feed(self, after: Output) -> None:
+        """Raise TranscriptError when something has changed and the change feed says nothing of it."""
+        with self.stage.redis.client() as client:
+            entries: Any = client.xrange("tidemark:changes", f"({self._fed}")
+        said = {fields["key"] for _, fields in entries}
+        self._fed = entries[-1][0] if entries else self._fed
+        items = {*after, *self._before}
+        changed = {item for item in items if after.get(item) != self._before.get(item)}
+        silent = {item for item in changed if "tidemark:" + item.replace(" ", ":", 1).replace("/", ":") not in said}
+        if silent:
+            msg = f"the change feed does not say that {sorted(silent)} changed"
+            raise TranscriptError(msg)
+
+    def _output(self, prefix: str = "tidemark") -> Iterator[tuple[str, dict[str, Any]]]:
+        with self.stage.redis.client() as client:
+            kinds = ("window", "session", "device")
+            keys = [str(key) for kind in kinds for key in client.scan_iter(f"{prefix}:{kind}:*", count=1000)]
+            pipe = client.pipeline(transaction=False)
+            for key in keys:
+                pipe.hgetall(key)
+            hashes: list[Any] = pipe.execute()
+        for key, found in zip(keys, hashes, strict=True):
+            kind, _, name = key.removeprefix(f"{prefix}:").partition(":")
+            head, _, start = name.rpartition(":")
+            if kind == "window":
+                yield f"window {head.replace(':', '/')}/{start}", _window(found)
+            elif kind == "session" and found["state"] != "merged":
+                yield f"session {head}/{start}", _session(found)
+            elif kind == "device" and found["last_seen"] != "0":
+                # Else no reading was admitted: its clock was ahead, and that is all.
+                yield f"device {name}", _device(found)
+
+    def _rejects(self) -> Iterator[tuple[str, dict[str, Any]]]:
         rejects = [self._rules.rejects.format(topic=TOPIC)]
         for record in oracle.records(self._rules, rejects):
             said = {name: value or b"" for name, value in record.headers}
-            number = int(said["tidemark.offset"]) - self._begins + 1
-            if number > 0:
-                yield f"reject {number}", {"reason": said["tidemark.reason"].decode()}
+            place = int(said["tidemark.partition"]), int(said["tidemark.offset"])
+            if place in self._numbers:
+                yield f"reject {self._numbers[place]}", {"reason": said["tidemark.reason"].decode()}
+
+
+class Clock:
+    """A service's clock, in a file."""
+
+    def __init__(self, file: Path, now_ms: int) -> None:
+        self._file = file
+        self._now_ms = 0
+        self.set(now_ms)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """With which the service goes by it."""
+        return {"TIDEMARK_TEST": "1", "TIDEMARK_CLOCK": str(self._file)}
+
+    def set(self, now_ms: int) -> None:
+        """It shows this, and stands; it never goes back."""
+        self._now_ms = max(now_ms, self._now_ms)
+        new = self._file.with_suffix(".new")
+        new.write_text(str(self._now_ms), encoding="ascii")
+        new.replace(self._file)
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "service.pyworker" in process.cmdline()
+    except psutil.Error:  # it has just ended
+        return False
 
 
 def _window(found: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {name: json.loads(found[name]) for name in ("count", "mean", "min", "max", "stddev")}
-    return {**numbers, "final": found["final"] == "1"}
+    numbers = {name: json.loads(found[name]) for name in ("count", "mean", "min", "max", "stddev", "revision")}
+    return {**numbers, "final": found["final"] == "1", "closed_by": found["closed_by"]}
 
 
 def _session(found: Mapping[str, str]) -> dict[str, Any]:
-    shown: dict[str, Any] = {"state": found["state"], "reason": found["reason"]}
-    return {**shown, "count": int(found["count"]), "last": int(found["last"])}
+    shown: dict[str, Any] = {name: found[name] for name in ("state", "reason", "closed_by")}
+    return {**shown, **{name: int(found[name]) for name in ("count", "last", "revision")}}
 
 
 def _device(found: Mapping[str, str]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from load.transcripts.transcript import Transcript
 
 DATABASE = "reference.db"
 MEASURES = ("temperature", "humidity")
+IDLE_AFTER_MS = 10_000
+"""Less than max_delay, so that readings can come that correct what silence has closed."""
 
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "input": {
@@ -22,6 +24,7 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "admission": {
         "max_delay": "20 s",
         "max_ahead": "5 s",
+        "idle_after": f"{IDLE_AFTER_MS} ms",
         "max_bytes": "512 B",
         "ranges": {"temperature": [-50.0, 150.0]},
     },
@@ -34,7 +37,12 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
     {"name": "all", "window": "1 m", "measures": ["temperature"]},
 )
-REFERENCE: Mapping[str, Any] = {"query": "select device_id, type, site, installed from devices", "columns": ["site"]}
+COLUMNS = ("site", "expects")
+REFERENCE: Mapping[str, Any] = {
+    "query": "select device_id, type, installed, site, expects from devices",
+    "columns": ["site"],
+    "expected_interval": "expects",
+}
 
 
 def document(folder: Path) -> dict[str, Any]:
@@ -49,17 +57,23 @@ def document(folder: Path) -> dict[str, Any]:
     }
 
 
-def sites(transcripts: Iterable[Transcript]) -> dict[str, str]:
-    """Device -> site, of all transcripts, and one more: a reference may not be empty."""
-    given = {each.device(name): site for each in transcripts for name, site in each.sites.items()}
-    return {**given, "nobody": "nowhere"}
+def known(transcripts: Iterable[Transcript]) -> list[tuple[str, str, str | None]]:
+    """The reference: device and COLUMNS, of all transcripts, and one device more: a reference may not be empty."""
+    rows: list[tuple[str, str, str | None]] = [("nobody", "nowhere", None)]
+    for each in transcripts:
+        for name in sorted({*each.sites, *each.intervals}):
+            expects = f"{each.intervals[name]} s" if name in each.intervals else None
+            rows.append((each.device(name), each.sites.get(name, "nowhere"), expects))
+    return rows
 
 
 def write_reference(folder: Path, transcripts: Iterable[Transcript]) -> None:
-    """An SQLite file with the devices' sites, in place of the one that is there."""
+    """An SQLite file with the devices that are known, in place of the one that is there."""
     path = folder / DATABASE
     path.unlink(missing_ok=True)
-    rows = [(device, "sensor", site, "2026-01-01") for device, site in sites(transcripts).items()]
+    rows = [(device, "sensor", "2026-01-01", *columns) for device, *columns in known(transcripts)]
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("create table devices (device_id text primary key, type text, site text, installed text)")
-        connection.executemany("insert into devices values (?, ?, ?, ?)", rows)
+        connection.execute(
+            "create table devices (device_id text primary key, type text, installed text, site text, expects text)"
+        )
+        connection.executemany("insert into devices values (?, ?, ?, ?, ?)", rows)

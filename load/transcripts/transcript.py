@@ -5,7 +5,7 @@
     steps:
       - add:
           - a 0 20                      # device, event time (s), temperature
-          - a 5 22 humidity=40 @7       # another measure; the broker's time (s), the event time unless said
+          - a 5 22 humidity=40 @7 >1    # another measure; the broker's time (s), the event time unless said; partition 1, else 0
           - '{"device_id": 1} @7'       # any text; <a> stands for device a's name, <t5> for the time 5 s in ms
         expect:
           window device/temperature/a/0: {count: 2, mean: 21, final: false}
@@ -13,39 +13,54 @@
           device a: {status: online, temperature: 22}
           reject 3: no_time             # the third record of the transcript
         watermark: -20                  # in s; only checked when it is given
+      - silent: 40                      # nothing arrives for 40 s
+        expect: {...}
+
+A step is any of these, in this order:
+
+    add      records arrive and are read
+    unread   records arrive, and nothing is read until the next step
+    silent   so many seconds pass. The clock stands else: it shows the latest time of the broker's, until it is moved on
+    replay   another run reads all records of the transcript at once, and then it has been silent for `idle_after` (10 s) when
+             the clock shows what it shows now: what it ends with, but for revisions, in place of what there is. The last step
 
 `expect` names every window, session, device and reject that is new or different after the step, with as many of its fields
-as matter; output that nobody expected is an error. `site` gives devices their site in the reference. Times are seconds
-from the transcript's own origin, a whole hour. All transcripts share the settings in settings.py and one timeline.
+as matter; output that nobody expected is an error. `dropped <view>` and `dropped sessions` count what was admitted and came
+behind the watermark. `site` gives devices their site in the reference, `interval` the seconds in which they are expected to
+send. Times are seconds from the transcript's own origin, a whole hour. All transcripts share the settings in profile.py and
+one timeline.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 ORIGIN_MS = 2_208_988_800_000
-"""In 2040: the clock, by which silence closes what is open, is never past it."""
+"""In 2040."""
 HOUR_MS = 3_600_000
 
 Fields = Mapping[str, Any]
 Output = Mapping[str, Fields]
-"""What there is after a step: `window <view>/<measure>/<key>/<s>`, `session <device>/<s>`, `device <device>` and `reject <n>`
-with their fields."""
+"""What there is after a step: `window <view>/<measure>/<key>/<s>`, `session <device>/<s>`, `device <device>`, `reject <n>` and
+`dropped <view>` with their fields."""
 
 FIELDS = {
-    "window": ("count", "mean", "min", "max", "stddev", "final"),
-    "session": ("state", "count", "last", "reason"),
+    "window": ("count", "mean", "min", "max", "stddev", "final", "closed_by", "revision"),
+    "session": ("state", "count", "last", "reason", "closed_by", "revision"),
     "device": ("status", "last_seen", "temperature", "humidity"),
     "reject": ("reason",),
+    "dropped": ("count",),
 }
-SHORT = {"window": "count", "session": "state", "device": "status", "reject": "reason"}
+SHORT = {"window": "count", "session": "state", "device": "status", "reject": "reason", "dropped": "count"}
 """The field that is meant when an item is given as a plain value."""
 
-_READING = re.compile(r"(\w+) (-?[\d.]+)(?: (-?[\d.]+(?:e\d+)?|NaN|Infinity))?((?: \w+=\S+)*)(?: @(-?[\d.]+))?")
+_READING = re.compile(
+    r"(\w+) (-?[\d.]+)(?: (-?[\d.]+(?:e\d+)?|NaN|Infinity))?((?: \w+=\S+)*)(?: @(-?[\d.]+))?(?: >(\d))?"
+)
 _TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?", re.DOTALL)
 
 
@@ -59,15 +74,19 @@ class Record:
 
     value: bytes
     at_ms: int
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Records, and the output that they change."""
+    """What happens, and the output that it changes."""
 
-    records: tuple[Record, ...]
-    expect: Output
-    watermark: float | None
+    add: tuple[Record, ...] = ()
+    unread: tuple[Record, ...] = ()
+    silent_ms: int = 0
+    replay: bool = False
+    expect: Output = field(default_factory=dict)
+    watermark: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,7 @@ class Transcript:
     number: int
     views: tuple[str, ...]
     sites: Mapping[str, str]
+    intervals: Mapping[str, int]
     steps: tuple[Step, ...] = field(default=())
 
     @property
@@ -113,7 +133,7 @@ class Transcript:
                         for key, value in fields.items()
                     },
                 )
-            elif kind == "reject":
+            elif kind in ("reject", "dropped"):
                 yield item, fields
 
     def seconds(self, ms: int) -> float:
@@ -174,16 +194,31 @@ def load(*files: Path) -> list[Transcript]:
 
 
 def _transcript(document: dict[str, Any], place: str, number: int) -> Transcript:
-    _known(document, "name", "views", "site", "steps")
+    _known(document, "name", "views", "site", "interval", "steps")
     made = Transcript(
-        document["name"], place, number, tuple(document.get("views", ["device"])), document.get("site", {})
+        document["name"],
+        place,
+        number,
+        tuple(document.get("views", ["device"])),
+        document.get("site", {}),
+        document.get("interval", {}),
     )
-    steps = []
-    for step in document["steps"]:
-        _known(step, "add", "expect", "watermark")
-        expect = {item: _fields(item, value) for item, value in (step.get("expect") or {}).items()}
-        steps.append(Step(tuple(_record(made, text) for text in step["add"]), expect, step.get("watermark")))
-    return Transcript(made.name, place, number, made.views, made.sites, tuple(steps))
+    steps = tuple(_step(made, step) for step in document["steps"])
+    if any(step.replay for step in steps[:-1]):
+        msg = "only the last step may be a replay"
+        raise ValueError(msg)
+    return replace(made, steps=steps)
+
+
+def _step(made: Transcript, step: dict[str, Any]) -> Step:
+    _known(step, "add", "unread", "silent", "replay", "expect", "watermark")
+    if not step.keys() & {"add", "unread", "silent", "replay"}:
+        msg = f"nothing happens in the step {step}"
+        raise ValueError(msg)
+    add, unread = (tuple(_record(made, text) for text in step.get(name, ())) for name in ("add", "unread"))
+    expect = {item: _fields(item, value) for item, value in (step.get("expect") or {}).items()}
+    silent_ms = round(step.get("silent", 0) * 1000)
+    return Step(add, unread, silent_ms, step.get("replay", False), expect, step.get("watermark"))
 
 
 def _fields(item: str, value: Any) -> Fields:
@@ -204,11 +239,11 @@ def _record(transcript: Transcript, text: str) -> Record:
         return transcript.origin_ms + round(float(seconds) * 1000)
 
     if found := _READING.fullmatch(text):
-        device, at, temperature, more, broker = found.groups()
+        device, at, temperature, more, broker, partition = found.groups()
         fields = [f'"device_id": "{transcript.device(device)}"', f'"event_time": {ms(at)}']
         given = [f"temperature={temperature}"] if temperature else []
         fields += ['"{}": {}'.format(*each.split("=")) for each in (*given, *more.split())]
-        return Record(f"{{{', '.join(fields)}}}".encode(), ms(broker or at))
+        return Record(f"{{{', '.join(fields)}}}".encode(), ms(broker or at), int(partition or 0))
     found = _TEXT.fullmatch(text)
     assert found is not None  # noqa: S101
     value = re.sub(r"<t(-?[\d.]+)>", lambda at: str(ms(at[1])), found[1])

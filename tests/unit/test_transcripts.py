@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from load.transcripts.__main__ import RIGHT, WRONG, play
+from load.transcripts.__main__ import files, play
 from load.transcripts.transcript import Transcript, TranscriptError, changes, judge, load
 
 
@@ -15,7 +15,7 @@ def written(folder: Path, text: str) -> list[Transcript]:
 
 
 def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tmp_path: Path) -> None:
-    every = load(*sorted(RIGHT.glob("*.yaml")), *sorted(WRONG.glob("*.yaml")))
+    every = load(*files())
     wrong = [each for each in every if each.name.startswith("wrong, ")]
     found = play("pure", tmp_path / "run", [each for each in every if each not in wrong], wrong)
     assert found["failed"] == []
@@ -25,10 +25,12 @@ def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tm
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: x\nstep: []", "allowed are name, views, site, steps"),
-        ("name: x\nsteps: [{add: [a 0 1], expects: {}}]", "allowed are add, expect, watermark"),
+        ("name: x\nstep: []", "allowed are name, views, site, interval, steps"),
+        ("name: x\nsteps: [{add: [a 0 1], expects: {}}]", "allowed are add, unread, silent, replay, expect, watermark"),
         ("name: x\nsteps: [{add: [a 0 1], expect: {window device/temperature/a/0: {average: 1}}}]", "average"),
         ("name: x\nsteps: [{add: [a 0 1], expect: {widow a: 1}}]", "widow"),
+        ("name: x\nsteps: [{expect: {}}]", "nothing happens"),
+        ("name: x\nsteps: [{replay: true}, {silent: 1}]", "only the last step"),
         ("name: x\nsteps: []\n---\nname: x\nsteps: []", "names occur twice: ['x']"),
     ],
 )
@@ -40,9 +42,14 @@ def test_what_a_transcript_may_not_say_is_named(tmp_path: Path, text: str, said:
 
 def test_a_text_may_name_devices_and_times_of_its_transcript(tmp_path: Path) -> None:
     (made,) = written(tmp_path, """{name: x, steps: [{add: ['{"device_id": "<a>", "at": <t1.5>} @2']}]}""")
-    (record,) = made.steps[0].records
+    (record,) = made.steps[0].add
     assert record.value.decode() == f'{{"device_id": "0.a", "at": {made.origin_ms + 1500}}}'
     assert record.at_ms == made.origin_ms + 2000
+
+
+def test_a_record_is_of_the_broker_s_time_and_of_the_partition_that_it_names(tmp_path: Path) -> None:
+    (made,) = written(tmp_path, "{name: x, steps: [{add: [a 1 20, a 1 20 @2 >3]}]}")
+    assert [(r.at_ms - made.origin_ms, r.partition) for r in made.steps[0].add] == [(1000, 0), (2000, 3)]
 
 
 def test_output_that_nobody_expected_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""A clock that only the transcript moves, and what silence makes of it: the service's own decision (publication/quiet.py)."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from load.transcripts.transcript import Fields, Output, Record
+from service.publication.quiet import Seen
+
+EVERY_MS = 2_000
+"""How often the topics are looked at."""
+
+
+class Hush:
+    """Silence, as it is seen by somebody who looks at a topic every two seconds."""
+
+    def __init__(self, after_ms: int) -> None:
+        self.now_ms = 0
+        self.after_ms = after_ms
+        self._seen = Seen()
+        self._ends: Counter[int] = Counter()
+
+    def arrive(self, records: Iterable[Record]) -> None:
+        """The clock is never behind the broker's."""
+        for record in records:
+            self._ends[record.partition] += 1
+            self.now_ms = max(self.now_ms, record.at_ms)
+
+    def wait(self, ms: int, lag: int) -> None:
+        """So much time passes, in which nothing arrives; `lag` records are not read."""
+        reached = None if lag else {"readings": dict(self._ends)}
+        until_ms = self.now_ms + ms
+        for asked_ms in (*range(self.now_ms, until_ms, EVERY_MS), until_ms):
+            self._seen = self._seen.look(asked_ms, reached)
+        self.now_ms = until_ms
+
+    def line_ms(self, watermark_ms: int) -> int | None:
+        """Up to where silence closes now, None for nothing."""
+        return self._seen.line_ms(self.after_ms, watermark_ms)
+
+
+def without_revision(output: Output) -> Output:
+    """`revision` tells what readers have seen on the way."""
+    return {item: _but(fields, "revision") for item, fields in output.items()}
+
+
+def content(fields: Fields) -> object:
+    """What a window or a session says: when it changes after silence has closed it, it is revised."""
+    return fields["count"], fields.get("last")
+
+
+def _but(fields: Fields, name: str) -> Fields:
+    return {each: value for each, value in fields.items() if each != name}

@@ -1,0 +1,26 @@
+"""A few transcripts by the builders and by the whole service; tests/unit/test_transcripts.py plays all by the pure rules."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from load.transcripts.__main__ import files, play
+from load.transcripts.transcript import load
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+RIGHT = (
+    "a reading that comes after a silence and is not late is counted",
+    "nothing is closed while something is left to read",
+    "a view whose windows are longer still counts what another one drops",
+)
+WRONG = ("wrong, a correction without a revision",)
+
+
+@pytest.mark.parametrize("name", ["builders", pytest.param("live", marks=pytest.mark.end_to_end)])
+def test_silence_and_lateness_are_as_the_transcripts_say(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    every = {each.name: each for each in load(*files())}
+    found = play(name, tmp_path / "run", [every[each] for each in RIGHT], [every[each] for each in WRONG], spark)
+    assert found["failed"] == []
+    assert len(found["rejected"]) == len(WRONG)
