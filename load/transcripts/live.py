@@ -65,6 +65,7 @@ class Live:
 
     def __exit__(self, *what: Any) -> None:
         self._read_on()
+        del self._producer  # or it looks for the broker, and says so
         self.stage.__exit__(*what)
 
     def begin(self, transcript: Transcript) -> None:
