@@ -42,6 +42,7 @@ REFERENCE: Mapping[str, Any] = {
     "query": "select device_id, type, installed, site, expects from devices",
     "columns": ["site"],
     "expected_interval": "expects",
+    "max_age": "365 d",  # the clock is set on by hours
 }
 
 
