@@ -153,12 +153,14 @@ def known(settings: Settings, schemas: Mapping[int, dict[str, Any]] | None = Non
 
 class Index(BaseModel):
     """`index.json`. `since` has every id that was decoded up to now: {} for those known from the beginning, else where a
-    topic's partitions were when it was learned. `decided` is the newest batch that was published with ids refused."""
+    topic's partitions were when it was learned. `decided` is the newest batch that was published with ids refused, and
+    `refused` until when (ms) which were: a start need not find out again, at the price of a batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
     decided: int = -1
+    refused: Mapping[int, int] = {}
     since: Mapping[int, Mapping[str, Mapping[int, int]]] = {}
 
 
@@ -202,6 +204,7 @@ class Book:
         from_the_beginning = position is None or index is None
         index = index or Index()
         if not self._found:
+            self._refused = dict(index.refused)
             self._found = self._everything(index)
         # A batch that was published with ids refused, and is to be replayed, is replayed with the same ones.
         may_learn = from_the_beginning or (position is not None and position.batch > index.decided)
@@ -267,7 +270,7 @@ class Book:
         """Note, before it is published, that a batch may reject records for their schema ids. Raises CheckpointError."""
         index = self._index
         if index is not None and batch > index.decided:
-            self._write(index.model_copy(update={"decided": batch}))
+            self._write(index.model_copy(update={"decided": batch, "refused": dict(self._refused)}))
 
     def _look_up(self, place: Source, number: int) -> dict[str, Any] | None:
         if clock.now_ms() < self._rests_until_ms:

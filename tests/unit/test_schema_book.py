@@ -116,6 +116,22 @@ def test_an_id_that_is_not_found_is_refused_for_a_while(tmp_path: Path, monkeypa
     assert book.refused(1) == ""
 
 
+def test_a_start_remembers_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now_ms", lambda: 1_000)
+    put(tmp_path, 1)
+    files, given = Files(), make(tmp_path)
+    first = Book(given, files, accept)
+    first.open(None)
+    first.ask([3, 4])
+    first.decide(1)
+    put(tmp_path, 4)
+    second = Book(given, files, accept)
+    second.open(Position(2, AT))
+    assert second.refused(2) == "3"
+    monkeypatch.setattr(clock, "now_ms", lambda: 1_000 + given.input.schema_retry_ms)
+    assert second.refused(3) == ""
+
+
 def test_noise_is_not_looked_up_for_ever(tmp_path: Path) -> None:
     put(tmp_path, 1)
     book = opened(make(tmp_path), Files())
