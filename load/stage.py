@@ -13,6 +13,7 @@ Everything is kept in the folder, temporary files of the JVM included, and no pr
 """
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -258,14 +259,14 @@ class Stage:
     # What it says.
 
     def get(self, path: str, port: int = 0) -> tuple[int, str]:
-        """Status and body from the service's metrics port, or another's; status 0 while nobody answers."""
+        """Status and body from the service's metrics port, or another's; status 0 while nobody answers, or not to the end."""
         try:
             with urllib.request.urlopen(f"http://{HOST}:{port or self.metrics_port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return 0, ""
 
     def metrics(self, port: int = 0) -> dict[str, float]:

@@ -35,7 +35,7 @@ class Recovers:
         self._rates: dict[int, float] = {}
         self._running = 0
         self._first: Entry | None = None
-        self._term = (-1, -1)
+        self._term = self._before = (-1, -1)
         self._newest: Entry | None = None
         self._open: Fault | None = None
 
@@ -55,13 +55,16 @@ class Recovers:
         elif what == "fault" and entry["phase"] == "begin":
             yield from self._judge(at)
             self._open = None
+            if not self._running:
+                self._before = self._term
             self._running += 1
             self._measure()
         elif what == "fault":
             self._running -= 1
             if not self._running and self._rates:
                 epoch, batch = self._term
-                self._open = Fault(entry["name"], at, epoch + 1, 0) if entry.get("restarts") else None
+                # The next epoch may be there by the time the fault is said to be over.
+                self._open = Fault(entry["name"], at, self._before[0] + 1, 0) if entry.get("restarts") else None
                 self._open = self._open or Fault(entry["name"], at, epoch, batch + 1)
         elif what == "lag" and self._open is not None:
             if self._term >= (self._open.epoch, self._open.batch) and entry["records"] <= self.limit:

@@ -314,6 +314,9 @@ def test_after_a_restart_it_takes_a_batch_of_a_new_epoch() -> None:
     late = entry("lag", 80, records=0)
     assert len(broken(Recovers(), *killed, late, late)) == 2  # too late, and never
     assert broken(Recovers(), *killed, progress(2, 11, 30), entry("lag", 31, records=0)) == []
+    begun, ended = fault(11, "begin", restarts=True), fault(30, "end", restarts=True)
+    slow = [*STEADY, begun, progress(2, 11, 25), ended, entry("lag", 31, records=0)]
+    assert broken(Recovers(), *slow) == []  # its first batch was there when the fault was said to be over
 
 
 @pytest.mark.parametrize("records", [201, 5_000])
