@@ -842,7 +842,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/quality/checker.py",
-                "                    self._metrics.quality.failures.inc()\n",
+                "        self._metrics.quality.failures.inc()\n",
                 "",
             ),
         ),

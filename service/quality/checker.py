@@ -14,9 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,10 +31,10 @@ from service.quality.page import Page
 from service.quality.validation import OUTCOME, PAGE, SAMPLE
 from service.reference.lookup import LookUp
 from service.settings import Settings
+from service.side_job import SideJob
 
 LIMIT_S = 120.0
 """How long a validation may take."""
-_GROUP = "tidemark-quality"
 _log = logging.getLogger(__name__)
 
 
@@ -58,43 +56,37 @@ class Checker:
         self._spark, self._settings, self._expectations = spark, settings, expectations
         self._metrics, self._page = metrics, page
         self._look_up, self._schemas = look_up, schemas
-        self._end: Offsets = {}
-        self._committed = threading.Event()
-        self._ending = threading.Event()
+        self._end: Offsets | None = None
+        self._closing = False
         self._process: subprocess.Popen[str] | None = None
         self._unmet: frozenset[str] = frozenset()
-        self._thread = threading.Thread(target=self._serve, name="tidemark-quality", daemon=True)
-        self._thread.start()
+        self._job = SideJob(spark, "tidemark-quality", self._try, self._failed, settings.quality.every_ms / 1000)
 
     def committed(self, end: Offsets) -> None:
         """A batch that ends there is committed. Returns at once."""
-        self._end = end
-        self._committed.set()
+        is_first, self._end = self._end is None, end
+        if is_first:
+            self._job.start()
 
     def close(self) -> None:
         """End; what it was doing is given up."""
-        self._ending.set()
-        self._committed.set()
+        self._closing = True
         if (process := self._process) is not None:
             process.kill()
-        with suppress(Exception):  # Spark may be gone
-            self._spark.sparkContext.cancelJobGroup(_GROUP)
-        self._thread.join(5.0)
+        self._job.close()
 
-    def _serve(self) -> None:
-        self._spark.sparkContext.setJobGroup(_GROUP, "a sample for the expectations", interruptOnCancel=True)
-        self._committed.wait()
-        wait_s = 0.0
-        while not self._ending.wait(wait_s):
-            began_s = clock.monotonic_s()
-            try:
-                self._check()
-            except Exception as error:  # whatever it is, the stream goes on, and the next try comes
-                if not self._ending.is_set():
-                    self._metrics.quality.failures.inc()
-                    self._page.failed(str(error))
-                    _log.warning("No sample was checked: %s", error)
-            wait_s = max(0.0, self._settings.quality.every_ms / 1000 - (clock.monotonic_s() - began_s))
+    def _try(self) -> None:
+        """A failure is not tried again before its time: each try costs seconds of a processor."""
+        try:
+            self._check()
+        except Exception as error:  # whatever it is, the stream goes on
+            if not self._closing:
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._metrics.quality.failures.inc()
+        self._page.failed(str(error))
+        _log.warning("No sample was checked: %s", error)
 
     def _check(self) -> None:
         settings = self._settings

@@ -41,6 +41,8 @@ DEVICE, AHEAD, OF_DEVICE, ADMITTED, REASON = (
     "is admitted",
     "reject reason",
 )
+_WAIT_MS = "10"
+"""At the end of a partition the consumer waits for more, half a second if not told otherwise, and holds a core of Spark's."""
 _OFFSET = readings.KEPT + "offset"
 _REASON_ALONE = {**REJECT_AVRO, "fields": [each for each in REJECT_AVRO["fields"] if each["name"] == "reason"]}
 
@@ -93,7 +95,8 @@ def read(
     spark: SparkSession, settings: Settings, source: Source, look_up: LookUp | None, schemas: Known | None = None
 ) -> pa.Table:
     """The sample. `look_up` and `schemas` are as for `readings.admit`. One task: there may be a stream beside this."""
-    return of(rebuild.records(spark, settings, source).coalesce(1), settings, look_up, schemas)
+    records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": _WAIT_MS})
+    return of(records.coalesce(1), settings, look_up, schemas)
 
 
 def of(records: DataFrame, settings: Settings, look_up: LookUp | None = None, schemas: Known | None = None) -> pa.Table:

@@ -14,11 +14,13 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from service import clock
 from service.errors import TidemarkError
 from service.reference import expectations
 
@@ -69,6 +71,10 @@ def validate(table: pa.Table, suite: Path) -> tuple[list[dict[str, Any]], str]:
     for label, each in zip(named, results, strict=True):
         failed = expectations.is_failure(each)
         outcome.append({"label": label, "met": not failed, "text": expectations.described(each) if failed else ""})
+    found.meta["run_id"] = {
+        "run_name": f"a sample of {table.num_rows} records",
+        "run_time": datetime.fromtimestamp(clock.now_ms() / 1000, UTC).isoformat(),
+    }
     return outcome, rendered(found)
 
 

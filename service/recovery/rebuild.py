@@ -10,7 +10,7 @@ partition was far behind its peers are counted in. And of what Kafka has deleted
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -164,8 +164,10 @@ def _ask(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
     return Partition(oldest, oldest_ms, at.offset if 0 <= at.offset < end else None)
 
 
-def records(spark: SparkSession, settings: Settings, chosen: Source) -> DataFrame:
-    """The chosen part of the topics, as `readings.source` gives it to the stream."""
+def records(
+    spark: SparkSession, settings: Settings, chosen: Source, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """The chosen part of the topics, as `readings.source` gives it to the stream; `options` are more of the reader's."""
     places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
     return (
         readings.options(spark.read.format("kafka"), settings.kafka)
@@ -173,6 +175,7 @@ def records(spark: SparkSession, settings: Settings, chosen: Source) -> DataFram
         .option("assign", json.dumps(places))
         .option("startingOffsets", _json(chosen.begin))
         .option("endingOffsets", _json(chosen.end))
+        .options(**(options or {}))
         .load()
     )
 

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import SchemaError, SetupError
+from service.monitoring import check
 from service.monitoring.metrics import Metrics
 from service.quality import profile, sample, validation
 from service.quality.page import Page
 from service.quality.profile import draw, pattern
+from service.settings import parse
 
 MEASURES = ["temperature", "humidity"]
 REMEDY = "draw one"
@@ -207,6 +209,7 @@ def test_a_fault_of_each_kind_is_named(suite: Path) -> None:
 def test_the_report_is_great_expectations_own_and_fetches_nothing(suite: Path) -> None:
     outcome, page = validation.validate(good(200, shift=6), suite)
     assert "Data documentation compiled by Great Expectations" in page
+    assert "a sample of 200 records" in page
     assert "values must be greater than or equal to" in page
     assert re.findall(r"<(?:link|script|img|iframe|object)\b", page) == []
     assert re.findall(r"url\(|@import", page) == []
@@ -230,6 +233,27 @@ def test_labels_are_short_and_different() -> None:
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"none\.json: the expectations file cannot be read .*tidemark profile"):
         validation.validate(good(2), tmp_path / "none.json")
+
+
+def test_check_says_what_will_be_checked_and_what_cannot(suite: Path, tmp_path: Path) -> None:
+    def lines(path: Path | None) -> list[str]:
+        base = {
+            "service": {"checkpoint": "c"},
+            "kafka": {"bootstrap": "k:1", "topics": ["r"]},
+            "redis": {"url": "redis://r"},
+        }
+        inputs = {"input": {"measures": {"t": "t"}}, "views": [{"name": "v", "window": "1 m"}]}
+        found = parse({**base, **inputs, "quality": {"expectations": path and str(path)}})
+        return [str(line) for line in check._quality(found)]
+
+    assert lines(None) == ["ok   quality: no expectations of the readings in the settings"]
+    assert lines(suite) == [f"ok   quality: {suite}: 11 expectations of 5000 records, every 5 m"]
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"expectations": [{"type": "expect_peace"}]}')
+    with pytest.raises(
+        SchemaError, match=r"broken\.json: these expectations cannot be used:\n  expectations\[0\] \(exp"
+    ):
+        lines(broken)
 
 
 # Showing
