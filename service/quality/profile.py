@@ -8,7 +8,7 @@ Nothing is tested for significance: a suite is drawn from what is there, with ma
     device                   99 % of the ids are of the shapes that there are: letters as they are, digits any
     devices to readings      between half and twice the share of the pieces
     readings of a device     the busiest one has at most twice as many as in any piece
-    event time               99 % are as far ahead of the broker's time, or behind, as in the sample, and a fifth further
+    event time               99 % are as far ahead of the broker's time, or behind, as there, and a fifth or 1 s further
     admission                at most 5 in 100 records less are admitted than in the worst piece
 
 Pieces are as large as the samples that will be checked (`quality.sample`), in order of time; the whole sample is one of them. So
@@ -45,6 +45,8 @@ WIDER = 0.2
 """Of the width of what was found, on either side."""
 MEAN_WIDER = 0.5
 """Standard deviations."""
+AHEAD_S = 1.0
+"""At least, of times: what comes from one producer in a moment is within milliseconds."""
 LESS_THERE = 0.02
 LESS_ADMITTED = 0.05
 SHAPES = 5
@@ -113,7 +115,8 @@ def draw(table: pa.Table, measures: Sequence[str], piece: int) -> dict[str, Any]
     pieces = [table, *(table.slice(n * piece, piece) for n in range(table.num_rows // piece))]
     items = [item for name in measures for item in _measure(name, pieces)]
     items += _devices(pieces)
-    items += [_between(AHEAD, *_wider(*_ends(admitted[AHEAD]), WIDER))]
+    low, high = _ends(admitted[AHEAD])
+    items += [_between(AHEAD, *_wider(low, high, WIDER, max(high - low, AHEAD_S / WIDER)))]
     items += [_mean(ADMITTED, min_value=_less(min(pc.mean(each[ADMITTED]).as_py() for each in pieces), LESS_ADMITTED))]
     drawn = {"records": table.num_rows, "admitted": admitted.num_rows, "pieces": max(1, len(pieces) - 1)}
     return {"name": "readings", "meta": {"notes": NOTES, "drawn_from": drawn}, "expectations": items}
