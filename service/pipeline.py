@@ -236,7 +236,7 @@ class Publication:
             refused = verdicts.ALL if attempt == LOOK_UPS else self.book.refused(batch)
             self.spark.sparkContext.setLocalProperty(verdicts.REFUSED, refused)
             if refused:
-                self.book.decide(batch)
+                self.book.decide(batch, refused)
             try:
                 if small:
                     table = frame.toArrow()

@@ -153,14 +153,20 @@ def known(settings: Settings, schemas: Mapping[int, dict[str, Any]] | None = Non
 
 class Index(BaseModel):
     """`index.json`. `since` has every id that was decoded up to now: {} for those known from the beginning, else where a
-    topic's partitions were when it was learned. `decided` is the newest batch that was published with ids refused, and
-    `refused` until when (ms) which were: a start need not find out again, at the price of a batch."""
+    topic's partitions were when it was learned. `decided` is the newest batch that may have been published with
+    ids refused: those in `refused`, with until when (ms), or all, where `all` is set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
     decided: int = -1
     refused: Mapping[int, int] = {}
+    all: bool = False
+
+    def refuses(self, number: int, batch: int) -> bool:
+        """Whether a batch may have been published without the records of an id: a replay rejects them again."""
+        return batch <= self.decided and (self.all or number in self.refused)
+
     since: Mapping[int, Mapping[str, Mapping[int, int]]] = {}
 
 
@@ -206,11 +212,10 @@ class Book:
         if not self._found:
             self._refused = dict(index.refused)
             self._found = self._everything(index)
-        # A batch that was published with ids refused, and is to be replayed, is replayed with the same ones.
-        may_learn = from_the_beginning or (position is not None and position.batch > index.decided)
         since = dict(index.since)
         for number in self._found.keys() - since.keys():
-            if may_learn:
+            # A batch that was published with ids refused, and is to be replayed, is replayed with the same ones.
+            if from_the_beginning or (position is not None and not index.refuses(number, position.batch)):
                 since[number] = {} if from_the_beginning or position is None else position.offsets
                 self._refused.pop(number, None)
         if self._index is None or since != index.since:
@@ -248,8 +253,12 @@ class Book:
         """What the tasks of a batch are told (verdicts.REFUSED)."""
         now_ms = clock.now_ms()
         self._refused = {number: until for number, until in self._refused.items() if until > now_ms}
-        decided = self._index is not None and batch <= self._index.decided
-        return ALL if decided or len(self._refused) >= MOST_REFUSED else ",".join(map(str, sorted(self._refused)))
+        numbers = set(self._refused)
+        if self._index is not None and batch <= self._index.decided:
+            if self._index.all:
+                return ALL
+            numbers |= self._index.refused.keys()
+        return ALL if len(numbers) >= MOST_REFUSED else ",".join(map(str, sorted(numbers)))
 
     def ask(self, numbers: Iterable[int]) -> None:
         """Look ids up. Raises NewSchemaError when there is one; all others are refused from now on."""
@@ -266,11 +275,16 @@ class Book:
             self._found |= learned
             raise NewSchemaError(shown(learned))
 
-    def decide(self, batch: int) -> None:
-        """Note, before it is published, that a batch may reject records for their schema ids. Raises CheckpointError."""
+    def decide(self, batch: int, refused: str) -> None:
+        """Note, before it is published, which schema ids a batch may reject records for: what `refused` said. It may still ask
+        for others, and then has published nothing. Raises CheckpointError."""
         index = self._index
-        if index is not None and batch > index.decided:
-            self._write(index.model_copy(update={"decided": batch, "refused": dict(self._refused)}))
+        if index is None or batch < index.decided:
+            return
+        before = index.refused if batch == index.decided else {}
+        noted = {"decided": batch, "refused": {**before, **self._refused}, "all": refused == ALL}
+        if noted != index.model_dump(include=set(noted)):
+            self._write(index.model_copy(update=noted))
 
     def _look_up(self, place: Source, number: int) -> dict[str, Any] | None:
         if clock.now_ms() < self._rests_until_ms:

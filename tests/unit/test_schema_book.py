@@ -123,7 +123,7 @@ def test_a_start_remembers_what_is_refused(tmp_path: Path, monkeypatch: pytest.M
     first = Book(given, files, accept)
     first.open(None)
     first.ask([3, 4])
-    first.decide(1)
+    first.decide(1, first.refused(1))
     put(tmp_path, 4)
     second = Book(given, files, accept)
     second.open(Position(2, AT))
@@ -144,25 +144,51 @@ def test_noise_is_not_looked_up_for_ever(tmp_path: Path) -> None:
 def test_a_batch_that_was_published_is_replayed_with_the_same_schemas(tmp_path: Path) -> None:
     put(tmp_path, 1)
     files = Files()
-    opened(make(tmp_path), files).decide(4)
+    first = opened(make(tmp_path), files)
+    first.ask([2, 3])
+    first.decide(4, first.refused(4))
     put(tmp_path, 2)
     # Batch 4 is to be replayed, by another process: what it has rejected, it rejects again.
     book = opened(make(tmp_path), files, Position(4, AT))
-    assert (list(book.plan.schemas), book.refused(4)) == ([1], ALL)
+    assert (list(book.plan.schemas), book.refused(4)) == ([1], "2,3")
     book.begins()
     # The next batch need not begin without what is there.
     with pytest.raises(NewSchemaError, match="schema ids 2"):
         book.begins()
     book.open(Position(5, AT))
-    assert (list(book.plan.schemas), book.plan.since, book.refused(5)) == ([1, 2], {2: AT}, "")
+    assert (list(book.plan.schemas), book.plan.since, book.refused(5)) == ([1, 2], {2: AT}, "3")
     for _ in range(3):
         book.begins()
+
+
+def test_a_batch_that_asks_once_more_has_published_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    """Some ids are refused all the time; a batch that meets a new one beside them is no batch that was published."""
+    put(tmp_path, 1)
+    files = Files()
+    book = opened(make(tmp_path), files)
+    book.ask([8])
+    book.decide(4, book.refused(4))
+    put(tmp_path, 2)
+    with pytest.raises(NewSchemaError, match="schema ids 2"):
+        book.ask([2])
+    book.open(Position(4, AT))
+    assert (list(book.plan.schemas), book.plan.since, book.refused(4)) == ([1, 2], {2: AT}, "8")
+
+
+def test_where_all_were_refused_none_is_learned_before_the_replay(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    files = Files()
+    opened(make(tmp_path), files).decide(4, ALL)
+    put(tmp_path, 2)
+    book = opened(make(tmp_path), files, Position(4, AT))
+    assert (list(book.plan.schemas), book.refused(4), book.refused(5)) == ([1], ALL, "")
 
 
 def test_a_batch_without_refused_ids_may_learn_before_it_is_replayed(tmp_path: Path) -> None:
     put(tmp_path, 1)
     files = Files()
-    opened(make(tmp_path), files).decide(3)
+    first = opened(make(tmp_path), files)
+    first.decide(3, first.refused(3))
     put(tmp_path, 2)
     assert list(opened(make(tmp_path), files, Position(4, AT)).plan.schemas) == [1, 2]
 
