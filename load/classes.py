@@ -18,6 +18,7 @@ import psutil
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
 from load.parts import check_machine
+from load.report import told
 from load.stage import TOPIC, VIEWS, Stage
 from service import session
 from service.errors import SetupError, TidemarkError
@@ -86,8 +87,7 @@ def main() -> int:
             for file in archive(folder, Path(scratch) / "run"):
                 print(f"{file}: {file.stat().st_size >> 20} MB")
     except TidemarkError as error:
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
-        return error.status
+        return told(error)
     return 0
 
 

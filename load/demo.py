@@ -28,6 +28,7 @@ from load.compare import Verdict, compare
 from load.fleet import Fleet, FleetSettings
 from load.generator_options import seconds_of
 from load.parts import check_machine
+from load.report import told
 from load.stage import ROOT, TOPIC, Stage, percentile
 from load.tied import Child, spawn
 from schemas import contract
@@ -320,8 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_machine(folder=ROOT)
         summary = Demo(args).run()
     except TidemarkError as error:
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
-        return error.status
+        return told(error)
     except KeyboardInterrupt:
         print("stopped; nothing was checked", file=sys.stderr)
         return 130

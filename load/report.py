@@ -31,6 +31,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def told(error: TidemarkError) -> int:
+    """Say why there is no result; the exit status."""
+    print(f"tidemark: {error.code}: {error}", file=sys.stderr)
+    return error.status
+
+
 def reported(
     measure: Callable[[], Mapping[str, Any]],
     file: Path | None,
@@ -44,8 +50,7 @@ def reported(
         check_machine(folder=ROOT)
         report = measure()
     except TidemarkError as error:
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
-        return error.status
+        return told(error)
     text = json.dumps(report, indent=2)
     if file:
         file.write_text(text + "\n", encoding="utf-8")

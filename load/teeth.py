@@ -26,6 +26,7 @@ from pathlib import Path
 
 from load.mutations import MUTATIONS, Mutation, table
 from load.parts import ROOT, check_machine
+from load.report import told
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "teeth"
@@ -215,8 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_machine(folder=ROOT)
         report = run(chosen)
     except TidemarkError as error:
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
-        return error.status
+        return told(error)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130

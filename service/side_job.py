@@ -15,7 +15,8 @@ _log = logging.getLogger(__name__)
 
 
 class SideJob:
-    """Does `work` whenever it is woken, and every `every_s` seconds where that is given; what fails is tried again.
+    """Does `work` whenever it is woken, and every `every_s` seconds where that is given; what fails is tried
+    again after `again_s`.
 
     Its Spark jobs are of the group `name`. `failed` gets what `work` raises. That the writer is fenced, or its writes are lost,
     is no failure of the work's: the query's thread or the lease meets it, too, and ends the term; here it ends the thread.
@@ -28,12 +29,15 @@ class SideJob:
         work: Callable[[], None],
         failed: Callable[[Exception], None],
         every_s: float | None = None,
+        *,
+        again_s: float = AGAIN_S,
     ) -> None:
         self._spark = spark
         self._name = name
         self._work = work
         self._failed = failed
         self._every_s = every_s
+        self._again_s = again_s
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -51,10 +55,14 @@ class SideJob:
         """There is something to do; returns at once."""
         self._wake.set()
 
-    def close(self) -> None:
-        """End, and wait for it for 5 s; what it was doing is done again by the next one."""
+    def close(self, interrupt: Callable[[], None] = lambda: None) -> None:
+        """End, and wait for it for 5 s; what it was doing is done again by the next one.
+
+        `interrupt` ends what it waits for beside Spark; what fails by that is no failure.
+        """
         self._ending.set()
         self._wake.set()
+        interrupt()
         if self._thread.is_alive():
             with suppress(Exception):  # Spark may be gone
                 self._spark.sparkContext.cancelJobGroup(self._name)
@@ -77,5 +85,5 @@ class SideJob:
                 if self.is_ending:
                     return
                 self._failed(error)
-                self._ending.wait(AGAIN_S)
+                self._ending.wait(self._again_s)
                 self._wake.set()

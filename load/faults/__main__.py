@@ -23,6 +23,7 @@ from load.faults.history import read
 from load.faults.row import Row, find, rows
 from load.faults.run import play
 from load.parts import check_machine
+from load.report import told
 from load.stage import ROOT
 from service.errors import TidemarkError
 
@@ -87,8 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = [find(args.id)] if args.id else list(rows().values())
         reports = [report(row, args.seed, short=args.short, times=args.times, folder=args.folder) for row in chosen]
     except TidemarkError as error:
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr)
-        return error.status
+        return told(error)
     except KeyboardInterrupt:
         print("stopped; nothing was judged", file=sys.stderr)
         return 130

@@ -18,11 +18,12 @@ from load.transcripts.hush import Hush, content
 from load.transcripts.profile import COLUMNS, MEASURES
 from load.transcripts.transcript import Output, Record, Step, Transcript
 from service import frames, pipeline
-from service.aggregation import moments, sessions, tally
+from service.aggregation import moments, tally
+from service.publication import silence
 from service.publication.quiet import Tables
 from service.reference.attributes import Index
 from service.settings import Settings
-from state import codec, reader
+from state import codec
 from state.layout import Changes
 
 _HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
@@ -131,9 +132,7 @@ class Builders:
     def _close(self, line_ms: int) -> None:
         """As service/publication/silence.py does."""
         if self._tables is None:
-            found = reader.buckets(self._spark, str(self._folder / "checkpoint")).toArrow()
-            states = [codec.decode(state) for state in found["state"].to_pylist()]
-            self._tables = Tables(states, sessions.rules(self._settings))
+            self._tables = silence.tables(self._spark, str(self._folder / "checkpoint"), self._settings)
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
             self._tables.keep(number, state)

@@ -126,9 +126,7 @@ class Silence:
         """What the state holds after the batch, or what silence has left of it."""
         held = self._open
         if held is None or held[0] != batch:
-            found = reader.buckets(self._spark, self._settings.service.checkpoint, batch).toArrow()
-            states = [codec.decode(state) for state in found["state"].to_pylist()]
-            held = self._open = batch, Tables(states, sessions.rules(self._settings))
+            held = self._open = batch, tables(self._spark, self._settings.service.checkpoint, self._settings, batch)
         return held[1]
 
     def _may_write(self, batch: int) -> bool:
@@ -145,6 +143,13 @@ class Silence:
         cut = replace(committed, epoch=self._epoch, watermark_ms=line_ms, reference=version)
         attributes = pipeline.attributes(snapshot, self._settings)
         return Sink(self._settings, cut, attributes, self._reached(), closed_by="idle")
+
+
+def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int | None = None) -> Tables:
+    """What a checkpoint's state holds after a batch, the last one if not given."""
+    found = reader.buckets(spark, checkpoint, batch).toArrow()
+    states = [codec.decode(state) for state in found["state"].to_pylist()]
+    return Tables(states, sessions.rules(settings))
 
 
 def _row(changes: Changes) -> pa.RecordBatch:

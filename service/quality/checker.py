@@ -57,10 +57,11 @@ class Checker:
         self._metrics, self._page = metrics, page
         self._look_up, self._schemas = look_up, schemas
         self._end: Offsets | None = None
-        self._closing = False
         self._process: subprocess.Popen[str] | None = None
         self._unmet: frozenset[str] = frozenset()
-        self._job = SideJob(spark, "tidemark-quality", self._try, self._failed, settings.quality.every_ms / 1000)
+        every_s = settings.quality.every_ms / 1000
+        # A failure is not tried again before its time: each try costs seconds of a processor.
+        self._job = SideJob(spark, "tidemark-quality", self._check, self._failed, every_s, again_s=every_s)
 
     def committed(self, end: Offsets) -> None:
         """A batch that ends there is committed. Returns at once."""
@@ -70,18 +71,11 @@ class Checker:
 
     def close(self) -> None:
         """End; what it was doing is given up."""
-        self._closing = True
+        self._job.close(self._interrupt)
+
+    def _interrupt(self) -> None:
         if (process := self._process) is not None:
             process.kill()
-        self._job.close()
-
-    def _try(self) -> None:
-        """A failure is not tried again before its time: each try costs seconds of a processor."""
-        try:
-            self._check()
-        except Exception as error:  # whatever it is, the stream goes on
-            if not self._closing:
-                self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         self._metrics.quality.failures.inc()
