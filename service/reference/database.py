@@ -41,7 +41,7 @@ _AWAY = re.compile(
     r"unable to open|locked|too many clients",
     re.IGNORECASE,
 )
-_asking: dict[str, threading.Thread] = {}
+_asking: dict[str, Future[pa.Table]] = {}
 
 
 class UnreadableError(ReferenceDataError):
@@ -69,10 +69,10 @@ def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
     place = address(reference.url)
     remedy = "See what keeps the database, or raise reference.timeout"
     former = _asking.get(reference.url)
-    if former is not None and former.is_alive():
+    if former is not None and not former.done():
         what = f"reference data cannot be read from {place}: it has not answered the last time either"
         raise UnreadableError(what, remedy=remedy, reason=TIMEOUT)
-    answer: Future[pa.Table] = Future()
+    answer = _asking[reference.url] = Future()
 
     def ask() -> None:
         try:
@@ -81,8 +81,7 @@ def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
         except BaseException as error:  # it is the caller's to raise
             answer.set_exception(error)
 
-    thread = _asking[reference.url] = threading.Thread(target=ask, name="tidemark-database", daemon=True)
-    thread.start()
+    threading.Thread(target=ask, name="tidemark-database", daemon=True).start()
     try:
         return answer.result(limit_s)
     except TimeoutError as error:

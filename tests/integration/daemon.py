@@ -1,5 +1,6 @@
 """The daemon as a process, for tests: a world of its own for each, and what is seen from outside."""
 
+import contextlib
 import json
 import os
 import signal
@@ -93,9 +94,14 @@ class Service:
         return json.loads(body) if status == 200 else {}
 
     def tree(self) -> list[psutil.Process]:
-        """The process and all below it."""
+        """The process and all below it, without those that have ended and wait to be reaped."""
         process = psutil.Process(self.process.pid)
-        return [process, *process.children(recursive=True)]
+        found = []
+        for each in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if each.status() != psutil.STATUS_ZOMBIE:
+                    found.append(each)
+        return found
 
     def is_ready(self) -> bool:
         return self.get("/readyz")[0] == 200

@@ -24,10 +24,10 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: World) ->
         until(first.is_ready, STARTS_S, "the first batch")
         assert first.get("/healthz")[0] == 200
         until(lambda: world.counted() == 1_000, 60, "all readings in windows")
-        until(lambda: first.metric("records_total") == 1_000, 10, "metrics")
-        until(lambda: world.group() == {0: 500, 1: 500}, 30, "the group's offsets")
-        until(lambda: "tidemark_lag_records{" in first.get("/metrics")[1], 10, "lags")
-        until(lambda: first.metric("lag_records") == 0, 10, "no lag")
+        until(lambda: first.metric("records_total") == 1_000, 60, "metrics")
+        until(lambda: world.group() == {0: 500, 1: 500}, 60, "the group's offsets")
+        until(lambda: "tidemark_lag_records{" in first.get("/metrics")[1], 60, "lags")
+        until(lambda: first.metric("lag_records") == 0, 60, "no lag")
 
         # A second one with the same prefix waits for the lease, without Spark, and lets itself be stopped: by the pid
         # that supervisors know, which is the JVM's.

@@ -132,7 +132,7 @@ def test_a_refusal_by_the_fence_is_not_tried_again(target: Target) -> None:
     started = time.monotonic()
     with pytest.raises(FencedError):
         target.write(9, window([20.0]))
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 10  # of the 30 of retry_for
 
 
 @pytest.mark.parametrize("epoch", [None, 3])

@@ -52,10 +52,10 @@ class Load:
         return int(progress["epoch"]), int(progress["batch"])
 
     def wait_caught_up(self, epoch: int) -> None:
-        """Until all that has been sent by now is published, under `epoch`."""
+        """Until all that has been sent by now is published, under `epoch` or a later one."""
         sent = self.generator.sent
         published = f"{sent} readings under epoch {epoch}"
-        self.stage.wait(lambda: self.published() >= sent and self.term()[0] == epoch, STARTS_S, published)
+        self.stage.wait(lambda: self.published() >= sent and self.term()[0] >= epoch, STARTS_S, published)
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +88,20 @@ def kill(pid: int) -> None:
 def restart_worker(stage: Stage) -> None:
     """The worker dies and is started again when its driver and executors have followed it."""
     cluster = stage.cluster
-    orphans = [*cluster.driver_pids(), *cluster.executor_pids()]
+    orphans = [*(each.pid for each in cluster.driver_processes()), *cluster.executor_pids()]
     cluster.kill_worker()
-    stage.wait(lambda: not any(map(runs, orphans)), 20, "the driver to follow its worker")
+    stage.wait(lambda: not any(map(runs, orphans)), 60, "the driver to follow its worker")
     cluster.start_worker()
 
 
 def restart_master(stage: Stage) -> None:
-    stage.cluster.kill_master()
-    stage.cluster.start_master()
-    stage.wait(lambda: [*stage.cluster.drivers().values()] == ["RUNNING"], 60, "the master to remember its driver")
+    """The master dies and is started again. In the rare case that the runbook names, what it says is done."""
+    cluster, known = stage.cluster, stage.cluster.drivers()
+    cluster.kill_master()
+    cluster.start_master()
+    stage.wait(lambda: "RUNNING" in cluster.drivers().values(), STARTS_S, "the master to remember its driver")
+    if cluster.drivers() != known:
+        restart_worker(stage)
 
 
 def runs(pid: int) -> bool:
@@ -121,12 +125,15 @@ def test_what_is_killed_comes_back_and_goes_on(load: Load, fault: Callable[[Stag
     stage = load.stage
     epoch, batch = load.term()
     load.wait_caught_up(epoch)
-    old = stage.cluster.driver_pids()
+    old, ids = stage.cluster.driver_pids(), [*stage.cluster.drivers()]
 
     fault(stage)
+    if fault is restart_master:
+        new_driver = [*stage.cluster.drivers()] != ids
     load.wait_caught_up(epoch + new_driver)
 
     assert load.term()[1] > batch
+    assert new_driver or load.term()[0] == epoch
     assert (stage.cluster.driver_pids() != old) == new_driver
     assert new_driver != all(map(runs, old))
 
