@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from load.part import HOST, POLL_S, START_S, Part, Started, free_port
+from load.part import HOST, POLL_S, START_S, Part, Started, free_port, is_alive
 from load.tied import Child, spawn
 from service.errors import SetupError
 
@@ -253,8 +253,7 @@ class Cluster(Started):
         """What a worker of this folder started, and what that started: they have the worker's environment."""
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                ours = process.environ().get("SPARK_WORKER_DIR") == str(self.work)
-                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                if process.environ().get("SPARK_WORKER_DIR") == str(self.work) and is_alive(process):
                     yield process
 
     def _until(self, answer: Callable[[], T], what: str) -> T:

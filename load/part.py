@@ -230,14 +230,15 @@ class Part(Started):
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.kill()  # psutil checks that the id still names the same process
         deadline = time.monotonic() + _STOP_S
-        while any(_is_alive(left) for left in tree) and time.monotonic() < deadline:
+        while any(is_alive(left) for left in tree) and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
 
-def _is_alive(process: psutil.Process) -> bool:
-    """A zombie is not: in a container nobody may ever collect it."""
+def is_alive(process: psutil.Process | int) -> bool:
+    """Whether a process, or the one of this id, runs. A zombie does not: in a container nobody may ever collect it."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        found = psutil.Process(process) if isinstance(process, int) else process
+        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
     return False
 
 

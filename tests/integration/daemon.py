@@ -1,6 +1,5 @@
 """The daemon as a process, for tests: a world of its own for each, and what is seen from outside."""
 
-import contextlib
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ import pyspark
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.part import free_port
+from load.part import free_port, is_alive
 from load.parts import Broker, Redis
 from service import session
 
@@ -96,12 +95,7 @@ class Service:
     def tree(self) -> list[psutil.Process]:
         """The process and all below it, without those that have ended and wait to be reaped."""
         process = psutil.Process(self.process.pid)
-        found = []
-        for each in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if each.status() != psutil.STATUS_ZOMBIE:
-                    found.append(each)
-        return found
+        return [each for each in [process, *process.children(recursive=True)] if is_alive(each)]
 
     def is_ready(self) -> bool:
         return self.get("/readyz")[0] == 200

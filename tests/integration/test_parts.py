@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from load.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows, write_reference_postgres
+from load.part import is_alive
 from load.parts import CREATE_TIME, Broker, Part, Postgres, Redis, check_machine
 from service.errors import SetupError
 
@@ -148,7 +149,7 @@ def test_postgres_keeps_its_rows_and_asks_for_a_password(tmp_path: Path) -> None
             write_reference_postgres(postgres, fleet)
         children = psutil.Process(postgres.pid).children()
         postgres.kill()
-        assert not any(is_alive(child.pid) for child in children)
+        assert not any(map(is_alive, children))
         postgres.start()
         assert sorted(postgres.execute(REFERENCE_QUERY)) == sorted(reference_rows(fleet))
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
@@ -208,19 +209,11 @@ def test_parts_die_with_the_process_that_started_them(tmp_path: Path, end: str) 
             holder.send_signal(signal.SIGKILL)
         holder.wait(30)
     deadline = time.monotonic() + 20
-    while any(is_alive(pid) for pid in pids):
+    while any(map(is_alive, pids)):
         assert time.monotonic() < deadline, pids
     elsewhere = tmp_path / "postgres" / "data-is-in"
     if elsewhere.exists():
         shutil.rmtree(elsewhere.read_text().strip(), ignore_errors=True)  # what a killed process cannot do
-
-
-def is_alive(pid: int) -> bool:
-    """A zombie is not: where init does not collect them, nobody does."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_port_in_use_is_named_before_anything_is_started(tmp_path: Path) -> None:

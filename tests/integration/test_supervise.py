@@ -23,6 +23,7 @@ from load.compare import compare
 from load.demo import SECTIONS
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator, Summary
+from load.part import is_alive
 from load.stage import TOPIC, Stage
 
 pytestmark = pytest.mark.end_to_end
@@ -85,57 +86,58 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def restart_worker(stage: Stage) -> None:
-    """The worker dies and is started again when its driver and executors have followed it."""
-    cluster = stage.cluster
-    orphans = [*(each.pid for each in cluster.driver_processes()), *cluster.executor_pids()]
-    cluster.kill_worker()
-    stage.wait(lambda: not any(map(runs, orphans)), 60, "the driver to follow its worker")
-    cluster.start_worker()
+# Faults. Each says whether a new driver has to follow.
 
 
-def restart_master(stage: Stage) -> None:
+def restart_master(stage: Stage) -> bool:
     """The master dies and is started again. In the rare case that the runbook names, what it says is done."""
     cluster, known = stage.cluster, stage.cluster.drivers()
     cluster.kill_master()
     cluster.start_master()
     stage.wait(lambda: "RUNNING" in cluster.drivers().values(), STARTS_S, "the master to remember its driver")
-    if cluster.drivers() != known:
-        restart_worker(stage)
+    return cluster.drivers() != known and restart_worker(stage)
 
 
-def runs(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+def kill_executor(stage: Stage) -> bool:
+    kill(stage.cluster.executor_pids()[0])
     return False
 
 
+def kill_driver(stage: Stage) -> bool:
+    kill(stage.cluster.driver_pids()[0])
+    return True
+
+
+def kill_python(stage: Stage) -> bool:
+    kill(stage.cluster.driver_pids()[1])
+    return True
+
+
+def restart_worker(stage: Stage) -> bool:
+    """The worker dies and is started again when its driver and executors have followed it."""
+    cluster = stage.cluster
+    orphans = [*(each.pid for each in cluster.driver_processes()), *cluster.executor_pids()]
+    cluster.kill_worker()
+    stage.wait(lambda: not any(map(is_alive, orphans)), 60, "the driver to follow its worker")
+    cluster.start_worker()
+    return True
+
+
 # The master first: the ones after it are supervised by a master that has recovered.
-@pytest.mark.parametrize(
-    ("fault", "new_driver"),
-    [
-        pytest.param(restart_master, False, id="master"),
-        pytest.param(lambda stage: kill(stage.cluster.executor_pids()[0]), False, id="executor"),
-        pytest.param(lambda stage: kill(stage.cluster.driver_pids()[0]), True, id="driver"),
-        pytest.param(lambda stage: kill(stage.cluster.driver_pids()[1]), True, id="python"),
-        pytest.param(restart_worker, True, id="worker"),
-    ],
-)
-def test_what_is_killed_comes_back_and_goes_on(load: Load, fault: Callable[[Stage], None], new_driver: bool) -> None:
+@pytest.mark.parametrize("fault", [restart_master, kill_executor, kill_driver, kill_python, restart_worker])
+def test_what_is_killed_comes_back_and_goes_on(load: Load, fault: Callable[[Stage], bool]) -> None:
     stage = load.stage
     epoch, batch = load.term()
     load.wait_caught_up(epoch)
-    old, ids = stage.cluster.driver_pids(), [*stage.cluster.drivers()]
+    old = stage.cluster.driver_pids()
 
-    fault(stage)
-    if fault is restart_master:
-        new_driver = [*stage.cluster.drivers()] != ids
-    load.wait_caught_up(epoch + new_driver)
+    is_new_driver = fault(stage)
+    load.wait_caught_up(epoch + is_new_driver)
 
     assert load.term()[1] > batch
-    assert new_driver or load.term()[0] == epoch
-    assert (stage.cluster.driver_pids() != old) == new_driver
-    assert new_driver != all(map(runs, old))
+    assert is_new_driver or load.term()[0] == epoch
+    assert (stage.cluster.driver_pids() != old) == is_new_driver
+    assert is_new_driver != all(map(is_alive, old))
 
 
 def test_no_page_log_or_command_line_shows_a_secret(load: Load) -> None:
