@@ -29,7 +29,7 @@ from load.generator import Generator
 from load.generator_options import seconds_of
 from load.parts import CREATE_TIME
 from load.report import machine, reported
-from load.stage import ROOT, TOPIC, VIEWS, Stage, percentile
+from load.stage import ONE_BUCKET, ROOT, TOPIC, VIEWS, Stage, percentile
 from load.tied import spawn
 from service.errors import TidemarkError
 
@@ -37,8 +37,6 @@ FOLDER = ROOT / ".build" / "bench"
 SPAN_MS = 20 * 60_000
 START_MS = 1_790_000_000_000
 RATE = 5_000.0
-SECTIONS: Mapping[str, Mapping[str, Any]] = {"sessions": {"buckets": 4}}
-"""Two buckets of devices for each core of a small machine: each costs a fixed time a batch."""
 FLOOR = "FLOOR "
 """Marks the line in which the floor's process reports."""
 
@@ -198,7 +196,7 @@ def measure_floor(config: Path) -> list[float]:
 def steady(devices: int, seconds: float, warm_up: float, seed: int) -> Steady:
     """The service at a constant rate, on a topic with the broker's own time."""
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with Stage(FOLDER / "steady", fleet, views=VIEWS, sections=SECTIONS) as stage:
+    with Stage(FOLDER / "steady", fleet, views=VIEWS, sections=ONE_BUCKET) as stage:
         stage.start_service()
         stage.wait(lambda: stage.metrics().get("tidemark_query_running"), 120, "the query to start")
         memory = Memory(stage.service_pid)
@@ -263,7 +261,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.only != "steady":
             rate = args.readings / (SPAN_MS / 1000)
             fleet = Fleet(args.seed, FleetSettings(devices=args.devices, rate=rate, shares={}))
-            with Stage(FOLDER / "catch_up", fleet, views=VIEWS, sections=SECTIONS, topic_config=CREATE_TIME) as stage:
+            with Stage(FOLDER / "catch_up", fleet, views=VIEWS, sections=ONE_BUCKET, topic_config=CREATE_TIME) as stage:
                 ends = prepare(stage, args.readings)
                 entry["catch_up"] = asdict(catch_up(stage, ends))
                 entry["floor"] = {"per_second": max(floors := floor(stage)), "passes": floors}

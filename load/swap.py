@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from load.bench import RATE, SECTIONS
+from load.bench import RATE
 from load.fleet import REFERENCE_TABLE, Fleet, FleetSettings, reference_rows
 from load.generator_options import seconds_of
 from load.report import machine, reported
@@ -82,7 +82,8 @@ class Batches:
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """One run."""
     fleet = Fleet(args.seed, FleetSettings(devices=args.devices, rate=args.rate, shares={}))
-    sections: dict[str, Mapping[str, Any]] = {**SECTIONS, "reference": {"refresh": f"{REFRESH_S} s", "timeout": "60 s"}}
+    reference = {"refresh": f"{REFRESH_S} s", "timeout": "60 s"}
+    sections: dict[str, Mapping[str, Any]] = {"sessions": {"buckets": 4}, "reference": reference}
     if args.reject:
         sections["admission"] = {"unknown_device": "reject"}
     with Stage(FOLDER, fleet, sections=sections) as stage:
