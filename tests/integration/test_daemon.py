@@ -53,6 +53,8 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: World) ->
         assert int(world.progress()["batch"]) > batch
         assert int(world.progress()["epoch"]) == epoch + 1
         assert "java" in psutil.Process(third.process.pid).name()
+        names = [str(each.laddr) for process in third.tree() for each in process.net_connections("unix")]
+        assert any(name.endswith(".sock") for name in names), "the JVM and its Python workers talk over Unix sockets"
         assert third.stop() == 0, third.log.read_text()
     assert world.redis.get(f"{world.topic}:lease") is None
     assert sum(world.group().values()) == world.sent

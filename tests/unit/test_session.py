@@ -1,0 +1,30 @@
+"""What the Spark session is told that depends on the machine."""
+
+import socket
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import pytest
+
+from service.session import LONGEST_FOLDER, UNIX_SOCKETS, unix_sockets
+
+
+@pytest.mark.parametrize(("length", "wanted"), [(LONGEST_FOLDER, {UNIX_SOCKETS: "true"}), (LONGEST_FOLDER + 1, {})])
+def test_workers_are_on_unix_sockets_where_their_paths_are_short_enough(length: int, wanted: dict[str, str]) -> None:
+    with TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as server:
+        folder = Path(short, "x" * (length - len(short) - 1))
+        folder.mkdir()
+        assert unix_sockets(str(folder)) == wanted
+
+        path = f"{folder}/.{uuid4()}.sock"  # the system says the same
+        if wanted:
+            server.bind(path)
+        else:
+            with pytest.raises(OSError, match="too long"):
+                server.bind(path)
+
+
+def test_a_path_is_measured_in_bytes() -> None:
+    assert unix_sockets("/" + "\u00e9" * ((LONGEST_FOLDER - 1) // 2)) == {UNIX_SOCKETS: "true"}
+    assert unix_sockets("/" + "\u00e9" * LONGEST_FOLDER) == {}
