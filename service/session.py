@@ -80,8 +80,8 @@ def unix_sockets(temporary: str) -> dict[str, str]:
     """Spark's setting of how the JVM and Python's workers talk: by Unix sockets where `temporary`, the JVM's folder for
     temporary files, has a path that is short enough for them, else by TCP.
 
-    Over TCP the last piece of what a worker answers waits until what came before it is acknowledged: a steady batch with four
-    buckets took 857 ms, and 682 over Unix sockets (Spark 4.1.1).
+    One pair of runs on two cores: a steady batch with four buckets took 857 ms over TCP and 682 over Unix sockets (Spark 4.1.1).
+    Why is not proven; most likely small answers wait there for acknowledgements.
     """
     return {UNIX_SOCKETS: "true"} if len(os.fsencode(temporary)) <= LONGEST_FOLDER else {}
 
