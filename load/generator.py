@@ -35,7 +35,9 @@ from service.errors import SetupError, TidemarkError
 Headers = list[tuple[str, str | bytes | None]]
 Piece = tuple[Readings, Ints]  # and when each is sent, in milliseconds since the epoch
 
-TICK_S = 0.01
+TICK_S = 0.01, 0.1
+"""The shortest and the longest; between them a tick has TICK readings. A slow load must not cost a fast one's requests."""
+TICK = 50
 _LATEST_S = 1.0
 _BLOCK = 20_000
 _CHUNK = 2_000
@@ -199,6 +201,7 @@ class Generator:
     def _live(self, seconds: float, speed: float) -> Iterator[Piece]:
         from_ms, began, epoch_ms = self._clock_ms, time.monotonic(), _now_ms()
         until = began + seconds
+        tick_s = min(max(TICK_S[0], TICK / (self.rate * speed)), TICK_S[1])
         while not self._stopping.is_set():
             now = time.monotonic()
             target_ms = from_ms + (min(now, until) - began) * 1000 * speed
@@ -215,7 +218,7 @@ class Generator:
             if self._clock_ms >= target_ms:
                 if now >= until:
                     return
-                self._stopping.wait(max(0.0, TICK_S - (time.monotonic() - now)))
+                self._stopping.wait(max(0.0, tick_s - (time.monotonic() - now)))
 
     def _at_once(self, seconds: float) -> Iterator[Piece]:
         until_ms = self._clock_ms + seconds * 1000
@@ -291,7 +294,7 @@ class Generator:
             except BufferError:  # the client's queue is full: the broker is slower than we are, or away
                 if self._stopping.is_set():
                     return False
-                self._producer.poll(TICK_S)
+                self._producer.poll(TICK_S[0])
             else:
                 self._sent += 1
                 return True

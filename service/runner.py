@@ -51,6 +51,7 @@ from service.reference import lookup
 from service.reference.refresher import Refresher
 from service.reference.snapshots import Holder
 from service.settings import Settings
+from service.warm_up import WarmUp
 
 POLL_S = 0.2
 PATIENCE_S = 20.0
@@ -96,6 +97,7 @@ class Runner:
         self._page = Page(is_on=settings.quality.expectations is not None)
         self._checker: Checker | None = None
         self._book: schemas.Book | None = None
+        self._warm_up: WarmUp | None = None
 
     def run(self) -> int:
         settings = self.settings
@@ -114,6 +116,7 @@ class Runner:
                 return 0
             spark = self._spark = session.build(settings, master=self.master)
             cleanup.callback(_end_spark, spark)
+            self._warm_up = WarmUp(spark)
             self._take_signals()  # again: making a SparkContext replaces SIGINT's handler
             if not session.submitted():
                 session.on_jvm_signals(self._ask_to_stop, "TERM")
@@ -125,6 +128,8 @@ class Runner:
 
     def gate(self) -> None:
         """Called at the top of every batch, in the query's thread."""
+        if self._warm_up is not None:
+            self._warm_up.wait_for_cores(self.stop)
         if self._lease.lost.is_set():
             raise self._lost()
         if self.stop.is_set() or self._ending.is_set():

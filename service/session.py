@@ -86,6 +86,14 @@ def unix_sockets(temporary: str) -> dict[str, str]:
     return {UNIX_SOCKETS: "true"} if len(os.fsencode(temporary)) <= LONGEST_FOLDER else {}
 
 
+def parallelism(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's setting of how many tasks a stage has where it cannot know yet: a standalone cluster's cores come after the
+    session is there, and `spark.cores.max` says how many. Nothing where that is not given, or the master is another.
+    """
+    cores = given.get("spark.cores.max", "")
+    return {"spark.default.parallelism": cores} if cores and given.get("spark.master", "").startswith("spark:") else {}
+
+
 def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
     """A session as Tidemark needs it. `settings` gives the application's name; `master` is local[*] unless given.
 
@@ -100,7 +108,8 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
     if submitted():
         SparkContext._ensure_initialized()
         jvm: Any = SparkContext._jvm
-        given, chosen = dict(SparkConf().getAll()), unix_sockets(jvm.java.lang.System.getProperty("java.io.tmpdir"))
+        given = dict(SparkConf().getAll())
+        chosen = {**unix_sockets(jvm.java.lang.System.getProperty("java.io.tmpdir")), **parallelism(given)}
     else:
         os.environ.setdefault("LOG4J_CONFIGURATION_FILE", str(DEPLOY / "log4j2.properties"))
         master = master or "local[*]"

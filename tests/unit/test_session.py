@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from service.session import LONGEST_FOLDER, UNIX_SOCKETS, unix_sockets
+from service.session import LONGEST_FOLDER, UNIX_SOCKETS, parallelism, unix_sockets
 
 
 @pytest.mark.parametrize(("length", "wanted"), [(LONGEST_FOLDER, {UNIX_SOCKETS: "true"}), (LONGEST_FOLDER + 1, {})])
@@ -28,3 +28,16 @@ def test_workers_are_on_unix_sockets_where_their_paths_are_short_enough(length: 
 def test_a_path_is_measured_in_bytes() -> None:
     assert unix_sockets("/" + "\u00e9" * ((LONGEST_FOLDER - 1) // 2)) == {UNIX_SOCKETS: "true"}
     assert unix_sockets("/" + "\u00e9" * LONGEST_FOLDER) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"spark.master": "spark://a:7077", "spark.cores.max": "8"}, {"spark.default.parallelism": "8"}),
+        ({"spark.master": "spark://a:7077"}, {}),  # all the cluster has, which nobody knows before it gives them
+        ({"spark.master": "local[2]", "spark.cores.max": "8"}, {}),
+        ({"spark.cores.max": "8"}, {}),
+    ],
+)
+def test_tasks_are_as_many_as_the_cores_asked_for(given: dict[str, str], wanted: dict[str, str]) -> None:
+    assert parallelism(given) == wanted
