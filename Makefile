@@ -76,6 +76,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 # pip leaves it undone where PYTHONDONTWRITEBYTECODE is set; each start of each process would do it again, for 1.5 s of a core.
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib service state schemas
+# Nothing here uses MLlib, and where its jar is, every session registers its functions first: 1.5 s of a core by Scala's reflection
+# (Spark 4.1.1, SparkSession.loadExtensions; no setting turns it off).
+	@rm -f $(VENV)/lib/python3.11/site-packages/pyspark/jars/spark-mllib_*.jar
 	@touch $@
 
 $(BUILD)/jars/%/.done: deploy/pom.xml
