@@ -15,7 +15,7 @@ import runpy
 
 from service.import_path import drop_archives
 
-PRELOADED = ("pyspark.worker", "state.processor", "service.aggregation.fold", "service.publication.publish")
+PRELOADED = ("pyspark.worker", "pandas", "state.processor", "service.aggregation.fold", "service.publication.publish")
 """None of them starts a thread or opens a connection when it is imported, so a fork inherits nothing but modules."""
 
 
