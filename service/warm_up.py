@@ -44,8 +44,8 @@ class WarmUp:
             while self._cores() < wanted and clock.monotonic_s() < deadline:
                 time.sleep(_POLL_S)
         self._are_there.set()
-        tasks = self._spark.sparkContext.defaultParallelism
         with suppress(Exception):
+            tasks = self._spark.sparkContext.defaultParallelism
             self._spark.range(0, tasks, numPartitions=tasks).mapInArrow(_as_they_are, "id bigint").toArrow()
 
     def _cores(self) -> int:
