@@ -28,11 +28,15 @@ import psutil
 
 from load.part import HOST, POLL_S, START_S, Part, Started, free_port, is_alive
 from load.tied import Child, spawn
+from service import session
 from service.errors import SetupError
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 ENDED = frozenset({"FINISHED", "FAILED", "ERROR", "KILLED"})
 """States of a driver that nobody starts again."""
+
+TASKS_IN_DRIVER = ("--driver-cores", "2", "--conf", f"{session.TASKS}=driver")
+"""Options of deploy/submit with which the driver does its tasks itself, on two cores, and has no executors."""
 
 _DRIVER = "org.apache.spark.deploy.worker.DriverWrapper"
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"

@@ -111,6 +111,7 @@ class Broker(Part):
     def __init__(self, folder: Path | str, port: int = 0, heap: str = "512m") -> None:
         super().__init__(folder, port)
         self.heap = heap
+        self.jvm_options: Sequence[str] = ()
         self._controller = free_port()
         self._archive: Path | None = None
 
@@ -162,7 +163,13 @@ class Broker(Part):
 
     def _command(self) -> Sequence[str]:
         # The collector of a small heap on few cores: a third of G1's threads, and quicker to start.
-        options = [f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]
+        options = [
+            f"-Xmx{self.heap}",
+            f"-Xms{self.heap}",
+            "-XX:+UseSerialGC",
+            "-Djava.awt.headless=true",
+            *self.jvm_options,
+        ]
         archive = self._archive_options()
         if not archive and os.access(jars("broker").parent, os.W_OK):
             self._archive = self.folder / "classes.jsa"

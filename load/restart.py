@@ -1,10 +1,12 @@
 """How long the service is away after kill -9 of its driver, on a standalone cluster that starts it again.
 
-    python -m load.restart [--json FILE] [--kills 10] [--devices 10000] [--million 1000000]
+    python -m load.restart [--json FILE] [--kills 10] [--devices 10000] [--million 1000000] [--executors 5]
 
 From the kill to the first batch under a new epoch in Redis, while readings flow: the median over `--kills` with `--devices`
-devices, and one kill with `--million` devices in the state. Every run is written with its steps, in seconds after the kill:
-`jvm` and `python` are processes that started, `epoch` the new term, `executor` a process, `query` the stream that runs.
+devices, and one kill with `--million` devices in the state, each of which has an open session. The service is submitted as
+docs/operator.md advises for one host: the driver does its tasks itself. `--executors` kills follow of one that has executors.
+Every run is written with its steps, in seconds after the kill: `jvm` and `python` are processes that started, `epoch` the new
+term, `executor` a process, `query` the stream that runs.
 """
 
 import argparse
@@ -19,10 +21,11 @@ from typing import Any
 
 import psutil
 
-from load.fleet import Fleet, FleetSettings
+from load.cluster import TASKS_IN_DRIVER
+from load.fleet import MEASURES, Fleet, FleetSettings
 from load.generator import Generator
 from load.report import machine, reported
-from load.stage import ROOT, TOPIC, VIEWS, Stage
+from load.stage import ONE_BUCKET, ROOT, TOPIC, VIEWS, Stage
 from load.tied import Child, spawn
 from service.errors import SetupError
 
@@ -35,7 +38,8 @@ AWAY_S = 180.0
 STEADY_S = 20.0
 POLL_S = 0.1
 ASK_S = 0.5
-PROCESSES = {"jvm", "python", "executor"}
+LONG_SESSIONS = {"gap": "2 h", "max_duration": "1 d"}
+"""With so many devices at RATE, each reports at most every half hour: a session that is to stay open needs such a gap."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ def restart(stage: Stage) -> Restart:
 
     Who waits must not take the cores from what starts: nothing is asked whose answer is known, metrics least often.
     """
+    processes = {"jvm", "python"} | ({"executor"} if stage.cluster.executor_pids() else set())
     before = int(stage.progress()["epoch"])
     old = set(_processes(stage).values())
     killed = time.time()
@@ -63,7 +68,7 @@ def restart(stage: Stage) -> Restart:
         if now - killed > AWAY_S:
             what = f"No new batch within {AWAY_S:.0f} s; the last lines of {stage.log}:\n{stage.log_tail()}"
             raise SetupError(what)
-        if not steps.keys() >= PROCESSES:
+        if not steps.keys() >= processes:
             for name, process in _processes(stage).items():
                 if process not in old:
                     steps.setdefault(name, round(process.create_time() - killed, 2))
@@ -87,11 +92,17 @@ def _processes(stage: Stage) -> dict[str, psutil.Process]:
     return found
 
 
-def in_a_row(devices: int, kills: int, seed: int) -> list[Restart]:
+def _stage(fleet: Fleet, sections: Mapping[str, Mapping[str, Any]], submit_options: Sequence[str]) -> Stage:
+    """Its broker is there for the readings alone: it need not take the cores' time for compiling itself."""
+    stage = Stage(FOLDER, fleet, views=VIEWS, sections=sections, supervised=True, submit_options=submit_options)
+    stage.broker.jvm_options = ["-XX:TieredStopAtLevel=1"]
+    return stage
+
+
+def in_a_row(devices: int, kills: int, seed: int, submit_options: Sequence[str] = TASKS_IN_DRIVER) -> list[Restart]:
     """`kills` in a row under a steady load of `devices`."""
-    with Stage(
-        FOLDER, Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={})), views=VIEWS, supervised=True
-    ) as stage:
+    fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
+    with _stage(fleet, ONE_BUCKET, submit_options) as stage:
         stage.start_service()
         load = _load(stage, seed)
         try:
@@ -108,10 +119,12 @@ def in_a_row(devices: int, kills: int, seed: int) -> list[Restart]:
     return runs
 
 
-def million(devices: int, seed: int, sections: Mapping[str, Mapping[str, Any]]) -> tuple[Restart, dict[str, float]]:
-    """One kill with `devices` in the state; also what filling it took, and how long a batch with load takes then."""
+def million(devices: int, seed: int, buckets: int) -> tuple[Restart, dict[str, float]]:
+    """One kill with `devices` in the state, all with an open session, when what filled it has been worked off: the windows
+    that it opened are final. Also what filling took, and how long a batch with load takes then.
+    """
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with Stage(FOLDER, fleet, views=VIEWS, sections=sections, supervised=True) as stage:
+    with _stage(fleet, {"sessions": {**LONG_SESSIONS, "buckets": buckets}}, TASKS_IN_DRIVER) as stage:
         generator = Generator(stage.broker.bootstrap, TOPIC, fleet)
         sent = generator.once()
         began = time.time()
@@ -122,6 +135,11 @@ def million(devices: int, seed: int, sections: Mapping[str, Mapping[str, Any]]) 
         print(f"filled: {figures}", flush=True)
         load = _load(stage, seed)
         try:
+            measured = int(
+                fleet.has[:, [MEASURES.index(each) for each in stage.settings["input"]["measures"]]].any(1).sum()
+            )
+            final = "tidemark_windows_final_total"
+            stage.wait(lambda: stage.metrics().get(final, 0) >= measured, FILL_S, f"{measured:,} windows to be final")
             time.sleep(STEADY_S)
             before = stage.metrics()
             time.sleep(STEADY_S)
@@ -158,7 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--million", type=int, default=1_000_000, help="devices in the state of the last kill; 0: none")
-    parser.add_argument("--buckets", type=int, help="sessions.buckets of the last one")
+    parser.add_argument("--buckets", type=int, default=16, help="sessions.buckets of that one")
+    parser.add_argument("--executors", type=int, default=5, help="kills of a service whose tasks executors do; 0: none")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
@@ -173,10 +192,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         report["median_s"] = statistics.median(run.seconds for run in runs)
         report["runs"] = [asdict(run) for run in runs]
     if args.million:
-        sections = {"sessions": {"buckets": args.buckets}} if args.buckets else {}
-        run, figures = million(args.million, args.seed, sections)
+        run, figures = million(args.million, args.seed, args.buckets)
         report["million_devices_s"] = run.seconds
         report["million"] = {**figures, **asdict(run)}
+    if args.executors:
+        runs = in_a_row(args.devices, args.executors, args.seed, submit_options=())
+        report["executors"] = {"median_s": statistics.median(run.seconds for run in runs), "runs": [*map(asdict, runs)]}
     return report
 
 

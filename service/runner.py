@@ -18,6 +18,7 @@ ends the query. A query that has nothing to do is stopped from here. A batch tha
 is not committed, and the next start replays it, with the same cut and the same values.
 """
 
+import importlib
 import logging
 import os
 import signal
@@ -114,6 +115,10 @@ class Runner:
             epoch = self._begin_term()
             if epoch is None or self.stop.is_set():
                 return 0
+            # The reference needs it, and Spark's start has Python wait anyway.
+            threading.Thread(
+                target=importlib.import_module, args=["pandas"], name="tidemark-import", daemon=True
+            ).start()
             spark = self._spark = session.build(settings, master=self.master)
             cleanup.callback(_end_spark, spark)
             self._warm_up = WarmUp(spark)

@@ -17,7 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from service.errors import SetupError
+from service.errors import SettingsError, SetupError
 from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +25,8 @@ DEPLOY = ROOT / "deploy"
 DEFAULTS = DEPLOY / "spark-defaults.conf"
 
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+TASKS = "spark.tidemark.tasks"
+"""Where a driver on a standalone cluster has its tasks done: by `executors`, unless it is `driver`."""
 LONGEST_FOLDER = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 """Bytes of a folder's path that leave room for the name of a socket in it; the system allows 107 for both."""
 
@@ -86,12 +88,30 @@ def unix_sockets(temporary: str) -> dict[str, str]:
     return {UNIX_SOCKETS: "true"} if len(os.fsencode(temporary)) <= LONGEST_FOLDER else {}
 
 
+def master_of(given: Mapping[str, str]) -> str:
+    """The master of a driver's session: the one it was submitted to, or itself, on as many cores as it was given, where
+    TASKS says so. Raises SettingsError when that says something else.
+    """
+    tasks = given.get(TASKS, "executors")
+    if tasks not in {"executors", "driver"}:
+        what = f"{TASKS} = {tasks!r} is neither `executors` nor `driver`"
+        raise SettingsError(what, remedy=f"Submit with --conf {TASKS}=driver, or without it")
+    return f"local[{given.get('spark.driver.cores', '1')}]" if tasks == "driver" else given.get("spark.master", "")
+
+
+def cores_asked(given: Callable[[str, str], str | None]) -> int:
+    """How many cores a standalone cluster's executors are to have, of a `get` of Spark's settings: `spark.cores.max`. 0 where
+    that is not given, or the master is another.
+    """
+    return int(given("spark.cores.max", "") or 0) if (given("spark.master", "") or "").startswith("spark:") else 0
+
+
 def parallelism(given: Mapping[str, str]) -> dict[str, str]:
     """Spark's setting of how many tasks a stage has where it cannot know yet: a standalone cluster's cores come after the
-    session is there, and `spark.cores.max` says how many. Nothing where that is not given, or the master is another.
+    session is there. Nothing where nobody said how many they are to be.
     """
-    cores = given.get("spark.cores.max", "")
-    return {"spark.default.parallelism": cores} if cores and given.get("spark.master", "").startswith("spark:") else {}
+    cores = cores_asked(given.get)
+    return {"spark.default.parallelism": str(cores)} if cores else {}
 
 
 def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
@@ -103,12 +123,14 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
     use_this_python()
     name = settings.service.name if settings is not None else app_name
     builder = SparkSession.builder.appName(name)
-    given: Mapping[str, str] = {}
+    given: dict[str, str] = {}
     chosen: Mapping[str, str] = {}
     if submitted():
         SparkContext._ensure_initialized()
         jvm: Any = SparkContext._jvm
         given = dict(SparkConf().getAll())
+        given["spark.master"] = master_of(given)
+        builder = builder.master(given["spark.master"])
         chosen = {**unix_sockets(jvm.java.lang.System.getProperty("java.io.tmpdir")), **parallelism(given)}
     else:
         os.environ.setdefault("LOG4J_CONFIGURATION_FILE", str(DEPLOY / "log4j2.properties"))

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from service import clock
+from service import clock, session
 
 PATIENCE_S = 30.0
 """How long the first batch waits for the cores of a cluster before it begins with those that are there."""
@@ -39,7 +39,7 @@ class WarmUp:
 
     def _run(self) -> None:
         with suppress(Exception):  # Spark may be ending; otherwise the first batch says what is wrong
-            wanted = int(self._spark.conf.get("spark.cores.max", "0") or 0)
+            wanted = session.cores_asked(self._spark.conf.get)
             deadline = clock.monotonic_s() + PATIENCE_S
             while self._cores() < wanted and clock.monotonic_s() < deadline:
                 time.sleep(_POLL_S)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from load.cluster import DEPLOY, ENDED, Cluster
+from load.cluster import DEPLOY, ENDED, TASKS_IN_DRIVER, Cluster
 from load.compare import compare
 from load.demo import SECTIONS
 from load.fleet import Fleet, FleetSettings
@@ -189,6 +189,25 @@ def test_the_driver_script_tells_its_state_and_kills_it(load: Load) -> None:
     # How far it had come decides which: in order, or before it could take the signal.
     assert newest(cluster) in {(driver, "FINISHED"), (driver, "KILLED")}
     assert "{} {}".format(*newest(cluster)) in status(cluster)
+
+
+def test_a_driver_that_does_its_tasks_itself_takes_over_and_comes_back(load: Load) -> None:
+    """The checkpoint is that of the driver with executors."""
+    stage, cluster = load.stage, load.stage.cluster
+    cluster.submit(stage.config, options=TASKS_IN_DRIVER)
+    for _ in range(2):
+        epoch, batch = load.term()
+        sent = Generator(stage.broker.bootstrap, TOPIC, stage.fleet).once()
+        ends = sum(end for _, end in sent.offsets.values())
+
+        def is_published(ends: int = ends, epoch: int = epoch) -> bool:
+            return load.published() >= ends and load.term()[0] > epoch
+
+        stage.wait(is_published, STARTS_S, f"{ends} readings under an epoch after {epoch}")
+
+        assert load.term()[1] > batch
+        assert cluster.executor_pids() == []
+        kill(cluster.driver_pids()[0])
 
 
 def newest(cluster: Cluster) -> tuple[str, str]:

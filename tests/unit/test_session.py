@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from service.session import LONGEST_FOLDER, UNIX_SOCKETS, parallelism, unix_sockets
+from service.errors import SettingsError
+from service.session import LONGEST_FOLDER, TASKS, UNIX_SOCKETS, master_of, parallelism, unix_sockets
 
 
 @pytest.mark.parametrize(("length", "wanted"), [(LONGEST_FOLDER, {UNIX_SOCKETS: "true"}), (LONGEST_FOLDER + 1, {})])
@@ -41,3 +42,21 @@ def test_a_path_is_measured_in_bytes() -> None:
 )
 def test_tasks_are_as_many_as_the_cores_asked_for(given: dict[str, str], wanted: dict[str, str]) -> None:
     assert parallelism(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, "spark://a:7077"),
+        ({TASKS: "executors", "spark.driver.cores": "3"}, "spark://a:7077"),
+        ({TASKS: "driver", "spark.driver.cores": "3"}, "local[3]"),
+        ({TASKS: "driver"}, "local[1]"),  # what Spark gives a driver of which nothing is said
+    ],
+)
+def test_a_driver_does_its_tasks_itself_where_it_is_told_to(more: dict[str, str], wanted: str) -> None:
+    assert master_of({"spark.master": "spark://a:7077", **more}) == wanted
+
+
+def test_where_tasks_are_done_is_said_in_one_of_two_words() -> None:
+    with pytest.raises(SettingsError, match=r"spark\.tidemark\.tasks = 'local' is neither `executors` nor `driver`"):
+        master_of({TASKS: "local"})

@@ -12,8 +12,8 @@ from service.warm_up import WarmUp
 class Cluster:
     """As much of a Spark session as is asked about cores: `wanted` by the settings, `given` by executors so far."""
 
-    def __init__(self, wanted: str, given: list[int]) -> None:
-        self.wanted, self.given = wanted, given
+    def __init__(self, wanted: str, given: list[int], master: str = "spark://a:7077") -> None:
+        self.wanted, self.given, self.master = wanted, given, master
         self.asked = threading.Semaphore(0)
         self.tasks: list[int] = []
         self.sparkContext: Any = self
@@ -21,7 +21,7 @@ class Cluster:
 
     @property
     def conf(self) -> Any:
-        return {"spark.cores.max": self.wanted} if self.wanted else {}
+        return {"spark.master": self.master, **({"spark.cores.max": self.wanted} if self.wanted else {})}
 
     @property
     def _jsc(self) -> Self:
@@ -95,7 +95,8 @@ def test_the_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not thread.is_alive()
 
 
-def test_nothing_is_waited_for_where_nothing_was_asked_for() -> None:
-    thread = waiter(Cluster("", [0]), threading.Event())
+@pytest.mark.parametrize("cluster", [Cluster("", [0]), Cluster("4", [2], "local[2]")])
+def test_nothing_is_waited_for_where_nothing_was_asked_for(cluster: Cluster) -> None:
+    thread = waiter(cluster, threading.Event())
     thread.join(10)
     assert not thread.is_alive()
