@@ -1,7 +1,3 @@
-from service import import_path
-
-import_path.drop_archives()  # before anything of Spark is imported
-
-from service.cli import daemon  # noqa: E402
+from service.cli import daemon
 
 daemon()

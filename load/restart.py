@@ -70,7 +70,7 @@ def restart(stage: Stage) -> Restart:
         if not steps.keys() >= old.keys():
             for name, process in _processes(stage).items():
                 if process not in old.values():
-                    steps.setdefault(name, round(process.create_time() - killed, 2))
+                    steps.setdefault(name, round(_started(process) - killed, 2))
         if "epoch" not in steps:
             with stage.redis.client() as client:
                 if int(client.get("tidemark:epoch") or 0) > before:
@@ -81,6 +81,12 @@ def restart(stage: Stage) -> Restart:
                 steps["query"] = round(now - killed, 2)
         time.sleep(POLL_S)
     return Restart(round(time.time() - killed, 2), steps, int(progress["batch"]))
+
+
+def _started(process: psutil.Process) -> float:
+    """When, as `time.time()`: psutil's own answer rests on a boot time in whole seconds."""
+    since_boot = process.create_time() - psutil.boot_time()
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
 def _processes(stage: Stage) -> dict[str, psutil.Process]:

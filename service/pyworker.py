@@ -1,4 +1,8 @@
-"""The daemon that forks Spark's Python workers, without archives on its import path (service/import_path.py).
+"""The daemon that forks Spark's Python workers, without archives on its import path.
+
+Spark puts the spark-core jar on it, and pyspark.zip and py4j's zip, which set-up takes away. Workers call
+`importlib.invalidate_caches()` at the start of every task, which makes Python 3.11 read the directories of all of them
+again: 45 % of a worker's samples in a steady query (Spark 4.1.1). Everything in them is also in site-packages.
 
 What the workers need is imported here once, before they are forked: pandas, Arrow and our own modules take each worker
 two seconds of a core otherwise, and the first batch of a service needs half a dozen workers at once.
@@ -12,11 +16,18 @@ Named by `spark.python.daemon.module`; the JVM runs it as `python -m service.pyw
 import gc
 import importlib
 import runpy
+import sys
 
-from service.import_path import drop_archives
-
+ARCHIVES = (".zip", ".jar")
 PRELOADED = ("pyspark.worker", "pandas", "state.processor", "service.aggregation.fold", "service.publication.publish")
 """None of them starts a thread or opens a connection when it is imported, so a fork inherits nothing but modules."""
+
+
+def drop_archives() -> None:
+    """Take zips and jars off `sys.path` and forget their importers; workers inherit both by fork."""
+    sys.path[:] = [entry for entry in sys.path if not entry.endswith(ARCHIVES)]
+    for entry in [entry for entry in sys.path_importer_cache if entry.endswith(ARCHIVES)]:
+        del sys.path_importer_cache[entry]
 
 
 if __name__ == "__main__":

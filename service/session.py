@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -158,17 +158,11 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
     return spark
 
 
-def use_this_python(environment: Any = os.environ) -> None:
-    """Make Spark's workers run the interpreter that runs this.
-
-    Tasks take PYSPARK_PYTHON. The state operator's worker on the driver takes `python3` from the PATH of the JVM (Spark
-    4.1.1), so under spark-submit the submit script has to set PATH too: there it is too late to do it here.
+def use_this_python(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Make Spark's workers run the interpreter that runs this: all of them take PYSPARK_PYTHON as it is when the session is
+    built (seen with PATH's python3 another one, Spark 4.1.1).
     """
-    folder = str(Path(sys.executable).parent)
     environment["PYSPARK_PYTHON"] = sys.executable
-    path = environment.get("PATH", "").split(os.pathsep)
-    if path[0] != folder:
-        environment["PATH"] = os.pathsep.join([folder, *path])
 
 
 def on_jvm_signals(call: Callable[[], None], *names: str) -> None:

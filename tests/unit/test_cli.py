@@ -78,24 +78,12 @@ def test_check_of_wrong_settings_is_one_failing_line(tmp_path: Path, capsys: pyt
 
 def test_archives_are_dropped_from_the_import_path() -> None:
     program = (
-        "import sys; from service import import_path; import_path.drop_archives(); "
+        "import sys; from service import pyworker; pyworker.drop_archives(); "
         "print([p for p in (*sys.path, *sys.path_importer_cache) if p.endswith(('.zip', '.jar'))])"
     )
     environment = {**os.environ, "PYTHONPATH": "/nowhere/pyspark.zip:/nowhere/spark-core.jar"}
     said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
-
-
-def test_the_python_of_the_cluster_scripts_has_no_archives_on_its_import_path() -> None:
-    python = Path(__file__).parents[2] / "deploy" / "bin" / "python3"
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": "/nowhere/pyspark.zip:/kept:/nowhere/spark-core.jar",
-    }
-    program = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, sys.argv[1])"
-    said = subprocess.run([python, "-c", program, "a b"], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == f"/kept {sys.executable} a b"
 
 
 def test_status_without_a_service_is_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

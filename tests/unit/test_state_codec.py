@@ -60,6 +60,20 @@ def test_an_empty_state_and_no_timer_come_back():
     assert (back.runs.num_rows, back.devices.num_rows, back.timer_ms) == (0, 0, None)
 
 
+def test_a_large_state_comes_back_from_fewer_bytes():
+    devices = 20_000
+    device = pa.array([f"device-{number:06}" for number in range(devices)])
+    ms = np.full(devices, 1_700_000_000_000, np.int64)
+    runs = fold(device, ms, {"temperature": np.full(devices, 20.5), "humidity": np.full(devices, 40.0)}, RULES)
+    state, _ = advance(None, runs, 0, RULES)
+    assert min(state.runs.nbytes, state.devices.nbytes) > codec.COMPRESSED_FROM
+    data = codec.encode(state)
+    assert len(data) < (state.runs.nbytes + state.devices.nbytes) / 4
+    decoded = codec.decode(data)
+    assert same(decoded.runs, state.runs)
+    assert same(decoded.devices, state.devices)
+
+
 def test_changes_and_runs_come_back():
     _, changes = example()
     back = codec.unpack_changes(codec.pack_changes(Changes(changes.sessions, changes.devices, 7)))
