@@ -80,7 +80,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 # (Spark 4.1.1, SparkSession.loadExtensions; no setting turns it off).
 	@rm -f $(VENV)/lib/python3.11/site-packages/pyspark/jars/spark-mllib_*.jar
 # Spark has every Python that it starts look first into these archives of what is in site-packages, too. There is no bytecode in
-# them: a second for the state operator's worker on the driver instead of 0.3, and half a second for the driver.
+# them: 0.8 s for the state operator's worker on the driver instead of 0.3, and half a second for the driver.
 	@rm -f $(VENV)/lib/python3.11/site-packages/pyspark/python/lib/*.zip
 	@touch $@
 

@@ -30,9 +30,10 @@ from state.layout import BucketState, Changes
 
 VERSION = 1
 COMPRESSED_FROM = 1 << 20
-"""Bytes of a table above which its columns are compressed by LZ4. Every batch sends a bucket's state through two sockets, into
-RocksDB and into a changelog, and a restart reads several of those: of 62,500 devices 9 MB became 3.7, for 6 ms more of encoding
-and 1 of decoding. A small table's columns cost more than they save: 0.3 ms each way."""
+"""Bytes of a state's table above which its columns are compressed by LZ4; what is shuffled is compressed by Spark. Every batch
+sends a bucket's state through two sockets, into RocksDB and into a changelog, and a restart reads several of those: of 62,500
+devices 9 MB became 3.7, for 6 ms more of encoding and 1 of decoding. A small table's columns cost more than they save: 0.3 ms
+each way."""
 
 _MAGIC = b"TDMK"
 _HEAD = struct.Struct("<4sBcHqLLQQ")
@@ -86,7 +87,7 @@ def unpack_runs(data: bytes) -> pa.Table:
 
 
 def _pack(kind: Kind, number: int, *tables: pa.Table) -> bytes:
-    bodies = [_ipc(table) for table in tables]
+    bodies = [_ipc(table, stored=kind == b"S") for table in tables]
     lengths = [body.size for body in bodies] + [0] * (2 - len(bodies))
     head = bytearray(_HEAD.pack(_MAGIC, VERSION, kind, 0, number, 0, 0, *lengths))
     crc = zlib.crc32(head)
@@ -96,9 +97,9 @@ def _pack(kind: Kind, number: int, *tables: pa.Table) -> bytes:
     return b"".join((head, *bodies))
 
 
-def _ipc(table: pa.Table) -> pa.Buffer:
+def _ipc(table: pa.Table, *, stored: bool) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    options = _COMPRESSED if table.nbytes > COMPRESSED_FROM else _PLAIN
+    options = _COMPRESSED if stored and table.nbytes > COMPRESSED_FROM else _PLAIN
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return sink.getvalue()
