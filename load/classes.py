@@ -2,19 +2,22 @@
 
     python -m load.classes FOLDER       # make classes: driver.jsa and executor.jsa, which deploy/submit looks for
 
-The service runs on a cluster of its own with readings of each kind and is killed once, because a start from a checkpoint
-loads more. Both JVMs then end in order and write what they have loaded (-XX:ArchiveClassesAtExit, JDK 17). An archive is
-good for this JDK and these jars at these paths; other JVMs ignore it.
+For each the service runs on a cluster of its own with readings of each kind and is killed once, because a start from a
+checkpoint loads more. The JVM then ends in order and writes what it has loaded (-XX:ArchiveClassesAtExit, JDK 17). The driver's
+is of one that does its tasks itself, which loads more than one with executors. An archive is good for this JDK and these jars
+at these paths; other JVMs ignore it.
 """
 
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+from load.cluster import TASKS_IN_DRIVER
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
 from load.parts import check_machine
@@ -31,25 +34,30 @@ _SEED = 7
 def archive(folder: Path, scratch: Path) -> list[Path]:
     """Make both archives in `folder`; everything else goes to `scratch`. Raises SetupError when a JVM does not."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {name: folder / f"{name}.jsa" for name in ("driver", "executor")}
-    submit = []
-    for name, file in files.items():
-        file.unlink(missing_ok=True)
-        key = f"spark.{name}.extraJavaOptions"
-        submit += ["--conf", f"{key}={session.conf()[key]} -XX:ArchiveClassesAtExit={file} -Xlog:disable"]
+    return [
+        _archived(folder / f"{name}.jsa", name, scratch, options)
+        for name, options in (("driver", TASKS_IN_DRIVER), ("executor", ()))
+    ]
+
+
+def _archived(file: Path, name: str, scratch: Path, submit_options: Sequence[str]) -> Path:
+    file.unlink(missing_ok=True)
+    key = f"spark.{name}.extraJavaOptions"
+    setting = f"{key}={session.conf()[key]} -XX:ArchiveClassesAtExit={file} -Xlog:disable"
     fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
-    with Stage(scratch, fleet, views=VIEWS, supervised=True, submit_options=submit) as stage:
+    with Stage(
+        scratch, fleet, views=VIEWS, supervised=True, submit_options=["--conf", setting, *submit_options]
+    ) as stage:
         generator = Generator(stage.broker.bootstrap, TOPIC, fleet)
         stage.start_service()
         _batches(stage, generator, epoch=1)
         stage.kill_driver()
         _batches(stage, generator, epoch=2)
         _end(stage)
-    for file in files.values():
-        if not file.exists():
-            what = f"{file} was not written"
-            raise SetupError(what, remedy="It needs a full JDK 17 and 400 MB of disk")
-    return list(files.values())
+    if not file.exists():
+        what = f"{file} was not written"
+        raise SetupError(what, remedy="It needs a full JDK 17 and 400 MB of disk")
+    return file
 
 
 def _batches(stage: Stage, generator: Generator, epoch: int) -> None:
