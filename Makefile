@@ -93,7 +93,7 @@ $(BUILD)/jars/%/.done: deploy/pom.xml
 	@touch $@
 
 $(CLASSES): $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
-	@echo "archiving the classes of Spark's driver and executors in $(@D): some 330 MB, two minutes"
+	@echo "archiving the classes of Spark's driver and executors in $(@D): some 330 MB, two to four minutes"
 	@$(BIN)/python -m load.classes $(@D)
 	@touch $@
 

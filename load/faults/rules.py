@@ -133,7 +133,7 @@ class Loss:
 
 
 class Observed:
-    """Something was there to be judged."""
+    """Something was there to be judged. A run lets its load go on until nothing is `lacking`, however slow the machine is."""
 
     LEAST: ClassVar[Mapping[str, int]] = {"progress": 20, "value": 20, "feed": 20, "lag": 10, "metrics": 5}
     """For some ten seconds with a writer: the observer reads the lag once a second, /metrics every other one."""
@@ -148,7 +148,11 @@ class Observed:
             self._seen[entry["what"]] += 1
         yield from ()
 
+    @property
+    def lacking(self) -> dict[str, int]:
+        """What there is too little of, and how many entries of it there are."""
+        return {what: count for what, count in self._seen.items() if count < self.LEAST[what]}
+
     def end(self) -> Iterator[Violation]:
-        for what, count in self._seen.items():
-            if count < self.LEAST[what]:
-                yield Violation("observed", self._at, f"{count} entries of {what!r}: too few to judge by")
+        for what, count in self.lacking.items():
+            yield Violation("observed", self._at, f"{count} entries of {what!r}: too few to judge by")

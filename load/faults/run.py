@@ -23,6 +23,7 @@ from load.faults.nemesis import Nemesis
 from load.faults.observer import Observer
 from load.faults.recovery import BACK_S, Recovers
 from load.faults.row import Figures, Row
+from load.faults.rules import Observed
 from load.fleet import Fleet, FleetSettings
 from load.part import Part
 from load.parts import HOST
@@ -98,6 +99,7 @@ class Run:
             self.stage.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy.port}/0"
         self.is_supervised = bool(options.get("supervised"))
         self._recovers = Recovers()
+        self._observed = Observed()
         self.history = History(self.folder / "history.jsonl", self._heard)
         self.nemesis = Nemesis(seed)
         self.observer = Observer(self.stage, self.history, seed, pids=self.pids, metrics=self.metrics)
@@ -266,7 +268,12 @@ class Run:
         return self.stage.wait(condition, within_s, what)
 
     def drain(self) -> None:
-        """End the load and wait until all of it is published, and what it closes is closed."""
+        """End the load and wait until all of it is published, and what it closes is closed.
+
+        The load goes on until there is enough to judge by.
+        """
+        if self._loads:
+            self.wait(lambda: not self._observed.lacking, STARTS_S, "enough to judge by")
         for load in self._loads[:]:
             self.unload(load)
         self.stage.wait_published(self.observer.ends(), STARTS_S)
@@ -329,8 +336,9 @@ class Run:
         raise SetupError(what)
 
     def _heard(self, entry: Entry) -> None:
-        for _ in self._recovers.take(entry):
-            pass  # the checker says it, from the history
+        for rule in (self._recovers, self._observed):
+            for _ in rule.take(entry):
+                pass  # the checker says it, from the history
 
 
 def play(

@@ -354,6 +354,15 @@ def test_a_history_with_too_little_in_it_proves_nothing() -> None:
     assert len(broken(Observed())) == len(Observed.LEAST)
 
 
+def test_a_run_knows_what_it_still_has_too_little_of() -> None:
+    rule = Observed()
+    for each in (entry(what) for what, least in Observed.LEAST.items() for _ in range(least - (what == "progress"))):
+        assert list(rule.take(each)) == []
+    assert rule.lacking == {"progress": Observed.LEAST["progress"] - 1}
+    assert list(rule.take(entry("progress"))) == []
+    assert rule.lacking == {}
+
+
 def test_what_a_row_found_by_itself_counts() -> None:
     assert broken(Said(), entry("violation", rule="P5", text="a duel")) == ["a duel"]
 
