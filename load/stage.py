@@ -259,6 +259,10 @@ class Stage:
         """The last lines the service wrote."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
+    def last_words(self) -> str:
+        """Why it ended; see `last_words`."""
+        return last_words(self.log)
+
     # What it says.
 
     def get(self, path: str, port: int = 0) -> tuple[int, str]:
@@ -320,6 +324,16 @@ class Stage:
                 raise SetupError(message)
             time.sleep(POLL_S)
         return answer
+
+
+def last_words(log: Path) -> str:
+    """Why a service ended: the last line of its own, `tidemark: CODE: ...`, or the last line when it said nothing.
+
+    Spark's threads may write after it while the JVM ends.
+    """
+    lines = log.read_text(errors="replace").splitlines()[-40:] if log.exists() else []
+    own = [line for line in lines if line.startswith("tidemark: ")]
+    return (own or lines or [""])[-1]
 
 
 def percentile(samples: Mapping[str, float], share: float, name: str = "tidemark_event_to_redis_seconds") -> float:

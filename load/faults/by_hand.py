@@ -9,7 +9,7 @@ SETTLED_BATCHES = 3
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a service ended that was not asked to: its exit status and the last line that it wrote."""
+    """How a service ended that was not asked to: its exit status and its last words."""
 
     status: int
     text: str
@@ -17,8 +17,7 @@ class Refusal:
     @classmethod
     def of(cls, run: Run) -> "Refusal":
         """That of a service that has ended."""
-        said = [line for line in run.stage.log_tail(40).splitlines() if line.startswith("tidemark: ")]
-        return cls(run.stage.exit_status or 0, said[-1] if said else "")
+        return cls(run.stage.exit_status or 0, run.stage.last_words())
 
     def __str__(self) -> str:
         return f"status {self.status}, {self.text}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from load.parts import HOST, free_port
-from load.stage import ROOT, Stage
+from load.stage import ROOT, Stage, last_words
 from load.tied import Child, spawn
 
 
@@ -80,8 +80,8 @@ class Instance:
         return "holds the lease" in self._stage.get("/readyz", self._port)[1]
 
     def last_words(self) -> str:
-        """The last line it wrote."""
-        return (self.log.read_text(errors="replace").splitlines() or [""])[-1] if self.log.exists() else ""
+        """Why it ended."""
+        return last_words(self.log)
 
     def stop(self, patience_s: float = 60.0) -> int:
         """SIGTERM, wait, and return the exit status."""

@@ -159,7 +159,7 @@ class Run:
         self._is_started = False
         self.note("stopped", status=status)
         if status:
-            self.violation("stop", f"the service ended with status {status}: {self.stage.log_tail(1)}")
+            self.violation("stop", f"the service ended with status {status}: {self.stage.last_words()}")
 
     def start_again(self) -> None:
         """What a supervisor would do; a supervised service needs nobody."""

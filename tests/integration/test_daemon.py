@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from load.parts import Broker, Redis
+from load.stage import last_words
 from tests.integration.daemon import STARTS_S, Service, World, until
 
 pytestmark = pytest.mark.integration
@@ -84,11 +85,7 @@ def test_a_topic_that_does_not_exist_ends_it_by_name(world: World) -> None:
     world.config.write_text(world.config.read_text().replace(f'topics = ["{world.topic}"]', 'topics = ["nowhere"]'))
     with world.start("topic") as service:
         assert service.process.wait(STARTS_S) == 5
-    assert (
-        service.log.read_text()
-        .splitlines()[-1]
-        .startswith("tidemark: SOURCE_REFUSED: kafka.topics: nowhere does not exist")
-    )
+    assert last_words(service.log).startswith("tidemark: SOURCE_REFUSED: kafka.topics: nowhere does not exist")
 
 
 def test_a_metrics_port_in_use_ends_it_by_name(world: World, broker_part: Broker) -> None:

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from load.parts import Broker, Redis
+from load.stage import last_words
 from service.cli import main
 from tests.integration.daemon import STARTS_S, World, until
 
@@ -53,8 +54,9 @@ def test_the_driver_stays_while_redis_and_its_own_batches_fail_but_not_without_s
         (jvm,) = (process for process in service.tree() if process.name() == "java")
         jvm.kill()
         assert service.process.wait(60) == 9, service.log.read_text()
-        last = service.log.read_text().splitlines()[-1]
-        assert last.startswith("tidemark: QUERY_SPARK_LOST: Spark has ended"), service.log.read_text()
+        assert last_words(service.log).startswith("tidemark: QUERY_SPARK_LOST: Spark has ended"), (
+            service.log.read_text()
+        )
 
 
 def test_a_frozen_service_is_followed_and_ends_as_fenced_when_it_wakes(
@@ -77,7 +79,7 @@ def test_a_frozen_service_is_followed_and_ends_as_fenced_when_it_wakes(
             for process in frozen:
                 process.resume()
             assert first.process.wait(60) == 7, first.log.read_text()
-            assert first.log.read_text().splitlines()[-1].startswith("tidemark: FENCED: ")
+            assert last_words(first.log).startswith("tidemark: FENCED: ")
             assert psutil.wait_procs(frozen, 20)[1] == [], "nothing of it is left"
             world.send(500)
             until(lambda: world.counted() == world.sent, 60, "the second one goes on")

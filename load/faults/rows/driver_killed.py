@@ -53,7 +53,7 @@ def _wait(run: Run, fired: Path, count: int) -> None:
         if fired.exists() and len(fired.read_text().splitlines()) >= count:
             return True
         if ended is not None:
-            what = f"The service ended with status {ended} before crash point {count}: {run.stage.log_tail(1)}"
+            what = f"The service ended with status {ended} before crash point {count}: {run.stage.last_words()}"
             raise SetupError(what)
         return False
 
