@@ -169,12 +169,13 @@ def measure_floor(config: Path) -> list[float]:
     from pyspark.sql import functions as F  # noqa: PLC0415 - only the floor's process needs Spark
 
     from service import session, settings  # noqa: PLC0415
-    from service.admission import decode, readings, schemas  # noqa: PLC0415
+    from service.admission import decode, schemas  # noqa: PLC0415
+    from service.kafka import source  # noqa: PLC0415
 
     chosen = settings.load(config)
     spark = session.build(chosen)
     spark.sparkContext.setLogLevel("ERROR")
-    options = {f"kafka.{k}": v for k, v in readings.CONSUMER_OPTIONS.items()}
+    options = {f"kafka.{k}": v for k, v in source.CONSUMER_OPTIONS.items()}
     rates = []
     for _ in range(3):
         began = time.monotonic()

@@ -50,6 +50,7 @@ _AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_com
 _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
 _QUALITY = "tests/unit/test_quality.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
+_TRANSACTIONS = "tests/integration/test_transactions.py::"
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
 elseif current > epoch then
@@ -243,6 +244,45 @@ MUTATIONS = (
             _PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",
             _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks",
         ),
+    ),
+    Mutation(
+        "aborted-counted",
+        "readers of the topics do not ask for committed records only",
+        "readings of an aborted transaction are in the results",
+        ("P1", "P4"),
+        (
+            Edit(
+                "service/kafka/clients.py",
+                '"isolation.level": "read_committed"',
+                '"isolation.level": "read_uncommitted"',
+            ),
+        ),
+        (
+            _TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",
+            _TRANSACTIONS + "test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read",
+        ),
+    ),
+    Mutation(
+        "open-transaction-unseen",
+        "the lag ends where the oldest open transaction begins",
+        "a transaction that never ends holds back its partition, and the lag is 0",
+        ("P7",),
+        (
+            Edit(
+                "service/monitoring/lag.py",
+                "clients.consumer(self._kafka, small=True, uncommitted=True)",
+                "clients.consumer(self._kafka, small=True)",
+            ),
+        ),
+        (_TRANSACTIONS + "test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read",),
+    ),
+    Mutation(
+        "marker-is-loss",
+        "every offset of a batch without a record is taken for lost",
+        "a producer with transactions raises the alarm for lost records",
+        ("P7",),
+        (Edit("service/pipeline.py", "min(without, unavailable(self.settings.kafka, cut))", "without"),),
+        (_TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",),
     ),
     Mutation(
         "silence-despite-lag",

@@ -31,6 +31,8 @@ from service.aggregation import sessions, windows
 from service.aggregation.fold import Fold
 from service.cut import Cut
 from service.frames import FOLDED, OUTPUT, REJECT, RUNS, STATS, WINDOW
+from service.kafka import source
+from service.kafka.offsets import unavailable
 from service.publication.publish import OUTCOME_SCHEMA, Outcome, Sink
 from service.reference import lookup
 from service.reference.attributes import Attributes
@@ -205,9 +207,11 @@ class Publication:
         }
         rejected = {reason: observed.get(f"rejected_{reason}", 0) for reason in readings.REASONS}
         admitted = observed.get("admitted", 0)
-        # Each record is admitted or rejected, so what is in the cut and in neither was not there to be read. Offsets of a
-        # transaction's markers and of compacted records are counted, too: only where the operator goes on without records.
-        lost = cut.rows - admitted - sum(rejected.values()) if self.settings.kafka.on_data_loss == "continue" else 0
+        # Each record is admitted or rejected. An offset that is neither has no record for a reader: it is a transaction's
+        # marker, an aborted or a compacted record. Or Kafka has deleted it: then the record is lost.
+        without = cut.rows - admitted - sum(rejected.values())
+        accepted = self.settings.kafka.on_data_loss == "continue"
+        lost = min(without, unavailable(self.settings.kafka, cut)) if accepted and without > 0 else 0
         topics = self.settings.kafka.topics
         self.on_batch(
             BatchReport(
@@ -217,7 +221,7 @@ class Publication:
                 rejected,
                 observed.get("unknown", 0),
                 finals,
-                max(0, lost),
+                lost,
                 dict(zip((view.name for view in self.settings.views), outcome.late, strict=False)),
                 {readings.partition_of(code, topics): (oldest, newest) for code, oldest, newest in outcome.times},
                 skewed,
@@ -294,7 +298,7 @@ def start(
     tasks = spark.sparkContext.defaultParallelism
     attributes = holder.attributes if holder else None
     look_up = lookup.choose(settings, holder)
-    records = readings.source(spark, settings)
+    records = source.stream(spark, settings.kafka)
     output = build(records, settings, attributes, partitions, look_up, tasks=tasks, schemas=book.plan)
     publication = Publication(spark, settings, epoch, gate, on_batch, book, holder, after, turn or nullcontext())
     writer = (

@@ -31,11 +31,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint, failure, owner, pipeline, session, topics
+from service import clock, failpoint, failure, owner, pipeline, session
 from service.admission import schemas
 from service.admission.schemas import NewSchemaError
 from service.cut import Offsets
 from service.errors import FencedError, SparkLostError, TidemarkError
+from service.kafka import topics
 from service.lease import Lease, Waiting
 from service.monitoring import metrics
 from service.monitoring.lag import Lag

@@ -44,6 +44,20 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
+class Login(Section):
+    """A section with a user and a password."""
+
+    user: str | None = None
+    password: SecretStr | None = None
+    password_file: Path | None = None
+
+    def secret(self) -> str | None:
+        """The password, from the file if one is named."""
+        if self.password_file is not None:
+            return self.password_file.read_text(encoding="utf-8").strip()
+        return self.password.get_secret_value() if self.password is not None else None
+
+
 def _name(value: str) -> str:
     if not NAME.match(value):
         msg = "must be a name: lower-case letters, digits and _, a letter first, at most 63"
@@ -65,7 +79,7 @@ class Service(Section):
         return _name(value)
 
 
-class Kafka(Section):
+class Kafka(Login):
     bootstrap: str
     topics: tuple[str, ...] = Field(min_length=1)
     group: str = "tidemark"
@@ -75,8 +89,13 @@ class Kafka(Section):
     """When records are gone that were not read yet: end with a DataLossError, or go on and count them."""
     max_per_batch: int = Field(default=3_000_000, gt=0)
     rejects: str = "{topic}.rejects"
+    ca_file: Path | None = None
+    """PEM file of the certificates to trust; the system's when not given. It turns TLS on, and so does `user`."""
+    certificate: Path | None = None
+    """PEM file of the client's own certificate, for mutual TLS; `key` is its private key, PEM in PKCS #8."""
+    key: Path | None = None
     options: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """Client options handed to every Kafka client, such as `security.protocol`."""
+    """Options of every Kafka client, in librdkafka's names, such as `security.protocol`: service/kafka/options.py."""
 
     @field_validator("rejects")
     @classmethod
@@ -85,6 +104,16 @@ class Kafka(Section):
             msg = "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'"
             raise ValueError(msg)
         return value
+
+    @model_validator(mode="after")
+    def _has_both_halves(self) -> Self:
+        if self.user is None and (self.password is not None or self.password_file is not None):
+            msg = "user: is missing, and there is a password"
+            raise ValueError(msg)
+        if (self.certificate is None) != (self.key is None):
+            msg = "certificate and key: give both or neither"
+            raise ValueError(msg)
+        return self
 
     def rejects_topic(self, topic: str) -> str:
         return self.rejects.format(topic=topic)
@@ -115,12 +144,9 @@ class Input(Section):
         return value
 
 
-class Registry(Section):
+class Registry(Login):
     url: str
     """http:// or https://; several addresses of one registry with commas between, tried in order."""
-    user: str | None = None
-    password: SecretStr | None = None
-    password_file: Path | None = None
     ca_file: Path | None = None
     """Certificates to trust, for https; the system's when not given."""
     subjects: tuple[str, ...] = ()
@@ -135,12 +161,6 @@ class Registry(Section):
                 msg = "must be http:// or https:// and a host, without user and password, which have keys of their own"
                 raise ValueError(msg)
         return value
-
-    def secret(self) -> str | None:
-        """The password, from the file if one is named."""
-        if self.password_file is not None:
-            return self.password_file.read_text(encoding="utf-8").strip()
-        return self.password.get_secret_value() if self.password is not None else None
 
 
 class Admission(Section):
@@ -171,14 +191,11 @@ class Admission(Section):
         return self.max_delay_ms + self.max_ahead_ms
 
 
-class Reference(Section):
+class Reference(Login):
     url: str
     """A JDBC URL without credentials, such as `jdbc:postgresql://host/db` or `jdbc:sqlite:/path/devices.db`."""
     query: str
     key: str = "device_id"
-    user: str | None = None
-    password: SecretStr | None = None
-    password_file: Path | None = None
     expectations: Path = Path("schemas/reference.expectations.json")
     refresh_ms: Positive = Field(default=300_000, alias="refresh")
     max_age_ms: Positive = Field(default=86_400_000, alias="max_age")
@@ -207,12 +224,6 @@ class Reference(Section):
             )
             raise ValueError(msg)
         return self
-
-    def secret(self) -> str | None:
-        """The password, from the file if one is named; None where the database asks for none."""
-        if self.password_file is not None:
-            return self.password_file.read_text(encoding="utf-8").strip()
-        return self.password.get_secret_value() if self.password is not None else None
 
 
 class View(Section):
@@ -432,31 +443,14 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[
 def _resolve(settings: Settings, folder: Path) -> Settings:
     """Paths in a settings file are relative to it, so that a service starts from any working directory."""
 
-    def resolved(path: Path | None) -> Path | None:
-        return path if path is None else (folder / path).resolve()
+    def placed(section: Any) -> Any:
+        if not isinstance(section, Section):
+            return section
+        paths = {name: (folder / value).resolve() for name, value in section if isinstance(value, Path)}
+        return section.model_copy(update=paths)
 
+    sections = {name: placed(section) for name, section in settings}
     checkpoint = settings.service.checkpoint
     if ":" not in checkpoint:
-        checkpoint = str(resolved(Path(checkpoint)))
-    reference = settings.reference and settings.reference.model_copy(
-        update={
-            "expectations": resolved(settings.reference.expectations),
-            "password_file": resolved(settings.reference.password_file),
-        }
-    )
-    registry = settings.registry and settings.registry.model_copy(
-        update={
-            "password_file": resolved(settings.registry.password_file),
-            "ca_file": resolved(settings.registry.ca_file),
-        }
-    )
-    return settings.model_copy(
-        update={
-            "input": settings.input.model_copy(update={"schemas": resolved(settings.input.schemas)}),
-            "reference": reference,
-            "registry": registry,
-            "quality": settings.quality.model_copy(update={"expectations": resolved(settings.quality.expectations)}),
-            "service": settings.service.model_copy(update={"checkpoint": checkpoint}),
-            "redis": settings.redis.model_copy(update={"password_file": resolved(settings.redis.password_file)}),
-        }
-    )
+        sections["service"] = settings.service.model_copy(update={"checkpoint": str((folder / checkpoint).resolve())})
+    return settings.model_copy(update=sections)

@@ -1,29 +1,25 @@
-"""Readings: the Kafka source, and admission: one decision per record, made before the watermark can see it."""
+"""Admission: one decision per record, made before the watermark can see it."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import to_avro
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from service.admission.decode import Decoder
 from service.admission.schemas import Known
 from service.admission.schemas import known as known_schemas
 from service.frames import REJECT_AVRO
 from service.reference.lookup import LookUp, bounds
-from service.settings import Kafka, Settings
+from service.settings import Settings
 from state.rules import EVENT_MS_LIMIT
 
 KEPT_BYTES = 1 << 20
 """A reject carries a record of this size, or of admission.max_bytes where that is more. A larger one is left where it is: a
 batch holds all of its rejects in memory, and the coordinates say where the bytes are."""
-
-Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
 PARTITION_BITS = 20
 """A million partitions a topic, two thousand topics."""
@@ -44,34 +40,6 @@ REASONS = (
 
 KEPT = "$"
 """Before the name of a column of Kafka's: no measure's name begins with it."""
-
-# The consumer's defaults fetch 500 records a poll, which halves the rate of the whole source.
-CONSUMER_OPTIONS = {
-    "max.poll.records": "10000",
-    "max.partition.fetch.bytes": str(8 << 20),
-    "fetch.max.bytes": str(64 << 20),
-    "receive.buffer.bytes": str(1 << 20),
-}
-
-
-def source(spark: SparkSession, settings: Settings) -> DataFrame:
-    """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp, headers."""
-    kafka = settings.kafka
-    return (
-        options(spark.readStream.format("kafka"), kafka)
-        .option("subscribe", ",".join(kafka.topics))
-        .option("startingOffsets", kafka.starting)
-        .option("maxOffsetsPerTrigger", kafka.max_per_batch)
-        .load()
-    )
-
-
-def options(reader: Reader, kafka: Kafka) -> Reader:
-    """The options of every reader of the topics, of a stream or of a batch."""
-    reader = reader.option("includeHeaders", "true").option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
-    for key, value in {**CONSUMER_OPTIONS, **kafka.options, "bootstrap.servers": kafka.bootstrap}.items():
-        reader = reader.option(f"kafka.{key}", value)
-    return reader
 
 
 def admit(

@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service import pipeline, session, settings, topics
-from service.admission import compatibility, decode, readings, schemas
+from service import pipeline, session, settings
+from service.admission import compatibility, decode, schemas
 from service.errors import (
     CheckpointError,
     ReferenceDataError,
@@ -32,6 +32,7 @@ from service.errors import (
     TidemarkError,
 )
 from service.files import Local
+from service.kafka import clients, source, topics
 from service.monitoring import durability, status
 from service.monitoring.finding import Line, failed, ok
 from service.publication import redis_link
@@ -175,7 +176,7 @@ def _checkpoint(given: Settings) -> Iterator[Line]:
 
 def _kafka(given: Settings) -> Iterator[Line]:
     kafka = given.kafka
-    client = topics.admin(kafka)
+    client = clients.admin(kafka)
     found = topics.describe(client, kafka)
     yield ok("kafka", f"{kafka.bootstrap} answers")
     for name in kafka.topics:
@@ -378,7 +379,7 @@ def _plan(given: Settings) -> Iterator[Line]:
         nobody = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *names.values())))
         look_up = lookup.Joined(nobody, names)
     known = schemas.known(given)
-    pipeline.build(readings.source(spark, given), given, None, 1, look_up, schemas=known)
+    pipeline.build(source.stream(spark, given.kafka), given, None, 1, look_up, schemas=known)
     yield ok("plan", "Spark accepts the query")
     if given.input.format == "avro":
         yield from compatibility.in_use(given, known)

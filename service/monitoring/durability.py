@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from service import topics
 from service.errors import DataLossError
 from service.files import Local
-from service.monitoring import lag
+from service.kafka import clients, topics
+from service.kafka.offsets import committed, edges, headrooms
 from service.monitoring.finding import Line, failed, ok
 from service.recovery import checkpoint
 from service.settings import Settings
@@ -38,16 +38,16 @@ def retention(given: Settings, there: Mapping[str, topics.Topic]) -> Iterator[Li
     kafka, folder = given.kafka, checkpoint.local(given.service.checkpoint)
     position = checkpoint.position(Local(folder)) if folder is not None else None
     kept = {name: topic.retention_ms for name, topic in there.items() if topic.retention_ms is not None}
-    consumer = lag.consumer_of(kafka)
+    consumer = clients.consumer(kafka, small=True, uncommitted=True)
     try:
         known = kafka.model_copy(update={"topics": tuple(there)})
-        edges = lag.edges(consumer, known)
-        done = position.offsets if position is not None else lag.shown(consumer, known)
+        ends = edges(consumer, known)
+        done = position.offsets if position is not None else committed(consumer, known)
         reached = {
             topic: {p: done.get(topic, {}).get(p, end) for p, (_, end) in partitions.items()}
-            for topic, partitions in edges.items()
+            for topic, partitions in ends.items()
         }
-        rooms = lag.headrooms(consumer, edges, reached, kept)
+        rooms = headrooms(consumer, ends, reached, kept)
     finally:
         consumer.close()
     longest_ms = max(given.sessions.retain_ms, *(view.retain_ms for view in given.views))

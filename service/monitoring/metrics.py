@@ -39,7 +39,7 @@ from service.reference.database import REASONS
 
 if TYPE_CHECKING:
     from service.cut import Offsets
-    from service.monitoring.lag import Headrooms
+    from service.kafka.offsets import Headrooms
     from service.pipeline import BatchReport
     from service.progress import Progress
     from service.publication.publish import Outcome

@@ -30,8 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from service import failure, session, topics
+from service import failure, session
 from service.errors import SchemaError, SettingsError, SetupError, SourceError, TidemarkError
+from service.kafka import clients, topics
 from service.quality import sample
 from service.quality.sample import ADMITTED, AHEAD, DEVICE, OF_DEVICE, REASON
 from service.quality.validation import labels
@@ -77,7 +78,7 @@ def profile(settings: Settings, out: Path, count: int, say: Callable[[str], obje
         what = f"{out}: there is no folder {out.parent} that can be written"
         raise SetupError(what, remedy="Make it, or name another file with --out")
     kafka = settings.kafka
-    if missing := [name for name in kafka.topics if name not in topics.describe(topics.admin(kafka), kafka)]:
+    if missing := [name for name in kafka.topics if name not in topics.describe(clients.admin(kafka), kafka)]:
         raise topics.missing(kafka, missing)
     source = sample.newest(kafka, count)
     if not sample.size(source):

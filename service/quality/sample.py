@@ -23,12 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from service import topics
 from service.admission import readings
 from service.admission.schemas import Known
 from service.cut import Offsets
 from service.frames import REJECT_AVRO
-from service.monitoring import lag
+from service.kafka import clients
+from service.kafka.offsets import edges
 from service.recovery import rebuild
 from service.recovery.rebuild import Source
 from service.reference.lookup import LookUp
@@ -54,11 +54,11 @@ def newest(kafka: Kafka, count: int, until: Offsets | None = None) -> Source:
 
     Offsets that hold no record (of transactions, or compacted) count as records. Raises SourceError.
     """
-    consumer = lag.consumer_of(kafka)
+    consumer = clients.consumer(kafka, small=True)
     try:
-        found = lag.edges(consumer, kafka)
+        found = edges(consumer, kafka)
     except KafkaException as error:
-        raise topics.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error) from error
     finally:
         consumer.close()
     ends = {

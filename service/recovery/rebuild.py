@@ -16,18 +16,20 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from service import pipeline, topics
+from service import pipeline
 from service.admission import readings
 from service.admission.schemas import Known
 from service.aggregation import sessions, windows
 from service.cut import Cut, Offsets
 from service.errors import CheckpointError, SourceError
 from service.frames import MOMENTS, RUNS, SESSIONS, WINDOW
-from service.monitoring import lag
+from service.kafka import clients
+from service.kafka.clients import TIMEOUT_S
+from service.kafka.source import with_options
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
 from service.settings import Settings
@@ -134,7 +136,7 @@ def source(committed: Cut, found: dict[tuple[str, int], Partition], from_ms: int
 
 def ask(settings: Settings, committed: Cut, from_ms: int) -> dict[tuple[str, int], Partition]:
     """What `source` has to know of the partitions; raises SourceError when Kafka does not answer."""
-    consumer = lag.consumer_of(settings.kafka)
+    consumer = clients.consumer(settings.kafka, small=True)
     try:
         return {
             (topic, partition): _ask(consumer, TopicPartition(topic, partition), from_ms)
@@ -142,35 +144,37 @@ def ask(settings: Settings, committed: Cut, from_ms: int) -> dict[tuple[str, int
             for partition in partitions
         }
     except KafkaException as error:
-        raise topics.unreachable(settings.kafka, error) from error
+        raise clients.unreachable(settings.kafka, error) from error
     finally:
         consumer.close()
 
 
 def _ask(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
-    oldest, end = consumer.get_watermark_offsets(place, timeout=lag.TIMEOUT_S)
-    [at] = consumer.offsets_for_times([TopicPartition(place.topic, place.partition, from_ms)], timeout=lag.TIMEOUT_S)
+    oldest, end = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+    [at] = consumer.offsets_for_times([TopicPartition(place.topic, place.partition, from_ms)], timeout=TIMEOUT_S)
     if at.error is not None:
         raise KafkaException(at.error)
     oldest_ms = None
     if 0 < oldest < end:
         consumer.assign([TopicPartition(place.topic, place.partition, oldest)])
-        message = consumer.poll(lag.TIMEOUT_S)
+        message = consumer.poll(TIMEOUT_S)
         consumer.unassign()
-        if message is None:
-            what = f"{place.topic}[{place.partition}]@{oldest} could not be read within {lag.TIMEOUT_S:.0f} s"
+        error = message.error() if message is not None else None
+        if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+            what = f"{place.topic}[{place.partition}]@{oldest} could not be read within {TIMEOUT_S:.0f} s"
             raise SourceError(what, remedy="It is tried again; check the brokers")
-        oldest_ms = int(message.timestamp()[1])
+        if error is None:  # else there are only offsets without a record
+            oldest_ms = int(message.timestamp()[1])
     return Partition(oldest, oldest_ms, at.offset if 0 <= at.offset < end else None)
 
 
 def records(
     spark: SparkSession, settings: Settings, chosen: Source, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """The chosen part of the topics, as `readings.source` gives it to the stream; `options` are more of the reader's."""
+    """The chosen part of the topics, as `source.stream` gives it to the stream; `options` are more of the reader's."""
     places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
     return (
-        readings.options(spark.read.format("kafka"), settings.kafka)
+        with_options(spark.read.format("kafka"), settings.kafka)
         .option("failOnDataLoss", "true")  # whatever the stream accepts: a value that lacks readings is not told
         .option("assign", json.dumps(places))
         .option("startingOffsets", _json(chosen.begin))

@@ -19,11 +19,11 @@ import redis
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
-from service import topics
 from service.cut import Offsets
 from service.errors import CheckpointError, DataLossError
 from service.files import Files, unusable
-from service.monitoring import lag
+from service.kafka import clients, topics
+from service.kafka.offsets import Edges, committed, edges
 from service.progress import parse_offsets
 from service.publication import redis_link
 from service.publication.redis_keys import Keys
@@ -156,14 +156,14 @@ def _require_all_of_it(settings: Settings) -> None:
     with _consumer(kafka) as consumer:
         source, before = f"Redis, key {Keys(settings.redis.prefix).progress},", _progress(settings)
         if not before:
-            source, before = f"Kafka's consumer group {kafka.group}", lag.shown(consumer, kafka)
+            source, before = f"Kafka's consumer group {kafka.group}", committed(consumer, kafka)
         if not before:
             return
-        edges = lag.edges(consumer, kafka)
+        ends = edges(consumer, kafka)
     missing = []
     for topic, partitions in before.items():
         for partition, offset in partitions.items():
-            begin, end = edges.get(topic, {}).get(partition, (0, 0))
+            begin, end = ends.get(topic, {}).get(partition, (0, 0))
             if offset > end:
                 missing.append(f"{topic}[{partition}] ends at {end}: it is another topic")
             elif kafka.starting == "latest" and offset < end:
@@ -206,11 +206,11 @@ def _progress(settings: Settings) -> Offsets:
 
 def _gaps(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
     with _consumer(kafka) as consumer:
-        edges = lag.edges(consumer, kafka)
+        ends = edges(consumer, kafka)
     beyond = [
-        f"{topic}[{partition}]: committed offset {offset}, the end is {edges[topic][partition][1]}"
+        f"{topic}[{partition}]: committed offset {offset}, the end is {ends[topic][partition][1]}"
         for topic, partition, offset in _each(offsets)
-        if offset > edges.get(topic, {}).get(partition, (0, offset))[1]
+        if offset > ends.get(topic, {}).get(partition, (0, offset))[1]
     ]
     if beyond:
         what = f"Kafka has lost records that were read: {'; '.join(beyond)}"
@@ -219,7 +219,7 @@ def _gaps(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
             remedy="A broker came back without its data, or a replica that lagged became leader. What it lost is in the "
             f"results, and new records have its offsets: {manifest.REBUILD}",
         )
-    gaps = gaps_of(offsets, edges)
+    gaps = gaps_of(offsets, ends)
     if gaps and kafka.on_data_loss != CONTINUE:
         what = f"Records were deleted before they were read: {'; '.join(map(str, gaps))}"
         raise DataLossError(
@@ -230,11 +230,11 @@ def _gaps(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
     return gaps
 
 
-def gaps_of(offsets: Offsets, edges: lag.Edges) -> Sequence[Gap]:
+def gaps_of(offsets: Offsets, ends: Edges) -> Sequence[Gap]:
     """What lies between where a query goes on and where the partitions begin."""
     found = []
     for topic, partition, offset in _each(offsets):
-        begin = edges.get(topic, {}).get(partition, (0, 0))[0]
+        begin = ends.get(topic, {}).get(partition, (0, 0))[0]
         if begin > offset:
             found.append(Gap(topic, partition, offset, begin))
     return found
@@ -248,11 +248,11 @@ def _each(offsets: Mapping[str, Mapping[int, int]]) -> Iterator[tuple[str, int, 
 
 @contextmanager
 def _consumer(kafka: Kafka) -> Iterator[Any]:
-    consumer = lag.consumer_of(kafka)
+    consumer = clients.consumer(kafka, small=True, uncommitted=True)
     try:
         yield consumer
     except KafkaException as error:
-        raise topics.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error) from error
     finally:
         consumer.close()
 

@@ -8,16 +8,16 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from service.cut import Cut
 from service.errors import SourceError
+from service.kafka import clients
+from service.kafka.clients import DELIVERY_S
 from service.settings import Kafka
 
 HEADER = "tidemark."
 _OMITTED = HEADER + "omitted_bytes"
-_TIMEOUT_S = 30.0
-_LARGEST = 1_000_000_000  # librdkafka's own upper limit: what is too large is for the topic to say
 _Headers = list[tuple[str, str | bytes | None]]
 
 
@@ -54,21 +54,9 @@ class Rejects:
 
     def __init__(self, settings: Kafka) -> None:
         self._settings = settings
-        self._producer = Producer(
-            {
-                **settings.options,
-                "bootstrap.servers": settings.bootstrap,
-                "client.id": "tidemark-rejects",
-                "acks": "all",
-                "enable.idempotence": True,
-                "delivery.timeout.ms": int(_TIMEOUT_S * 1000),
-                "linger.ms": 5,
-                # An unknown topic is an error after this long: 30 s by default.
-                "topic.metadata.propagation.max.ms": 5_000,
-                "message.max.bytes": _LARGEST,
-                "log_level": 0,
-            }
-        )
+        # An unknown topic is an error after `topic.metadata.propagation.max.ms`: 30 s by default.
+        options = {"linger.ms": 5, "topic.metadata.propagation.max.ms": 5_000}
+        self._producer = clients.producer(settings, "tidemark-rejects", options)
         self._sent = 0
         self._delivered = 0
         self._too_large: list[tuple[Mapping[str, Any], Cut]] = []
@@ -92,7 +80,7 @@ class Rejects:
         error, self._error, self._sent, self._delivered = self._error, None, 0, 0
         if error is not None or missing:
             self._too_large.clear()
-            said = error.str() if error is not None else f"no answer within {_TIMEOUT_S:.0f} s"
+            said = error.str() if error is not None else f"no answer within {DELIVERY_S:.0f} s"
             msg = (
                 f"Kafka at {self._settings.bootstrap}, batch {cut.batch} of epoch {cut.epoch}: "
                 f"{missing} rejects were not delivered: {said}"
@@ -128,14 +116,14 @@ class Rejects:
                 return
 
     def _wait(self) -> None:
-        self._producer.flush(_TIMEOUT_S)
+        self._producer.flush(DELIVERY_S)
 
 
 _producers: dict[tuple[object, ...], Rejects] = {}
 
 
 def _identity(settings: Kafka) -> tuple[object, ...]:
-    return os.getpid(), settings.bootstrap, settings.rejects, tuple(sorted(settings.options.items()))
+    return os.getpid(), settings.model_dump_json()
 
 
 def rejects(settings: Kafka) -> Rejects:

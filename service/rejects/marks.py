@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from service import clock, topics
+from service import clock
 from service.errors import SourceError
-from service.monitoring import lag
+from service.kafka import clients, topics
+from service.kafka.clients import DELIVERY_S, TIMEOUT_S
 from service.rejects import scan
 from service.rejects.reject_log import Coordinates
 from service.settings import Kafka
 
 State = Literal["correcting", "replaying", "open", "corrected", "replayed"]
 ENDS = ("corrected", "replayed")
-_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,7 @@ def read(kafka: Kafka) -> dict[Coordinates, Mark]:
 def write(kafka: Kafka, marks: Iterable[Mark]) -> None:
     """Set marks, and return when all brokers in sync have them. Raises SourceError; then some may be set."""
     _create(kafka)
-    producer = Producer(
-        {
-            **lag.client(kafka),
-            "client.id": "tidemark-marks",
-            "acks": "all",
-            "enable.idempotence": True,
-            "delivery.timeout.ms": int(_TIMEOUT_S * 1000),
-            "linger.ms": 5,
-        }
-    )
+    producer = clients.producer(kafka, "tidemark-marks", {"linger.ms": 5})
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -82,19 +73,19 @@ def write(kafka: Kafka, marks: Iterable[Mark]) -> None:
             else:
                 break
         producer.poll(0)
-    missing = producer.flush(_TIMEOUT_S + 1) + len(failures)
+    missing = producer.flush(DELIVERY_S + 1) + len(failures)
     if missing:
-        said = failures[0].str() if failures else f"no answer within {_TIMEOUT_S:.0f} s"
+        said = failures[0].str() if failures else f"no answer within {DELIVERY_S:.0f} s"
         what = f"Kafka at {kafka.bootstrap}: {missing} marks of rejects were not delivered: {said}"
         raise SourceError(what, remedy="Check the brokers, and run it again: it goes on where it stopped")
 
 
 def _create(kafka: Kafka) -> None:
-    client = topics.admin(kafka)
+    client = clients.admin(kafka)
     try:
-        known = client.list_topics(timeout=lag.TIMEOUT_S).topics
+        known = client.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
-        raise topics.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error) from error
     lacking = {topic(kafka, name): 1 for name in kafka.topics if topic(kafka, name) not in known}
     problem = topics.create(client, lacking, configuration={"cleanup.policy": "compact"})
     if problem is not None:

@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from service import failpoint, topics
+from service import failpoint
 from service.errors import SettingsError, SourceError
-from service.monitoring import lag
+from service.kafka import clients
+from service.kafka.clients import TIMEOUT_S
 from service.rejects import dissect, marks, reject_log, scan
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark
@@ -175,14 +176,7 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
     fence.check()
     done: list[Mark] = []
     failures: list[KafkaError] = []
-    options = {
-        "client.id": "tidemark-replay",
-        "acks": "all",
-        "enable.idempotence": True,
-        "message.timeout.ms": _SEND_MS,
-        "message.max.bytes": 1_000_000_000,
-    }
-    producer = Producer({**lag.client(kafka), **options})
+    producer = clients.producer(kafka, "tidemark-replay", {"delivery.timeout.ms": _SEND_MS})
     for reject in rejects:
         place = reject.place
 
@@ -215,13 +209,11 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
 
 
 def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    consumer: Consumer = lag.consumer_of(kafka)
+    consumer: Consumer = clients.consumer(kafka, small=True)
     try:
-        return {
-            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=lag.TIMEOUT_S)[1] for place in places
-        }
+        return {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=TIMEOUT_S)[1] for place in places}
     except KafkaException as error:
-        raise topics.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error) from error
     finally:
         consumer.close()
 

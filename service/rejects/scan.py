@@ -6,9 +6,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from service import topics
 from service.errors import SourceError
-from service.monitoring import lag
+from service.kafka import clients
+from service.kafka.clients import TIMEOUT_S
 from service.settings import Kafka
 
 _AT_ONCE = 5_000
@@ -27,8 +27,7 @@ def messages(
     `since_ms` leaves out those before the first record of a partition with that time. With `begin`, (topic, partition)
     -> offset, only those partitions are read, from there on. Raises SourceError.
     """
-    given = {"group.id": kafka.group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    consumer = Consumer({**lag.client(kafka), **given, "enable.partition.eof": True})
+    consumer = clients.consumer(kafka)
     try:
         ends = _assign(consumer, names, since_ms, begin)
         silent = 0.0
@@ -51,7 +50,7 @@ def messages(
                 if error is None and offset < end:
                     yield message
     except KafkaException as error:
-        raise topics.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error) from error
     finally:
         consumer.close()
 
@@ -63,16 +62,16 @@ def _assign(
     begin: Mapping[tuple[str, int], int] | None,
 ) -> dict[tuple[str, int], int]:
     """Begin to read; returns the end of each partition that has something to read."""
-    known = consumer.list_topics(timeout=lag.TIMEOUT_S).topics
+    known = consumer.list_topics(timeout=TIMEOUT_S).topics
     places = [(name, number) for name in names if name in known for number in known[name].partitions]
     ends, plan = {}, []
     for topic, partition in places:
         if begin is not None and (topic, partition) not in begin:
             continue
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=lag.TIMEOUT_S)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
         start = low if begin is None else max(low, begin[topic, partition])
         if since_ms is not None:
-            [at] = consumer.offsets_for_times([TopicPartition(topic, partition, since_ms)], timeout=lag.TIMEOUT_S)
+            [at] = consumer.offsets_for_times([TopicPartition(topic, partition, since_ms)], timeout=TIMEOUT_S)
             start = max(low, at.offset) if at.offset >= 0 else high
         if start < high:
             ends[topic, partition] = high

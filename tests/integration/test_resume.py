@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 
 from load.parts import Broker, Redis
 from load.stage import to_toml
-from service import pipeline, topics
+from service import pipeline
 from service.errors import CheckpointError, DataLossError
-from service.monitoring import lag
+from service.kafka import clients, topics
+from service.kafka.offsets import edges, headrooms
 from service.pipeline import BatchReport
 from service.recovery import manifest, resume
 from service.settings import Settings, parse
@@ -231,23 +232,23 @@ def test_the_command_names_what_is_damaged_and_its_status_says_so(world: World, 
 
 def test_the_headroom_is_what_retention_leaves_of_the_oldest_unread_record(world: World) -> None:
     kafka = world.settings().kafka
-    consumer = lag.consumer_of(kafka)
+    consumer = clients.consumer(kafka, small=True)
     try:
-        edges = lag.edges(consumer, kafka)
-        assert edges == {world.name: {0: (0, 10), 1: (0, 10)}}
+        ends = edges(consumer, kafka)
+        assert ends == {world.name: {0: (0, 10), 1: (0, 10)}}
         reached = {world.name: {0: 9, 1: 10}}
         (_, written_ms), *_ = [m.timestamp() for m in consume(consumer, world.name)]
         hour_ms = 3_600_000
-        found = lag.headrooms(consumer, edges, reached, {world.name: hour_ms}, now_ms=written_ms + 60_000)[world.name]
+        found = headrooms(consumer, ends, reached, {world.name: hour_ms}, now_ms=written_ms + 60_000)[world.name]
         assert found[0] == pytest.approx(3540, abs=5)  # ten records are written within seconds
         assert found[1] == 3600  # nothing is unread
-        assert lag.headrooms(consumer, edges, reached, {world.name: -1})[world.name] == {
+        assert headrooms(consumer, ends, reached, {world.name: -1})[world.name] == {
             0: float("inf"),
             1: float("inf"),
         }
-        gone = lag.headrooms(consumer, {world.name: {0: (9, 10)}}, {world.name: {0: 8}}, {world.name: hour_ms})
+        gone = headrooms(consumer, {world.name: {0: (9, 10)}}, {world.name: {0: 8}}, {world.name: hour_ms})
         assert gone == {world.name: {0: 0.0}}
-        assert lag.headrooms(consumer, edges, reached, {}) == {}
+        assert headrooms(consumer, ends, reached, {}) == {}
     finally:
         consumer.close()
 

@@ -1,7 +1,6 @@
 """Kafka's topics as the service needs them: described, checked, and the rejects topics made where they are missing.
 
-Admin clients are made for one question, on the main thread, and kept until it is answered: asked for a group that does
-not exist one of them has crashed the process (confluent-kafka 2.16.0). Offsets are asked of a consumer: monitoring/lag.py.
+Offsets are asked of a consumer: service/kafka/offsets.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,8 @@ from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
 from service.errors import SourceError, SourceRefusedError
-from service.monitoring import lag
+from service.kafka import clients
+from service.kafka.clients import TIMEOUT_S, unreachable
 from service.settings import Kafka
 
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
@@ -59,16 +59,11 @@ class Topic:
         return int(self.configuration[key]) if key in self.configuration else None
 
 
-def admin(kafka: Kafka) -> AdminClient:
-    """A client that waits `lag.TIMEOUT_S` for an answer."""
-    return AdminClient(lag.client(kafka))
-
-
 def describe(client: AdminClient, kafka: Kafka) -> Mapping[str, Topic]:
     """The input and rejects topics that exist, by name. Raises SourceError when Kafka does not answer."""
     wanted = {*kafka.topics, *map(kafka.rejects_topic, kafka.topics)}
     try:
-        known = client.list_topics(timeout=lag.TIMEOUT_S).topics
+        known = client.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
         raise unreachable(kafka, error) from error
     found = {}
@@ -84,12 +79,12 @@ def ids(kafka: Kafka) -> Mapping[str, str]:
 
     The id is new when a topic is deleted and made again under its name.
     """
-    client = admin(kafka)
-    futures = client.describe_topics(TopicCollection(list(kafka.topics)), request_timeout=lag.TIMEOUT_S)
+    client = clients.admin(kafka)
+    futures = client.describe_topics(TopicCollection(list(kafka.topics)), request_timeout=TIMEOUT_S)
     found = {}
     for name, future in futures.items():
         try:
-            said = str(future.result(lag.TIMEOUT_S).topic_id)
+            said = str(future.result(TIMEOUT_S).topic_id)
             found[name] = "" if said == _NO_ID else said
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -105,7 +100,7 @@ def prepare(kafka: Kafka) -> Mapping[str, int]:
     ms each input topic keeps its records, -1 for ever; without those whose configuration may not be read.
     Raises SourceError.
     """
-    client = admin(kafka)
+    client = clients.admin(kafka)
     found = describe(client, kafka)
     lacking = [topic for topic in kafka.topics if topic not in found]
     if lacking:
@@ -129,16 +124,16 @@ def create(
     if not partitions:
         return None
     new = [_kafka.NewTopic(name, count, config=dict(configuration or {})) for name, count in partitions.items()]
-    futures = client.create_topics(new, request_timeout=lag.TIMEOUT_S, validate_only=dry_run)
+    futures = client.create_topics(new, request_timeout=TIMEOUT_S, validate_only=dry_run)
     for name, future in futures.items():
         try:
-            future.result(lag.TIMEOUT_S)
+            future.result(TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 continue
             refused = isinstance(error, KafkaException) and error.args[0].code() in _REFUSALS
             family = SourceRefusedError if refused else SourceError
-            what = f"The rejects topic {name} does not exist and cannot be created: {lag.text(error)}"
+            what = f"The rejects topic {name} does not exist and cannot be created: {clients.text(error)}"
             return family(what, remedy="Create it, or let this user create it")
     return None
 
@@ -149,17 +144,10 @@ def missing(kafka: Kafka, names: Sequence[str]) -> SourceRefusedError:
     return SourceRefusedError(what, remedy="Create the topic, or mend its name")
 
 
-def unreachable(kafka: Kafka, error: Exception) -> SourceError:
-    what = f"Kafka at {kafka.bootstrap} does not answer: {lag.text(error)}"
-    return SourceError(
-        what, remedy="Check kafka.bootstrap, kafka.options and that the brokers can be reached from here"
-    )
-
-
 def _configuration(client: AdminClient, name: str) -> dict[str, str]:
     resource = _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name)
     try:
-        entries = client.describe_configs([resource], request_timeout=lag.TIMEOUT_S)[resource].result(lag.TIMEOUT_S)
+        entries = client.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
     except (KafkaException, TimeoutError):
         return {}  # a service needs no right to read configurations; `tidemark check` says that it could not
     return {key: entry.value for key, entry in entries.items() if entry.value is not None}

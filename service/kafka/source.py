@@ -1,0 +1,44 @@
+"""Spark's Kafka source: the options of every reader of the topics, of the stream and of batches alike."""
+
+from typing import TypeVar
+
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from service.kafka.clients import READ_COMMITTED
+from service.kafka.options import java
+from service.settings import Kafka
+
+Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
+
+# The consumer's defaults fetch 500 records a poll, which halves the rate of the whole source.
+CONSUMER_OPTIONS = {
+    "max.poll.records": "10000",
+    "max.partition.fetch.bytes": str(8 << 20),
+    "fetch.max.bytes": str(64 << 20),
+    "receive.buffer.bytes": str(1 << 20),
+    **READ_COMMITTED,
+}
+
+
+def stream(spark: SparkSession, kafka: Kafka) -> DataFrame:
+    """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp, headers.
+
+    A batch ends at the last stable offset of each partition. Its offsets include those of aborted records and of the
+    transactions' markers, for which there is no row.
+    """
+    return (
+        with_options(spark.readStream.format("kafka"), kafka)
+        .option("subscribe", ",".join(kafka.topics))
+        .option("startingOffsets", kafka.starting)
+        .option("maxOffsetsPerTrigger", kafka.max_per_batch)
+        .load()
+    )
+
+
+def with_options(reader: Reader, kafka: Kafka) -> Reader:
+    """The reader with the options that do not depend on what it reads. Raises SettingsError."""
+    reader = reader.option("includeHeaders", "true").option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
+    for key, value in {**CONSUMER_OPTIONS, **java(kafka)}.items():
+        reader = reader.option(f"kafka.{key}", value)
+    return reader
