@@ -145,7 +145,7 @@ MUTATIONS = (
                 "service/publication/publish.py",
                 "replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)",
                 "import redis\n"
-                "        with redis.Redis.from_url(self.settings.redis.address()) as plain:\n"
+                "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
                 "            who = {'epoch': self.cut.epoch, 'batch': self.cut.batch}\n"
                 "            for each in rows:\n"
                 "                for number, key in enumerate(each.keys):\n"

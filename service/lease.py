@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import redis
 from redis.exceptions import RedisError
 
 from service import owner
+from service.publication import redis_client
 from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place, options_of, shown
+from service.publication.redis_link import Budget, Place
 from service.settings import Settings
 
 # KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.
@@ -92,7 +92,7 @@ class Lease:
         self.reason = ""
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
-        self._made: redis.Redis | None = None
+        self._made: Any = None
 
     def acquire(
         self,
@@ -160,15 +160,15 @@ class Lease:
 
     def _budget(self) -> Budget:
         # Short: whoever asks can be told to stop, and asks again.
-        return Budget(min(self._options.retry_for_ms, self._ttl_ms // 3), Place(shown(self._options), "the lease"))
+        return Budget(
+            min(self._options.retry_for_ms, self._ttl_ms // 3), Place(redis_client.shown(self._options), "the lease")
+        )
 
     def _eval(self, script: str, keys: list[str], *arguments: str | int) -> Any:
         if self._made is None:
             # A hanging Redis must not outlast the lease unnoticed.
-            options: dict[str, Any] = options_of(self._options)
-            seconds = min(self._options.timeout_ms, self._ttl_ms) / 1000
-            options |= {"socket_timeout": seconds, "socket_connect_timeout": seconds}
-            self._made = redis.Redis.from_url(self._options.address(), **options)
+            timeout_ms = min(self._options.timeout_ms, self._ttl_ms)
+            self._made = redis_client.client(self._options.model_copy(update={"timeout_ms": timeout_ms}))
         try:
             return self._made.eval(script, len(keys), *keys, *arguments)
         except (RedisError, OSError):

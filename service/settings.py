@@ -149,6 +149,11 @@ class Registry(Login):
     """http:// or https://; several addresses of one registry with commas between, tried in order."""
     ca_file: Path | None = None
     """Certificates to trust, for https; the system's when not given."""
+    certificate: Path | None = None
+    """PEM file of the client's own certificate, for mutual TLS; `key` is its private key."""
+    key: Path | None = None
+    options: Mapping[str, str] = Field(default_factory=dict, repr=False)
+    """Options of Confluent's client, for OAuth: then `user` and the password are the client id and secret."""
     subjects: tuple[str, ...] = ()
     """Whose schemas are read at the start; `<topic>-value` of each topic when empty. Others are looked up when they come."""
     timeout_ms: Positive = Field(default=2_000, alias="timeout")
@@ -160,6 +165,9 @@ class Registry(Login):
             if not re.match(r"^https?://[^/@\s]+(/[^@\s]*)?\Z", each.strip()):
                 msg = "must be http:// or https:// and a host, without user and password, which have keys of their own"
                 raise ValueError(msg)
+        if len({each.strip().partition(":")[0] for each in value.split(",")}) > 1:
+            msg = "must be all https:// or all http://: the password would go to both"
+            raise ValueError(msg)
         return value
 
 
@@ -268,6 +276,9 @@ class Sessions(Section):
 class Redis(Section):
     url: SecretStr
     password_file: Path | None = None
+    """Replaces the password of the URL."""
+    ca_file: Path | None = None
+    """Certificates to trust, for rediss://; the system's when not given."""
     prefix: str = "tidemark"
     feed_length: int = Field(default=100_000, gt=0)
     timeout_ms: Positive = Field(default=5_000, alias="timeout")
@@ -276,16 +287,6 @@ class Redis(Section):
     chunk: int = Field(default=1_000, gt=0, le=10_000)
     driver_rows: int = Field(default=100_000, ge=0)
     """A batch of at most this many records is published from the driver, a larger one from the executors."""
-
-    def address(self) -> str:
-        """The URL to connect with, the password filled in. Never log it."""
-        url = self.url.get_secret_value()
-        if self.password_file is None:
-            return url
-        scheme, _, rest = url.partition("://")
-        host = rest.rpartition("@")[2]
-        user = rest.rpartition("@")[0].partition(":")[0]
-        return f"{scheme}://{user}:{self.password_file.read_text(encoding='utf-8').strip()}@{host}"
 
 
 class Metrics(Section):

@@ -1,25 +1,21 @@
-"""A schema registry, asked over HTTP: what Confluent's API says of schemas by id and of the versions of a subject.
+"""A schema registry with Confluent's API, read through Confluent's own client: schemas by id, and the versions of a subject.
 
-Only reading: GET /schemas/ids/{id}, /subjects/{subject}/versions and /subjects/{subject}/versions/{version}. Of several
-addresses the first that answers is taken. Nothing is kept here: service/admission/schemas.py does that.
+The client tries the addresses in order, logs in (basic, OAuth) and speaks TLS, also with a certificate of its own. It
+follows no redirect, so that credentials reach no other address. service/admission/schemas.py stores what it answers.
 """
 
-import base64
-import http.client
 import json
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
 from service.errors import RegistryError, SchemaError
 from service.settings import Registry as RegistrySettings
 
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
 _NOT_FOUND = 404
-_TYPE = "application/vnd.schemaregistry.v1+json"
-_LARGEST = 16 << 20
 _DEEPEST = 20
 _COMPLEX = frozenset({"record", "error", "enum", "fixed", "array", "map"})
 
@@ -29,91 +25,108 @@ class Client:
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
-        self._addresses = [each.strip().rstrip("/") for each in settings.url.split(",")]
+        self._client: SchemaRegistryClient | None = None
 
     def __str__(self) -> str:
         return self._settings.url
+
+    def close(self) -> None:
+        """Drop the connections; the next request makes new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def schema(self, number: int) -> dict[str, Any] | None:
         """The Avro record with this id, with all it refers to; None when the registry has no such id.
 
         Raises RegistryError when the registry does not answer, SchemaError when what it has is no Avro record.
         """
-        found = self._get(f"/schemas/ids/{number}")
-        return None if found is None else self._avro(found, f"schema {number}")
+        what = f"schema {number}"
+        found = self._ask(what, "get_schema", number)
+        return None if found is None else self._avro(found, what)
 
     def subject(self, name: str) -> Mapping[int, dict[str, Any]]:
         """Every version of a subject that is an Avro record, by schema id; none of a subject that there is not."""
-        path = f"/subjects/{quote(name, safe='')}/versions"
         found: dict[int, dict[str, Any]] = {}
-        for version in self._get(path) or ():
-            document = self._get(f"{path}/{version}")
-            if document is not None and document.get("schemaType", "AVRO") == "AVRO":
-                found[int(document["id"])] = self._avro(document, f"{name}, version {version}")
+        for version in self._ask(name, "get_versions", name) or ():
+            what = f"{name}, version {version}"
+            each = self._ask(what, "get_version", name, version)
+            if each is not None and _kind(each.schema) == "AVRO":
+                found[int(each.schema_id)] = self._avro(each.schema, what)
         return found
 
-    def _avro(self, document: Mapping[str, Any], what: str) -> dict[str, Any]:
-        kind = document.get("schemaType", "AVRO")
-        if kind != "AVRO":
-            msg = f"{self}: {what} is {kind}, not Avro"
+    def _avro(self, found: "Schema", what: str) -> dict[str, Any]:
+        if _kind(found) != "AVRO":
+            msg = f"{self}: {what} is {found.schema_type}, not Avro"
             raise SchemaError(msg)
         try:
-            schema = json.loads(document["schema"])
-            parts = dict(self._references(document, 0))
+            schema = json.loads(found.schema_str or "")
+            parts = dict(self._references(found, 0))
             whole = inline(schema, parts) if parts else schema
         except (KeyError, ValueError, TypeError) as error:
             msg = f"{self}: {what} cannot be read: {error!r}"
             raise SchemaError(msg) from error
         return record(whole, f"{self}: {what}")
 
-    def _references(self, document: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
+    def _references(self, schema: "Schema", depth: int) -> Iterator[tuple[str, Any]]:
         """The named schemas that a schema refers to, and those that they refer to."""
         if depth > _DEEPEST:
             msg = f"references go {_DEEPEST} deep"
             raise ValueError(msg)
-        for each in document.get("references") or ():
-            found = self._get(f"/subjects/{quote(each['subject'], safe='')}/versions/{each['version']}")
+        for each in schema.references or ():
+            what = f"{each.subject}, version {each.version}"
+            found = self._ask(what, "get_version", each.subject, each.version)
             if found is None:
-                msg = f"{each['subject']}, version {each['version']}, which it refers to, is not there"
+                msg = f"{what}, which it refers to, is not there"
                 raise ValueError(msg)
-            yield from self._references(found, depth + 1)
-            yield each["name"], json.loads(found["schema"])
+            yield from self._references(found.schema, depth + 1)
+            yield str(each.name), json.loads(found.schema.schema_str or "")
 
-    def _get(self, path: str) -> Any:
-        """The answer's document, None for "not found"; RegistryError when no address gives one."""
-        problems = []
-        for address in self._addresses:
-            request = urllib.request.Request(address + path, headers=self._headers())  # noqa: S310 - checked by Registry
-            try:
-                with urllib.request.urlopen(  # noqa: S310
-                    request, timeout=self._settings.timeout_ms / 1000, context=self._tls(address)
-                ) as answer:
-                    return json.loads(answer.read(_LARGEST))
-            except urllib.error.HTTPError as error:
-                with error:
-                    if error.code == _NOT_FOUND:
-                        return None
-                    problems.append(f"{address}{path}: {error.code} {error.reason}")
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                problems.append(f"{address}{path}: {getattr(error, 'reason', error) or type(error).__name__}")
-        what = f"The schema registry does not answer: {'; '.join(problems)}"
-        raise RegistryError(what, remedy="Check [registry] url, user and password, and the registry")
+    def _ask(self, what: str, method: str, *arguments: Any) -> Any:
+        """What the client answers, None for "not found"; RegistryError when no address gives an answer."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - half a second of imports
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": f"{_TYPE}, application/json"}
-        if self._settings.user is not None:
-            try:
-                pair = f"{self._settings.user}:{self._settings.secret() or ''}"
-            except OSError as error:
-                what = f"{self._settings.password_file}: the registry's password cannot be read ({error.strerror})"
-                raise RegistryError(what, remedy="Name the file in [registry] password_file") from error
-            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        return headers
+        try:
+            if self._client is None:
+                self._client = _connect(self._settings)
+            return getattr(self._client, method)(*arguments)
+        except SchemaRegistryError as error:
+            if error.http_status_code == _NOT_FOUND:
+                return None
+            problem: Exception = error
+        except Exception as error:  # httpx's, authlib's, and those of files
+            problem = error
+        self.close()  # the next request reads the password and the certificates anew
+        msg = f"The schema registry {self} does not answer for {what}: {problem or type(problem).__name__}"
+        raise RegistryError(msg, remedy="Check [registry] url, user, password and certificates, and the registry")
 
-    def _tls(self, address: str) -> ssl.SSLContext | None:
-        if not address.startswith("https:"):
-            return None
-        return ssl.create_default_context(cafile=self._settings.ca_file and str(self._settings.ca_file))
+
+def _connect(settings: RegistrySettings) -> "SchemaRegistryClient":
+    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
+
+    system = ssl.get_default_verify_paths()
+    options: dict[str, Any] = {
+        "url": settings.url,
+        "timeout": settings.timeout_ms / 1000,
+        "max.retries": 0,
+        "ssl.ca.location": settings.ca_file or system.cafile or system.capath,
+        "ssl.certificate.location": settings.certificate,
+        "ssl.key.location": settings.key,
+    }
+    if settings.user is not None:
+        names = ("bearer.auth.client.id", "bearer.auth.client.secret")
+        if "bearer.auth.credentials.source" in settings.options:
+            options |= dict(zip(names, (settings.user, settings.secret() or ""), strict=True))
+        else:
+            options["basic.auth.user.info"] = f"{settings.user}:{settings.secret() or ''}"
+    options = {
+        name: str(value) if "location" in name else value for name, value in options.items() if value is not None
+    }
+    return SchemaRegistryClient({**options, **settings.options})
+
+
+def _kind(schema: "Schema") -> str:
+    return str(schema.schema_type or "AVRO")
 
 
 def record(schema: Any, where: str) -> dict[str, Any]:

@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from service import clock, failpoint, progress
 from service.cut import Cut
 from service.errors import SinkError
+from service.publication import redis_client
 from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place, Reply, link, options_of, shown
+from service.publication.redis_link import Budget, Place, Reply, link
 from service.publication.redis_rows import Call, Rows, Stamp
 from service.settings import Settings
 
@@ -102,7 +101,7 @@ class ClosedSink:
         return replies
 
     def _place(self, what: str) -> Place:
-        return Place(shown(self.settings.redis), f"{what} of correction {self.number}")
+        return Place(redis_client.shown(self.settings.redis), f"{what} of correction {self.number}")
 
     def _stamp(self) -> Stamp:
         cut = self.cut
@@ -112,9 +111,12 @@ class ClosedSink:
 
 def held(settings: Settings) -> Cut:
     """What progress in Redis says; raises SinkError when there is none, or values are being republished."""
-    keys, place = Keys(settings.redis.prefix), Place(shown(settings.redis), "the beginning of a correction")
+    keys, place = (
+        Keys(settings.redis.prefix),
+        Place(redis_client.shown(settings.redis), "the beginning of a correction"),
+    )
     budget = Budget(settings.redis.retry_for_ms, place)
-    with _client(settings) as client:
+    with redis_client.client(settings.redis) as client:
         found = budget.attempt(lambda: client.hgetall(keys.progress))
         republishing = budget.attempt(lambda: client.exists(keys.republish))
     if republishing:
@@ -135,9 +137,11 @@ def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list
     """
     prefix = Keys(settings.redis.prefix).session("", 0).removesuffix(":0")
     pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
-    budget = Budget(settings.redis.retry_for_ms, Place(shown(settings.redis), "the sessions that there are"))
+    budget = Budget(
+        settings.redis.retry_for_ms, Place(redis_client.shown(settings.redis), "the sessions that there are")
+    )
     wanted, found = set(devices), dict[str, list[int]]()
-    with _client(settings) as client:
+    with redis_client.client(settings.redis) as client:
         cursor = None
         while cursor != 0:
             cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=pattern, count=_PAGE))
@@ -146,10 +150,6 @@ def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list
                 if device in wanted and budget.attempt(partial(client.hget, name, "state")) in {b"open", b"closed"}:
                     found.setdefault(device, []).append(int(start))
     return found
-
-
-def _client(settings: Settings) -> Any:
-    return redis.Redis.from_url(settings.redis.address(), **options_of(settings.redis))
 
 
 def _text(value: bytes | int) -> str:

@@ -35,7 +35,7 @@ from service.files import Local
 from service.kafka import clients, source, topics
 from service.monitoring import durability, status
 from service.monitoring.finding import Line, failed, ok
-from service.publication import redis_link
+from service.publication import redis_client
 from service.publication.redis_keys import Keys
 from service.recovery import checkpoint, manifest
 from service.recovery.manifest import Manifest
@@ -314,9 +314,8 @@ _TRY = "redis.call('SET', KEYS[1], cmsgpack.pack(ARGV[1]), 'PX', 1000) return re
 
 
 def _redis(given: Settings) -> Iterator[Line]:
-    where = redis_link.shown(given.redis)
-    options: Any = redis_link.options_of(given.redis)
-    client: Any = redis.Redis.from_url(given.redis.address(), **options)
+    where = redis_client.shown(given.redis)
+    client = redis_client.client(given.redis)
     keys = Keys(given.redis.prefix)
     try:
         client.ping()

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import redis
 from redis.exceptions import RedisError
 
 from service.errors import SinkError
+from service.publication import redis_client
 from service.publication.redis_keys import Keys
-from service.publication.redis_link import options_of, shown
 from service.settings import Redis
 
 _FIELDS = ("early", "early.at", "early.ahead", "last_seen")
@@ -17,16 +16,15 @@ _FIELDS = ("early", "early.at", "early.ahead", "last_seen")
 def skewed(settings: Redis) -> list[dict[str, Any]]:
     """Devices that are marked, the one with the newest early reading first; times in ms. Raises SinkError."""
     keys = Keys(settings.prefix)
-    options: dict[str, Any] = {**options_of(settings), "decode_responses": True, "encoding_errors": "backslashreplace"}
     try:
-        with redis.Redis.from_url(settings.address(), **options) as client:
+        with redis_client.client(settings, decode_responses=True, encoding_errors="backslashreplace") as client:
             marked: Any = client.zrevrange(keys.skewed, 0, -1)
             pipe = client.pipeline(transaction=False)
             for device in marked:
                 pipe.hmget(keys.device(device), *_FIELDS)
             found = pipe.execute()
     except RedisError as error:
-        what = f"Redis at {shown(settings)} does not answer: {error}"
+        what = f"Redis at {redis_client.shown(settings)} does not answer: {error}"
         raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
     return [
         {"device": device, **{name: int(text) if text else None for name, text in zip(_FIELDS, values, strict=True)}}

@@ -34,8 +34,9 @@ from service.aggregation import tally
 from service.cut import Cut
 from service.errors import FencedError
 from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
+from service.publication import redis_client
 from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link, shown
+from service.publication.redis_link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link
 from service.publication.redis_rows import (
     SESSION,
     Call,
@@ -322,7 +323,9 @@ class Sink:
         return link(self.settings.redis, SCRIPT, names)
 
     def _budget(self, what: str) -> Budget:
-        place = Place(shown(self.settings.redis), f"{what} of batch {self.cut.batch}, epoch {self.cut.epoch}")
+        place = Place(
+            redis_client.shown(self.settings.redis), f"{what} of batch {self.cut.batch}, epoch {self.cut.epoch}"
+        )
         return Budget(self.settings.redis.retry_for_ms, place)
 
     def _stamp(self) -> Stamp:

@@ -21,10 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-import redis
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -32,10 +29,10 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
-from redis.retry import Retry
 
 from service import clock, settings
 from service.errors import FencedError, SinkError, SinkRefusedError
+from service.publication import redis_client
 
 IN_FLIGHT = 3
 """Calls sent and not yet answered: Redis works on one while the next is packed and another waits in the socket."""
@@ -85,26 +82,6 @@ class Place:
 
     def __str__(self) -> str:
         return f"Redis at {self.address}, {self.what}"
-
-
-def shown(options: settings.Redis) -> str:
-    """host:port/db of the settings' URL, without user and password."""
-    url = urlsplit(options.url.get_secret_value())
-    if url.scheme == "unix":
-        return url.path
-    return f"{url.hostname or 'localhost'}:{url.port or 6379}{url.path if url.path not in {'', '/'} else '/0'}"
-
-
-def options_of(options: settings.Redis) -> dict[str, object]:
-    """Options of every connection to Redis. The retries are ours: they know the batch and have one budget."""
-    seconds = options.timeout_ms / 1000
-    return {
-        "socket_timeout": seconds,
-        "socket_connect_timeout": seconds,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-        "client_name": "tidemark",
-    }
 
 
 class Budget:
@@ -283,8 +260,7 @@ class Link:
 
     def _connected(self) -> Any:
         if self._connection is None:
-            pool = redis.ConnectionPool.from_url(self.options.address(), **options_of(self.options))
-            connection: Any = pool.make_connection()
+            connection = redis_client.connection(self.options)
             try:
                 connection.connect()
                 connection.send_command("SCRIPT", "LOAD", self.script)

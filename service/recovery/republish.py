@@ -28,9 +28,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import redis
 from pyspark.sql import DataFrame, SparkSession
 
 from service import clock, failure, owner, pipeline, progress, session
@@ -40,9 +38,10 @@ from service.corrections import late
 from service.cut import Cut
 from service.errors import SinkError
 from service.lease import Lease, Waiting
+from service.publication import redis_client
 from service.publication.publish import Outcome, Sink
 from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place, options_of, shown
+from service.publication.redis_link import Budget, Place
 from service.recovery import rebuild
 from service.reference import lookup, snapshots
 from service.reference.refresher import snapshot_folder
@@ -268,8 +267,7 @@ def by_hand(settings: Settings, say: Callable[[str], object]) -> None:
 def _ask(settings: Settings) -> None:
     """Set the mark, and wait until the service has taken it away."""
     key, budget = Keys(settings.redis.prefix).republish, Budget(settings.redis.retry_for_ms, _place(settings))
-    client: Any = redis.Redis.from_url(settings.redis.address(), **options_of(settings.redis))
-    with client:
+    with redis_client.client(settings.redis) as client:
         budget.attempt(lambda: client.set(key, mark(ASKED), nx=True))
         asked = budget.attempt(lambda: client.get(key))
         while asked is not None and budget.attempt(lambda: client.get(key)) == asked:
@@ -297,7 +295,7 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
 
 
 def _place(settings: Settings) -> Place:
-    return Place(shown(settings.redis), "the request to republish")
+    return Place(redis_client.shown(settings.redis), "the request to republish")
 
 
 def _summary(outcome: Outcome, untold: tuple[int, int]) -> str:

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import redis
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
@@ -25,7 +24,7 @@ from service.files import Files, unusable
 from service.kafka import clients, topics
 from service.kafka.offsets import Edges, committed, edges
 from service.progress import parse_offsets
-from service.publication import redis_link
+from service.publication import redis_client, redis_link
 from service.publication.redis_keys import Keys
 from service.recovery import checkpoint, manifest
 from service.recovery.manifest import Manifest
@@ -190,9 +189,8 @@ def _require_all_of_it(settings: Settings) -> None:
 
 
 def _progress(settings: Settings) -> Offsets:
-    options: Any = redis_link.options_of(settings.redis)
-    place = redis_link.Place(redis_link.shown(settings.redis), "the progress")
-    client: Any = redis.Redis.from_url(settings.redis.address(), **options)
+    place = redis_link.Place(redis_client.shown(settings.redis), "the progress")
+    client = redis_client.client(settings.redis)
     try:
         budget = redis_link.Budget(settings.redis.retry_for_ms, place)
         found = budget.attempt(lambda: client.hget(Keys(settings.redis.prefix).progress, "offsets"))

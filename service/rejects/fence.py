@@ -4,13 +4,10 @@ A number in Redis that every run raises when it begins. There is nothing to rene
 killed bars nobody, and one that was forgotten finds a larger number before, or in, its next step.
 """
 
-from typing import Any
-
-import redis
-
 from service.errors import FencedError
+from service.publication import redis_client
 from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place, options_of, shown
+from service.publication.redis_link import Budget, Place
 from service.settings import Redis
 
 _REMEDY = "Only one may run at a time. What this one has begun the other finishes; run it again for the rest"
@@ -22,9 +19,9 @@ class Fence:
     def __init__(self, options: Redis) -> None:
         """Begin: every run that began earlier is fenced. Raises SinkError."""
         self.key = Keys(options.prefix).correction
-        self._place = Place(shown(options), "the fence of corrections and replays")
+        self._place = Place(redis_client.shown(options), "the fence of corrections and replays")
         self._budget = Budget(options.retry_for_ms, self._place)
-        self._client: Any = redis.Redis.from_url(options.address(), **options_of(options))
+        self._client = redis_client.client(options)
         self.number = int(self._budget.attempt(lambda: self._client.incr(self.key)))
 
     def check(self) -> None:

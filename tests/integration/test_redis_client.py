@@ -1,0 +1,58 @@
+"""The password of Redis: any characters, read anew for each connection, never part of a URL."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from load.parts import Redis
+from service import settings
+from service.errors import SinkRefusedError
+from service.publication import redis_client
+from service.publication.redis_link import Budget, Link, Place
+
+pytestmark = pytest.mark.integration
+
+FIRST, SECOND = "pa/ss9@:#?% ä", "another"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(FIRST + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("user", ["default@", "", "default:old@", ":old@"])
+def test_a_password_file_replaces_the_password_of_the_url(tmp_path: Path, secret: Path, user: str) -> None:
+    with Redis(tmp_path) as part, part.client() as admin:
+        admin.config_set("requirepass", FIRST)
+        url = part.url.replace("//", f"//{user}")
+        given = settings.Redis.model_validate({"url": url, "password_file": secret})
+        with redis_client.client(given) as client:
+            assert client.ping()
+        budget = Budget(0, Place(redis_client.shown(given), "a test"))
+        link = Link(given, b"return {1}", ())
+        assert link.run([("step", b"")], budget) == [[1]]
+        # The file is read for each connection: a new password needs no new process.
+        admin.config_set("requirepass", SECOND)
+        link.close()
+        with pytest.raises(SinkRefusedError, match=r"Check redis\.url's user, redis\.password_file"):
+            link.run([("step", b"")], budget)
+        secret.write_text(SECOND)
+        assert link.run([("step", b"")], budget) == [[1]]
+        link.close()
+        secret.unlink()
+        with redis_client.client(given) as client, pytest.raises(redis.ConnectionError, match="secret cannot be read"):
+            client.ping()
+
+
+def test_what_is_shown_of_the_address_has_no_user_and_no_password() -> None:
+    for url, shown in {
+        "redis://me:pa@cache:1/2": "cache:1/2",
+        "rediss://:pa@cache": "cache:6379/0",
+        "unix://me:pa@/run/redis.sock": "/run/redis.sock",
+    }.items():
+        given: Any = settings.Redis.model_validate({"url": url})
+        assert redis_client.shown(given) == shown
