@@ -1,7 +1,6 @@
 """The password of Redis: any characters, read anew for each connection, never part of a URL."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -46,13 +45,3 @@ def test_a_password_file_replaces_the_password_of_the_url(tmp_path: Path, secret
         secret.unlink()
         with redis_client.client(given) as client, pytest.raises(redis.ConnectionError, match="secret cannot be read"):
             client.ping()
-
-
-def test_what_is_shown_of_the_address_has_no_user_and_no_password() -> None:
-    for url, shown in {
-        "redis://me:pa@cache:1/2": "cache:1/2",
-        "rediss://:pa@cache": "cache:6379/0",
-        "unix://me:pa@/run/redis.sock": "/run/redis.sock",
-    }.items():
-        given: Any = settings.Redis.model_validate({"url": url})
-        assert redis_client.shown(given) == shown

@@ -15,11 +15,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from service import clock
 from service.aggregation import tally
 from service.errors import FencedError, SinkError
+from service.publication import redis_client
 from service.publication.publish import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
 from service.publication.publish import _Found as Found
 from service.publication.publish import _latency as latency_of
 from service.publication.redis_keys import Keys, decimal, texts
-from service.publication.redis_link import Budget, EpochLostError, Place, refuse, shown
+from service.publication.redis_link import Budget, EpochLostError, Place, refuse
 from service.publication.redis_rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
 from service.reference.attributes import Index
 from service.rejects import delivery
@@ -296,4 +297,4 @@ def test_the_scripts_refusals_have_errors_of_their_own() -> None:
     ],
 )
 def test_an_address_is_shown_without_its_secret(url: str, text: str) -> None:
-    assert shown(settings(url).redis) == text
+    assert redis_client.shown(settings(url).redis) == text
