@@ -26,7 +26,7 @@ START_S = 90.0
 _STOP_S = 20.0
 POLL_S = 0.02
 
-_given: set[int] = set()
+_reservations: list[socket.socket] = []
 _running: list["Part"] = []
 
 
@@ -41,13 +41,27 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on and that this process has not given away before."""
+    """A loopback port that nobody listens on and that no process has got from here before, while that process lives.
+
+    A bound UDP socket on the same number is the reservation: it is in no TCP server's way, and the kernel releases it when
+    the process ends. Two processes of tests would otherwise give away the same port before either of them listens on it.
+    """
     for port in random.SystemRandom().sample(_PORTS, 200):
-        if port not in _given and port_is_free(port):
-            _given.add(port)
+        if port_is_free(port) and _reserve(port):
             return port
     what = f"None of 200 ports tried in {_PORTS.start}-{_PORTS.stop} is free"
     raise SetupError(what, remedy="Stop what holds them.")
+
+
+def _reserve(port: int) -> bool:
+    reservation = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        reservation.bind((HOST, port))
+    except OSError:
+        reservation.close()
+        return False
+    _reservations.append(reservation)
+    return True
 
 
 class Started:

@@ -2,6 +2,8 @@
 
 import math
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -57,6 +59,12 @@ def test_free_ports_are_free_distinct_and_outside_the_range_of_clients() -> None
     ports = {free_port() for _ in range(50)}
     assert len(ports) == 50
     assert all(20_000 <= port < 32_000 and port_is_free(port) for port in ports)
+
+
+def test_a_port_that_was_given_away_is_not_given_to_another_process() -> None:
+    given = [free_port() for _ in range(200)]
+    program = f"from load import part; print([part._reserve(port) for port in {given}].count(True))"
+    assert subprocess.check_output([sys.executable, "-c", program]).strip() == b"0"
 
 
 def test_a_taken_port_is_named(tmp_path: object) -> None:
