@@ -45,6 +45,7 @@ _REFRESHER = "tests/integration/test_refresher.py::"
 _CHANGING = "tests/stream/test_reference.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
+_COPIES = "tests/integration/test_reject_copies.py::"
 _CORRECT = "tests/integration/test_correct.py::"
 _AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_come_in_time"
 _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
@@ -397,8 +398,50 @@ MUTATIONS = (
         "values and progress are written before the broker has acknowledged the rejects",
         "a crash loses rejects that progress says were consumed",
         ("P4",),
-        (Edit("service/publication/publish.py", "            self._flush_rejects()\n", "            pass\n"),),
+        (
+            Edit(
+                "service/publication/publish.py",
+                "            delivery.flush(self.settings.kafka, self.cut)\n",
+                "            pass\n",
+            ),
+        ),
         (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered", _ORDER + "[1_rejects]"),
+    ),
+    Mutation(
+        "copy-of-another",
+        "where a rejected record is gone, the bytes of the next one are taken for it",
+        "a reject shows, and a replay sends, what another device wrote",
+        ("P4",),
+        (
+            Edit(
+                "service/rejects/fetch.py",
+                'None if ended or row["offset"] != offset else Record.of(message)',
+                "None if ended else Record.of(message)",
+            ),
+        ),
+        (_COPIES + "test_records_that_kafka_no_longer_has_are_sent_as_coordinates",),
+    ),
+    Mutation(
+        "too-large-replayed",
+        "a reject that its topic refuses as too large fails the batch",
+        "one device's large header stops the service for ever",
+        ("P6",),
+        (Edit("service/rejects/delivery.py", "elif error.code() in _TOO_LARGE:", "elif False:"),),
+        (_COPIES + "test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_ever",),
+    ),
+    Mutation(
+        "copies-unbounded",
+        "the producer of rejects holds whatever it is given",
+        "large rejects, and many of them, take all memory",
+        ("P6",),
+        (
+            Edit(
+                "service/rejects/delivery.py",
+                '"queue.buffering.max.kbytes": _QUEUE_KIB',
+                '"queue.buffering.max.kbytes": 2_000_000',
+            ),
+        ),
+        (_COPIES + "test_memory_does_not_grow_with_what_is_copied",),
     ),
     Mutation(
         "calls-not-repeated",
@@ -519,7 +562,7 @@ MUTATIONS = (
                 'marked.where(F.col("kind").isin(STATS))',
             ),
         ),
-        (_SCRIPTS + "test_a_reject_keeps_its_bytes_headers_and_coordinates", _REPORTED),
+        (_SCRIPTS + "test_a_reject_keeps_its_coordinates", _REPORTED),
     ),
     Mutation(
         "damage-unseen",

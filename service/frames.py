@@ -4,8 +4,6 @@ Neither depends on the settings: views and measures are values in these frames, 
 that adding one of them leaves a running checkpoint valid.
 """
 
-from typing import Any
-
 from pyspark.sql import types as t
 
 WINDOW = 0
@@ -22,55 +20,13 @@ REJECT_TYPE = t.StructType(
         t.StructField("partition", t.IntegerType()),
         t.StructField("offset", t.LongType()),
         t.StructField("broker_ms", t.LongType()),
-        t.StructField("key", t.BinaryType()),
-        t.StructField("value", t.BinaryType()),
-        t.StructField(
-            "headers",
-            t.ArrayType(
-                t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]),
-            ),
-        ),
-        t.StructField("omitted", t.IntegerType()),
         t.StructField("device", t.StringType()),
         t.StructField("ahead_ms", t.LongType()),
+        t.StructField("schema_id", t.LongType()),
     ]
 )
-"""`omitted` is the size of a value that is left out for being too large; key and headers are left out with it. `device`
-and `ahead_ms`, by how much its clock was ahead of the broker's, are those of an early reading."""
-
-REJECT_AVRO: dict[str, Any] = {
-    "type": "record",
-    "name": "Reject",
-    "namespace": "tidemark",
-    "fields": [
-        {"name": "reason", "type": "string"},
-        {"name": "detail", "type": ["null", "string"]},
-        {"name": "topic", "type": "string"},
-        {"name": "partition", "type": "int"},
-        {"name": "offset", "type": "long"},
-        {"name": "broker_ms", "type": "long"},
-        {"name": "key", "type": ["null", "bytes"]},
-        {"name": "value", "type": ["null", "bytes"]},
-        {
-            "name": "headers",
-            "type": [
-                "null",
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "record",
-                        "name": "Header",
-                        "fields": [{"name": "key", "type": "string"}, {"name": "value", "type": ["null", "bytes"]}],
-                    },
-                },
-            ],
-        },
-        {"name": "omitted", "type": ["null", "int"]},
-        {"name": "device", "type": ["null", "string"]},
-        {"name": "ahead_ms", "type": ["null", "long"]},
-    ],
-}
-"""REJECT_TYPE on its way into the fold, as one column: a nested one would cost every admitted reading a dozen nulls."""
+"""A reject without its bytes: these stay in Kafka until they are copied (service/rejects/fetch.py). Only an early reading has
+`device` and `ahead_ms`, by how much the device's clock was ahead of the broker's; only an unknown schema has `schema_id`."""
 
 MOMENTS = ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")
 """Columns that merge by addition: see service/aggregation/moments.py."""

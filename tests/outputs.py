@@ -106,10 +106,11 @@ def changes(
     return rows({"kind": [SESSIONS], "payload": [pack_changes(Changes(*tables, dropped))]})
 
 
-def reject(offset: int = 7, value: bytes | None = b"\x00raw", **fields: Any) -> pa.RecordBatch:
-    plain = {"reason": "late", "detail": "61 s", "topic": "readings", "partition": 3, "offset": offset}
-    row = {**plain, "broker_ms": T0, "key": b"\xffkey", "value": value, "headers": None, **fields}
-    return rows({"kind": [REJECT], "reject": [row]})
+def reject(offset: int = 7, topic: str = "readings", **fields: Any) -> pa.RecordBatch:
+    place = {"topic": topic, "partition": 0, "offset": offset}
+    return rows(
+        {"kind": [REJECT], "reject": [{"reason": "late", "detail": "61 s", "broker_ms": T0, **place, **fields}]}
+    )
 
 
 def stats(*readings: tuple[int, int]) -> pa.RecordBatch:

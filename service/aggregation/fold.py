@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from service.aggregation import moments, tally, windows
 from service.aggregation.tally import Tally
 from service.aggregation.windows import Panes
-from service.frames import FOLDED, MOMENTS, REJECT, REJECT_AVRO, RUNS, STATS, WINDOW
+from service.frames import FOLDED, MOMENTS, REJECT, RUNS, STATS, WINDOW
 from service.reference.attributes import Attributes
 from service.reference.limits import durations_ms
 from service.settings import View
@@ -33,7 +33,10 @@ from state.rules import Rules
 from state.runs import fold_sorted
 
 _FOLDED = to_arrow_schema(FOLDED)
-_REJECT = fastavro.parse_schema(REJECT_AVRO)
+_REJECT = pa.schema(list(_FOLDED.field("reject").type))
+
+STRETCH = 1_000
+"""So many offsets of a partition that are rejected one after the other go to the same bucket."""
 
 Ints = NDArray[np.int64]
 
@@ -83,18 +86,17 @@ class Fold:
             yield from self._admitted(readings)
 
     def _rejects(self, rejected: pa.Table) -> Iterator[pa.RecordBatch]:
-        encoded = rejected["reject"].to_pylist()
-        decoded: list[Any] = [fastavro.schemaless_reader(io.BytesIO(each), _REJECT, None) for each in encoded]
-        ids = Counter(schema_id(each["value"]) for each in decoded if each["reason"] == "unknown_schema")
+        batches = rejected.to_batches()
+        parsed = [_parsed(batch["reject"]) for batch in batches]
+        ids = Counter(number for rejects in parsed for number in rejects["schema_id"].drop_null().to_pylist())
         if ids and self.ask is not None:
             self.ask(ids)
-        rejects = pa.array(decoded, _FOLDED.field("reject").type)
-        size = len(rejects)
-        # Rejects of a poisoned batch are spread over the buckets, or one task would write them all. Early ones of a device
-        # are counted together.
-        spread = pa.array(np.arange(size, dtype=np.int32) % self.buckets)
-        bucket = pc.coalesce(rejected["bucket"].combine_chunks(), spread)
-        yield _rows(size, kind=REJECT, bucket=bucket, reject=rejects)
+        # Rejects of a poisoned batch are spread over the buckets, or one task would write them all, but in stretches: whoever
+        # writes them reads them from Kafka again. Early ones of a device are counted together.
+        for batch, rejects in zip(batches, parsed, strict=True):
+            spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
+            bucket = pc.coalesce(batch["bucket"], pa.array(spread, pa.int32()))
+            yield _rows(len(rejects), kind=REJECT, bucket=bucket, reject=rejects.to_struct_array().combine_chunks())
 
     def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
         codes, devices = factorise(readings["device"])
@@ -224,9 +226,14 @@ class Fold:
         )
 
 
-def schema_id(value: bytes) -> int:
-    """The id in the framing of an Avro record."""
-    return int.from_bytes(value[1:5], "big")
+def _parsed(rejects: pa.Array) -> pa.Table:
+    """readings.admit's column as a table of frames.REJECT_TYPE's."""
+    lines = "\n".join(rejects.to_pylist()).encode()
+    return pyarrow.json.read_json(
+        io.BytesIO(lines),
+        pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+        pyarrow.json.ParseOptions(explicit_schema=_REJECT, unexpected_field_behavior="error"),
+    )
 
 
 def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]:

@@ -32,12 +32,14 @@ _LARGEST = 1_000_000_000
 Options = Mapping[str, str | int | float | bool]
 
 
-def consumer(kafka: Kafka, *, small: bool = False, uncommitted: bool = False) -> Consumer:
+def consumer(
+    kafka: Kafka, *, small: bool = False, uncommitted: bool = False, options: Options | None = None
+) -> Consumer:
     """A consumer that joins no group, and reads only what is assigned to it; to be closed.
 
     It reports the end of a partition as a message with the error _PARTITION_EOF. With `small` it fetches few records at
     a time. With `uncommitted` it also reads records of open and aborted transactions, whatever `[kafka.options]` says,
-    and a partition's end is its high watermark, not its last stable offset. Raises SettingsError.
+    and a partition's end is its high watermark, not its last stable offset. `options` go before all others. Raises SettingsError.
     """
     fixed = {"group.id": kafka.group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     isolation = {"isolation.level": "read_uncommitted"} if uncommitted else {}
@@ -51,6 +53,7 @@ def consumer(kafka: Kafka, *, small: bool = False, uncommitted: bool = False) ->
                 **fixed,
                 **isolation,
                 "enable.partition.eof": True,
+                **(options or {}),
             }
         )
     except KafkaException as error:

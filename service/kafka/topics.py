@@ -19,6 +19,8 @@ from service.settings import Kafka
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
+HEADERS_BYTES = 16 << 10
+"""A reject is larger than its record by no more than this."""
 _NO_ID = "A" * 22  # zero, in base 64: a broker before 2.8
 _REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -96,19 +98,21 @@ def ids(kafka: Kafka) -> Mapping[str, str]:
 def prepare(kafka: Kafka) -> Mapping[str, int]:
     """Make sure that the input topics exist, and make the rejects topics that do not.
 
-    A rejects topic gets as many partitions as its input topic; the rest are the broker's defaults. Returns for how many
-    ms each input topic keeps its records, -1 for ever; without those whose configuration may not be read.
-    Raises SourceError.
+    A rejects topic gets as many partitions as its input topic, and takes records a little larger than the largest there; the
+    rest are the broker's defaults. Returns for how many ms each input topic keeps its records, -1 for ever; without those whose
+    configuration may not be read. Raises SourceError.
     """
     client = clients.admin(kafka)
     found = describe(client, kafka)
     lacking = [topic for topic in kafka.topics if topic not in found]
     if lacking:
         raise missing(kafka, lacking)
-    wanted = {kafka.rejects_topic(topic): found[topic].partitions for topic in kafka.topics}
-    problem = create(client, {name: partitions for name, partitions in wanted.items() if name not in found})
-    if problem is not None:
-        raise problem
+    for topic in kafka.topics:
+        name, limit = kafka.rejects_topic(topic), found[topic].max_bytes
+        larger = {"max.message.bytes": str(min(limit + HEADERS_BYTES, (1 << 31) - 1))} if limit else {}
+        problem = None if name in found else create(client, {name: found[topic].partitions}, configuration=larger)
+        if problem is not None:
+            raise problem
     kept = {topic: found[topic].retention_ms for topic in kafka.topics}
     return {topic: keep_ms for topic, keep_ms in kept.items() if keep_ms is not None}
 

@@ -1,6 +1,6 @@
 """Publish: the order of these steps is the guarantee.
 
-    1  rejects to Kafka, every delivery acknowledged                                     Sink.write, per partition
+    1  rejects' records from Kafka to the rejects topics, every delivery acknowledged    Sink.write, per partition
     2  windows, sessions and devices to Redis, under the epoch; the views' keys          Sink.write, per partition
     3  windows that the watermark has passed are marked final                            Sink.finish, once
     4  the progress key: all values include the batch up to these offsets                Sink.progress, once
@@ -166,7 +166,7 @@ class Sink:
             found.rejects += self._reject(batch, found.early, fenced=not found.rejects)
             found.take(batch)
         if found.rejects:
-            self._flush_rejects()
+            delivery.flush(self.settings.kafka, self.cut)
         return self._write_rows(found)
 
     def finish(self) -> int:
@@ -225,18 +225,10 @@ class Sink:
                 # Kafka knows no epoch. A writer that was frozen asks Redis before its first reject; what it sends while
                 # it is being fenced carries its epoch, so that a reader can tell.
                 self.run("held")
-            sender = delivery.rejects(self.settings.kafka)
+            delivery.copy(self.settings.kafka, found, self.cut)
             for reject in found:
-                sender.send(reject, self.cut)
                 early.take(reject)
         return len(found)
-
-    def _flush_rejects(self) -> None:
-        try:
-            delivery.rejects(self.settings.kafka).flush(self.cut)
-        except BaseException:
-            delivery.discard(self.settings.kafka)
-            raise
 
     # Step 2
 

@@ -12,7 +12,6 @@ One row for each record, also for those that were not admitted, oldest first by 
 A measure's name has no space: what is not a measure, but `device`, cannot be called like one.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,12 +20,10 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.avro.functions import from_avro
 
 from service.admission import readings
 from service.admission.schemas import Known
 from service.cut import Offsets
-from service.frames import REJECT_AVRO
 from service.kafka import clients
 from service.kafka.offsets import edges
 from service.recovery import rebuild
@@ -44,7 +41,6 @@ DEVICE, AHEAD, OF_DEVICE, ADMITTED, REASON = (
 _WAIT_MS = "10"
 """At the end of a partition the consumer waits for more, half a second if not told otherwise, and holds a core of Spark's."""
 _OFFSET = readings.KEPT + "offset"
-_REASON_ALONE = {**REJECT_AVRO, "fields": [each for each in REJECT_AVRO["fields"] if each["name"] == "reason"]}
 
 Place = tuple[str, int]
 
@@ -102,10 +98,9 @@ def read(
 def of(records: DataFrame, settings: Settings, look_up: LookUp | None = None, schemas: Known | None = None) -> pa.Table:
     """The sample that these Kafka records are."""
     decided = readings.admit(records, settings, look_up, keep=["offset"], schemas=schemas)
-    # Of a reject the reason alone: its bytes are of any size.
-    reject = from_avro("reject", json.dumps(REJECT_AVRO), {"avroSchema": json.dumps(_REASON_ALONE)})
+    reason = F.get_json_object("reject", "$.reason").alias(REASON)
     kept = ["device", "event_ms", "broker_ms", "from_partition", _OFFSET, *settings.input.measures]
-    rows = decided.select(*(F.col(f"`{name}`") for name in kept), reject.getField("reason").alias(REASON)).toArrow()
+    rows = decided.select(*(F.col(f"`{name}`") for name in kept), reason).toArrow()
     return columns(rows, list(settings.input.measures))
 
 

@@ -4,31 +4,32 @@ The record's form is schemas/reject.json. Delivery is at least once: a batch tha
 and (tidemark.topic, tidemark.partition, tidemark.offset) tells that they are the same.
 """
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from service.cut import Cut
-from service.errors import SourceError
+from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
 from service.kafka.clients import DELIVERY_S
+from service.rejects import fetch
+from service.rejects.fetch import Headers, Record
 from service.settings import Kafka
 
 HEADER = "tidemark."
 _OMITTED = HEADER + "omitted_bytes"
-_Headers = list[tuple[str, str | bytes | None]]
+_LARGEST = 64 << 20
+"""Bytes. No larger record is sent, whatever its topic takes: its coordinates say where it is."""
+_QUEUE_KIB = 2 * _LARGEST >> 10
+_REQUEST = 64 << 10
+_TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
 
-def headers(reject: Mapping[str, Any], cut: Cut) -> _Headers:
-    """The record's own headers, then ours: `reject` is a row of frames.REJECT_TYPE."""
-    own = [(header["key"], header["value"]) for header in reject["headers"] or ()]
-    omitted = reject.get("omitted")
-    return own + _ours(reject, cut) + ([] if omitted is None else [(_OMITTED, b"%d" % omitted)])
-
-
-def _ours(reject: Mapping[str, Any], cut: Cut) -> _Headers:
+def headers(reject: Mapping[str, Any], cut: Cut) -> Headers:
+    """What Tidemark says of a reject: a row of frames.REJECT_TYPE."""
     said = {
         "reason": reject["reason"],
         "detail": reject["detail"] or "",
@@ -42,6 +43,21 @@ def _ours(reject: Mapping[str, Any], cut: Cut) -> _Headers:
     return [(HEADER + name, str(value).encode()) for name, value in said.items()]
 
 
+def forms(record: Record | None, ours: Headers) -> Iterator[Record]:
+    """A reject as it is sent, and again where its topic refuses it as too large: whole, without the value, our headers alone."""
+
+    def without(omitted: int) -> Headers:
+        return [*ours, (_OMITTED, b"%d" % omitted)]
+
+    if record is None:
+        yield Record(None, None, without(0))
+        return
+    yield Record(record.key, record.value, [*record.headers, *ours])
+    if record.value:
+        yield Record(record.key, None, [*record.headers, *without(len(record.value))])
+    yield Record(None, None, without(record.size))
+
+
 def parse(message_headers: Iterable[tuple[str, bytes | None]] | None) -> dict[str, str | int]:
     """Our headers of a message of a rejects topic as the record that schemas/reject.json describes."""
     found = {k.removeprefix(HEADER): (v or b"").decode() for k, v in message_headers or () if k.startswith(HEADER)}
@@ -50,36 +66,47 @@ def parse(message_headers: Iterable[tuple[str, bytes | None]] | None) -> dict[st
 
 
 class Rejects:
-    """Sends rejects and knows which of them the broker has acknowledged. Not for two threads at a time."""
+    """Sends rejects and knows which of them the broker has acknowledged. Not for two threads at a time.
+
+    It holds _QUEUE_KIB of them, however many there are: the rest waits until the broker has taken some.
+    """
 
     def __init__(self, settings: Kafka) -> None:
         self._settings = settings
-        # An unknown topic is an error after `topic.metadata.propagation.max.ms`: 30 s by default.
-        options = {"linger.ms": 5, "topic.metadata.propagation.max.ms": 5_000}
+        options: dict[str, str | int] = {
+            "linger.ms": 5,
+            # An unknown topic is an error after this long: 30 s by default.
+            "topic.metadata.propagation.max.ms": 5_000,
+            "message.max.bytes": _LARGEST,
+            "queue.buffering.max.kbytes": _QUEUE_KIB,
+            # A broker refuses a request as a whole. Small requests mean that few small records are refused with a large one.
+            "batch.size": _REQUEST,
+        }
         self._producer = clients.producer(settings, "tidemark-rejects", options)
         self._sent = 0
         self._delivered = 0
-        self._too_large: list[tuple[Mapping[str, Any], Cut]] = []
+        self._too_large: list[tuple[str, Record | None, Headers]] = []
         self._error: KafkaError | None = None
 
-    def send(self, reject: Mapping[str, Any], cut: Cut) -> None:
-        """Queue one reject; its delivery is known after `flush`."""
-        self._produce(reject, cut, reject["value"], headers(reject, cut))
+    def send(self, reject: Mapping[str, Any], record: Record | None, cut: Cut) -> None:
+        """Queue one reject with its record, None where that is gone; its delivery is known after `flush`. Raises SourceError."""
+        topic, ours = self._settings.rejects_topic(reject["topic"]), headers(reject, cut)
+        self._produce(topic, next(forms(record, ours)), partial(self._too_large.append, (topic, record, ours)))
+        self._sent += 1
+        if self._too_large or self._error is not None:
+            self.flush(cut)
 
     def flush(self, cut: Cut) -> None:
         """Wait until the broker has acknowledged every reject since the last flush, or raise SourceError."""
-        self._wait()
-        # A record that fits the input topic may not fit the rejects topic. It must not stop the service for ever, so it
-        # is announced without its bytes: topic, partition and offset say where they are.
-        while self._too_large and self._error is None:
-            reject, its_cut = self._too_large.pop()
-            size = len(reject["value"] or b"")
-            self._produce(reject, its_cut, None, [*_ours(reject, its_cut), (_OMITTED, b"%d" % size)])
-            self._wait()
+        self._producer.flush(DELIVERY_S)
+        # What is too large must not stop the service for ever, so it is sent in ever smaller forms, and alone.
+        too_large, self._too_large = self._too_large, []
+        for each in too_large:
+            if self._error is None:
+                self._shrink(*each)
         missing = self._sent - self._delivered
         error, self._error, self._sent, self._delivered = self._error, None, 0, 0
         if error is not None or missing:
-            self._too_large.clear()
             said = error.str() if error is not None else f"no answer within {DELIVERY_S:.0f} s"
             msg = (
                 f"Kafka at {self._settings.bootstrap}, batch {cut.batch} of epoch {cut.epoch}: "
@@ -88,23 +115,33 @@ class Rejects:
             remedy = "Create the rejects topic (kafka.rejects), check the brokers; the batch is replayed"
             raise SourceError(msg, remedy=remedy)
 
-    def _produce(self, reject: Mapping[str, Any], cut: Cut, value: bytes | None, with_headers: _Headers) -> None:
-        topic = self._settings.rejects_topic(reject["topic"])
+    def purge(self) -> None:
+        """Drop what is queued."""
+        self._producer.purge()
 
+    def _shrink(self, topic: str, record: Record | None, ours: Headers) -> None:
+        refusals: list[Record] = []
+        for number, form in enumerate(forms(record, ours)):
+            self._produce(topic, form, partial(refusals.append, form))
+            self._producer.flush(DELIVERY_S)
+            if len(refusals) == number:
+                return
+        what = f"The rejects topic {topic} refuses a reject of no more than Tidemark's own headers: too large"
+        raise SourceRefusedError(what, remedy="Raise max.message.bytes of the rejects topic")
+
+    def _produce(self, topic: str, form: Record, too_large: Callable[[], object]) -> None:
         def delivered(error: KafkaError | None, _: object) -> None:
             if error is None:
                 self._delivered += 1
-            elif error.code() in {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE} and value is not None:
-                self._delivered += 1
-                self._too_large.append((reject, cut))
+            elif error.code() in _TOO_LARGE:
+                too_large()
             else:
                 self._error = error
 
-        self._sent += 1
         while True:
             try:
                 self._producer.produce(
-                    topic, value=value, key=reject["key"], headers=with_headers, on_delivery=delivered
+                    topic, value=form.value, key=form.key, headers=[*form.headers], on_delivery=delivered
                 )
             except BufferError:
                 self._producer.poll(0.1)  # the queue is full: deliver some first
@@ -115,25 +152,32 @@ class Rejects:
                 self._producer.poll(0)
                 return
 
-    def _wait(self) -> None:
-        self._producer.flush(DELIVERY_S)
-
 
 _producers: dict[tuple[object, ...], Rejects] = {}
 
 
-def _identity(settings: Kafka) -> tuple[object, ...]:
-    return os.getpid(), settings.model_dump_json()
-
-
-def rejects(settings: Kafka) -> Rejects:
-    """This process's producer for these settings, kept between batches."""
-    identity = _identity(settings)
+@contextmanager
+def sender(settings: Kafka) -> Iterator[Rejects]:
+    """This process's producer for these settings, kept between batches, but not after a failure: what it holds then must not be
+    delivered after a later batch."""
+    identity = fetch.identity(settings)
     if identity not in _producers:
         _producers[identity] = Rejects(settings)
-    return _producers[identity]
+    try:
+        yield _producers[identity]
+    except BaseException:
+        _producers.pop(identity).purge()
+        raise
 
 
-def discard(settings: Kafka) -> None:
-    """Forget this process's producer after a failure: what it still holds must not be delivered after a later batch."""
-    _producers.pop(_identity(settings), None)
+def copy(settings: Kafka, rejects: Iterable[Mapping[str, Any]], cut: Cut) -> None:
+    """Queue rows of frames.REJECT_TYPE with the records they are of, as Kafka has them. Raises SourceError."""
+    with sender(settings) as sending, closing(fetch.records(settings, rejects)) as found:
+        for reject, record in found:
+            sending.send(reject, record, cut)
+
+
+def flush(settings: Kafka, cut: Cut) -> None:
+    """Wait until the broker has acknowledged all that was queued since the last time. Raises SourceError."""
+    with sender(settings) as sending:
+        sending.flush(cut)

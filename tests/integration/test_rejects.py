@@ -18,6 +18,7 @@ from service.cut import Cut
 from service.errors import FencedError
 from service.rejects import delivery, dissect, marks, reject_log, replay, scan
 from service.rejects.fence import Fence
+from service.rejects.fetch import Record
 from service.rejects.marks import Mark
 from service.rejects.reject_log import ORIGIN, Coordinates
 from tests.stream.records import BASE_MS, avro, write_schemas
@@ -73,10 +74,9 @@ class World:
         self.producer.produce(self.topic, value, b"the-key", partition=partition, headers=headers)
         assert self.producer.flush(30) == 0
         said = {"reason": reason, "detail": detail, "topic": self.topic, "partition": partition, "offset": offset}
-        more = {"broker_ms": BASE_MS + 1000 * offset, "key": b"the-key", "value": value}
-        row = {**said, **more, "headers": [{"key": "trace", "value": b"t1"}]}
+        row = {**said, "broker_ms": BASE_MS + 1000 * offset}
         for _ in range(times):
-            self.sender.send(row, Cut(3, 7, 0, {}, {}))
+            self.sender.send(row, Record(b"the-key", value, [("trace", b"t1")]), Cut(3, 7, 0, {}, {}))
         self.sender.flush(Cut(3, 7, 0, {}, {}))
         return f"{self.topic}[{partition}]@{offset}"
 

@@ -217,7 +217,6 @@ def test_bytes_that_are_no_text_are_undecodable_wherever_they_are(spark, tmp_pat
     settings = make_settings(tmp_path, input={"format": "json", "measures": MEASURES})
     rows = decide(spark, settings, [Record(value, BASE_MS) for value in values])
     assert [outcome(row) for row in rows] == ["undecodable"] * len(values)
-    assert [row["reject"]["value"] for row in rows] == values
     assert rows[1]["reject"]["detail"] == "1 bytes"
 
 

@@ -206,14 +206,11 @@ def test_a_poisoned_batch_changes_nothing_but_the_rejects(spark, tmp_path):
     )
 
 
-def test_a_reject_keeps_its_bytes_headers_and_coordinates(spark, tmp_path):
+def test_a_reject_keeps_its_coordinates(spark, tmp_path):
     record = Record(b"\1nonsense", BASE_MS, key=b"k", headers=(("trace", b"\xff\0"),))
 
     def check(world):
         (reject,) = world.rejects
-        assert reject["value"] == record.value
-        assert reject["key"] == b"k"
-        assert reject["headers"] == [{"key": "trace", "value": b"\xff\0"}]
         assert (reject["topic"], reject["partition"], reject["offset"]) == ("readings", 0, record.offset)
         assert reject["broker_ms"] == BASE_MS
 
