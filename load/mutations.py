@@ -43,6 +43,7 @@ _RESUME = "tests/integration/test_resume.py::"
 _CHECKPOINT = "tests/stream/test_checkpoint.py::"
 _REFRESHER = "tests/integration/test_refresher.py::"
 _CHANGING = "tests/stream/test_reference.py::"
+_ADMISSION = "tests/stream/test_admission.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
 _COPIES = "tests/integration/test_reject_copies.py::"
@@ -486,6 +487,51 @@ MUTATIONS = (
             ),
         ),
         (_SCRIPTS + "test_a_poisoned_batch_changes_nothing_but_the_rejects",),
+    ),
+    Mutation(
+        "any-id",
+        "a device may be called anything",
+        "an id commands terminals, breaks lines and fills Redis with keys of 64 KiB",
+        ("P6",),
+        (Edit("service/admission/readings.py", 'device_ids.is_bad(F.col("device"))', "F.lit(False)"),),
+        (_ADMISSION + "test_service_and_oracle_allow_the_same_characters_and_lengths_of_a_device_id",),
+    ),
+    Mutation(
+        "early-of-anybody",
+        "a device's clock is judged before whether it is known",
+        "early readings of invented devices leave a key each, where unknown devices are to be rejected",
+        ("P6",),
+        (
+            Edit("service/admission/readings.py", '        .when(is_unknown, "unknown_device")\n', ""),
+            Edit(
+                "service/admission/readings.py",
+                '(event < 0), "late")',
+                '(event < 0), "late").when(is_unknown, "unknown_device")',
+            ),
+        ),
+        (_ADMISSION + "test_of_several_reasons_the_first_in_the_list_is_given",),
+    ),
+    Mutation(
+        "early-for-good",
+        "what early readings alone have made stays as long as a device",
+        "invented ids fill Redis for a week",
+        ("P6",),
+        (Edit("service/publication/publish.lua", "is_invented and math.min(a.within, a.ttl) or a.ttl", "a.ttl"),),
+        (_PUBLISH + "test_a_device_that_only_early_readings_name_is_forgotten_soon_unless_it_is_skewed",),
+    ),
+    Mutation(
+        "early-untrimmed",
+        "early readings are announced and the feed is not trimmed",
+        "the feed grows without end while nothing is admitted",
+        ("P6",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "  if announced > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end\n",
+                "",
+            ),
+        ),
+        (_PUBLISH + "test_early_readings_trim_the_feed",),
     ),
     Mutation(
         "admission-by-now",

@@ -10,9 +10,11 @@ records one by one. What follows from the admitted readings is computed in load/
 import hashlib
 import math
 import time
+import unicodedata
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +34,10 @@ Digest = tuple[int, bytes] | None
 
 _SILENCE_S = 60.0
 _LARGEST = 1e150  # what a measure without a range may be
+_LONGEST_ID = 256  # bytes
+_ENDS_A_LINE = {"Cc", "Zl", "Zp"}
+_TURNS_TEXT = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+_MARKS = {"ARABIC LETTER MARK", "LEFT-TO-RIGHT MARK", "RIGHT-TO-LEFT MARK"}
 _LATEST_MS = 1 << 42  # the year 2109: what an event time may be, whatever a record's own timestamp says
 
 
@@ -101,6 +107,17 @@ def expected(
     for record in chain(archive, there):
         ledger.take(record)
     return ledger.close(watermark_ms, idle_ms)
+
+
+@lru_cache(1 << 16)
+def may_be_named(device: str) -> bool:
+    """Whether a device may have this id: not too long, and nothing in it that leaves its place in a line."""
+    return len(device.encode()) <= _LONGEST_ID and not any(
+        unicodedata.category(each) in _ENDS_A_LINE
+        or unicodedata.bidirectional(each) in _TURNS_TEXT
+        or unicodedata.name(each, "") in _MARKS
+        for each in device
+    )
 
 
 def digest(value: bytes | None) -> Digest:
@@ -301,16 +318,22 @@ class Ledger:
             values = {name: as_number(at(record, path)) for name, path in self._paths.items()}
         except RejectedError as rejected:
             return str(rejected)
-        if not device.strip(BLANKS):
-            return "no_device"
-        if event_ms is None:
-            return "no_time"
+        if event_ms is None or self._stranger(device):
+            return self._stranger(device) or "no_time"
         reasons = list(self._reasons(device, event_ms, broker_ms, values))
         if not reasons:
             self._admitted.add(device, event_ms, values)
         if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):
             self._with_late.add(device, event_ms, values)
         return reasons[0] if reasons else None
+
+    def _stranger(self, device: str) -> str | None:
+        """What speaks against a device, whatever it sends."""
+        if not device.strip(BLANKS):
+            return "no_device"
+        if not may_be_named(device):
+            return "bad_device"
+        return "unknown_device" if self._rules.reject_unknown and device not in self._reference else None
 
     def _reasons(self, device: str, event_ms: int, broker_ms: int, values: Mapping[str, float | None]) -> Iterator[str]:
         """What else speaks against a reading, in order."""
@@ -325,5 +348,3 @@ class Ledger:
             yield "early"
         if event_ms < broker_ms - rules.max_delay_ms or event_ms < 0:
             yield "late"
-        if rules.reject_unknown and device not in self._reference:
-            yield "unknown_device"

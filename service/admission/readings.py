@@ -7,6 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from service.admission import device_ids
 from service.admission.decode import Decoder
 from service.admission.schemas import Known
 from service.admission.schemas import known as known_schemas
@@ -26,14 +27,16 @@ REASONS = (
     "undecodable",
     "unknown_schema",
     "no_device",
+    "bad_device",
+    "unknown_device",
     "no_time",
     "not_finite",
     "out_of_range",
     "early",
     "late",
-    "unknown_device",
 )
-"""Why a record may be rejected; the first that applies, in this order, is its reason."""
+"""Why a record may be rejected; the first that applies, in this order, is its reason: whether it can be read, whose it is, what
+it says, and when. `early` is noted under its device's name, so it comes after all that speaks against the device."""
 
 KEPT = "$"
 """Before the name of a column of Kafka's: no measure's name begins with it."""
@@ -188,13 +191,14 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
         .when(F.col("framing").isNotNull(), F.col("framing"))
         .when(~F.col("decoded"), "undecodable")
         .when(F.col("device").isNull(), "no_device")
+        .when(device_ids.is_bad(F.col("device")), "bad_device")
+        .when(is_unknown, "unknown_device")
         .when(event.isNull(), "no_time")
         .when(_any([_not_finite(name) for name in settings.input.measures]), "not_finite")
         .when(_any([_outside(name, allowed) for name, allowed in ranges.items()]), "out_of_range")
         # The second half of each matters where the broker's time is the producer's, and as wrong as the device's.
         .when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")
         .when((event < broker - admission.max_delay_ms) | (event < 0), "late")
-        .when(is_unknown, "unknown_device")
     )
 
 
@@ -222,6 +226,8 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         F.when(reason == "oversized", F.concat(_largest(), F.lit(f" bytes, the limit is {admission.max_bytes}")))
         .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id()))
         .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
+        .when(reason == "bad_device", device_ids.fault(F.col("device")))
+        .when(reason == "unknown_device", F.concat(F.lit("device "), F.col("device")))
         .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.input.measures}))
         .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
         .when(
@@ -230,5 +236,4 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         .when(
             reason == "late", F.concat(clock, -distance, F.lit(f" ms behind, the limit is {admission.max_delay_ms} ms"))
         )
-        .when(reason == "unknown_device", F.concat(F.lit("device "), F.col("device")))
     )

@@ -203,11 +203,13 @@ local function write()
 end
 
 -- Early readings of devices: a.keys, a.members (their ids), and in ms a.counts, a.first, a.last (the broker's times), a.ahead.
--- A device is skewed from a.threshold of them on, each within a.within of the one before. One that was never admitted gets a hash.
+-- A device is skewed from a.threshold of them on, each within a.within of the one before. A device without a hash gets one. It
+-- lives for a.within until the device is admitted or skewed, as ids can be invented, and for a.ttl from then on.
 local function early()
+  local announced = 0
   for i = 1, #a.keys do
     local key, last = a.keys[i], a.last[i]
-    local stored = call('HMGET', key, 'epoch', 'batch', 'early', 'early.at', 'skewed')
+    local stored = call('HMGET', key, 'epoch', 'batch', 'early', 'early.at', 'skewed', 'last_seen')
     local is_new = not tonumber(stored[1] or nil)
     local at = tonumber(stored[4] or nil) or -1
     -- What is not newer was counted: the batch is repeated.
@@ -218,16 +220,19 @@ local function early()
       call('HSET', key, 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated, 'early', count,
         'early.at', string.format('%.0f', last), 'early.ahead', string.format('%.0f', a.ahead[i]),
         'early.until', string.format('%.0f', last + a.within))
-      call('PEXPIRE', key, a.ttl)
+      local is_invented = (is_new or stored[6] == '0') and count < a.threshold and not stored[5]
+      call('PEXPIRE', key, is_invented and math.min(a.within, a.ttl) or a.ttl)
       if count >= a.threshold then
         call('HSET', key, 'skewed', '1')
         call('ZADD', KEYS[7], string.format('%.0f', last), a.members[i])
       end
       if is_new or (count >= a.threshold and not stored[5]) then
         call('XADD', KEYS[2], '*', 'kind', 'device', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
+        announced = announced + 1
       end
     end
   end
+  if announced > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
   return {#a.keys}
 end
 

@@ -82,7 +82,7 @@ def offending(found: Dissected, reason: str, detail: str, settings: Input, max_b
     if reason == "unknown_schema":
         return 1, HEADER_BYTES
     path = {"early": settings.event_time, "late": settings.event_time, "no_time": settings.event_time}.get(reason)
-    if reason in {"no_device", "unknown_device"} and settings.device_id != RECORD_KEY:
+    if reason in {"no_device", "bad_device", "unknown_device"} and settings.device_id != RECORD_KEY:
         path = settings.device_id
     if reason in {"not_finite", "out_of_range"}:
         path = settings.measures.get(detail.partition(" = ")[0])

@@ -348,6 +348,33 @@ def test_early_readings_far_apart_are_not_repeated_ones(target: Target) -> None:
     assert contract.check(target.client, target.prefix) == []
 
 
+def test_a_device_that_only_early_readings_name_is_forgotten_soon_unless_it_is_skewed(target: Target) -> None:
+    soon_ms, long_ms = target.settings.admission.skewed_for_ms, target.settings.sessions.retain_ms
+    assert soon_ms < long_ms - 60_000
+
+    def left_ms(name: str) -> int:
+        return int(target.client.pttl(target.key(f"device:{name}")))
+
+    early(target, 1, "invented", 4)
+    assert 0 < left_ms("invented") <= soon_ms
+    early(target, 2, "invented", 1, T0 + 1)
+    assert (target.read("device:invented")["skewed"], left_ms("invented") > soon_ms) == ("1", True)
+    early(target, 3, "invented", 1, T0 + 2 * soon_ms)
+    assert (target.read("device:invented")["early"], left_ms("invented") > soon_ms) == ("1", True), "the mark stays"
+    target.write(4, changes(devices=[device("known")]))
+    early(target, 4, "known", 1)
+    assert left_ms("known") > soon_ms
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_early_readings_trim_the_feed(redis_part: Redis, prefix: str) -> None:
+    target = Target(redis_part, prefix, feed_length=100)
+    for batch in range(20):
+        for number in range(25):
+            early(target, batch, f"d{batch}-{number}", 1)
+    assert 100 <= target.client.xlen(target.key("changes")) < 300
+
+
 def test_early_readings_of_a_stale_epoch_mark_nobody(target: Target) -> None:
     target.client.set(target.key("epoch"), 2)
     with pytest.raises(FencedError):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from load.oracle import may_be_named
 from load.transcripts.builders import KAFKA
 from service import pipeline
 from service.admission import readings
@@ -119,6 +120,11 @@ AT_THE_LIMITS = {
     "no device": (record(device=""), "no_device", None),
     "a blank device": (record(device=" \t\r\n"), "no_device", None),
     "a device that is not known": (record(device="b"), "unknown_device", "device b"),
+    "a device that would clear a terminal": (
+        record(device="a\x1b[2J"),
+        "bad_device",
+        "5 bytes, the limit is 256 and no control character: 0x611B5B324A",
+    ),
     "a device with a blank": (record(device="a "), "unknown_device", "device a "),
     "as large as allowed": (Record(wire(1, b"\xff" * 195), BASE_MS), "undecodable", "200 bytes"),
     "larger by a byte": (Record(wire(1, b"\xff" * 196), BASE_MS), "oversized", "201 bytes, the limit is 200"),
@@ -217,13 +223,14 @@ def with_schemas(folder, *schemas, **settings_input):
 
 def test_of_several_reasons_the_first_in_the_list_is_given(spark, tmp_path):
     """A record with all faults from each reason on; the one that comes first names it."""
-    broken = {"device_id": "ghost", "event_time": iso(0), "temperature": 1.0, "padding": b""}
+    broken = {"device_id": "a", "event_time": iso(-DELAY_MS - 1), "temperature": 1.0, "padding": b""}
     faults = {
-        "unknown_device": {},
-        "late": {"event_time": iso(-DELAY_MS - 1)},
+        "late": {},
         "out_of_range": {"temperature": 1e9},
         "not_finite": {"temperature": INF},
         "no_time": {"event_time": None},
+        "unknown_device": {"device_id": "ghost"},
+        "bad_device": {"device_id": "gho\nst"},
         "no_device": {"device_id": None},
         "undecodable": {},
         "unknown_schema": {},
@@ -236,18 +243,39 @@ def test_of_several_reasons_the_first_in_the_list_is_given(spark, tmp_path):
         data = avro(number, LOOSE, **broken)
         records.append(Record(data[:-1] if reason == "undecodable" else data, BASE_MS))
         wanted.append(reason)
-    early = broken | {"event_time": iso(AHEAD_MS + 1), "device_id": "ghost", "temperature": 1.0, "padding": b""}
+    early = broken | {"event_time": iso(AHEAD_MS + 1), "device_id": "a", "temperature": 1.0, "padding": b""}
     records += [
         Record(avro(1, LOOSE, **early), BASE_MS),
         Record(avro(1, LOOSE, **early | {"temperature": 86.0}), BASE_MS),
+        Record(avro(1, LOOSE, **early | {"device_id": "ghost"}), BASE_MS),
         Record(b"\0\0\0\0", BASE_MS),  # too short to name a schema
         Record(b"\7" * 300, BASE_MS),
     ]
-    wanted += ["early", "out_of_range", "undecodable", "oversized"]
+    wanted += ["early", "out_of_range", "unknown_device", "undecodable", "oversized"]
     settings = make_settings(tmp_path, input=with_schemas(tmp_path, LOOSE, event_time_unit="iso"), admission=LIMITS)
     rows = decide(spark, settings, records, known=["a"])
     assert reasons(rows) == wanted
     assert set(wanted) == set(REASONS)
+
+
+def test_service_and_oracle_allow_the_same_characters_and_lengths_of_a_device_id(spark, tmp_path):
+    """Every character up to U+2FFF, some beyond, and lengths on both sides of the limit, in bytes and in characters."""
+    characters = [*range(1, 0x3000), 0xD7FF, 0xE000, 0xFEFF, 0xFFFC, 0xFFFF, 0x1D7D8, 0x1F600, 0xE0001, 0x10FFFF]
+    names = [f"a{chr(code)}b" for code in characters]
+    names += [
+        "x" * 256,
+        "x" * 257,
+        "é" * 128,
+        "é" * 128 + "x",
+        "é" * 129,
+        "\u2029" * 300,
+        "x" * 40_000,
+        "é" * 80 + "\x85",
+    ]
+    rows = decide(spark, make_settings(tmp_path), [record(device=name) for name in names])
+    assert reasons(rows) == [None if may_be_named(name) else "bad_device" for name in names]
+    details = [row["reject"]["detail"] for row in rows if row["reject"]]
+    assert details[-1] == f"162 bytes, the limit is 256 and no control character: 0x{'C3A9' * 64}"
 
 
 def test_a_missing_device_or_time_has_no_detail_and_a_missing_measure_is_no_fault(spark, tmp_path):

@@ -59,6 +59,7 @@ def test_the_offending_bytes_are_those_of_the_field_that_the_reason_names(given:
     assert span == found.spans["temperature"]
     assert dissect.offending(found, "late", "", given, 100, size) == found.spans["event_time"]
     assert dissect.offending(found, "no_device", "", given, 100, size) == found.spans["device_id"]
+    assert dissect.offending(found, "bad_device", "", given, 100, size) == found.spans["device_id"]
     assert dissect.offending(found, "oversized", "", given, 10, size) == (10, size)
 
 

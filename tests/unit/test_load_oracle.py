@@ -121,6 +121,9 @@ def test_the_oracle_loads_nothing_of_the_service_nor_spark() -> None:
         (encode({**GOOD, "device_id": ""}), "no_device"),
         (encode({**GOOD, "device_id": "  "}), "no_device"),
         (encode({**GOOD, "device_id": None}), "no_device"),
+        (encode({**GOOD, "device_id": "d\x7f"}), "bad_device"),
+        (encode({**GOOD, "device_id": "d\u202e"}), "bad_device"),
+        (encode({**GOOD, "device_id": "d\u200d\U0001f600 é"}), None),
         (encode({**GOOD, "device_id": 7}), None),
         (encode({**GOOD, "device_id": -(1 << 63)}), None),
         (encode({**GOOD, "device_id": 1 << 63}), "undecodable"),
@@ -185,7 +188,8 @@ def test_unknown_devices_are_kept_unless_they_are_to_be_rejected(tmp_path: Path)
     path.write_text(path.read_text().replace("[admission]", '[admission]\nunknown_device = "reject"'))
     rejected = read_rules(path, {})
     assert decide(rejected, encode(GOOD), reference=reference) == "unknown_device"
-    assert decide(rejected, encode({**GOOD, "at": 0}), reference=reference) == "late"
+    assert decide(rejected, encode({**GOOD, "at": 0}), reference=reference) == "unknown_device"
+    assert decide(rejected, encode({**GOOD, "at": 0, "device_id": "known"}), reference=reference) == "late"
     assert decide(rejected, encode({**GOOD, "device_id": "known"}), reference=reference) is None
 
 
