@@ -44,6 +44,7 @@ _CHECKPOINT = "tests/stream/test_checkpoint.py::"
 _REFRESHER = "tests/integration/test_refresher.py::"
 _CHANGING = "tests/stream/test_reference.py::"
 _ADMISSION = "tests/stream/test_admission.py::"
+_BOOK = "tests/unit/test_schema_book.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
 _COPIES = "tests/integration/test_reject_copies.py::"
@@ -532,6 +533,31 @@ MUTATIONS = (
             ),
         ),
         (_PUBLISH + "test_early_readings_trim_the_feed",),
+    ),
+    Mutation(
+        "schemas-of-all",
+        "any id of the registry is decoded, whatever its subject",
+        "a device that names foreign ids restarts the query for each, and the plan grows",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/schemas.py",
+                "        return self.all().get(number)\n",
+                "        return self._client.schema(number)\n",
+            ),
+        ),
+        (_BOOK + "test_ids_of_other_subjects_are_refused_however_many_there_are",),
+    ),
+    Mutation(
+        "schemas-without-end",
+        "a plan takes whatever schema it finds",
+        "a folder or subject with thousands of versions makes a plan that no batch ends with",
+        ("P6",),
+        (
+            Edit("service/admission/schemas.py", "len(self._found) >= MOST_KNOWN", "False"),
+            Edit("service/admission/schemas.py", "if len(found) <= MOST_KNOWN:", "if True:"),
+        ),
+        (_BOOK + "test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest",),
     ),
     Mutation(
         "admission-by-now",

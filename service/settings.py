@@ -155,7 +155,7 @@ class Registry(Login):
     options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Options of Confluent's client, for OAuth: then `user` and the password are the client id and secret."""
     subjects: tuple[str, ...] = ()
-    """Whose schemas are read at the start; `<topic>-value` of each topic when empty. Others are looked up when they come."""
+    """Whose schemas are decoded, those at the start and those that come; `<topic>-value` of each topic when empty."""
     timeout_ms: Positive = Field(default=2_000, alias="timeout")
 
     @field_validator("url")

@@ -3,7 +3,7 @@
 The plan of a query holds a decoder for each known id, and no other can be added to it. A record with another id is met in the
 fold, before anything of its batch is written:
 
-    fold meets ids without a verdict -> UndecidedError -> Book.ask looks them up in the folder or registry
+    fold meets ids without a verdict -> UndecidedError -> Book.ask looks them up in the folder or the registry's subjects
         found:     NewSchemaError ends the query; the driver starts the next one with them, and the batch runs again
         not found: the ids are refused for `input.schema_retry`; the batch runs again, and their records are rejected
 
@@ -11,13 +11,18 @@ A batch that rejects for that reason is noted before it is published (`decided`)
 records, whatever can be found by then. And a schema that is learned on the way is noted with where its batch begins: records
 before that were rejected, and stay so when the topic is read again to republish or to rebuild a value.
 
+Any device can name any id. So an id counts only where the operator has put it: a file of the folder, a version of a subject of
+the settings, or input.reader_schema. And a plan has at most MOST_KNOWN of them. Where there are more, those that were decoded up
+to now stay, the newest others fill up half of the places, and the rest come in when they are met, while there is room. An id
+without a place is refused.
+
 All of it lies in the checkpoint's folder `schemas`: `index.json` and, of a registry's schemas, `<id>.avsc`. A registry that is
 away is needed for nothing that is there.
 """
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,9 +44,13 @@ FOLDER = "schemas"
 INDEX = f"{FOLDER}/index.json"
 MOST_REFUSED = 256
 """When so many ids are refused at a time, it is noise, and nothing more is looked up until some of it is forgotten."""
+MOST_KNOWN = 64
+"""Schemas that a plan decodes. With each the plan grows, and a batch takes longer to plan."""
+LOOK_UPS = ("found", "missing", "unusable", "failed", "full")
 REST_MS = 10_000
 """A registry that did not answer is left alone for as long."""
 
+_FULL = "Delete versions that no device uses from the subjects, or files from the folder, and restart"
 _log = logging.getLogger(__name__)
 
 
@@ -71,7 +80,13 @@ class Source(Protocol):
         """What to begin with, by id; raises RegistryError, SchemaError."""
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """One schema, None when there is none; raises RegistryError, SchemaError."""
+        """The schema of an id that records may have, None for another; raises RegistryError, SchemaError."""
+
+    def newer(self, number: int) -> Iterable[int]:
+        """Ids above this one; of a registry those that it had when an id was looked up."""
+
+    def reader(self, number: int) -> dict[str, Any] | None:
+        """A schema that the settings name, None when there is none; raises RegistryError, SchemaError."""
 
 
 class Folder:
@@ -101,27 +116,42 @@ class Folder:
         path = self._path / f"{number}.avsc"
         return _read(path) if path.exists() else None
 
+    def newer(self, number: int) -> Iterable[int]:
+        names = (path.stem for path in self._path.glob("*.avsc"))
+        return sorted(int(name) for name in names if name.isdigit() and int(name) > number)
+
+    reader = find
+
 
 class Registry:
-    """A registry: at first the versions of the topics' subjects, then whatever id comes."""
+    """The versions of some subjects of a registry. They are read once: another object has those of another time."""
 
     keeps = True
 
     def __init__(self, client: Client, subjects: Iterable[str]) -> None:
         self._client = client
         self._subjects = tuple(subjects)
+        self._found: dict[int, dict[str, Any]] | None = None
 
     def __str__(self) -> str:
         return str(self._client)
 
     def all(self) -> Mapping[int, dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
-        for subject in self._subjects:
-            found |= self._client.subject(subject)
-        return found
+        if self._found is None:
+            found: dict[int, dict[str, Any]] = {}
+            for subject in self._subjects:
+                found |= self._client.subject(subject)
+            self._found = found
+        return self._found
 
     def find(self, number: int) -> dict[str, Any] | None:
-        return self._client.schema(number)
+        return self.all().get(number)
+
+    def newer(self, number: int) -> Iterable[int]:
+        return sorted(each for each in self._found or () if each > number)
+
+    def reader(self, number: int) -> dict[str, Any] | None:
+        return self.find(number) or self._client.schema(number)
 
 
 def source(settings: Settings) -> Source:
@@ -142,7 +172,7 @@ def known(settings: Settings, schemas: Mapping[int, dict[str, Any]] | None = Non
     if number is None:
         number = max(found)
     if number not in found:
-        reader = place.find(number)
+        reader = place.reader(number)
         if reader is None:
             there = ", ".join(map(str, found)) or "none"
             msg = f"input.reader_schema = {number}: {place} does not have it; of these topics there are {there}"
@@ -182,8 +212,7 @@ class Files(Protocol):
 class Book:
     """The driver's book of schemas, for all queries of a process. Used by one thread at a time: a query's, or between two.
 
-    `check` raises SchemaError for what the engine cannot decode with; `count` is told how each look-up ended: found, missing,
-    unusable, failed.
+    `check` raises SchemaError for what the engine cannot decode with; `count` is told how each look-up ended, one of LOOK_UPS.
     """
 
     settings: Settings
@@ -260,20 +289,33 @@ class Book:
             numbers |= self._index.refused.keys()
         return ALL if len(numbers) >= MOST_REFUSED else ",".join(map(str, sorted(numbers)))
 
-    def ask(self, numbers: Iterable[int]) -> None:
-        """Look ids up. Raises NewSchemaError when there is one; all others are refused from now on."""
+    def ask(self, numbers: Sequence[int]) -> None:
+        """Look ids up. Raises NewSchemaError when there is one; all others are refused from now on.
+
+        What the source has got since it was read is taken along: among so much noise that nothing more is looked up
+        (MOST_REFUSED), nobody would ask for it.
+        """
         place = source(self.settings)
-        learned = {}
         until_ms = clock.now_ms() + self.settings.input.schema_retry_ms
+        before = set(self._found)
         for number in numbers:
-            schema = self._look_up(place, number)
-            if schema is None:
-                self._refused[number] = until_ms
-            else:
-                learned[number] = schema
+            self._learn(place, number, until_ms)
+        for number in place.newer(max(before)):
+            if number not in self._found and number not in self._refused:
+                self._learn(place, number, until_ms)
+        missing = [number for number in numbers if number in self._refused]
+        if missing:
+            _log.warning("%s: their records are rejected as unknown_schema for now", shown(missing))
+        learned = self._found.keys() - before
         if learned:
-            self._found |= learned
-            raise NewSchemaError(shown(learned))
+            raise NewSchemaError(shown(sorted(learned)))
+
+    def _learn(self, place: Source, number: int, until_ms: int) -> None:
+        schema = self._look_up(place, number)
+        if schema is None:
+            self._refused[number] = until_ms
+        else:
+            self._found[number] = schema
 
     def decide(self, batch: int, refused: str) -> None:
         """Note, before it is published, which schema ids a batch may reject records for: what `refused` said. It may still ask
@@ -291,30 +333,33 @@ class Book:
             return None
         try:
             schema = place.find(number)
+            if schema is not None and len(self._found) >= MOST_KNOWN:
+                self.count("full")
+                _log.error("schema id %d: %d others are in use. %s", number, MOST_KNOWN, _FULL)
+                return None
             if schema is not None:
                 self.check(schema)
                 self._store(place, number, schema)
         except RegistryError as error:
             self._rests_until_ms = clock.now_ms() + REST_MS
             self.count("failed")
-            _log.warning("schema id %d: %s. Its records are rejected as unknown_schema", number, error)
+            _log.warning("schema id %d: %s", number, error)
             return None
         except SchemaError as error:
             self.count("unusable")
-            _log.warning("schema id %d: %s. Its records are rejected as unknown_schema", number, error)
+            _log.warning("schema id %d: %s", number, error)
             return None
         self.count("missing" if schema is None else "found")
-        if schema is None:
-            _log.warning("schema id %d is not in %s: its records are rejected as unknown_schema", number, place)
         return schema
 
     def _everything(self, index: Index) -> dict[int, dict[str, Any]]:
-        """What is stored, and what the source has."""
+        """What is stored, and what the source has: no more than have a place."""
         place = source(self.settings)
         stored = self._stored(index) if place.keeps else {}
         try:
             found = {**stored, **place.all()}
             found = dict(known(self.settings, found).schemas)
+            found = self._placed(found, index, found if not place.keeps else place.all())
         except RegistryError as error:
             if self.settings.input.reader_schema not in stored:
                 raise
@@ -329,6 +374,21 @@ class Book:
             if number not in stored:
                 self._store(place, number, schema)
         return found
+
+    def _placed(
+        self, found: dict[int, dict[str, Any]], index: Index, offered: Iterable[int]
+    ) -> dict[int, dict[str, Any]]:
+        """`found`, or as many of those that the source still has as may be in a plan; the reader's is one more."""
+        if len(found) <= MOST_KNOWN:
+            return found
+        order = sorted(offered, key=lambda number: (number not in index.since, -number))
+        used = sum(number in index.since for number in order)
+        reader = max(found) if self.settings.input.reader_schema is None else self.settings.input.reader_schema
+        chosen = {reader, *order[: max(MOST_KNOWN // 2, min(used, MOST_KNOWN))]}
+        _log.warning(
+            "%d of %d schemas are decoded from the start; others when they are met. %s", len(chosen), len(found), _FULL
+        )
+        return {number: schema for number, schema in found.items() if number in chosen}
 
     def _store(self, place: Source, number: int, schema: Mapping[str, Any]) -> None:
         if place.keeps:

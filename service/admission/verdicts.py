@@ -3,9 +3,9 @@
 The driver's word is a local property of the thread that runs the batch, which Spark hands to the tasks of its jobs.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from pyspark import TaskContext
 
@@ -15,10 +15,26 @@ REFUSED = "tidemark.schemas.refused"
 """The property: ids whose records are to be rejected, with commas between. Where it is not set, nobody is to be asked."""
 ALL = "*"
 ASKED_AT_ONCE = 32
+_SHOWN = "schema ids "
 
 
 class UndecidedError(SchemaError):
-    """Raised by a task that has met schema ids without a verdict, before anything of the batch is written. It ends nothing."""
+    """Raised by a task that has met schema ids without a verdict, before anything of the batch is written. It ends nothing.
+
+    Between task and driver it is text, whatever it holds: Spark 4.1.1 hands over the traceback of a Python worker that failed,
+    and none of its accumulators. service/failure.py makes it anew from that; `numbers` reads what `of` has written, and that
+    is nothing but integers.
+    """
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Self:
+        """The error that names these ids."""
+        return cls(shown(numbers))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The ids that it names."""
+        return [int(each) for each in self.what.removeprefix(_SHOWN).split(", ")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +53,8 @@ class Asking:
         refused = {int(each) for each in said.split(",") if each}
         new = sorted(numbers.keys() - refused, key=lambda number: -numbers[number])
         if new:
-            raise UndecidedError(shown(new[:ASKED_AT_ONCE]))
-
-
-def undecided(error: UndecidedError) -> list[int]:
-    """The ids that a task's error names."""
-    return [int(each) for each in re.findall(r"\d+", error.what)]
+            raise UndecidedError.of(new[:ASKED_AT_ONCE])
 
 
 def shown(numbers: Iterable[int]) -> str:
-    return "schema ids " + ", ".join(map(str, numbers))
+    return _SHOWN + ", ".join(map(str, numbers))

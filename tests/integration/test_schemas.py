@@ -88,14 +88,15 @@ def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_r
         until(lambda: counted(world, service, 20), STARTS_S, "the first readings")
         process = service.process.pid
 
-        assert registry.register("elsewhere", SECOND) == 2
+        assert registry.register(f"{topic}-value", SECOND) == 2
         world.write(2, SECOND)
         until(lambda: counted(world, service, 40), 60, "the readings of a new schema")
         assert service.metric("schema_lookups_total") == 1
         assert service.metric("query_restarts_total") == 0, "it is no failure"
         assert world.rejects() == []
 
-        world.write(3, THIRD)  # not registered yet
+        assert registry.register("elsewhere", THIRD) == 3
+        world.write(3, THIRD)  # valid, and no version of our subject
         world.write(1, FIRST)
         until(lambda: counted(world, service, 60), 60, "what is known goes on")
         assert [(each["reason"], each["detail"]) for each in world.rejects()] == [
@@ -107,7 +108,7 @@ def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_r
         until(lambda: counted(world, service, 80), 60, "a registry that is away is not needed")
         world.write(7, SECOND)
         until(lambda: len(world.rejects()) == 40, 60, "ids that cannot be looked up are rejected")
-        assert registry.register("elsewhere", THIRD) == 3
+        assert registry.register(f"{topic}-value", THIRD) == 3
         registry.start()
         time.sleep(10)  # so long a registry that did not answer is left alone
         world.write(3, THIRD)

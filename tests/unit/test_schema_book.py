@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from load.registry import Registry
-from service import clock, settings
+from service import clock, failure, settings
 from service.admission import registry, schemas
 from service.admission.schemas import Book, NewSchemaError
-from service.admission.verdicts import ALL, ASKED_AT_ONCE
+from service.admission.verdicts import ALL, ASKED_AT_ONCE, UndecidedError
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
 from service.recovery.checkpoint import Position
 from service.settings import Settings
@@ -224,9 +224,9 @@ def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(tmp_pat
         )
         for name in ("R1", "R2"):
             running.register("readings-value", schema(name))
-        running.register("other", schema("R3"))
         book = Book(given, files, accept, counted.append)
         assert list(book.open(None).schemas) == [1, 2]
+        running.register("readings-value", schema("R3"))
         with pytest.raises(NewSchemaError):
             book.ask([3])
         book.open(Position(1, AT))
@@ -239,6 +239,66 @@ def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(tmp_pat
         opened(given, files, Position(2, AT))
     with pytest.raises(RegistryError, match="does not answer"):
         opened(given, Files())
+
+
+def test_ids_of_other_subjects_are_refused_however_many_there_are(tmp_path: Path) -> None:
+    """A registry is shared: valid ids of others are neither decoded nor kept, and do not hide a new one of ours."""
+    counted: list[str] = []
+    with Registry() as running:
+        given = make(
+            tmp_path, input={"measures": MEASURES, "reader_schema": 1}, registry={"url": running.url, "timeout": "5 s"}
+        )
+        running.register("readings-value", schema("R1"))
+        foreign = [
+            running.register("elsewhere", json.dumps(schema(f"F{number}")))
+            for number in range(2 * schemas.MOST_REFUSED)
+        ]
+        files = Files()
+        book = Book(given, files, accept, counted.append)
+        book.open(None)
+        for start in range(0, len(foreign), ASKED_AT_ONCE):
+            if book.refused(1) != ALL:
+                book.ask(foreign[start : start + ASKED_AT_ONCE])
+        assert (list(book.plan.schemas), set(counted), len(counted)) == ([1], {"missing"}, schemas.MOST_REFUSED)
+        assert [name for name in files.content if name.endswith(".avsc")] == ["schemas/1.avsc"]
+        assert sum(count for path, count in running.asked.items() if path.startswith("/schemas/ids/")) == 0
+        ours = running.register("readings-value", schema("R2"))
+        with pytest.raises(NewSchemaError, match=rf"schema ids {ours}$"):
+            book.ask(foreign[-1:])
+
+
+def test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest(tmp_path: Path) -> None:
+    most, half = schemas.MOST_KNOWN, schemas.MOST_KNOWN // 2
+    put(tmp_path, *range(1, 2 * most + 1))
+    files, counted = Files(), list[str]()
+    book = Book(make(tmp_path), files, accept, counted.append)
+    assert list(book.open(None).schemas) == [1, *range(2 * most - half + 1, 2 * most + 1)], (
+        "the reader's, and the newest"
+    )
+    met = list(range(10, 10 + half - 1))
+    with pytest.raises(NewSchemaError):
+        book.ask([*met, 2])
+    assert (counted.count("found"), counted.count("full"), book.refused(1)) == (half - 1, 1, "2")
+    book.open(Position(1, AT))
+    in_use = list(book.plan.schemas)
+    assert (len(in_use), set(met) < set(in_use)) == (most, True)
+    # They stay, whatever is newer, and give way to others when the operator takes them out.
+    put(tmp_path, 1_000)
+    assert list(opened(make(tmp_path), files, Position(2, AT)).plan.schemas) == in_use
+    for number in in_use[1:]:
+        (tmp_path / f"{number}.avsc").unlink()
+    (tmp_path / "2.avsc").unlink()
+    again = list(opened(make(tmp_path), files, Position(3, AT)).plan.schemas)
+    assert (1_000 in again, len(again)) == (True, half)
+
+
+def test_what_a_task_asks_for_comes_through_as_text_and_is_the_same_type_again() -> None:
+    error = UndecidedError.of([7, 1 << 31])
+    again = failure.named(
+        RuntimeError(f"Traceback\nservice.admission.verdicts.UndecidedError: {error.what}\n\n\tat x"), None
+    )
+    assert isinstance(again, UndecidedError)
+    assert again.numbers == [7, 1 << 31]
 
 
 def test_an_index_that_is_damaged_is_named(tmp_path: Path) -> None:
