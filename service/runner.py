@@ -38,7 +38,7 @@ from service.cut import Offsets
 from service.errors import FencedError, SparkLostError, TidemarkError
 from service.kafka import topics
 from service.lease import Lease, Waiting
-from service.monitoring import metrics
+from service.monitoring import metrics, server
 from service.monitoring.lag import Lag
 from service.monitoring.status import Status
 from service.progress import Poll, committed
@@ -107,11 +107,9 @@ class Runner:
             cleanup.enter_context(self._signals())
             if session.submitted():  # the JVM is the process that supervisors know, and Ctrl-C reaches it first
                 session.on_jvm_signals(self._ask_to_stop, "TERM", "INT")
-            server = metrics.Server(
-                self.metrics, self.status, settings.metrics.address, settings.metrics.port, self._page
-            )
-            cleanup.callback(server.close)
-            _log.info("metrics at http://%s:%d/metrics", settings.metrics.address, server.port)
+            http = server.Server(self.metrics, self.status, settings.metrics.address, settings.metrics.port, self._page)
+            cleanup.callback(http.close)
+            _log.info("metrics at http://%s:%d/metrics", settings.metrics.address, http.port)
             cleanup.callback(self._lease.release)
             epoch = self._begin_term()
             if epoch is None or self.stop.is_set():

@@ -1,19 +1,15 @@
-"""What operators scrape: Prometheus metrics, liveness, readiness and status, over HTTP.
+"""What operators scrape: Prometheus metrics, liveness and readiness. service/monitoring/server.py answers with them.
 
 One registry per instance, none of the process: two services in one test do not meet. No device is ever a label. All
 methods may be called from any thread.
 """
 
-import json
 import math
-import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,19 +18,14 @@ from prometheus_client import (
     Histogram,
     Info,
     disable_created_metrics,
-    generate_latest,
 )
 from prometheus_client.core import HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from service import clock
-from service.errors import SetupError
 from service.monitoring.event_time_metrics import EventTime
-from service.monitoring.status import Status
 from service.publication.publish import LATENCY_BOUNDS_MS
 from service.quality.gauges import Quality
-from service.quality.page import Page
 from service.reference.database import REASONS
 
 if TYPE_CHECKING:
@@ -311,77 +302,3 @@ class Metrics:
         with self._lock:
             since = self._batch_since
         return clock.monotonic_s() - since if since is not None else 0.0
-
-
-class Server:
-    """HTTP for /metrics, /healthz, /readyz, /status and /quality in a daemon thread; `port` is the one it listens on."""
-
-    def __init__(self, metrics: Metrics, status: Status, address: str, port: int, quality: Page | None = None) -> None:
-        """Raises SetupError when the address and port cannot be had."""
-        try:
-            self._http = _Http((address, port), metrics, status, quality or Page(is_on=False))
-        except OSError as error:
-            what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
-            raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
-        self.port = int(self._http.server_address[1])
-        self._thread = threading.Thread(target=self._http.serve_forever, name="tidemark-metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], metrics: Metrics, status: Status, quality: Page) -> None:
-        self.metrics = metrics
-        self.status = status
-        self.quality = quality
-        super().__init__(address, _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that hangs up before its answer is there is no fault of ours, and not worth a traceback."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = 10  # seconds for a client to send its request: a silent connection must not hold a thread for ever
-    server: _Http
-
-    def do_GET(self) -> None:
-        metrics = self.server.metrics
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._answer(HTTPStatus.OK, generate_latest(metrics.registry), CONTENT_TYPE_LATEST)
-        elif path == "/healthz":
-            self._answer_state("healthy", metrics.unhealthy())
-        elif path == "/readyz":
-            self._answer_state("ready", metrics.unready())
-        elif path == "/status":
-            self._answer_json(HTTPStatus.OK, self.server.status.document())
-        elif path == "/quality":
-            self._answer(*self.server.quality.answer())
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz, /readyz, /status, /quality\n", "text/plain")
-
-    def _answer_state(self, word: str, reason: str) -> None:
-        notes = self.server.metrics.notes if word == "ready" else {}
-        body = {word: not reason, **({"reason": reason} if reason else {}), **({"notes": notes} if notes else {})}
-        self._answer_json(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, body)
-
-    def _answer_json(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:
-        self._answer(status, json.dumps(body).encode() + b"\n", "application/json")
-
-    def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Scrapes are not worth a line each."""

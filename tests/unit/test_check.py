@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from service.errors import SetupError
-from service.monitoring import check, metrics
+from service.monitoring import check
+from service.monitoring.metrics import Metrics
+from service.monitoring.server import Server
 from service.monitoring.status import Status
 from tests.stream.records import make_settings
 
 
 def test_a_port_that_the_running_service_holds_is_no_problem(tmp_path: Path) -> None:
-    server = metrics.Server(metrics.Metrics(), Status("tidemark"), "127.0.0.1", 0)
+    server = Server(Metrics(), Status("tidemark"), "127.0.0.1", 0)
     try:
         (line,) = check._metrics_port(make_settings(tmp_path, metrics={"port": server.port}))
         assert (line.status, line.detail) == ("ok", f"127.0.0.1:{server.port} is held by the service, which runs")

@@ -10,7 +10,8 @@ import pytest
 
 from load.part import free_port
 from service.cli import main
-from service.monitoring.metrics import Metrics, Server
+from service.monitoring.metrics import Metrics
+from service.monitoring.server import Server
 from service.monitoring.status import State, Status
 
 GOOD = """

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.cut import Cut
 from service.errors import SetupError
 from service.monitoring import metrics
-from service.monitoring.metrics import Metrics, Server
+from service.monitoring.metrics import Metrics
+from service.monitoring.server import Server
 from service.monitoring.status import Status
 from service.pipeline import BatchReport
 from service.progress import Operator, Progress

@@ -5,7 +5,8 @@ import urllib.request
 from dataclasses import replace
 
 from service.errors import SinkError
-from service.monitoring.metrics import Metrics, Server
+from service.monitoring.metrics import Metrics
+from service.monitoring.server import Server
 from service.monitoring.status import KEPT, Status, table
 from tests.unit.test_metrics import CUT, REPORT
 

@@ -1,0 +1,53 @@
+"""What a client of the metrics port can hold: so many connections, for so long."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from service.monitoring import server
+from service.monitoring.metrics import Metrics
+from service.monitoring.server import CONNECTIONS, Server
+from service.monitoring.status import Status
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    running = Server(Metrics(), Status("tidemark"), HOST, 0)
+    yield running.port
+    running.close()
+
+
+def answer(line: socket.socket) -> bytes:
+    line.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+    return line.recv(100)
+
+
+def test_one_connection_more_than_there_may_be_is_closed_and_the_others_are_answered(port: int) -> None:
+    with ExitStack() as open_lines:
+        lines = [open_lines.enter_context(socket.create_connection((HOST, port), 30)) for _ in range(CONNECTIONS)]
+        with socket.create_connection((HOST, port), 30) as one_more:
+            assert one_more.recv(100) == b""
+        assert answer(lines[0]).startswith(b"HTTP/1.0 200")
+        assert lines[0].recv(1000).endswith(b"}\n")
+        assert answer(lines[1]).startswith(b"HTTP/1.0 200"), "the others wait for their turn"
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_S", 0.5)
+    began = time.monotonic()
+    with socket.create_connection((HOST, port), 0.05) as line:
+        while time.monotonic() < began + 30:
+            try:
+                line.sendall(b"G")
+                if line.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+    assert time.monotonic() - began < 20
