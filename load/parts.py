@@ -26,9 +26,11 @@ from typing import Any
 
 import redis
 from confluent_kafka import KafkaException
+from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from load.certificates import Authority
 from load.part import HOST, POLL_S, START_S, Part, free_port, port_is_free
 from load.postgres import Postgres, package_folder
 from service.errors import SetupError
@@ -104,12 +106,19 @@ class Broker(Part):
 
     Topics are not created by use. Records are kept for ever and may carry any time, so that a topic with simulated
     times (CreateTime) is neither refused nor deleted. Messages up to 16 MiB pass.
+
+    With an `authority` there are two more listeners, `secure("SCRAM")` (SASL_SSL, SCRAM-SHA-512, users by `add_user`) and
+    `secure("MUTUAL")` (mutual TLS).
     """
 
     name = "kafka"
 
-    def __init__(self, folder: Path | str, port: int = 0, heap: str = "512m") -> None:
+    def __init__(
+        self, folder: Path | str, port: int = 0, heap: str = "512m", authority: Authority | None = None
+    ) -> None:
         super().__init__(folder, port)
+        self.authority = authority
+        self._secure = {name: free_port() for name in ("SCRAM", "MUTUAL")} if authority is not None else {}
         self.heap = heap
         self.jvm_options: Sequence[str] = ()
         self._controller = free_port()
@@ -119,6 +128,18 @@ class Broker(Part):
     def bootstrap(self) -> str:
         """What clients take as bootstrap.servers."""
         return self.address
+
+    def secure(self, listener: str) -> str:
+        """The bootstrap address of one of the two listeners with TLS."""
+        return f"{HOST}:{self._secure[listener]}"
+
+    def add_user(self, name: str, password: str) -> None:
+        """A user of the listener SCRAM."""
+        kafka: Any = kafka_admin  # the client's types do not cover all that it exports
+        mechanism = kafka.ScramCredentialInfo(kafka.ScramMechanism.SCRAM_SHA_512, 4096)
+        user = kafka.UserScramCredentialUpsertion(name, mechanism, password.encode())
+        for done in self.admin.alter_user_scram_credentials([user]).values():
+            done.result(30)
 
     @functools.cached_property
     def admin(self) -> AdminClient:
@@ -196,15 +217,35 @@ class Broker(Part):
         archive = self._class_archive()
         return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off"] if archive.exists() else []
 
-    def _settings(self) -> dict[str, object]:
+    def _secured(self) -> dict[str, object]:
+        """Settings of the listeners with TLS. A key store in PEM is a file with the key and the certificate."""
+        if self.authority is None:
+            return {}
+        own, store = self.authority.issue("broker"), self.folder / "broker.pem"
+        store.write_bytes(own.key.read_bytes() + own.certificate.read_bytes())
+        login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": store,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.authority.ca_file,
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.scram.scram-sha-512.sasl.jaas.config": login,
+        }
+
+    def _settings(self) -> dict[str, object]:
+        ours = {"PLAINTEXT": self.port, **self._secure}
+        own = ",".join(f"{name}://{HOST}:{port}" for name, port in ours.items())
+        return {
+            **self._secured(),
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@{HOST}:{self._controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"{own},CONTROLLER://{HOST}:{self._controller}",
+            "advertised.listeners": own,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SCRAM:SASL_SSL,MUTUAL:SSL",
             "log.dirs": self.folder / "data",
             "auto.create.topics.enable": "false",
             "num.network.threads": 2,

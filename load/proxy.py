@@ -3,12 +3,15 @@
     with Proxy("127.0.0.1", redis.port) as proxy:
         proxy.delay_ms = 200    # from now on
 
+With `tls` it also ends TLS, for a server that is built without it; PostgreSQL's clients ask for TLS in the connection.
+
 Latency, not bandwidth: answers under way do not wait for each other, so a client that pipelines pays once a round trip. The
 server itself stays as fast as it was for others.
 """
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from collections.abc import Coroutine
 from typing import Any, Self
@@ -16,15 +19,20 @@ from typing import Any, Self
 from load.parts import HOST, free_port
 
 _CHUNK = 1 << 16
+_POSTGRES_ASKS = bytes.fromhex("0000000804d2162f")
+"""PostgreSQL's SSLRequest; `S` is the answer, and TLS begins."""
 
 
 class Proxy:
     """Listens on `port` of loopback for `host`:`target_port`; may be told another delay at any time."""
 
-    def __init__(self, host: str, target_port: int, port: int = 0) -> None:
+    def __init__(
+        self, host: str, target_port: int, port: int = 0, *, tls: ssl.SSLContext | None = None, postgres: bool = False
+    ) -> None:
         self.port = port or free_port()
         self.delay_ms = 0.0
         self._target = host, target_port
+        self._tls, self._postgres = tls, postgres
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
@@ -32,7 +40,9 @@ class Proxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._server = self._wait(asyncio.start_server(self._serve, HOST, self.port))
+        self._server = self._wait(
+            asyncio.start_server(self._serve, HOST, self.port, ssl=None if self._postgres else self._tls)
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,6 +67,11 @@ class Proxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.CancelledError):
+            if self._postgres and self._tls is not None:
+                if await reader.readexactly(len(_POSTGRES_ASKS)) != _POSTGRES_ASKS:
+                    return  # a client that does not insist on TLS
+                writer.write(b"S")
+                await writer.start_tls(self._tls)
             answers, requests = await asyncio.open_connection(*self._target)
             with contextlib.closing(requests):
                 ways = [asyncio.create_task(_pump(reader, requests)), asyncio.create_task(self._delay(answers, writer))]
@@ -72,8 +87,8 @@ class Proxy:
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
         async def send() -> None:
-            while True:
-                due, piece = await waiting.get()
+            while (due_piece := await waiting.get())[1]:
+                due, piece = due_piece
                 await asyncio.sleep(max(0.0, due - self._loop.time()))
                 writer.write(piece)
                 await writer.drain()
@@ -82,6 +97,8 @@ class Proxy:
         try:
             while piece := await reader.read(_CHUNK):
                 waiting.put_nowait((self._loop.time() + self.delay_ms / 1000, piece))
+            waiting.put_nowait((0.0, b""))  # the end, after all that is on its way
+            await sending
         finally:
             sending.cancel()
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service import pipeline, session, settings
+from service import failure, pipeline, session, settings
 from service.admission import compatibility, decode, schemas
 from service.errors import (
     CheckpointError,
@@ -80,11 +80,13 @@ def checks(given: Settings) -> list[Line]:
     attempt("checkpoint", CheckpointError, _checkpoint)
     attempt("metrics", SetupError, _metrics_port)
     attempt("quality", SchemaError, _quality)
-    attempt("kafka", SourceError, _kafka)
+    answers = attempt("kafka", SourceError, _kafka)
     attempt("manifest", CheckpointError, _manifest)
     decodes = attempt("schemas", SchemaError, _schemas)
     attempt("redis", SinkError, _redis)
     if machine:
+        if answers:
+            attempt("kafka in Spark", SourceError, _kafka_in_spark)
         attempt("reference", ReferenceDataError, _reference)
         if decodes:
             attempt("plan", SchemaError, _plan)
@@ -348,6 +350,19 @@ def _redis(given: Settings) -> Iterator[Line]:
 
 
 # What needs Spark
+
+
+def _kafka_in_spark(given: Settings) -> Iterator[Line]:
+    """The other Kafka client: it has options of its own, and reads the records."""
+    spark = session.build(given, master="local[1]")
+    # Its timeouts are a minute and more.
+    options = {f"kafka.{name}.timeout.ms": "20000" for name in ("request", "default.api")}
+    reader = source.with_options(spark.read.format("kafka"), given.kafka).options(**options)
+    try:
+        reader.option("subscribe", ",".join(given.kafka.topics)).load().limit(1).count()
+    except Exception as error:  # Spark's, py4j's and Kafka's own
+        raise failure.named(error, None) from error
+    yield ok("kafka in Spark", f"{given.kafka.bootstrap} answers Spark's client, too")
 
 
 def _reference(given: Settings) -> Iterator[Line]:

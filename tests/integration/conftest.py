@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from load.certificates import Authority
 from load.parts import Broker, Redis
 
 _numbers = itertools.count(1)
@@ -18,7 +19,8 @@ def redis_part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 @pytest.fixture(scope="session")
 def broker_part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("broker")) as running:
+    folder = tmp_path_factory.mktemp("broker")
+    with Broker(folder, authority=Authority(folder / "authority")) as running:
         yield running
 
 

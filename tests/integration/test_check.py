@@ -91,6 +91,7 @@ def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, t
     assert "temperature is double" in found["input.measures.temperature"]
     assert "2 devices, columns type, site, installed" in found["reference"]
     assert "by site, 1 m" in found["view sites"]
+    assert "answers Spark" in found["kafka in Spark"]
     assert "accepts" in found["plan"]
     # A broker makes a topic of its own when it is first asked for a group's offsets.
     assert set(world.broker.admin.list_topics(timeout=10).topics) - {"__consumer_offsets"} == topics
