@@ -97,7 +97,9 @@ def check_rejects(wanted: Expected, stored: Iterable[Record], verdict: Verdict) 
     count: Counter[tuple[str, int]] = Counter()
     for record in stored:
         where = f"{record.topic}[{record.partition}]@{record.offset}"
-        said = {name.removeprefix(_HEADER): value or b"" for name, value in record.headers if name.startswith(_HEADER)}
+        # A record's own headers come first, and may have any name.
+        begin = max((at for at, (name, _) in enumerate(record.headers) if name == f"{_HEADER}reason"), default=0)
+        said = {name.removeprefix(_HEADER): value or b"" for name, value in record.headers[begin:]}
         try:
             topic, reason = (said[name].decode() for name in ("topic", "reason"))
             place = (topic, int(said["partition"]), int(said["offset"]))

@@ -443,7 +443,7 @@ MUTATIONS = (
                 '"queue.buffering.max.kbytes": 2_000_000',
             ),
         ),
-        (_COPIES + "test_memory_does_not_grow_with_what_is_copied",),
+        (_COPIES + "test_what_waits_for_the_broker_is_bounded_in_bytes",),
     ),
     Mutation(
         "calls-not-repeated",
@@ -763,6 +763,34 @@ MUTATIONS = (
         ("P4",),
         (Edit("service/rejects/replay.py", "    fence.check()\n", ""),),
         (_REJECTS + "test_a_run_that_another_has_overtaken_sends_nothing",),
+    ),
+    Mutation(
+        "own-headers-trusted",
+        "the first headers with Tidemark's names count, not the last ones",
+        "a device hides its reject, or says another reason, place and size of it",
+        ("P4", "P6"),
+        (
+            Edit(
+                "service/rejects/delivery.py",
+                "    own, said = found[:-ours], found[-ours:]\n",
+                "    own, said = [], [each for each in found if each[0].startswith(HEADER)][:ours]\n",
+            ),
+        ),
+        (_REJECTS + "test_no_header_of_a_records_own_hides_or_changes_its_reject",),
+    ),
+    Mutation(
+        "origin-without-token",
+        "a record that says it was sent for a reject is believed",
+        "a device marks others' rejects as replayed, and they are never sent",
+        ("P4", "P6"),
+        (
+            Edit(
+                "service/rejects/replay.py",
+                "places = {_origin(mark): place for place, mark in taken.items()}",
+                'places = {_origin(Mark(place, "open", {})): place for place in taken}',
+            ),
+        ),
+        (_REJECTS + "test_who_forges_an_origin_marks_nobodys_reject_as_replayed",),
     ),
     Mutation(
         "late-mark-wins",

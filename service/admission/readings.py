@@ -69,7 +69,6 @@ def admit(
     flat = decoded.select(
         "key",
         "value",
-        "headers",
         "topic",
         "partition",
         "offset",

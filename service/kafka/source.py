@@ -22,7 +22,7 @@ CONSUMER_OPTIONS = {
 
 
 def stream(spark: SparkSession, kafka: Kafka) -> DataFrame:
-    """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp, headers.
+    """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp.
 
     A batch ends at the last stable offset of each partition. Its offsets include those of aborted records and of the
     transactions' markers, for which there is no row.
@@ -38,7 +38,7 @@ def stream(spark: SparkSession, kafka: Kafka) -> DataFrame:
 
 def with_options(reader: Reader, kafka: Kafka) -> Reader:
     """The reader with the options that do not depend on what it reads. Raises SettingsError."""
-    reader = reader.option("includeHeaders", "true").option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
+    reader = reader.option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
     for key, value in {**CONSUMER_OPTIONS, **java(kafka)}.items():
         reader = reader.option(f"kafka.{key}", value)
     return reader

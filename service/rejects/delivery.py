@@ -20,7 +20,9 @@ from service.rejects.fetch import Headers, Record
 from service.settings import Kafka
 
 HEADER = "tidemark."
+_NAMES = [HEADER + name for name in ("reason", "detail", "topic", "partition", "offset", "broker_ms", "epoch", "batch")]
 _OMITTED = HEADER + "omitted_bytes"
+_NUMBERS = {"partition", "offset", "broker_ms", "epoch", "batch", "omitted_bytes"}
 _LARGEST = 64 << 20
 """Bytes. No larger record is sent, whatever its topic takes: its coordinates say where it is."""
 _QUEUE_KIB = 2 * _LARGEST >> 10
@@ -30,17 +32,8 @@ _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
 def headers(reject: Mapping[str, Any], cut: Cut) -> Headers:
     """What Tidemark says of a reject: a row of frames.REJECT_TYPE."""
-    said = {
-        "reason": reject["reason"],
-        "detail": reject["detail"] or "",
-        "topic": reject["topic"],
-        "partition": reject["partition"],
-        "offset": reject["offset"],
-        "broker_ms": reject["broker_ms"],
-        "epoch": cut.epoch,
-        "batch": cut.batch,
-    }
-    return [(HEADER + name, str(value).encode()) for name, value in said.items()]
+    said = {**reject, "detail": reject["detail"] or "", "epoch": cut.epoch, "batch": cut.batch}
+    return [(name, str(said[name.removeprefix(HEADER)]).encode()) for name in _NAMES]
 
 
 def forms(record: Record | None, ours: Headers) -> Iterator[Record]:
@@ -59,10 +52,22 @@ def forms(record: Record | None, ours: Headers) -> Iterator[Record]:
 
 
 def parse(message_headers: Iterable[tuple[str, bytes | None]] | None) -> dict[str, str | int]:
-    """Our headers of a message of a rejects topic as the record that schemas/reject.json describes."""
-    found = {k.removeprefix(HEADER): (v or b"").decode() for k, v in message_headers or () if k.startswith(HEADER)}
-    numbers = {"partition", "offset", "broker_ms", "epoch", "batch", "omitted_bytes"}
-    return {name: int(text) if name in numbers else text for name, text in found.items()}
+    """Our headers of a message of a rejects topic as the record that schemas/reject.json describes; {} when there are none."""
+    return split(message_headers)[1]
+
+
+def split(message_headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[Headers, dict[str, str | int]]:
+    """A record's own headers, and what `parse` returns. Ours are the last ones: its own may have any name, also one of ours."""
+    found = list(message_headers or ())
+    ours = len(_NAMES) + (1 if found and found[-1][0] == _OMITTED else 0)
+    own, said = found[:-ours], found[-ours:]
+    if [name for name, _ in said] != [*_NAMES, _OMITTED][:ours]:
+        return found, {}
+    try:
+        texts = {name.removeprefix(HEADER): (value or b"").decode() for name, value in said}
+        return own, {name: int(text) if name in _NUMBERS else text for name, text in texts.items()}
+    except ValueError:
+        return found, {}
 
 
 class Rejects:

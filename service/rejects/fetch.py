@@ -16,6 +16,7 @@ from service import clock
 from service.errors import SourceError
 from service.kafka import clients
 from service.kafka.offsets import place_of
+from service.rejects import scan
 from service.settings import Kafka
 
 JUMP = 1_000
@@ -54,10 +55,9 @@ class Record:
 
     @staticmethod
     def of(message: Message) -> "Record":
-        found: Any = message.headers()
         key: Any = message.key()
         value: Any = message.value()
-        return Record(key, value, list(found or ()))
+        return Record(key, value, scan.headers(message))
 
 
 def records(kafka: Kafka, rejects: Iterable[Row]) -> Generator[tuple[Row, Record | None]]:

@@ -1,7 +1,7 @@
 """The rejects topics, read back: each rejected record once, with its bytes as they came. No Spark; no service need run."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from service.errors import SettingsError
@@ -9,7 +9,7 @@ from service.rejects import delivery, scan
 from service.settings import Kafka
 
 ORIGIN = "tidemark-origin"
-"""Header of a record that was sent again: the coordinates of the reject it came from."""
+"""Header of a record that was sent again: the coordinates of the reject it came from, and the run's token for it."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 _PLACE = re.compile(r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@(?P<o>\d+)|/(?P<p2>\d+)/(?P<o2>\d+))\Z")
@@ -64,11 +64,10 @@ def read(kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None)
     seen: set[Coordinates] = set()
     # A reject is written after its record: what is older than `since_ms` there is older here, too.
     for message in scan.messages(kafka, [kafka.rejects_topic(topic) for topic in kafka.topics], since_ms=since_ms):
-        headers = scan.headers(message)
-        try:
-            found = _reject(message.key(), message.value(), headers)
-        except (KeyError, ValueError):
+        own, said = delivery.split(scan.headers(message))
+        if not said:
             continue  # not one of ours
+        found = _reject(message.key(), message.value(), own, said)
         if since_ms is not None and found.broker_ms < since_ms:
             continue
         if (until_ms is not None and found.broker_ms >= until_ms) or found.place in seen:
@@ -90,8 +89,12 @@ def whole(kafka: Kafka, reject: Reject) -> Reject | None:
     )
 
 
-def _reject(key: bytes | str | None, value: bytes | str | None, headers: list[tuple[str, bytes | None]]) -> Reject:
-    said = delivery.parse(headers)
+def _reject(
+    key: bytes | str | None,
+    value: bytes | str | None,
+    own: Sequence[tuple[str, bytes | None]],
+    said: Mapping[str, str | int],
+) -> Reject:
     number = {name: int(said[name]) for name in ("partition", "offset", "broker_ms", "epoch", "batch")}
     omitted = said.get("omitted_bytes")
     return Reject(
@@ -103,6 +106,6 @@ def _reject(key: bytes | str | None, value: bytes | str | None, headers: list[tu
         number["batch"],
         key.encode() if isinstance(key, str) else key,
         value.encode() if isinstance(value, str) else value,
-        tuple((name, text) for name, text in headers if not name.startswith(delivery.HEADER)),
+        tuple(own),
         None if omitted is None else int(omitted),
     )

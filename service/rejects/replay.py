@@ -4,7 +4,7 @@
     2  what an earlier run has begun and not finished is looked for in the input topic, and marked as it is found
     3  `replaying`: these rejects are taken, and where the topic ended then            service/rejects/marks.py
     4  the fence, again
-    5  the records, each with its reject's coordinates in the header `tidemark-origin`
+    5  the records, each with its reject's coordinates and the token of its mark in the header `tidemark-origin`
     6  `replayed`: these rejects are done, for ever
 
 3 to 6 are done for a few hundred at a time. A run that is killed between 3 and 6 has written some of their records; the next
@@ -15,6 +15,7 @@ own into the input topic.)
 """
 
 import json
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -169,15 +170,16 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
     """Steps 3 to 6. Raises SourceError when not all were delivered; those that were are marked."""
     ends = _ends(kafka, {(reject.place.topic, reject.place.partition) for reject in rejects})
-    marks.write(
-        kafka,
-        [Mark(r.place, "replaying", {"from": ends[r.place.topic, r.place.partition]}) for r in rejects],
-    )
+    taken = [
+        Mark(r.place, "replaying", {"from": ends[r.place.topic, r.place.partition], "token": secrets.token_hex(8)})
+        for r in rejects
+    ]
+    marks.write(kafka, taken)
     fence.check()
     done: list[Mark] = []
     failures: list[KafkaError] = []
     producer = clients.producer(kafka, "tidemark-replay", {"delivery.timeout.ms": _SEND_MS})
-    for reject in rejects:
+    for reject, mark in zip(rejects, taken, strict=True):
         place = reject.place
 
         def delivered(error: KafkaError | None, message: Message, place: Coordinates = place) -> None:
@@ -186,14 +188,13 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
             else:
                 failures.append(error)
 
-        origin = f"{place.topic}/{place.partition}/{place.offset}".encode()
         try:
             producer.produce(
                 place.topic,
                 reject.value,
                 reject.key,
                 partition=place.partition,
-                headers=[*reject.headers, (ORIGIN, origin)],
+                headers=[*reject.headers, (ORIGIN, _origin(mark))],
                 on_delivery=delivered,
             )
         except KafkaException as error:
@@ -218,6 +219,12 @@ def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, in
         consumer.close()
 
 
+def _origin(mark: Mark) -> bytes:
+    """The value of ORIGIN in a record that is sent for a mark. Its token is secret until then: nobody can forge it."""
+    place, token = mark.place, mark.said.get("token", "")
+    return f"{place.topic}/{place.partition}/{place.offset}/{token}".rstrip("/").encode()
+
+
 def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coordinates, Mark]:
     """Step 2; returns the marks as they are then."""
     taken = {place: mark for place, mark in known.items() if mark.state == "replaying"}
@@ -230,12 +237,12 @@ def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coor
         where = place.topic, place.partition
         begin[where] = min(int(mark.said["from"]), begin.get(where, int(mark.said["from"])))
     found: dict[Coordinates, Mark] = {}
+    places = {_origin(mark): place for place, mark in taken.items()}
     for message in scan.messages(kafka, sorted({topic for topic, _ in begin}), begin=begin):
         for name, text in scan.headers(message):
-            if name == ORIGIN and text is not None:
-                place = Coordinates.parse(text.decode())
-                if place in taken:
-                    found[place] = Mark(place, "replayed", {"as": [message.partition(), message.offset()]})
+            if name == ORIGIN and text is not None and text in places:
+                place = places[text]
+                found[place] = Mark(place, "replayed", {"as": [message.partition(), message.offset()]})
     settled = {place: found.get(place, Mark(place, "open", {})) for place in taken}
     marks.write(kafka, settled.values())
     say(f"{len(found)} of them are there, the others are open again")

@@ -1,6 +1,7 @@
 """Reading a part of some topics from beginning to end, for commands: no group is joined and nothing is committed."""
 
 import contextlib
+import operator
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from service.errors import SourceError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
+from service.kafka.offsets import place_of
 from service.settings import Kafka
 
-_AT_ONCE = 5_000
 _SILENCE_S = 30.0
+_HEADERS = operator.methodcaller("headers")
+"""For a name that is not UTF-8 the client returns a result and leaves an exception set. A plain call, once Python 3.11 has
+specialised it, does not look for one, and it is raised by whatever comes next; this call always looks (SystemError)."""
 
 
 def messages(
@@ -32,23 +36,28 @@ def messages(
         ends = _assign(consumer, names, since_ms, begin)
         silent = 0.0
         while ends:
-            found = consumer.consume(_AT_ONCE, timeout=0.2)
-            silent = 0.0 if found else silent + 0.2
-            if silent > _SILENCE_S:
-                what = f"Kafka at {kafka.bootstrap}: no record for {_SILENCE_S:.0f} s, still to come: {sorted(ends)}"
-                raise SourceError(what, remedy="Check the brokers, and try again")
-            for message in found:
-                error, place = message.error(), (str(message.topic()), int(message.partition() or 0))
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-                offset, end = int(message.offset() or 0), ends.get(place)
-                if end is None:
-                    continue
-                # Where the last offsets hold no record (transactions, compaction) only the end of the partition comes.
-                if error is not None or offset >= end - 1:
-                    del ends[place]
-                if error is None and offset < end:
-                    yield message
+            # One at a time: a thousand of them may be a gigabyte.
+            message = consumer.poll(0.2)
+            if message is None:
+                silent += 0.2
+                if silent > _SILENCE_S:
+                    what = (
+                        f"Kafka at {kafka.bootstrap}: no record for {_SILENCE_S:.0f} s, still to come: {sorted(ends)}"
+                    )
+                    raise SourceError(what, remedy="Check the brokers, and try again")
+                continue
+            silent = 0.0
+            error, place = message.error(), place_of(message)
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            offset, end = int(message.offset() or 0), ends.get(place)
+            if end is None:
+                continue
+            # Where the last offsets hold no record (transactions, compaction) only the end of the partition comes.
+            if error is not None or offset >= end - 1:
+                del ends[place]
+            if error is None and offset < end:
+                yield message
     except KafkaException as error:
         raise clients.unreachable(kafka, error) from error
     finally:
@@ -88,6 +97,12 @@ def one(kafka: Kafka, topic: str, partition: int, offset: int) -> Message | None
 
 
 def headers(message: Message) -> list[tuple[str, bytes | None]]:
-    """The record's headers, in order."""
-    found: Any = message.headers()
+    """The record's headers, in order. A header's name is cut at a zero byte; none are returned where one is not UTF-8.
+
+    Both are the client's limits (confluent-kafka 2.16.0).
+    """
+    try:
+        found: Any = _HEADERS(message)
+    except (SystemError, UnicodeDecodeError):
+        return []
     return list(found or ())

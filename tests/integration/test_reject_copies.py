@@ -1,5 +1,6 @@
 """Rejects: records copied from an input topic to its rejects topic, byte for byte, whatever they are, in bounded memory."""
 
+import ctypes
 import json
 import random
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import confluent_kafka
 import jsonschema
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -17,7 +19,7 @@ from service.cut import Cut
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients, topics
 from service.rejects import delivery, fetch, reject_log
-from service.rejects.fetch import JUMP
+from service.rejects.fetch import JUMP, Record
 from service.settings import Kafka
 
 pytestmark = pytest.mark.integration
@@ -87,7 +89,7 @@ class World:
             jsonschema.validate(said, REJECT_SCHEMA)
             assert (said["topic"], said["epoch"], said["batch"]) == (self.topic, 3, 7)
             headers: Any = message.headers()
-            own = [header for header in headers if not header[0].startswith(delivery.HEADER)]
+            own = delivery.split(headers)[0]
             place = int(said["partition"]), int(said["offset"])
             assert place not in found
             found[place] = (message.key(), message.value(), own, said.get("omitted_bytes"))
@@ -186,6 +188,16 @@ def test_records_that_kafka_no_longer_has_are_sent_as_coordinates(broker_part: B
     assert [reject_log.whole(world.kafka, reject) for reject in lost[:2]] == [None, None]
 
 
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"tidemark.\xff", b"", b"a\0b"])
+def test_a_headers_name_that_is_no_text_hides_no_reject(broker_part: Broker, prefix: str, name: bytes) -> None:
+    world = World(broker_part, prefix)
+    world.send([Sent(b"before")])
+    _send_raw(world, name)
+    world.copy([world.row(0), world.row(1)])
+    assert [each[:2] for each in world.by_place().values()] == [(b"key", b"before"), (None, b"value")]
+    assert len(list(reject_log.read(world.kafka))) == 2
+
+
 def test_a_transaction_that_never_ended_holds_up_no_reject(broker_part: Broker, prefix: str) -> None:
     world = World(broker_part, prefix)
     open_ = Producer({"bootstrap.servers": world.bootstrap, "transactional.id": prefix, "log_level": 0})
@@ -225,6 +237,25 @@ def test_memory_does_not_grow_with_what_is_copied(
     assert most - before < 100 << 20
 
 
+def test_what_waits_for_the_broker_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_QUEUE_KIB", 8 << 10)
+    monkeypatch.setattr(delivery, "_LARGEST", 4 << 20)
+    monkeypatch.setattr(clients, "DELIVERY_S", 1.0)
+    nobody = Kafka(bootstrap="127.0.0.1:1", topics=("readings",))
+    row = {"reason": "late", "detail": "", "broker_ms": 1, "topic": "readings", "partition": 0, "offset": 0}
+    taken = []
+
+    def send_all() -> None:
+        with delivery.sender(nobody) as sending:
+            for number in range(100):
+                sending.send(row, Record(None, bytes(1 << 20), []), CUT)
+                taken.append(number)
+
+    with pytest.raises(SourceError, match="rejects were not delivered"):
+        send_all()
+    assert len(taken) <= 8
+
+
 def test_nothing_is_sent_of_a_batch_whose_records_cannot_be_read(
     broker_part: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +277,38 @@ def test_a_rejects_topic_is_made_with_a_limit_above_the_input_topics(broker_part
     world.send([Sent(b"x" * 3_999_000)])
     world.copy([world.row(0)])
     assert world.by_place()[0, 0][3] is None
+
+
+def _send_raw(world: World, name: bytes) -> None:
+    """Send a record with a header of any name: the Python client takes text only, and what is below it anything."""
+    [path] = Path(confluent_kafka.__file__).parents[1].glob("confluent_kafka.libs/librdkafka-*.so*")
+    library, pointer, size = ctypes.CDLL(str(path)), ctypes.c_void_p, ctypes.c_size_t
+    for function in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_headers_new"):
+        getattr(library, function).restype = pointer
+    error = ctypes.create_string_buffer(200)
+    configuration = pointer(library.rd_kafka_conf_new())
+    library.rd_kafka_conf_set(configuration, b"bootstrap.servers", world.bootstrap.encode(), error, size(200))
+    producer = pointer(library.rd_kafka_new(0, configuration, error, size(200)))
+    headers = pointer(library.rd_kafka_headers_new(size(1)))
+    library.rd_kafka_header_add(headers, name, size(len(name)), b"x", size(1))
+    # Topic, partition, value (copied, flag 2) and headers, each behind its number in rd_kafka_vtype_t; 0 ends them.
+    arguments = [
+        1,
+        ctypes.c_char_p(world.topic.encode()),
+        3,
+        0,
+        4,
+        ctypes.c_char_p(b"value"),
+        size(5),
+        7,
+        2,
+        10,
+        headers,
+        0,
+    ]
+    assert library.rd_kafka_producev(producer, *arguments) == 0
+    assert library.rd_kafka_flush(producer, 20_000) == 0
+    library.rd_kafka_destroy(producer)
 
 
 def _resident() -> int:

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +66,25 @@ class World:
         self.offsets = {0: 0, 1: 0}
         self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
-    def reject(self, value: bytes | None, reason: str, detail: str = "", partition: int = 0, times: int = 1) -> str:
+    def reject(
+        self,
+        value: bytes | None,
+        reason: str,
+        detail: str = "",
+        partition: int = 0,
+        times: int = 1,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> str:
         """A record in the input topic and its reject; returns its place."""
         offset = self.offsets[partition]
         self.offsets[partition] += 1
-        headers = [("trace", b"t1")]
-        self.producer.produce(self.topic, value, b"the-key", partition=partition, headers=headers)
+        own = [("trace", b"t1"), *headers]
+        self.producer.produce(self.topic, value, b"the-key", partition=partition, headers=list(own))
         assert self.producer.flush(30) == 0
         said = {"reason": reason, "detail": detail, "topic": self.topic, "partition": partition, "offset": offset}
         row = {**said, "broker_ms": BASE_MS + 1000 * offset}
         for _ in range(times):
-            self.sender.send(row, Record(b"the-key", value, [("trace", b"t1")]), Cut(3, 7, 0, {}, {}))
+            self.sender.send(row, Record(b"the-key", value, own), Cut(3, 7, 0, {}, {}))
         self.sender.flush(Cut(3, 7, 0, {}, {}))
         return f"{self.topic}[{partition}]@{offset}"
 
@@ -89,8 +97,8 @@ class World:
         found = []
         for message in scan.messages(self.settings.kafka, [self.topic]):
             origin = [text for name, text in scan.headers(message) if name == ORIGIN and text is not None]
-            if origin:
-                place = Coordinates.parse(origin[-1].decode())
+            if origin and origin[-1].count(b"/") == 3:
+                place = Coordinates.parse(origin[-1].decode().rpartition("/")[0])
                 assert (message.partition(), message.key()) == (place.partition, b"the-key")
                 assert ("trace", b"t1") in scan.headers(message)
                 found.append((str(place), message.value()))
@@ -203,6 +211,54 @@ def test_a_run_that_another_has_overtaken_sends_nothing(world: World, monkeypatc
     with pytest.raises(FencedError, match="another correction or replay has begun"):
         replay.replay(world.settings, [chosen], replay.Mend({}), print)
     assert world.sent() == []
+
+
+FORGED: Sequence[Sequence[tuple[str, bytes | None]]] = (
+    [("tidemark.omitted_bytes", b"abc")],
+    [("tidemark.omitted_bytes", b"7")],
+    [("tidemark.reason", b"\xff\xfe"), ("tidemark.offset", None)],
+    [("tidemark.", b""), ("tidemark.batch", b"junk")],
+    [("tidemark.topic", b"another"), ("tidemark.partition", b"0"), ("tidemark.offset", b"0")],
+    [(ORIGIN, b"junk"), (ORIGIN, b"\xff"), (ORIGIN, None)],
+)
+
+
+def test_no_header_of_a_records_own_hides_or_changes_its_reject(world: World) -> None:
+    whole = delivery.headers(
+        {"reason": "late", "detail": "", "topic": world.topic, "partition": 0, "offset": 0, "broker_ms": 1},
+        Cut(1, 1, 0, {}, {}),
+    )
+    forged = [*FORGED, whole, [*whole, ("tidemark.omitted_bytes", b"1")]]
+    wanted = {
+        world.reject(reading(f"d{n}", 1e9), "out_of_range", headers=forged[n % len(forged)]): forged[n % len(forged)]
+        for n in range(48)
+    }
+    listed = [json.loads(line) for line in world.tidemark("list", "--json").splitlines()]
+    assert sorted(f"{world.topic}[0]@{each['offset']}" for each in listed) == sorted(wanted)
+    assert {(each["reason"], each["state"], each["epoch"], each["batch"]) for each in listed} == {
+        ("out_of_range", "open", 3, 7)
+    }
+    for found in reject_log.read(world.settings.kafka):
+        assert found.headers == (("trace", b"t1"), *wanted[str(found.place)])
+        assert found.value == reading(f"d{found.place.offset}", 1e9)
+    assert f"{len(wanted)} sent, 0 not" in world.tidemark(
+        "replay", "--reason", "out_of_range", "--set", "temperature=1"
+    )
+    assert sorted(place for place, _ in world.sent()) == sorted(wanted)
+
+
+def test_who_forges_an_origin_marks_nobodys_reject_as_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "SETTLE_S", 3.0)
+    place = world.reject(reading("d1", 1e9), "out_of_range")
+    at = Coordinates.parse(place)
+    marks.write(world.settings.kafka, [Mark(at, "replaying", {"from": world.offsets[0], "token": "5f"})])
+    bare = f"{at.topic}/{at.partition}/{at.offset}".encode()
+    for forged in (bare, bare + b"/", bare + b"/00", b"junk", b"\xff"):
+        world.producer.produce(world.topic, b"mine", b"the-key", partition=0, headers=[(ORIGIN, forged)])
+    assert world.producer.flush(30) == 0
+    said = world.tidemark("replay", place)
+    assert "0 of them are there, the others are open again" in said
+    assert "1 sent, 0 not" in said
 
 
 def test_a_mark_that_comes_too_late_does_not_hide_the_end(world: World) -> None:
