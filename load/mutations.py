@@ -753,7 +753,7 @@ MUTATIONS = (
         "what a killed replay has begun is open again without a look into the topic",
         "the next run sends again what the killed one had sent",
         ("P4",),
-        (Edit("service/rejects/replay.py", "                if place in taken:\n", "                if False:\n"),),
+        (Edit("service/rejects/replay.py", "if name == ORIGIN and text is not None and text in places:", "if False:"),),
         (_REJECTS + "test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice",),
     ),
     Mutation(
@@ -1016,6 +1016,22 @@ MUTATIONS = (
         (),
         (Edit("service/quality/profile.py", ", row_condition=IS_ADMITTED)", ")"),),
         (_QUALITY + "test_a_fault_of_each_kind_is_named",),
+    ),
+    Mutation(
+        "printed-raw",
+        "commands print what a device wrote as it is",
+        "a device id clears the terminal, or writes lines that look like Tidemark's",
+        ("P6",),
+        (Edit("service/printing.py", "if each.isprintable() else", "if True else"),),
+        ("tests/unit/test_printing.py::test_a_line_stays_one_line_of_plain_text",),
+    ),
+    Mutation(
+        "report-unescaped",
+        "the report on a sample shows what a device wrote as it is",
+        "a device id runs a script in the browser of who looks at /quality",
+        ("P6",),
+        (Edit("service/quality/validation.py", "return html.escape(value)", "return value"),),
+        ("tests/unit/test_quality.py::test_no_text_of_a_device_is_active_in_the_report",),
     ),
     Mutation(
         "check-fails-in-silence",

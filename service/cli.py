@@ -6,7 +6,6 @@ Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 
 
 import argparse
 import faulthandler
-import json
 import logging
 import os
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from service import settings
 from service.errors import CheckpointError, TidemarkError
+from service.printing import document, printable, say
 from service.rejects import reject_commands
 
 TRACE = "TIDEMARK_TRACE"
@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TidemarkError as error:
         if given.debug:
             logging.getLogger(__name__).exception("ended by")
-        print(f"tidemark: {error.code}: {error}", file=sys.stderr, flush=True)
+        for line in f"tidemark: {error.code}: {error}".splitlines():
+            print(printable(line), file=sys.stderr, flush=True)
         return error.status
     except KeyboardInterrupt:
         return 130
@@ -57,7 +58,7 @@ def _check(given: argparse.Namespace) -> int:
 
     lines = check.check_file(given.config)
     for line in lines:
-        print(line)
+        say(line)
     first = next((line for line in lines if line.status == "fail"), None)
     return first.exit_status if first is not None else 0
 
@@ -71,8 +72,8 @@ def _status(given: argparse.Namespace) -> int:
     if found is None:
         print(f"tidemark: no service answers at {status.address(where)}", file=sys.stderr)
         return 1
-    for line in [json.dumps(found)] if given.json else status.table(found, given.batches):
-        print(line)
+    for line in [document(found)] if given.json else status.table(found, given.batches):
+        say(line)
     return 0 if found["state"] == "running" else 1
 
 
@@ -85,10 +86,12 @@ def _checkpoint(given: argparse.Namespace) -> int:
     try:
         if given.action == "verify":
             report = verify.verify(spark, loaded)
-            print(*report.lines(), sep="\n")
+            for line in report.lines():
+                say(line)
             return CheckpointError.status if report.damage else 0
         shown = resume.init(spark, loaded) if given.action == "init" else resume.show(spark, loaded)
-        print(shown.encode().decode(), end="")
+        for line in shown.encode().decode().splitlines():
+            say(line)
         return 0
     finally:
         spark.stop()
@@ -97,7 +100,7 @@ def _checkpoint(given: argparse.Namespace) -> int:
 def _republish(given: argparse.Namespace) -> int:
     from service.recovery import republish  # noqa: PLC0415
 
-    republish.by_hand(settings.load(given.config), say=print)
+    republish.by_hand(settings.load(given.config), say=say)
     return 0
 
 
@@ -105,7 +108,7 @@ def _correct(given: argparse.Namespace) -> int:
     from service.corrections import correct  # noqa: PLC0415
 
     since_ms, until_ms = reject_commands.span(given)
-    correct.correct(settings.load(given.config), since_ms, until_ms, say=print, again=given.again)
+    correct.correct(settings.load(given.config), since_ms, until_ms, say=say, again=given.again)
     return 0
 
 
@@ -114,7 +117,7 @@ def _profile(given: argparse.Namespace) -> int:
 
     loaded = settings.load(given.config)
     out = given.out or loaded.quality.expectations or profile.DEFAULT
-    profile.profile(loaded, out, given.readings, print, replace=given.replace)
+    profile.profile(loaded, out, given.readings, say, replace=given.replace)
     return 0
 
 
@@ -122,8 +125,8 @@ def _devices(given: argparse.Namespace) -> int:
     from service.monitoring import devices  # noqa: PLC0415
 
     found = devices.skewed(settings.load(given.config).redis)
-    for line in [json.dumps(found)] if given.json else devices.table(found):
-        print(line)
+    for line in [document(found)] if given.json else devices.table(found):
+        say(line)
     return 0
 
 
@@ -132,14 +135,14 @@ def _schemas(given: argparse.Namespace) -> int:
 
     lines = compatibility.check(settings.load(given.config), given.files)
     for line in lines:
-        print(line)
+        say(line)
     first = next((line for line in lines if line.status == "fail"), None)
     return first.exit_status if first is not None else 0
 
 
 def _version(_given: argparse.Namespace) -> int:
     python = ".".join(map(str, sys.version_info[:3]))
-    print(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})")
+    say(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})")
     return 0
 
 

@@ -25,6 +25,9 @@ CONNECTIONS = 32
 REQUEST_S = 10.0
 """Limit of one request and its answer in all."""
 
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""A browser runs nothing that is in an answer, and fetches nothing for it."""
+
 
 class Server:
     """HTTP for /metrics, /healthz, /readyz, /status and /quality in a daemon thread; `port` is the one it listens on."""
@@ -117,6 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()
         self.wfile.write(body)
 

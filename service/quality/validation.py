@@ -7,6 +7,7 @@ seconds of the interpreter lock and 150 MB for good; here it costs the stream no
 process is nice. Ends with the status of service/errors.py, the reason on its standard error.
 """
 
+import html
 import importlib
 import json
 import os
@@ -31,6 +32,7 @@ NICE = 10
 _FOREIGN = re.compile(
     r"<link\b[^>]*>|<script\b.*?</script>|<img\b[^>]*>|<iframe\b.*?</iframe>", re.DOTALL | re.IGNORECASE
 )
+_HANDLER = re.compile(r"""\son\w+=("[^"]*"|'[^']*')""")
 _PICTURE = re.compile(r"url\([^)]*//[^)]*\)")
 _SILENT = {"expect", "column", "table", "values", "value", "to", "be"}
 STYLE = """<style>
@@ -102,9 +104,19 @@ def rendered(found: Any) -> str:
     for each in found.results:
         if hasattr(observed := each.result.get("observed_value"), "item"):
             each.result["observed_value"] = observed.item()  # the renderer (1.24.1) takes no number of NumPy's
+        each.result = escaped(each.result)  # nor does it escape what devices wrote
     document = renderer.ValidationResultsPageRenderer().render(found)
     page: str = view.DefaultJinjaPageView().render(document)
-    return _PICTURE.sub("none", _FOREIGN.sub("", page)).replace("</head>", f"{STYLE}</head>", 1)
+    return _PICTURE.sub("none", _HANDLER.sub("", _FOREIGN.sub("", page))).replace("</head>", f"{STYLE}</head>", 1)
+
+
+def escaped(value: Any) -> Any:
+    """A document with all of its texts as HTML."""
+    if isinstance(value, str):
+        return html.escape(value)
+    if isinstance(value, dict):
+        return {key: escaped(each) for key, each in value.items()}
+    return [escaped(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 from service import clock, settings
 from service.errors import SettingsError
+from service.printing import document, printable, say
 from service.rejects import dissect, marks, reject_log, replay
 from service.rejects.dissect import Dissected
 from service.rejects.marks import Mark
@@ -120,31 +121,30 @@ def _list(given: argparse.Namespace) -> int:
         reject = found.reject
         counts[reject.reason, found.state] += 1
         if given.json:
-            print(json.dumps(found.document()))
+            say(document(found.document()))
         lines.append(
             [
                 str(reject.place),
                 format_time(reject.broker_ms),
-                reject.reason,
+                printable(reject.reason),
                 found.state,
-                found.device or "-",
-                reject.detail,
+                printable(found.device or "-"),
+                printable(reject.detail),
             ]
         )
     if given.json:
         return 0
     for line in _table(["record", "broker time", "reason", "state", "device", "detail"], lines) if lines else []:
-        print(line)
-    print(*_summary(counts), sep="\n")
+        say(line)
+    for line in _summary(counts):
+        say(line)
     return 0
 
 
 def _table(head: list[str], rows: "deque[list[str]]") -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in [head, *rows]:
-        # A device id or a detail may hold anything, a terminal's control characters among it.
-        text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        yield "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _summary(counts: Mapping[tuple[str, str], int]) -> Iterator[str]:
@@ -167,11 +167,11 @@ def _show(given: argparse.Namespace) -> int:
             seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input, loaded))
             found = _Found(whole, seen, dissect.device(seen, whole.key, loaded.input), found.state)  # noqa: PLW2901
         shown += 1
-        lines = [json.dumps(_all(found))] if given.json else _shown(found, loaded, known.get(found.reject.place))
+        lines = [document(_all(found))] if given.json else _shown(found, loaded, known.get(found.reject.place))
         for line in lines:
-            print(line)
+            say(line)
     if not shown and not given.json:
-        print("no such reject")
+        say("no such reject")
     return 0 if shown else 1
 
 
@@ -238,7 +238,7 @@ def _replay(given: argparse.Namespace) -> int:
         raise SettingsError(msg, remedy="Name one place, and no --set")
     counts = replay.replay(loaded, chosen, mend, print, dry=given.dry_run)
     sent = counts.pop("sent", 0)
-    print(f"{sent} {'would be sent' if given.dry_run else 'sent'}, {counts.total()} not")
+    say(f"{sent} {'would be sent' if given.dry_run else 'sent'}, {counts.total()} not")
     for why, many in counts.most_common():
-        print(f"  {many} {why}")
+        say(f"  {many} {why}")
     return 0

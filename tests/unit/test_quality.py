@@ -1,7 +1,10 @@
 """Expectations of readings: drawn from a sample, held against samples, shown as metrics and as a page."""
 
+import html
 import json
 import re
+from collections import Counter
+from html.parser import HTMLParser
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from service.quality import profile, sample, validation
 from service.quality.page import Page
 from service.quality.profile import draw, pattern
 from service.settings import parse
+from tests.payloads import PAGE
 
 MEASURES = ["temperature", "humidity"]
 REMEDY = "draw one"
@@ -215,6 +219,51 @@ def test_the_report_is_great_expectations_own_and_fetches_nothing(suite: Path) -
     assert re.findall(r"url\(|@import", page) == []
     [failed] = [each["text"] for each in outcome if each["label"] == "temperature between"]
     assert failed.startswith("temperature: expect_column_values_to_be_between (")
+
+
+class _Active(HTMLParser):
+    """Collects what a browser would run or fetch."""
+
+    TAGS = frozenset(
+        (
+            "script",
+            "img",
+            "svg",
+            "iframe",
+            "object",
+            "embed",
+            "form",
+            "input",
+            "details",
+            "meta",
+            "base",
+            "video",
+            "source",
+        )
+    ) | {"marquee", "body"}
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found[tag] += tag in self.TAGS
+        for name, value in attrs:
+            target = (value or "").strip().lower()
+            self.found[name] += name.startswith("on") or target.startswith(("javascript:", "data:"))
+
+
+@pytest.mark.parametrize("start", range(0, len(PAGE), 10))
+def test_no_text_of_a_device_is_active_in_the_report(suite: Path, start: int) -> None:
+    rows = good(200).to_pylist()
+    plain = _Active(validation.validate(table([*rows, {**rows[0], "device": "strange"}]), suite)[1]).found
+    payloads = PAGE[start : start + 10]
+    _, page = validation.validate(table([*rows, *({**rows[0], "device": each} for each in payloads)]), suite)
+    assert [each for each in payloads if html.escape(each) not in page] == []
+    found = _Active(page).found
+    assert +found == +plain
+    assert [name for name, count in found.items() if count and name.startswith("on")] == []
 
 
 def test_labels_are_short_and_different() -> None:

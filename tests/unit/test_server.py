@@ -1,5 +1,6 @@
 """What a client of the metrics port can hold: so many connections, for so long."""
 
+import http.client
 import socket
 import time
 from collections.abc import Iterator
@@ -51,3 +52,12 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(port: int, monkeypat
             except ConnectionError:
                 break
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("path", ["/quality", "/status", "/metrics", "/none"])
+def test_a_browser_runs_nothing_that_is_in_an_answer(port: int, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    with connection.getresponse() as answer:
+        assert answer.headers["Content-Security-Policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+    connection.close()

@@ -1,0 +1,19 @@
+"""What commands print: lines of plain text. Whatever a device, a broker or a file put into a line cannot act on a terminal."""
+
+import json
+from typing import Any
+
+
+def printable(text: str) -> str:
+    """The text with each control character, newline, terminal escape and invisible character as its Python escape."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def say(line: object) -> None:
+    """Print one line on standard output. What is not of the output's encoding is escaped, too."""
+    print(printable(str(line)).encode(errors="backslashreplace").decode())  # noqa: T201
+
+
+def document(found: Any) -> str:
+    """JSON of one line, in ASCII without control characters."""
+    return json.dumps(found).replace("\x7f", "\\u007f")
