@@ -52,6 +52,7 @@ _CORRECT = "tests/integration/test_correct.py::"
 _AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_come_in_time"
 _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
 _QUALITY = "tests/unit/test_quality.py::"
+_WINDOWS = "tests/unit/test_state_windows.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
 _FENCE = """if not current then
@@ -627,14 +628,11 @@ MUTATIONS = (
         "records that are not admitted go nowhere",
         "offsets consumed are no longer admitted + rejected",
         ("P4",),
+        (Edit("state/processor.py", "if row[0] not in {PARTS, RUNS}]", "if row[0] not in {PARTS, RUNS, REJECTS}]"),),
         (
-            Edit(
-                "service/pipeline.py",
-                'marked.where(F.col("kind").isin(REJECT, STATS))',
-                'marked.where(F.col("kind").isin(STATS))',
-            ),
+            "tests/unit/test_state_processor.py::test_rejects_and_counts_pass_through_and_leave_no_state",
+            "tests/integration/test_publication.py::test_a_batch_is_reported_when_all_is_published_and_committed_only_then",
         ),
-        (_SCRIPTS + "test_a_reject_keeps_its_coordinates", _REPORTED),
     ),
     Mutation(
         "damage-unseen",
@@ -688,34 +686,70 @@ MUTATIONS = (
         ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
     ),
     Mutation(
-        "drops-miscounted",
-        "what is behind this batch's watermark is taken for dropped, not what is behind the one before's",
-        "readings are reported as lost that are in the results",
-        ("P7",),
+        "final-window-reopened",
+        "a part for a window that ends at the watermark is merged",
+        "a window that was published as final begins again with a part of its readings",
+        ("P1", "P2"),
         (
             Edit(
-                "service/publication/publish.py",
-                "views, self.cut.late_ms)",
-                "views, self.cut.watermark_ms)",
+                "state/windows.py",
+                'late = _ints(new, "end") <= watermark_ms',
+                'late = _ints(new, "end") < watermark_ms',
             ),
         ),
-        ("tests/integration/test_dropped.py::test_what_the_engine_drops_is_counted_by_view_to_the_last_value",),
+        (_WINDOWS + "test_a_part_for_a_window_that_ends_at_the_watermark_is_late",),
+    ),
+    Mutation(
+        "window-forgets",
+        "a part replaces what a window has instead of being merged into it",
+        "windows have the readings of their last batch only",
+        ("P1",),
+        (
+            Edit(
+                "state/windows.py",
+                "column[place[known]] = merge(column[place[known]], parts_of[known])",
+                "column[place[known]] = parts_of[known]",
+            ),
+        ),
+        (_WINDOWS + "test_windows_batch_by_batch_are_those_of_a_plain_recomputation",),
+    ),
+    Mutation(
+        "window-in-two-buckets",
+        "the bucket of a window depends on what else its task has read",
+        "parts of one window do not meet, and each of them is published as the whole",
+        ("P1",),
+        (
+            Edit(
+                "service/aggregation/fold.py",
+                "self._buckets(view.name, groups.keys)",
+                "np.arange(len(groups.keys), dtype=np.int32) % self.buckets",
+            ),
+        ),
+        ("tests/unit/test_fold.py::test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read",),
+    ),
+    Mutation(
+        "gap-of-today",
+        "a closed session reaches as far as the gap of today says, not the gap that it was closed with",
+        "a device whose gap grows loses readings that are on time",
+        ("P1",),
+        (
+            Edit(
+                "state/table.py",
+                "(new.start <= devices.closed[codes])",
+                "((devices.closed[codes] >= 0) & (new.start <= devices.last_seen[codes] + _gaps(devices.gap, rules)[codes]))",
+            ),
+        ),
+        ("tests/unit/test_state_table.py::test_a_gap_that_grows_makes_no_reading_late_that_is_on_time",),
     ),
     Mutation(
         "drops-silent",
-        "what the engine drops is not counted",
+        "what comes for a closed window is dropped and not counted",
         "admitted readings are in no window, and nothing says so",
         ("P7",),
+        (Edit("state/windows.py", "_late(new.filter(pa.array(late)))", "LATE_SCHEMA.empty_table()"),),
         (
-            Edit(
-                "service/aggregation/tally.py",
-                "return int(((many - opened)",
-                "return 0 * int(((many - opened)",
-            ),
-        ),
-        (
+            _WINDOWS + "test_windows_batch_by_batch_are_those_of_a_plain_recomputation",
             "tests/integration/test_dropped.py::test_what_the_engine_drops_is_counted_by_view_to_the_last_value",
-            "tests/unit/test_tally.py::test_what_is_dropped_is_counted_for_each_view_and_window",
         ),
     ),
     Mutation(

@@ -11,9 +11,8 @@ class Cut:
     """One micro-batch as its writer knows it before the first write.
 
     `start` and `end` map topic -> partition -> offset, half open: the batch holds `start <= offset < end`.
-    `watermark_ms` is the watermark the engine evicts by in this batch: a window with `end <= watermark_ms`
-    gets no reading in any later batch. `late_ms` is the watermark of the batch before: the engine drops what comes for
-    windows that it has passed. `reference` is the snapshot's version, "" without a reference.
+    `watermark_ms` is the watermark of this batch: a window with `end <= watermark_ms` gets no reading in it or in any later
+    batch. `reference` is the snapshot's version, "" without a reference.
     """
 
     epoch: int
@@ -22,7 +21,6 @@ class Cut:
     start: Offsets
     end: Offsets
     reference: str = ""
-    late_ms: int = 0
 
     @property
     def rows(self) -> int:

@@ -1,16 +1,17 @@
-"""The two frames of the pass: FOLDED, what leaves the fold and crosses the one shuffle; OUTPUT, what reaches publish.
+"""The row schemas of the pass: FOLDED crosses the one shuffle, OUTPUT reaches publish. A row is one packed payload.
 
-Neither depends on the settings: views and measures are values in these frames, never columns of the state's schema, so
-that adding one of them leaves a running checkpoint valid.
+    FOLDED    kind, bucket, first, last, payload     a task's part for a bucket: what it folded, or could not admit
+    OUTPUT    kind, payload                          what the operator changed in a bucket, and what passed through it
+
+Neither depends on the settings: views and measures are values in the payloads, so adding one of them leaves a running
+checkpoint valid.
 """
 
 from pyspark.sql import types as t
 
-WINDOW = 0
-RUNS = SESSIONS = 1
-REJECT = 2
-STATS = 3
-"""`kind` of a row. RUNS are SESSIONS after the state operator."""
+from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, SIZE, SIZES
+
+__all__ = ["CHANGES", "COUNTS", "FOLDED", "OUTPUT", "PARTS", "REJECTS", "REJECT_TYPE", "RUNS", "SIZE", "SIZES"]
 
 REJECT_TYPE = t.StructType(
     [
@@ -28,35 +29,14 @@ REJECT_TYPE = t.StructType(
 """A reject without its bytes: these stay in Kafka until they are copied (service/rejects/fetch.py). Only an early reading has
 `device` and `ahead_ms`, by how much the device's clock was ahead of the broker's; only an unknown schema has `schema_id`."""
 
-MOMENTS = ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")
-"""Columns that merge by addition: see service/aggregation/moments.py."""
-
-_PUBLISHED = [
-    t.StructField("view", t.StringType()),
-    t.StructField("measure", t.StringType()),
-    t.StructField("key", t.StringType()),
-    t.StructField("start", t.LongType()),
-    t.StructField("end", t.LongType()),
-    t.StructField("count", t.LongType()),
-    *(t.StructField(name, t.DoubleType()) for name in MOMENTS),
-    t.StructField("min", t.DoubleType()),
-    t.StructField("max", t.DoubleType()),
-    t.StructField("first", t.LongType()),
-    t.StructField("last", t.LongType()),
-    t.StructField("payload", t.BinaryType()),
-    t.StructField("reject", REJECT_TYPE),
-]
-
 FOLDED = t.StructType(
     [
         t.StructField("kind", t.ByteType()),
         t.StructField("bucket", t.IntegerType()),
-        t.StructField("unknown", t.LongType()),
-        *_PUBLISHED,
+        t.StructField("first", t.LongType()),
+        t.StructField("last", t.LongType()),
+        t.StructField("payload", t.BinaryType()),
     ]
 )
-"""WINDOW: a task's part of a window. RUNS: payload (state.codec.pack_runs), count = readings, first and last event time.
-REJECT: reject. STATS: payload, count = readings admitted, unknown = those of devices that the reference lacks."""
-
-OUTPUT = t.StructType([t.StructField("kind", t.ByteType()), *_PUBLISHED])
-"""WINDOW: a window as far as it goes. SESSIONS: payload (state.codec.pack_changes). REJECT and STATS as above."""
+"""PARTS: `codec.pack(b"W", parts of windows)`. RUNS: `codec.pack(b"R", runs)`. Both have the first and last event time (ms) in
+the payload. REJECTS: `codec.pack(b"J", table of REJECT_TYPE)`. COUNTS: `tally.Tally.pack`."""

@@ -1,25 +1,20 @@
-"""The one pass: from Kafka to Redis in one query, with one scan, one checkpoint, one watermark, one cut.
+"""The one pass: from Kafka to Redis in one query, with one scan, one shuffle, one checkpoint, one watermark.
 
-    Kafka -> decode -> admit -> fold -> one shuffle by bucket -> count -> watermark -+-> windows
-                                 ^                                                   +-> sessions
-                             attributes                                              +-> rejects, statistics
-                                                                                     `-> union -> publish
+    Kafka -> decode -> admit -> fold -> (bucket, kind, payload) -> shuffle by bucket -> one stateful operator -> publish
+                         ^        ^                                                     windows, sessions, devices:
+                    reference   attributes                                              pure functions on columns (state/)
 
-The order of the steps is not free. All branches start at the same shuffle, so that the topic is read and decoded once:
-- the count (`observe`) comes after the shuffle and names every column, which keeps the planner from pushing each branch's
-  filter and column pruning below it; without it the branches differ and nothing is reused;
-- the watermark comes above the shuffle. Below it, the reused branches do not see it: timers never fire, or windows are never
-  evicted, and no error says so. tests/stream/test_pass.py asserts on both.
+Spark moves packed columns and keeps them; what they mean is decided in state/. The plan does not depend on the settings, and it
+is small on purpose: a batch is planned anew each time. docs/decisions/0015-one-operator.md has the figures.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,10 +22,10 @@ from service import clock, failpoint, failure, progress
 from service.admission import readings, verdicts
 from service.admission.schemas import Book, Known, of_checkpoint
 from service.admission.verdicts import Asking, UndecidedError
-from service.aggregation import sessions, windows
+from service.aggregation import sessions
 from service.aggregation.fold import Fold
 from service.cut import Cut
-from service.frames import FOLDED, OUTPUT, REJECT, RUNS, STATS, WINDOW
+from service.frames import FOLDED, RUNS
 from service.kafka import source
 from service.kafka.offsets import unavailable
 from service.publication.publish import OUTCOME_SCHEMA, Outcome, Sink
@@ -40,7 +35,6 @@ from service.reference.lookup import LookUp
 from service.reference.snapshots import Holder, Snapshot
 from service.settings import Settings
 
-OBSERVED = "tidemark"
 LOOK_UPS = 3
 """How often in one batch schema ids are looked up: each task that meets new ones may be the first to say so."""
 
@@ -50,7 +44,7 @@ class BatchReport:
     """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject.
 
     `lost` are records of the cut that Kafka no longer had, counted only where the settings accept that. `late` counts what came
-    for closed windows by view (see tally.late), `times` has the oldest and newest event time (ms) of the partitions.
+    for closed windows by view (state.windows.LATE_SCHEMA), `times` has the oldest and newest event time (ms) of the partitions.
     `skewed` is how many devices are marked so.
     """
 
@@ -71,31 +65,23 @@ def build(
     records: DataFrame,
     settings: Settings,
     attributes: Attributes | None,
-    partitions: int,
+    tasks: int,
     look_up: LookUp | None = None,
     *,
-    tasks: int | None = None,
     schemas: Known | None = None,
 ) -> DataFrame:
     """Kafka records in, frames.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
 
     `attributes` is the reference, None where there is none; `look_up` is how admission asks it, None where it has nothing to
-    ask. The state has `partitions`; `tasks` read and fold (as many, if not given). `schemas` are what is
-    decoded: all that their source has, if not given.
+    ask. So many `tasks` read and fold. `schemas` are what is decoded: all that their source has, if not given.
     """
     # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
-    admitted = readings.admit(records, settings, look_up, schemas=schemas).coalesce(tasks or partitions)
-    shared = observe(fold(admitted, settings, attributes).repartition(partitions, "bucket"))
+    admitted = readings.admit(records, settings, look_up, schemas=schemas).coalesce(tasks)
+    # Only runs carry event time: a rejected record must not move the watermark.
     event_time = F.when(F.col("kind") == RUNS, F.timestamp_millis("last"))
-    marked = shared.withColumn("event_time", event_time).withWatermark(
-        "event_time", f"{settings.admission.watermark_delay_ms} milliseconds"
-    )
-    branches = [
-        windows.aggregate(marked.where(F.col("kind") == WINDOW), settings),
-        sessions.advance(marked.where(F.col("kind") == RUNS), settings),
-        marked.where(F.col("kind").isin(REJECT, STATS)).select("kind", "count", "payload", "reject"),
-    ]
-    return reduce(DataFrame.union, [widen(branch) for branch in branches])
+    folded = fold(admitted, settings, attributes).withColumn("event_time", event_time)
+    marked = folded.withWatermark("event_time", f"{settings.admission.watermark_delay_ms} milliseconds")
+    return sessions.advance(marked, settings)
 
 
 def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
@@ -120,28 +106,6 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
         Asking(),
         gap=gap,
         interval=interval,
-    )
-
-
-def observe(shared: DataFrame) -> DataFrame:
-    """Count what was admitted and rejected, by reason. `whole` says nothing: it names every column, see the module's text."""
-    reason = F.col("reject.reason")
-    counts: list[Column] = [
-        F.coalesce(F.sum(F.when(F.col("kind") == STATS, F.col("count"))), F.lit(0)).alias("admitted"),
-        F.coalesce(F.sum("unknown"), F.lit(0)).alias("unknown"),
-        *[F.count_if(reason == name).alias(f"rejected_{name}") for name in readings.REASONS],
-        F.expr(f"count({', '.join(f'`{name}`' for name in shared.columns)})").alias("whole"),
-    ]
-    return shared.observe(OBSERVED, *counts)
-
-
-def widen(branch: DataFrame) -> DataFrame:
-    """All columns of OUTPUT, in order; null where the branch has none."""
-    return branch.select(
-        *[
-            F.col(f.name) if f.name in branch.columns else F.lit(None).cast(f.dataType).alias(f.name)
-            for f in OUTPUT.fields
-        ]
     )
 
 
@@ -198,18 +162,15 @@ class Publication:
         self.after = self.epoch, batch
         failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()
-        observed = progress.observed(self.spark, name, OBSERVED)
         phases = {
             "cut": planned - started,
             "run": ran - planned,
             "publish": published - ran,
             "finish": done - published,
         }
-        rejected = {reason: observed.get(f"rejected_{reason}", 0) for reason in readings.REASONS}
-        admitted = observed.get("admitted", 0)
         # Each record is admitted or rejected. An offset that is neither has no record for a reader: it is a transaction's
         # marker, an aborted or a compacted record. Or Kafka has deleted it: then the record is lost.
-        without = cut.rows - admitted - sum(rejected.values())
+        without = cut.rows - outcome.admitted - sum(outcome.rejected)
         accepted = self.settings.kafka.on_data_loss == "continue"
         lost = min(without, unavailable(self.settings.kafka, cut)) if accepted and without > 0 else 0
         topics = self.settings.kafka.topics
@@ -217,12 +178,12 @@ class Publication:
             BatchReport(
                 cut,
                 outcome,
-                admitted,
-                rejected,
-                observed.get("unknown", 0),
+                outcome.admitted,
+                dict(zip(readings.REASONS, outcome.rejected, strict=True)),
+                outcome.unknown,
                 finals,
                 lost,
-                dict(zip((view.name for view in self.settings.views), outcome.late, strict=False)),
+                dict(zip((view.name for view in self.settings.views), outcome.late, strict=True)),
                 {readings.partition_of(code, topics): (oldest, newest) for code, oldest, newest in outcome.times},
                 skewed,
                 phases,
@@ -294,12 +255,11 @@ def start(
     checkpoint's own if not given. `turn` is held by whoever writes values.
     """
     book = book or of_checkpoint(spark, settings)
-    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     tasks = spark.sparkContext.defaultParallelism
     attributes = holder.attributes if holder else None
     look_up = lookup.choose(settings, holder)
     records = source.stream(spark, settings.kafka)
-    output = build(records, settings, attributes, partitions, look_up, tasks=tasks, schemas=book.plan)
+    output = build(records, settings, attributes, tasks, look_up, schemas=book.plan)
     publication = Publication(spark, settings, epoch, gate, on_batch, book, holder, after, turn or nullcontext())
     writer = (
         output.writeStream.queryName(settings.service.name)

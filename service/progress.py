@@ -33,14 +33,12 @@ def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, referen
     end = _offsets(entry, batch)
     if query.lastProgress() is None:
         _ask_source(execution, entry)
-    former = _entry(log, batch - 1) if batch > 0 else None
-    before = _offsets(former, batch - 1) if former is not None else _initial(execution)
+    before = _offsets(_entry(log, batch - 1), batch - 1) if batch > 0 else _initial(execution)
     start = {
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
-    late_ms = _watermark_ms(former) if former is not None else 0
-    return Cut(epoch, batch, _watermark_ms(entry), start, end, reference, late_ms)
+    return Cut(epoch, batch, _watermark_ms(entry), start, end, reference)
 
 
 def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
@@ -69,15 +67,6 @@ def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
     # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
     start = parse_offsets(initial.rpartition("\n")[2])
     return Cut(0, batch, _watermark_ms(entry), start, _offsets(entry, batch))
-
-
-def observed(spark: SparkSession, query_name: str, name: str) -> Mapping[str, Any]:
-    """The observe() metrics `name` of the running batch, by alias: exact once the batch frame's action has returned.
-
-    Zeros before that; empty where the plan has no such metrics. To be called inside foreachBatch.
-    """
-    row = _query(spark, query_name).streamingQuery().lastExecution().observedMetrics().get(name)
-    return json.loads(row.get().json()) if row.isDefined() else {}
 
 
 def parse_offsets(text: str) -> Offsets:
@@ -109,7 +98,7 @@ class Operator:
 class Progress:
     """One committed batch as the engine reports it.
 
-    `durations_ms` are Spark's own phases (addBatch, queryPlanning, ...), `observed` the metrics of observe() by name.
+    `durations_ms` are Spark's own phases (addBatch, queryPlanning, ...).
     """
 
     batch: int
@@ -117,7 +106,6 @@ class Progress:
     watermark: str
     durations_ms: Mapping[str, int]
     operators: tuple[Operator, ...]
-    observed: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def parse(cls, text: str) -> "Progress":
@@ -139,7 +127,6 @@ class Progress:
                 )
                 for item in document.get("stateOperators", ())
             ),
-            observed=document.get("observedMetrics", {}),
         )
 
 

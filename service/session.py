@@ -117,8 +117,8 @@ def parallelism(given: Mapping[str, str]) -> dict[str, str]:
 def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
     """A session as Tidemark needs it. `settings` gives the application's name; `master` is local[*] unless given.
 
-    Starts a JVM unless spark-submit did. Shuffle partitions are half the cores Spark has, unless the operator says
-    otherwise; a checkpoint keeps the number it began with. Raises SetupError without jars or a JVM that runs.
+    Starts a JVM unless spark-submit did. There are as many shuffle partitions as cores, at most `sessions.buckets`, unless the
+    operator says otherwise; a checkpoint keeps the number it began with. Raises SetupError without jars or a JVM that runs.
     """
     use_this_python()
     name = settings.service.name if settings is not None else app_name
@@ -152,9 +152,9 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
             what, remedy="It needs a JDK 17 (JAVA_HOME or PATH) and its standard error says more"
         ) from error
     if "spark.sql.shuffle.partitions" not in {**given, **wanted}:
-        # Half the cores: windows and sessions are two branches of the last stage, and their tasks run side by side. A task
-        # costs the same whatever it has to do, so a small batch is done sooner with few of them.
-        spark.conf.set("spark.sql.shuffle.partitions", str(max(1, spark.sparkContext.defaultParallelism // 2)))
+        # A partition of the state is worth a task when it has a bucket. A task costs the same whatever it has to do.
+        buckets = settings.sessions.buckets if settings is not None else 1
+        spark.conf.set("spark.sql.shuffle.partitions", str(min(spark.sparkContext.defaultParallelism, buckets)))
     return spark
 
 

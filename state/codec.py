@@ -1,34 +1,37 @@
-"""Bytes of what is kept or shuffled: the state of a bucket, the changes of a step, the runs of a batch.
+"""Bytes of what is kept or shuffled: the state of a bucket, the changes of a step, parts of windows, runs, rejects.
 
-Layout, little endian; 40 bytes of head keep the Arrow buffers behind them aligned to eight:
+Layout, little endian; the head is padded to a multiple of eight bytes, so that the Arrow buffers behind it are aligned:
 
     0   4  magic "TDMK"
     4   1  version
-    5   1  kind: S state, C changes, R runs
+    5   1  kind: S state, C changes, W parts of windows, R runs, J rejects
     6   2  zero
     8   8  number: timer_ms (-1: none) of a state, dropped of changes, else 0
     16  4  CRC-32 of everything but these four bytes
-    20  4  zero
-    24  8  length of the first table
-    32  8  length of the second table (0 for runs)
-    40     the tables, each an Arrow IPC stream
+    20  4  n, the number of tables
+    24  8n length of each table; a table of changes without rows has length 0
+           the tables, each an Arrow IPC stream
 
-Only the version is allowed to say how bytes are to be read: bytes of another version, or damaged ones, are refused and
-never guessed at. Measures are data, not layout: adding or removing one is no new version. Nor is Arrow's compression of columns:
-a stream says so itself.
-A state's runs name their device by its row in the device table, so that no string is there twice.
+The version alone says how the bytes are read: bytes of another version, or damaged ones, are refused and never guessed at.
+Magic and version keep their places in every version, so a later version recognises these bytes and either reads them by a
+decoder that it kept for them, or names the version that it lacks.
+Measures and views are data, not layout: adding or removing one is no new version. Nor is Arrow's compression of columns: a
+stream says so itself. A state's runs name their device by its row in the device table, so that no string is there twice.
 """
 
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Literal
 
 import pyarrow as pa
 
+from state import windows
 from state.columns import array, codes_of
-from state.layout import BucketState, Changes
+from state.layout import BucketState, Changes, session_schema, status_schema
 
-VERSION = 1
+VERSION = 2
+"""1: a state had no windows; Spark's own aggregation kept them."""
 COMPRESSED_FROM = 1 << 20
 """Bytes of a state's table above which its columns are compressed by LZ4; what is shuffled is compressed by Spark. Every batch
 sends a bucket's state through two sockets, into RocksDB and into a changelog, and a restart reads several of those: of 62,500
@@ -36,14 +39,15 @@ devices 9 MB became 3.7, for 6 ms more of encoding and 1 of decoding. A small ta
 each way."""
 
 _MAGIC = b"TDMK"
-_HEAD = struct.Struct("<4sBcHqLLQQ")
+_HEAD = struct.Struct("<4sBcHqLL")
+_LENGTH = struct.Struct("<Q")
 _CRC = slice(16, 20)
 _ROW = "row"
 _PLAIN = pa.ipc.IpcWriteOptions()
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
-Kind = Literal[b"S", b"C", b"R"]
-_KINDS = {b"S": "the state of a bucket", b"C": "changes", b"R": "runs"}
+Kind = Literal[b"S", b"C", b"W", b"R", b"J"]
+_KINDS = {b"S": "the state of a bucket", b"C": "changes", b"W": "parts of windows", b"R": "runs", b"J": "rejects"}
 
 
 class CodecError(ValueError):
@@ -54,47 +58,52 @@ def encode(state: BucketState) -> bytes:
     """A bucket's state."""
     rows = pa.array(codes_of(state.runs.column("device")), pa.int32())
     runs = state.runs.set_column(0, pa.field(_ROW, pa.int32(), nullable=False), rows)
-    return _pack(b"S", -1 if state.timer_ms is None else state.timer_ms, runs, state.devices)
+    return _pack(b"S", -1 if state.timer_ms is None else state.timer_ms, [runs, state.devices, state.windows])
 
 
 def decode(data: bytes) -> BucketState:
     """The state in the bytes of `encode`; CodecError when they are of another version, kind, or damaged."""
-    timer, (runs, devices) = _unpack(b"S", data, 2)
+    timer, (runs, devices, open_windows) = _unpack(b"S", data)
     device = pa.DictionaryArray.from_arrays(array(runs.column(_ROW)), array(devices.column("device")))
     runs = runs.set_column(0, pa.field("device", device.type, nullable=False), device)
-    return BucketState(runs, devices, None if timer < 0 else timer)
+    return BucketState(runs, devices, open_windows, None if timer < 0 else timer)
 
 
 def pack_changes(changes: Changes) -> bytes:
     """The changes of a step."""
-    return _pack(b"C", changes.dropped, changes.sessions, changes.devices)
+    tables = [changes.sessions, changes.devices, changes.windows, changes.late]
+    return _pack(b"C", changes.dropped, [table if table.num_rows else None for table in tables])
 
 
 def unpack_changes(data: bytes) -> Changes:
-    """The changes in the bytes of `pack_changes`; CodecError as for `decode`."""
-    dropped, (sessions, devices) = _unpack(b"C", data, 2)
-    return Changes(sessions, devices, dropped)
+    """The changes in the bytes of `pack_changes`; CodecError as for `decode`. A table without rows has no measures."""
+    schemas = session_schema(()), status_schema(()), windows.SCHEMA, windows.LATE_SCHEMA
+    dropped, found = _unpack(b"C", data)
+    sessions, devices, changed, late = (
+        table if table.num_columns else schema.empty_table() for table, schema in zip(found, schemas, strict=True)
+    )
+    return Changes(sessions, devices, changed, late, dropped)
 
 
-def pack_runs(runs: pa.Table) -> bytes:
-    """A table of runs."""
-    return _pack(b"R", 0, runs)
+def pack(kind: Literal[b"W", b"R", b"J"], table: pa.Table) -> bytes:
+    """One table: parts of windows (`state.windows.SCHEMA`), runs (`state.runs.schema`) or rejects."""
+    return _pack(kind, 0, [table])
 
 
-def unpack_runs(data: bytes) -> pa.Table:
-    """The runs in the bytes of `pack_runs`; CodecError as for `decode`."""
-    return _unpack(b"R", data, 1)[1][0]
+def unpack(kind: Literal[b"W", b"R", b"J"], data: bytes) -> pa.Table:
+    """The table in the bytes of `pack`; CodecError as for `decode`."""
+    return _unpack(kind, data)[1][0]
 
 
-def _pack(kind: Kind, number: int, *tables: pa.Table) -> bytes:
-    bodies = [_ipc(table, stored=kind == b"S") for table in tables]
-    lengths = [body.size for body in bodies] + [0] * (2 - len(bodies))
-    head = bytearray(_HEAD.pack(_MAGIC, VERSION, kind, 0, number, 0, 0, *lengths))
-    crc = zlib.crc32(head)
+def _pack(kind: Kind, number: int, tables: Sequence[pa.Table | None]) -> bytes:
+    bodies = [b"" if table is None else _ipc(table, stored=kind == b"S") for table in tables]
+    lengths = b"".join(_LENGTH.pack(len(body)) for body in bodies)
+    head = bytearray(_HEAD.pack(_MAGIC, VERSION, kind, 0, number, 0, len(bodies)))
+    crc = zlib.crc32(lengths, zlib.crc32(head))
     for body in bodies:
         crc = zlib.crc32(body, crc)
     head[_CRC] = crc.to_bytes(4, "little")
-    return b"".join((head, *bodies))
+    return b"".join((head, lengths, *bodies))
 
 
 def _ipc(table: pa.Table, *, stored: bool) -> pa.Buffer:
@@ -105,33 +114,34 @@ def _ipc(table: pa.Table, *, stored: bool) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _unpack(kind: Kind, data: bytes, tables: int) -> tuple[int, list[pa.Table]]:
-    found = f"{_KINDS[kind]}: {len(data)} bytes"
+def _unpack(kind: Kind, data: bytes) -> tuple[int, list[pa.Table]]:
+    what = f"{_KINDS[kind]}: {len(data)} bytes"
     if len(data) < _HEAD.size or bytes(data[:4]) != _MAGIC:
-        msg = f"{found} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {VERSION}"
+        msg = f"{what} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {VERSION}"
         raise CodecError(msg)
     # The version comes first: of another version, not even the place of the checksum is known.
     if data[4] != VERSION:
-        msg = f"{found} of version {data[4]}; supported is version {VERSION}"
+        msg = f"{what} of version {data[4]}; supported is version {VERSION}"
         raise CodecError(msg)
-    _, _, found_kind, _, number, crc, _, first, second = _HEAD.unpack_from(data)
+    _, _, kind_there, _, number, crc, count = _HEAD.unpack_from(data)
     head = bytearray(data[: _HEAD.size])
     head[_CRC] = bytes(4)
-    body = memoryview(data)[_HEAD.size :]
-    if first + second != len(body) or zlib.crc32(body, zlib.crc32(head)) != crc:
-        expected = f"{_HEAD.size + first + second} bytes with checksum {crc:#010x}"
-        msg = f"{found} of version {VERSION} are damaged: expected are {expected}"
+    if zlib.crc32(memoryview(data)[_HEAD.size :], zlib.crc32(head)) != crc:
+        msg = f"{what} of version {VERSION} are damaged: their checksum is not {crc:#010x}"
         raise CodecError(msg)
-    if found_kind != kind:
-        msg = f"{found} hold {_KINDS.get(found_kind, repr(found_kind))} instead"
+    if kind_there != kind:
+        msg = f"{what} hold {_KINDS.get(kind_there, repr(kind_there))} instead"
         raise CodecError(msg)
-    buffer = pa.py_buffer(data)
-    parts = [(_HEAD.size, first), (_HEAD.size + first, second)]
+    at = _HEAD.size + count * _LENGTH.size
+    buffer, tables = pa.py_buffer(data), []
     try:
-        return number, [_table(buffer.slice(start, length)) for start, length in parts[:tables]]
+        for (length,) in _LENGTH.iter_unpack(data[_HEAD.size : at]):
+            tables.append(_table(buffer.slice(at, length)) if length else pa.table({}))
+            at += length
     except (pa.ArrowException, OSError) as error:
-        msg = f"{found} cannot be read as version {VERSION}: {error}"
+        msg = f"{what} cannot be read as version {VERSION}: {error}"
         raise CodecError(msg) from error
+    return number, tables
 
 
 def _table(buffer: pa.Buffer) -> pa.Table:

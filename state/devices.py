@@ -47,9 +47,9 @@ class Devices:
             newest = np.where(at > had_at, value, had_value)
             self.value[measure][rows] = np.where(at == had_at, np.fmax(value, had_value), newest)
 
-    def close(self, codes: Codes, last: Ints) -> None:
-        """Sessions of these devices closed at these last readings (a device may occur more than once)."""
-        np.maximum.at(self.closed, codes, last)
+    def close(self, codes: Codes, reach: Ints) -> None:
+        """Closed sessions of these devices reach to these times: no later session may begin there. A device may occur twice."""
+        np.maximum.at(self.closed, codes, reach)
 
     def set_open(self, codes: Codes, start: Ints) -> None:
         """These are all open sessions there are; of a device's several the latest counts."""

@@ -1,47 +1,68 @@
-"""The sessions of the past: what the runs of a bucket, read again from the beginning, say was closed.
+"""What is closed, told from payloads read again from the beginning: final windows and closed sessions of one bucket.
 
-Nothing here depends on what a state holds: the step that moved the bucket forward the first time, `advance`, is made
-again over all of its runs, in the order of their times instead of that of their arrival.
+Nothing here depends on what a state holds. The step that moved the bucket forward the first time, `state.bucket.advance`, is
+made again over all payloads, in the order of their event times instead of the order of their arrival.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from state.bucket import advance
 from state.columns import ints
 from state.layout import CLOSED, GAP, empty_state, session_schema
 from state.rules import Rules
-from state.runs import schema
-from state.table import advance
 
 
-def closed(
-    tables: Iterable[tuple[int, pa.Table]], watermark_ms: int, whole_from_ms: int, rules: Rules
-) -> tuple[pa.Table, int]:
-    """The closed sessions of one bucket, `state.layout.session_schema`, and how many more cannot be told.
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Parts of windows or runs, `state.windows.SCHEMA` or `state.runs.schema`, and the event time of the earliest reading."""
 
-    `tables` are pairs (time of the earliest start, table of runs), ascending by that time; together they have every
-    admitted reading with an event time from `whole_from_ms` on, and perhaps older ones. A session is told only when
-    it begins so late that no reading before it can be lacking. That goes for the sessions that max_duration cut off it,
-    too: where they begin depends on where the first one did.
+    first_ms: int
+    parts: pa.Table | None = None
+    runs: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """`windows` (`state.windows.SCHEMA`) are all that are closed: their start says which of them lack readings. `sessions`
+    (`state.layout.session_schema`) are only those that can be told; `untold` is how many cannot.
+    """
+
+    windows: pa.Table
+    sessions: pa.Table
+    untold: int = 0
+
+
+def closed(payloads: Iterable[Payload], watermark_ms: int, whole_from_ms: int, rules: Rules) -> Iterator[Closed]:
+    """What the watermark has closed, in several parts; sessions come with the last one.
+
+    `payloads` ascend by `first_ms`; together they have every admitted reading with an event time from `whole_from_ms` on, and
+    perhaps older ones. A session is told only when it begins so late that no reading before it can be lacking. The sessions
+    that max_duration cut off it follow it in that: where they begin depends on where the first one did.
     """
     state = empty_state(rules)
     widest = rules.gap_ms
     found = [session_schema(rules.measures).empty_table()]
-    # Each table moves time to its own beginning: that makes none of its runs late, and closes what neither it nor a
+    # Each payload moves time to its own beginning: that makes none of its readings late, and closes what neither it nor a
     # later one can reach, so that memory holds little more than what is open.
-    for first, table in tables:
-        widest = max(widest, int(ints(table, "gap").max(initial=0)))
-        state, changes = advance(state, table, min(first, watermark_ms), rules)
+    for payload in payloads:
+        parts = [payload.parts] if payload.parts is not None else []
+        runs = [payload.runs] if payload.runs is not None else []
+        widest = max([widest, *(int(ints(table, "gap").max(initial=0)) for table in runs)])
+        state, changes, over = advance(state, parts, runs, min(payload.first_ms, watermark_ms), rules)
         found.append(_closed(changes.sessions))
-    _, changes = advance(state, schema(rules.measures).empty_table(), watermark_ms, rules)
+        if over.num_rows:
+            yield Closed(over, session_schema(rules.measures).empty_table())
+    _, changes, over = advance(state, [], [], watermark_ms, rules)
     found.append(_closed(changes.sessions))
-    sessions = pa.concat_tables(found)
-    if whole_from_ms <= 0 or not sessions.num_rows:
-        return sessions, 0
-    whole = _is_whole(sessions, whole_from_ms + widest)
-    return sessions.filter(pa.array(whole)), int((~whole).sum())
+    sessions, untold = pa.concat_tables(found), 0
+    if whole_from_ms > 0 and sessions.num_rows:
+        whole = _is_whole(sessions, whole_from_ms + widest)
+        sessions, untold = sessions.filter(pa.array(whole)), int((~whole).sum())
+    yield Closed(over, sessions, untold)
 
 
 def _closed(sessions: pa.Table) -> pa.Table:

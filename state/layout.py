@@ -1,11 +1,12 @@
 """The tables that a bucket's state and its changes consist of; all times are event times in ms since the epoch."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from state import runs
+from state import windows as window_tables
 from state.columns import LAST, TOTALS, table_schema
 from state.rules import Rules
 
@@ -20,12 +21,14 @@ class BucketState:
 
     runs      `run_schema`: the runs of open sessions, sorted by (row of the device in `devices`, start)
     devices   `device_schema`: the devices that are not forgotten, among them all that have an open session
+    windows   `state.windows.SCHEMA`: the windows that the watermark has not passed
     timer_ms  the earliest timer registered with Spark that has not fired, None when there is none. `advance` hands it
               on unchanged: whoever registers timers keeps it
     """
 
     runs: pa.Table
     devices: pa.Table
+    windows: pa.Table
     timer_ms: int | None
 
 
@@ -35,15 +38,20 @@ class Changes:
 
     sessions  `session_schema`: a session occurs once, in its newest state
     devices   `status_schema`: a device that is merely forgotten does not occur
+    windows   `state.windows.SCHEMA`: windows that got readings, with all that they have now
+    late      `state.windows.LATE_SCHEMA`: values that came after their window was closed, by view
     dropped   readings in runs that came after their session was closed
     """
 
     sessions: pa.Table
     devices: pa.Table
-    dropped: int
+    windows: pa.Table = field(default_factory=window_tables.empty)
+    late: pa.Table = field(default_factory=window_tables.LATE_SCHEMA.empty_table)
+    dropped: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.sessions.num_rows or self.devices.num_rows or self.dropped)
+        tables = (self.sessions, self.devices, self.windows, self.late)
+        return bool(self.dropped or any(table.num_rows for table in tables))
 
 
 def run_schema(measures: Iterable[str]) -> pa.Schema:
@@ -59,7 +67,9 @@ def run_schema(measures: Iterable[str]) -> pa.Schema:
 def device_schema(measures: Iterable[str]) -> pa.Schema:
     """Of `BucketState.devices`: `value` and `at` of a measure are null until the device has sent it.
 
-    `session` is the start of the latest open session, `closed` the last reading of the latest closed one, or null.
+    `session` is the start of the latest open session or null. `closed` is the event time up to which the latest closed session
+    reaches, null when there is none: its last reading and the gap that it was closed with. A gap that changes later does not
+    move it.
     Where a device has limits of its own, three more columns (LIMITS) are behind these: its session gap and its expected
     interval in ms, -1 for none, and whether (1) it was said to be quiet.
     """
@@ -111,4 +121,5 @@ def status_schema(measures: Iterable[str]) -> pa.Schema:
 
 def empty_state(rules: Rules) -> BucketState:
     """A bucket that has seen nothing."""
-    return BucketState(run_schema(rules.measures).empty_table(), device_schema(rules.measures).empty_table(), None)
+    sessions = run_schema(rules.measures).empty_table(), device_schema(rules.measures).empty_table()
+    return BucketState(*sessions, window_tables.empty(), None)

@@ -1,4 +1,4 @@
-"""The sessions and devices that a checkpoint holds, read with Spark's own state data source.
+"""The sessions, devices and windows that a checkpoint holds, read with Spark's own state data source.
 
 Reading changes nothing and takes no lock: it shows the last batch that was committed when it began, also of a query
 that runs. It does not promise to finish if the query cleans that batch's files away meanwhile (which it does after
@@ -13,6 +13,7 @@ from state import codec
 from state.columns import array
 from state.layout import device_schema, run_schema
 from state.processor import STATE_NAME
+from state.windows import SCHEMA
 
 # What Spark's operator metadata calls ours; the part after it differs between its Pandas and Row forms.
 OPERATOR = "transformWithState"
@@ -46,16 +47,17 @@ def buckets(
     return source.load(checkpoint).selectExpr("key.bucket AS bucket", "value.state AS state")
 
 
-def read(spark: SparkSession, checkpoint: str, operator_id: int | None = None) -> tuple[pa.Table, pa.Table]:
-    """(runs of the open sessions, devices) of all buckets of a checkpoint directory.
+def read(spark: SparkSession, checkpoint: str, operator_id: int | None = None) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """(runs of the open sessions, devices, open windows) of all buckets of a checkpoint directory.
 
-    The tables are those of `state.layout.BucketState` behind a column `bucket` (int32); `device` is a string in both.
+    The tables are those of `state.layout.BucketState` behind a column `bucket` (int32); texts are plain strings.
     A measure that only some buckets know is null in the others. Without `operator_id` the checkpoint must have one
     session operator (LookupError). `state.codec.CodecError` names the bucket whose bytes this version cannot read.
     """
     rows = buckets(spark, checkpoint, operator_id=operator_id).orderBy("bucket").collect()
     runs = [_prefixed(0, run_schema(()).empty_table())]
     devices = [_prefixed(0, device_schema(()).empty_table())]
+    windows = [_prefixed(0, SCHEMA.empty_table())]
     for row in rows:
         try:
             state = codec.decode(bytes(row.state))
@@ -64,14 +66,17 @@ def read(spark: SparkSession, checkpoint: str, operator_id: int | None = None) -
             raise codec.CodecError(msg) from error
         runs.append(_prefixed(row.bucket, state.runs))
         devices.append(_prefixed(row.bucket, state.devices))
-    return _together(runs), _together(devices)
+        windows.append(_prefixed(row.bucket, state.windows))
+    return _together(runs), _together(devices), _together(windows)
 
 
 def _prefixed(bucket: int, table: pa.Table) -> pa.Table:
-    device = pa.field("device", pa.string(), nullable=False)
-    table = table.set_column(0, device, array(table.column("device")).cast(pa.string()))
-    column = pa.repeat(pa.scalar(bucket, pa.int32()), table.num_rows)
-    return table.add_column(0, pa.field("bucket", pa.int32(), nullable=False), column)
+    for number, each in enumerate(table.schema):
+        if pa.types.is_dictionary(each.type):
+            column = array(table.column(number)).cast(pa.string())
+            table = table.set_column(number, pa.field(each.name, pa.string(), nullable=False), column)
+    buckets = pa.repeat(pa.scalar(bucket, pa.int32()), table.num_rows)
+    return table.add_column(0, pa.field("bucket", pa.int32(), nullable=False), buckets)
 
 
 def _together(tables: list[pa.Table]) -> pa.Table:

@@ -19,7 +19,7 @@ The close rule is `watermark_ms > last + gap_ms`: a reading exactly `gap_ms` aft
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -108,7 +108,8 @@ def next_expiry(state: BucketState, rules: Rules) -> int | None:
         candidates.append(int((last_seen + interval)[expected].min()))
     silent = open_session < 0
     if silent.any():
-        candidates.append(int((last_seen + rules.forget_ms(gap))[silent].min()))
+        reach = _reach(gap, ints(state.devices, "closed"), last_seen)
+        candidates.append(int((last_seen + rules.forget_ms(reach))[silent].min()))
     return min(candidates, default=None)
 
 
@@ -132,15 +133,14 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     # 1. The second condition matters only when readings below the watermark get this far (a partition far behind its
     # peers): a run that reaches back into a closed session, by the gap it was closed with, must not begin another one over the
     # same time.
-    closed, closed_gap = devices.closed[codes], _gaps(devices.gap, rules)[codes]
-    late = (new.last + _gaps(own_gap, rules) < watermark_ms) | ((closed >= 0) & (new.start <= closed + closed_gap))
+    late = (new.last + _gaps(own_gap, rules) < watermark_ms) | (new.start <= devices.closed[codes])
     dropped = int(new.count[late].sum())
     if dropped:
         codes, new, own_gap, interval = codes[~late], new.take(~late), own_gap[~late], interval[~late]
     expiry = next_expiry(before, rules)
     if not len(codes) and (expiry is None or expiry >= watermark_ms):
         nothing = session_schema(rules.measures).empty_table(), status_schema(rules.measures).empty_table()
-        return before, Changes(*nothing, dropped)
+        return before, Changes(*nothing, dropped=dropped)
 
     # 2, 3
     devices.see(codes, new, own_gap, interval)
@@ -164,24 +164,23 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
         table = _sessions(names, walk.codes[ended], walk.sessions.take(ended), rules)
         reason = np.where(walk.followed(gap)[ended], MAX_DURATION, GAP)
         tables.append(_with(table, state=pa.repeat(CLOSED, len(ended)), reason=pa.array(reason.tolist(), pa.string())))
-        devices.close(walk.codes[ended], walk.sessions.last[ended])
+        devices.close(walk.codes[ended], (walk.sessions.last + gap[walk.codes])[ended])
 
     # 6
     devices.set_open(walk.codes[~over], walk.sessions.start[~over])
     devices.set_quiet(watermark_ms)
-    changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures), dropped)
+    changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures), dropped=dropped)
     keep = ~over[walk.session_of_run]
     session = walk.sessions.start[walk.session_of_run[keep]]
-    remembered = devices.remembered(watermark_ms, rules.forget_ms(gap))
+    remembered = devices.remembered(watermark_ms, rules.forget_ms(_reach(gap, devices.closed, devices.last_seen)))
     table = devices.table(remembered, devices.measures_in_use(remembered, rules.measures))
     rows = (np.cumsum(remembered) - 1).astype(np.int32)[walk.run_codes[keep]]
-    return BucketState(
-        _runs(table, rows, session, walk.runs.take(keep), rules.measures), table, before.timer_ms
-    ), changes
+    runs_left = _runs(table, rows, session, walk.runs.take(keep), rules.measures)
+    return replace(before, runs=runs_left, devices=table), changes
 
 
 def present(state: BucketState, rules: Rules) -> Changes:
-    """All that a state knows, as if all of it had just changed: its open sessions and its devices."""
+    """All that a state holds, as if all of it had just changed: its open sessions, its devices and its windows."""
     codes, names = _common_codes(state.devices, state.runs)
     devices = Devices(state.devices, names, rules.measures)
     devices.touch()
@@ -191,7 +190,7 @@ def present(state: BucketState, rules: Rules) -> Changes:
         heads = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(session, prepend=-1) != 0))
         block = combine(block_of(state.runs, rules.measures), heads)
         sessions = _sessions(names, codes[heads], block, rules)
-    return Changes(sessions, devices.statuses(rules.measures), 0)
+    return Changes(sessions, devices.statuses(rules.measures), state.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +231,12 @@ class _Walk:
 def _gaps(own: Ints, rules: Rules) -> Ints:
     """Session gaps, where -1 is that of the rules."""
     return np.where(own < 0, rules.gap_ms, own)
+
+
+def _reach(gap_ms: Ints, closed: Ints, last_seen: Ints) -> Ints:
+    """Each device's gap, or the one that its latest session was closed with where that was longer."""
+    reach: Ints = np.maximum(gap_ms, closed - last_seen)
+    return reach
 
 
 def _walk(codes: Codes, rows: Block, gap_ms: Ints, rules: Rules) -> _Walk:

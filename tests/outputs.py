@@ -9,9 +9,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from service.aggregation import moments, tally
 from service.cut import Cut
-from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
+from service.frames import CHANGES, COUNTS, OUTPUT, REJECT_TYPE, REJECTS
 from service.settings import Settings, parse
-from state.codec import pack_changes
+from state import codec
+from state import windows as window_tables
 from state.layout import Changes, session_schema, status_schema
 
 SCHEMA = to_arrow_schema(OUTPUT)
@@ -42,43 +43,43 @@ def cut(batch: int, epoch: int = 1, watermark_ms: int = 0, end: Mapping[int, int
     return Cut(epoch, batch, watermark_ms, {}, {"readings": end or {0: 10 * batch}}, "")
 
 
-def rows(columns: Mapping[str, Any]) -> pa.RecordBatch:
-    count = len(next(iter(columns.values())))
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(count, f.type) for f in SCHEMA],
-        schema=SCHEMA,
-    )
+def row(kind: int, payload: bytes) -> pa.RecordBatch:
+    """One row of frames.OUTPUT."""
+    return pa.RecordBatch.from_pylist([{"kind": kind, "payload": payload}], SCHEMA)
 
 
-def window(values: Sequence[float], key: str | None = "d1", start: int = T0, view: str = "device_1m") -> pa.RecordBatch:
+def window(values: Sequence[float], key: str = "d1", start: int = T0, view: str = "device_1m") -> pa.RecordBatch:
     """One window that has `values`, a second apart."""
     return windows([(view, key, start, values)])
 
 
-def windows(found: Iterable[tuple[str, str | None, int, Sequence[float]]]) -> pa.RecordBatch:
+def windows(found: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.RecordBatch:
     """(view, key, start, values) each; the measure is temperature."""
+    return _changes(windows=window_table(found))
+
+
+def window_table(found: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.Table:
+    """The same as state.windows.SCHEMA."""
     found = list(found)
     counts = np.array([len(values) for *_, values in found], np.int64)
     flat = np.array([value for *_, values in found for value in values], np.float64)
     heads = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.intp)
     parts = moments.split(flat, heads, counts)
     starts = np.array([start for _, _, start, _ in found], np.int64)
-    return rows(
-        {
-            "kind": np.full(len(found), WINDOW, np.int8),
-            "view": [view for view, *_ in found],
-            "measure": ["temperature"] * len(found),
-            "key": [key for _, key, *_ in found],
-            "start": starts,
-            "end": starts + MINUTE,
-            "count": counts,
-            **{name: getattr(parts, name) for name in ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")},
-            "min": np.minimum.reduceat(flat, heads),
-            "max": np.maximum.reduceat(flat, heads),
-            "first": starts,
-            "last": starts + 1000 * (counts - 1),
-        }
-    )
+    columns = {
+        "view": pa.array([view for view, *_ in found]).dictionary_encode(),
+        "measure": pa.array(["temperature"] * len(found)).dictionary_encode(),
+        "key": pa.array([key for _, key, *_ in found]).dictionary_encode(),
+        "start": starts,
+        "end": starts + MINUTE,
+        "count": counts,
+        **{name: getattr(parts, name) for name in window_tables.MOMENTS},
+        "min": np.minimum.reduceat(flat, heads),
+        "max": np.maximum.reduceat(flat, heads),
+        "first": starts,
+        "last": starts + 1000 * (counts - 1),
+    }
+    return pa.table(columns, schema=window_tables.SCHEMA)
 
 
 def session(device: str = "d1", start: int = T0, **fields: Any) -> dict[str, Any]:
@@ -97,20 +98,29 @@ def device(name: str = "d1", last_seen: int = T0, **fields: Any) -> dict[str, An
 def changes(
     sessions: Sequence[Mapping[str, Any]] = (), devices: Sequence[Mapping[str, Any]] = (), dropped: int = 0
 ) -> pa.RecordBatch:
-    """What one call of the session operator gives."""
+    """What one call of the operator gives."""
+    return _changes(sessions, devices, dropped=dropped)
+
+
+def _changes(
+    sessions: Sequence[Mapping[str, Any]] = (),
+    devices: Sequence[Mapping[str, Any]] = (),
+    windows: pa.Table | None = None,
+    dropped: int = 0,
+) -> pa.RecordBatch:
     measures = ("temperature", "humidity")
-    tables = (
+    found = Changes(
         pa.Table.from_pylist(list(sessions), schema=session_schema(measures)),
         pa.Table.from_pylist(list(devices), schema=status_schema(measures)),
+        window_tables.empty() if windows is None else windows,
+        dropped=dropped,
     )
-    return rows({"kind": [SESSIONS], "payload": [pack_changes(Changes(*tables, dropped))]})
+    return row(CHANGES, codec.pack_changes(found))
 
 
 def reject(offset: int = 7, topic: str = "readings", **fields: Any) -> pa.RecordBatch:
-    place = {"topic": topic, "partition": 0, "offset": offset}
-    return rows(
-        {"kind": [REJECT], "reject": [{"reason": "late", "detail": "61 s", "broker_ms": T0, **place, **fields}]}
-    )
+    place = {"reason": "late", "detail": "61 s", "broker_ms": T0, "topic": topic, "partition": 0, "offset": offset}
+    return row(REJECTS, codec.pack(b"J", pa.Table.from_pylist([{**place, **fields}], to_arrow_schema(REJECT_TYPE))))
 
 
 def stats(*readings: tuple[int, int]) -> pa.RecordBatch:
@@ -118,4 +128,4 @@ def stats(*readings: tuple[int, int]) -> pa.RecordBatch:
     nothing = np.zeros(len(readings), np.int64)
     at, counts = (np.array(column, np.int64) for column in zip(*readings, strict=True))
     payload = tally.Tally(nothing + tally.LATENCY, nothing, at, counts).pack()
-    return rows({"kind": [STATS], "count": [int(counts.sum())], "payload": [payload]})
+    return row(COUNTS, payload)

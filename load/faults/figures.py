@@ -127,8 +127,8 @@ class Counts:
     def _take_samples(self, samples: dict[str, float]) -> None:
         for name, value in samples.items():
             if name.startswith("tidemark_state_rows"):
-                operator = name.split('"')[1]
-                self.state_rows[operator] = max(value, self.state_rows.get(operator, 0.0))
+                kind = name.split('"')[1]
+                self.state_rows[kind] = max(value, self.state_rows.get(kind, 0.0))
         now = sum(value for name, value in samples.items() if name.startswith("tidemark_query_restarts_total"))
         self.query_restarts += now - self._restarts if now >= self._restarts else now
         self._restarts = now

@@ -18,13 +18,14 @@ from load.transcripts.hush import Hush, content
 from load.transcripts.profile import COLUMNS, MEASURES
 from load.transcripts.transcript import Output, Record, Step, Transcript
 from service import frames, pipeline
-from service.aggregation import moments, tally
+from service.aggregation import moments
 from service.publication import silence
 from service.publication.quiet import Tables
 from service.reference.attributes import Index
 from service.settings import Settings
 from state import codec
 from state.layout import Changes
+from state.windows import MOMENTS
 
 _HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
 KAFKA = t.StructType(
@@ -52,7 +53,7 @@ class Builders:
         self._input.mkdir(parents=True)
         self._schema = to_arrow_schema(KAFKA)
         self._hush = Hush(settings.admission.idle_after_ms)
-        self._steps = self._late_ms = 0
+        self._steps = 0
         self._output: dict[str, dict[str, Any]] = {}
         self._ends: dict[str, int] = {}
         self._tables: Tables | None = None
@@ -60,7 +61,7 @@ class Builders:
         self._begin()
         rows = spark.createDataFrame(list(known), ", ".join(f"{name} string" for name in ("device", *COLUMNS)))
         records = spark.readStream.schema(KAFKA).parquet(str(self._input))
-        output = pipeline.build(records, settings, Index(rows.toArrow()), partitions=1)
+        output = pipeline.build(records, settings, Index(rows.toArrow()), tasks=1)
         self._query = (
             output.writeStream.outputMode("update")
             .option("checkpointLocation", str(folder / "checkpoint"))
@@ -109,7 +110,6 @@ class Builders:
         """A batch of these, and what it leads to."""
         if not records:
             return
-        self._late_ms = self.watermark_ms
         rows = []
         for record in records:
             at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
@@ -147,20 +147,11 @@ class Builders:
 
     def _take(self, frame: DataFrame, _batch: int) -> None:
         for row in frame.toArrow().to_pylist():
-            if row["kind"] == frames.WINDOW:
-                arrays = [pa.array([row[name]]).to_numpy() for name in ("count", *frames.MOMENTS)]
-                _, mean, stddev = moments.finish(*arrays)
-                item = f"window {row['view']}/{row['measure']}/{row['key']}/{row['start']}"
-                shown = {"count": row["count"], "mean": float(mean[0]), "min": row["min"], "max": row["max"]}
-                self._put(item, {**shown, "stddev": float(stddev[0]), "final": False, "closed_by": ""})
-                self._ends[item] = row["end"]
-            elif row["kind"] == frames.SESSIONS:
+            if row["kind"] == frames.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
-            elif row["kind"] == frames.REJECT:
-                number = row["reject"]["offset"] - self._begins + 1
-                self._output[f"reject {number}"] = {"reason": row["reject"]["reason"]}
-            elif row["kind"] == frames.STATS:
-                self._drop(tally.unpack(row["payload"]))
+            elif row["kind"] == frames.REJECTS:
+                for reject in codec.unpack(b"J", row["payload"]).to_pylist():
+                    self._output[f"reject {reject['offset'] - self._begins + 1}"] = {"reason": reject["reason"]}
 
     def _take_changes(self, changes: Changes, closed_by: str) -> None:
         for each in changes.sessions.to_pylist():
@@ -177,6 +168,15 @@ class Builders:
                 "last_seen": each["last_seen"],
                 **values,
             }
+        for each in changes.windows.to_pylist():
+            arrays = [pa.array([each[name]]).to_numpy() for name in ("count", *MOMENTS)]
+            _, mean, stddev = moments.finish(*arrays)
+            item = f"window {each['view']}/{each['measure']}/{each['key']}/{each['start']}"
+            shown = {"count": each["count"], "mean": float(mean[0]), "min": each["min"], "max": each["max"]}
+            self._put(item, {**shown, "stddev": float(stddev[0]), "final": False, "closed_by": ""})
+            self._ends[item] = each["end"]
+        for each in changes.late.to_pylist():
+            self._count(each["view"], each["count"])
         self._count("sessions", changes.dropped)
 
     def _put(self, item: str, fields: dict[str, Any]) -> None:
@@ -188,13 +188,6 @@ class Builders:
                 return
             held["revision"] += not is_same
         self._output[item] = {**fields, "revision": held["revision"]}
-
-    def _drop(self, counted: tally.Tally) -> None:
-        settings = self._settings
-        numbers = {name: number for number, name in enumerate(settings.input.measures)}
-        views = [(view, [numbers[name] for name in settings.view_measures(view)]) for view in settings.views]
-        for (view, _), count in zip(views, tally.late(counted, views, self._late_ms), strict=True):
-            self._count(view.name, count)
 
     def _count(self, name: str, dropped: int) -> None:
         if dropped:

@@ -1,1 +1,1 @@
-"""Aggregation: readings become parts of windows and runs of sessions before the shuffle, and whole ones after it."""
+"""Aggregation: the partial aggregation before the shuffle. Readings become parts of windows, runs of sessions, and counts."""

@@ -1,4 +1,7 @@
-"""The fold: what a task read of the topic, reduced to parts of windows, runs and rejects before anything is shuffled.
+"""The fold: what a task read of the topic, reduced to parts of windows, runs, counts and rejects before the shuffle.
+
+A task sends one payload of each for a bucket. The bucket of a run is its device's. The bucket of a window follows from its view
+and key, so that all parts of a window meet.
 
 A batch of a million readings of ten thousand devices over a minute or two is some ten thousand panes (device, measure, step of
 time); windows, sliding ones above all, are put together from panes instead of readings, and a device's attributes are looked
@@ -8,6 +11,7 @@ Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches
 """
 
 import io
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,20 +24,23 @@ import pyarrow.json
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from service.admission.readings import REASONS
 from service.aggregation import moments, tally, windows
 from service.aggregation.tally import Tally
 from service.aggregation.windows import Panes
-from service.frames import FOLDED, MOMENTS, REJECT, RUNS, STATS, WINDOW
-from service.reference.attributes import Attributes
+from service.frames import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS
+from service.reference.attributes import DEVICE, Attributes
 from service.reference.limits import durations_ms
 from service.settings import View
 from state import codec
+from state import windows as window_state
 from state.columns import factorise
 from state.rules import Rules
 from state.runs import fold_sorted
+from state.windows import MOMENTS
 
 _FOLDED = to_arrow_schema(FOLDED)
-_REJECT = pa.schema(list(_FOLDED.field("reject").type))
+_REJECT = to_arrow_schema(REJECT_TYPE)
 
 STRETCH = 1_000
 """So many offsets of a partition that are rejected one after the other go to the same bucket."""
@@ -95,8 +102,10 @@ class Fold:
         # writes them reads them from Kafka again. Early ones of a device are counted together.
         for batch, rejects in zip(batches, parsed, strict=True):
             spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
-            bucket = pc.coalesce(batch["bucket"], pa.array(spread, pa.int32()))
-            yield _rows(len(rejects), kind=REJECT, bucket=bucket, reject=rejects.to_struct_array().combine_chunks())
+            bucket = pc.coalesce(batch["bucket"], pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)
+            yield _by_bucket(REJECTS, bucket, rejects, lambda part: codec.pack(b"J", part))
+        reasons = Counter(reason for rejects in parsed for reason in rejects["reason"].to_pylist())
+        yield _counts([tally.of_counts(tally.REJECTED, {REASONS.index(name): n for name, n in reasons.items()})])
 
     def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
         codes, devices = factorise(readings["device"])
@@ -111,34 +120,47 @@ class Fold:
         bucket = readings["bucket"].to_numpy()[order]
         attributes = self.attributes.of(devices) if self.attributes is not None else None
         panes = {name: self._panes(codes, event_ms, column) for name, column in values.items()}
-        yield from self._windows(panes, devices, attributes)
-        yield from self._runs(codes, devices, event_ms, values, bucket, self._limits(attributes))
-        for number, name in enumerate(self.rules.measures):
-            if panes[name].start.size:
-                starts = panes[name].start // self.pane_ms
-                tallies.append(tally.of_panes(number, starts, panes[name].statistics["count"], self.pane_ms))
-        yield self._stats(tallies, len(event_ms), self._unknown(codes, attributes))
+        bucket_of = np.zeros(len(devices), np.int32)
+        bucket_of[codes] = bucket
+        yield from self._windows(panes, devices, attributes, bucket_of)
+        yield self._runs(codes, devices, event_ms, values, bucket, self._limits(attributes))
+        tallies.append(tally.of_counts(tally.ADMITTED, {0: len(event_ms)}))
+        tallies.append(tally.of_counts(tally.UNKNOWN, {0: self._unknown(codes, attributes)}))
+        yield _counts(tallies)
 
     def _windows(
-        self, panes: Mapping[str, Panes], devices: pa.Array, attributes: pa.Table | None
+        self,
+        panes: Mapping[str, Panes],
+        devices: pa.Array,
+        attributes: pa.Table | None,
+        bucket_of: NDArray[np.int32],
     ) -> Iterator[pa.RecordBatch]:
+        """`bucket_of` is each device's."""
+        tables, buckets = [], []
         for view, measures in self.views:
             groups = windows.groups(view, devices, attributes)
+            # A view by device has as many keys as there are devices: those have their buckets already.
+            of_group = bucket_of if view.by == (DEVICE,) else self._buckets(view.name, groups.keys)
             for measure in measures:
                 if panes[measure].start.size:
-                    key, start, statistics = windows.spread(view, panes[measure], groups)
-                    size = len(start)
-                    yield _rows(
-                        size,
-                        kind=WINDOW,
-                        bucket=np.arange(size, dtype=np.int32) % self.buckets,
-                        view=pa.repeat(pa.scalar(view.name), size),
-                        measure=pa.repeat(pa.scalar(measure), size),
-                        key=key,
-                        start=start,
-                        end=start + view.window_ms,
-                        **statistics,
-                    )
+                    group, start, statistics = windows.spread(view, panes[measure], groups)
+                    end = start + view.window_ms
+                    tables.append(window_state.parts(view.name, measure, groups.keys, group, start, end, statistics))
+                    buckets.append(of_group[group])
+        if tables:
+            parts = window_state.concat(tables)
+            yield _by_bucket(
+                PARTS,
+                np.concatenate(buckets),
+                parts,
+                lambda part: codec.pack(b"W", window_state.compact(part)),
+                first=parts["first"].to_numpy(),
+                last=parts["last"].to_numpy(),
+            )
+
+    def _buckets(self, view: str, keys: pa.Array) -> NDArray[np.int32]:
+        texts = keys.to_pylist()
+        return np.array([zlib.crc32(f"{view}|{key}".encode()) % self.buckets for key in texts], np.int32)
 
     def _panes(self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64]) -> Panes:
         given = ~np.isnan(values)
@@ -170,7 +192,7 @@ class Fold:
         values: dict[str, NDArray[np.float64]],
         bucket: NDArray[np.int32],
         limits: Mapping[str, Ints],
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> pa.RecordBatch:
         gap_ms = limits.get("gap")
         own = None if gap_ms is None else np.where(gap_ms < 0, self.rules.gap_ms, gap_ms)
         runs = fold_sorted(codes, devices, event_ms, values, self.rules, own)
@@ -180,22 +202,13 @@ class Fold:
         run_bucket = bucket[first]
         for name, of_device in limits.items():
             runs = runs.append_column(name, pa.array(of_device[codes[first]]))
-        order = np.argsort(run_bucket, kind="stable")
-        runs, run_bucket, sizes = runs.take(pa.array(order)), run_bucket[order], sizes[order]
-        heads = np.flatnonzero(np.r_[True, run_bucket[1:] != run_bucket[:-1]])
-        lengths = np.diff(heads, append=len(run_bucket))
-        payload = [
-            codec.pack_runs(runs.slice(head, length))
-            for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)
-        ]
-        yield _rows(
-            len(heads),
-            kind=RUNS,
-            bucket=run_bucket[heads],
-            count=np.add.reduceat(sizes, heads),
-            first=np.minimum.reduceat(runs["start"].to_numpy(), heads),
-            last=np.maximum.reduceat(runs["last"].to_numpy(), heads),
-            payload=pa.array(payload, pa.binary()),
+        return _by_bucket(
+            RUNS,
+            run_bucket,
+            runs,
+            lambda part: codec.pack(b"R", part),
+            first=runs["start"].to_numpy(),
+            last=runs["last"].to_numpy(),
         )
 
     def _limits(self, attributes: pa.Table | None) -> dict[str, Ints]:
@@ -214,16 +227,6 @@ class Fold:
             return 0
         known = attributes["known"].to_numpy()
         return int(np.count_nonzero(~known[codes]))
-
-    def _stats(self, tallies: Sequence[Tally], readings: int, unknown: int) -> pa.RecordBatch:
-        return _rows(
-            1,
-            kind=STATS,
-            bucket=np.zeros(1, np.int32),
-            count=np.array([readings]),
-            unknown=np.array([unknown]),
-            payload=pa.array([tally.total(tallies).pack()], pa.binary()),
-        )
 
 
 def _parsed(rejects: pa.Array) -> pa.Table:
@@ -244,15 +247,37 @@ def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]
     return np.argsort(codes.astype(np.int64) * span + (event_ms - low))
 
 
-def _rows(size: int, *, kind: int, **columns: Any) -> pa.RecordBatch:
-    """A batch of FOLDED with the named columns; all others null."""
-    arrays = []
-    for field in _FOLDED:
-        if field.name == "kind":
-            arrays.append(pa.array(np.full(size, kind, np.int8)))
-        elif field.name in columns:
-            column = columns[field.name]
-            arrays.append(column if isinstance(column, pa.Array) else pa.array(column, field.type))
-        else:
-            arrays.append(pa.nulls(size, field.type))
+def _by_bucket(
+    kind: int,
+    bucket: NDArray[np.int32],
+    table: pa.Table,
+    pack: Callable[[pa.Table], bytes],
+    first: Ints | None = None,
+    last: Ints | None = None,
+) -> pa.RecordBatch:
+    """Rows of FOLDED, one for each bucket that occurs: the rows of the table that are its. `table` is not empty."""
+    order = np.argsort(bucket, kind="stable")
+    ordered = bucket[order]
+    heads = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    lengths = np.diff(heads, append=len(ordered))
+    if len(heads) > 1:
+        table = table.take(pa.array(order))
+    parts = [table.slice(head, length) for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)]
+    earliest = None if first is None else np.minimum.reduceat(first[order], heads)
+    latest = None if last is None else np.maximum.reduceat(last[order], heads)
+    return _rows(kind, ordered[heads], [pack(part) for part in parts], earliest, latest)
+
+
+def _counts(tallies: Sequence[Tally]) -> pa.RecordBatch:
+    return _rows(COUNTS, np.zeros(1, np.int32), [tally.total(tallies).pack()])
+
+
+def _rows(
+    kind: int, bucket: NDArray[np.int32], payloads: list[bytes], first: Ints | None = None, last: Ints | None = None
+) -> pa.RecordBatch:
+    columns = [np.full(len(bucket), kind, np.int8), bucket, first, last, payloads]
+    arrays = [
+        pa.nulls(len(bucket), field.type) if column is None else pa.array(column, field.type)
+        for column, field in zip(columns, _FOLDED, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=_FOLDED)

@@ -1,11 +1,10 @@
-"""Sessions: the runs of a batch against the tables of open sessions, one table per bucket of devices."""
+"""The stateful operator in the plan, and its rules."""
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from service.frames import SESSIONS
+from service.frames import OUTPUT
 from service.settings import Settings
-from state.processor import SessionProcessor
+from state.processor import BucketProcessor
 from state.rules import Rules
 
 
@@ -20,18 +19,17 @@ def rules(settings: Settings) -> Rules:
     )
 
 
-def advance(runs: DataFrame, settings: Settings) -> DataFrame:
-    """RUNS rows (bucket, payload) in, SESSIONS rows of frames.OUTPUT (kind, payload) out: what changed, by bucket."""
-    # Only these two columns go in: with a watermarked one among them the engine would drop whole payloads as late, where
-    # the processor drops, and counts, the single runs that are.
-    changed = (
-        runs.select("bucket", "payload")
+def advance(folded: DataFrame, settings: Settings) -> DataFrame:
+    """Rows of frames.FOLDED with a watermarked event time in, frames.OUTPUT out."""
+    # Only these columns go in: with a watermarked one among them the engine would drop whole payloads as late, where
+    # the operator drops, and counts, the single windows and runs that are.
+    return (
+        folded.select("bucket", "kind", "payload")
         .groupBy("bucket")
         .transformWithStateInPandas(
-            statefulProcessor=SessionProcessor(rules(settings)),
-            outputStructType="bucket int, payload binary",
+            statefulProcessor=BucketProcessor(rules(settings)),
+            outputStructType=OUTPUT,
             outputMode="Update",
             timeMode="EventTime",
         )
     )
-    return changed.select(F.lit(SESSIONS).cast("tinyint").alias("kind"), "payload")

@@ -2,25 +2,22 @@
 
 One long table of integers (`what`, `of`, `at`, `count`):
 
-    LATENCY   of 0            at = broker's time in steps of 10 ms      count = readings
-    OLDEST    of a partition  at = its oldest event time                count = readings
-    NEWEST    of a partition  at = its newest event time                count = readings
-    PANE      of a measure    at = start of a pane                      count = values: readings that have the measure
-
-From the panes follows, exactly, what the windows' aggregation drops: it takes a row for late when the watermark of the
-batch before has passed the row's window, and every value of a pane lies in the same windows.
+    LATENCY    of 0            at = broker's time in steps of 10 ms     count = readings
+    OLDEST     of a partition  at = its oldest event time               count = readings
+    NEWEST     of a partition  at = its newest event time               count = readings
+    ADMITTED   of 0            at = 0                                   count = readings
+    UNKNOWN    of 0            at = 0                                   count = readings of devices that the reference lacks
+    REJECTED   of a reason     at = 0                                   count = records; a reason is its place in REASONS
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from service.settings import View
-
-LATENCY, OLDEST, NEWEST, PANE = 0, 1, 2, 3
+LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED = range(6)
 LATENCY_STEP_MS = 10
 """Readings are counted by their broker time in steps of this many ms."""
 
@@ -42,6 +39,10 @@ class Tally:
         """Those of a kind."""
         chosen = self.what == what
         return Tally(*(getattr(self, name)[chosen] for name in _FIELDS))
+
+    def sum(self, what: int, of: int = 0) -> int:
+        """The count of a kind, over all times."""
+        return int(self.count[(self.what == what) & (self.of == of)].sum())
 
     def pack(self) -> bytes:
         """An Arrow stream."""
@@ -79,12 +80,10 @@ def of_partitions(partition: NDArray[np.int32], event_ms: Ints) -> Tally:
     return total([oldest, _rows(NEWEST, codes, np.maximum.reduceat(event_ms, heads), counts)])
 
 
-def of_panes(measure: int, pane: Ints, count: Ints, pane_ms: int) -> Tally:
-    """Values of a measure by the number of their pane: times in ms // pane_ms; n > 0."""
-    low = int(pane.min())
-    found = np.bincount(pane - low, weights=count)
-    places = np.flatnonzero(found)
-    return _rows(PANE, np.full(len(places), measure), (places + low) * pane_ms, found[places].astype(np.int64))
+def of_counts(what: int, counts: Mapping[int, int]) -> Tally:
+    """Counts by what they are of."""
+    of = np.array(list(counts), np.int64)
+    return _rows(what, of, np.zeros(len(of), np.int64), np.array(list(counts.values()), np.int64))
 
 
 def times(tally: Tally) -> dict[int, tuple[int, int]]:
@@ -94,23 +93,6 @@ def times(tally: Tally) -> dict[int, tuple[int, int]]:
         int(each): (int(oldest.at[oldest.of == each].min()), int(newest.at[newest.of == each].max()))
         for each in np.unique(newest.of)
     }
-
-
-def late(tally: Tally, views: Iterable[tuple[View, Sequence[int]]], late_ms: int) -> tuple[int, ...]:
-    """For each view and the measures in it: values, once for each of their windows that end by `late_ms`.
-
-    That is what the engine drops in a batch whose predecessor had the watermark `late_ms`.
-    """
-    panes = tally.rows(PANE)
-    return tuple(_late(panes, view, measures, late_ms) for view, measures in views)
-
-
-def _late(panes: Tally, view: View, measures: Sequence[int], late_ms: int) -> int:
-    step, many = view.step_ms, view.window_ms // view.step_ms
-    newest_end = panes.at - panes.at % step + view.window_ms
-    # Of the `many` windows that a pane lies in, the last `open` end after the line.
-    opened = np.clip(-((late_ms - newest_end) // step), 0, many)
-    return int(((many - opened) * panes.count)[np.isin(panes.of, measures)].sum())
 
 
 def _rows(what: int, of: NDArray[np.integer], at: Ints, count: NDArray[np.integer]) -> Tally:

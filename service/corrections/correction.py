@@ -9,38 +9,30 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from service import pipeline
 from service.admission import readings
 from service.admission.schemas import Known
-from service.aggregation import windows
 from service.aggregation.sessions import rules
-from service.frames import MOMENTS, OUTPUT, RUNS, WINDOW
+from service.frames import PARTS, RUNS
 from service.recovery import rebuild
 from service.recovery.rebuild import Source
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
 from service.settings import Settings
-from state import codec, runs
+from state import codec, runs, windows
 from state.columns import Ints
 from state.corrected import only
 
-_OUTPUT = to_arrow_schema(OUTPUT)
-KEY = ["view", "measure", "key", "start", "end"]
-_MERGED: dict[str, str] = {
-    **dict.fromkeys(("count", *MOMENTS), "sum"),
-    **dict.fromkeys(("min", "first"), "min"),
-    **dict.fromkeys(("max", "last"), "max"),
-}
+NEVER_MS = -1
+"""A watermark that has passed no window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Without the late readings: windows (WINDOW rows of frames.OUTPUT) that they are in, runs of their devices."""
+    """Without the late readings: windows (state.windows.SCHEMA) that they are in, runs of their devices."""
 
     windows: pa.Table
     runs: pa.Table
@@ -54,36 +46,30 @@ def ends_ms(event_ms: Ints, settings: Settings) -> Ints:
 
 
 def touched(late: pa.Table, settings: Settings, attributes: Attributes | None) -> pa.Table:
-    """The windows that rows of readings.admit are in, with the part that they are of each."""
-    names = [*KEY, *windows.STATISTICS]
-    schema = pa.schema([_OUTPUT.field(name) for name in names])
-    parts = [part.select(names).cast(schema) for part in _folded(late, settings, attributes, WINDOW)]
-    return pa.Table.from_batches(parts, schema)
+    """The windows that rows of readings.admit are in, with the part that they are of each: state.windows.SCHEMA."""
+    parts = [codec.unpack(b"W", payload) for payload in _folded(late, settings, attributes, PARTS)]
+    return windows.advance(windows.empty(), parts, NEVER_MS).open
 
 
 def late_runs(late: pa.Table, settings: Settings, attributes: Attributes | None) -> pa.Table:
     """Rows of readings.admit as runs."""
-    payloads = [each for part in _folded(late, settings, attributes, RUNS) for each in part["payload"].to_pylist()]
-    return _runs(payloads, settings)
+    return _runs(_folded(late, settings, attributes, RUNS), settings)
 
 
-def _folded(late: pa.Table, settings: Settings, attributes: Attributes | None, kind: int) -> Iterator[pa.RecordBatch]:
+def _folded(late: pa.Table, settings: Settings, attributes: Attributes | None, kind: int) -> Iterator[bytes]:
+    """The payloads of a kind."""
     for part in pipeline.folding(settings, attributes).fold(late) if late.num_rows else ():
-        yield part.filter(pc.equal(part["kind"], pa.scalar(kind, pa.int8())))
+        yield from (row["payload"] for row in part.to_pylist() if row["kind"] == kind)
 
 
 def _runs(payloads: Iterable[bytes], settings: Settings) -> pa.Table:
-    tables = [runs.schema(rules(settings).measures).empty_table(), *map(codec.unpack_runs, payloads)]
+    tables = [runs.schema(rules(settings).measures).empty_table(), *(codec.unpack(b"R", each) for each in payloads)]
     return pa.concat_tables(tables, promote_options="default")
 
 
 def with_late(base: pa.Table, late: pa.Table) -> pa.Table:
     """The windows of `late` with what `base` has of each."""
-    merged = pa.concat_tables([base.select(late.column_names), late])
-    parts = list(_MERGED.items())
-    total = merged.group_by(KEY).aggregate(parts).select([*KEY, *(f"{name}_{how}" for name, how in parts)])
-    wanted = late.select(KEY).group_by(KEY).aggregate([])
-    return total.rename_columns([*KEY, *_MERGED]).join(wanted, KEY, join_type="left semi").select(late.column_names)
+    return windows.advance(base, [late], NEVER_MS).changed
 
 
 def base(
@@ -106,17 +92,14 @@ def base(
     admitted = readings.admit(records, settings, look_up, schemas=schemas).where("reject is null")
     if earlier.num_rows:
         admitted = admitted.unionByName(spark.createDataFrame(earlier))
-    folded = pipeline.fold(_near(spark, admitted, settings, late, from_ms).coalesce(tasks), settings, attributes)
-    # The count names every column, so that both branches read the same shuffle: see service/pipeline.py.
-    shared = pipeline.observe(folded.repartition(tasks, "bucket"))
-    wanted = F.broadcast(spark.createDataFrame(late.select(KEY).group_by(KEY).aggregate([])))
-    found = windows.aggregate(shared.where(F.col("kind") == WINDOW), settings).join(wanted, KEY, "left_semi")
-    chosen = shared.where(F.col("kind") == RUNS).select("payload").mapInArrow(_Only(dict(from_ms)), "payload binary")
-    kept = chosen.select(F.lit(RUNS).cast("tinyint").alias("kind"), "payload")
-    rows = pipeline.widen(found).union(pipeline.widen(kept)).toArrow()
-    is_window = pc.equal(rows["kind"], pa.scalar(WINDOW, pa.int8()))
-    payloads = rows.filter(pc.invert(is_window))["payload"].to_pylist()
-    return Base(rows.filter(is_window).select([*KEY, *windows.STATISTICS]), _runs(payloads, settings))
+    near = _near(spark, admitted, settings, late, from_ms).coalesce(tasks)
+    folded = pipeline.fold(near, settings, attributes).where(F.col("kind").isin(PARTS, RUNS))
+    rows = folded.repartition(tasks, "bucket").select("kind", "payload")
+    step = _Wanted(codec.pack(b"W", late), dict(from_ms))
+    found = rows.mapInArrow(step, "kind tinyint, payload binary").toArrow().to_pylist()
+    parts = [codec.unpack(b"W", row["payload"]) for row in found if row["kind"] == PARTS]
+    of_devices = [row["payload"] for row in found if row["kind"] == RUNS]
+    return Base(windows.advance(windows.empty(), parts, NEVER_MS).open, _runs(of_devices, settings))
 
 
 def _near(
@@ -124,7 +107,7 @@ def _near(
 ) -> DataFrame:
     """The admitted readings that can matter."""
     step = settings.pane_ms
-    spans = {(start, end) for start, end in zip(late["start"].to_pylist(), late["end"].to_pylist(), strict=True)}
+    spans = set(zip(late["start"].to_pylist(), late["end"].to_pylist(), strict=True))
     panes = sorted({pane for start, end in spans for pane in range(start // step, -(-end // step))})
     at = spark.createDataFrame(pa.table({"near_pane": pa.array(panes, pa.int64())}))
     since = spark.createDataFrame(
@@ -140,14 +123,27 @@ def _near(
 
 
 @dataclass(frozen=True, slots=True)
-class _Only:
-    """Payloads of runs in, those of the named devices out."""
+class _Wanted:
+    """Payloads in; out come the windows that are wanted (`late`, packed), merged, and the runs of the named devices."""
 
+    late: bytes
     from_ms: dict[str, int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for payload in batch["payload"].to_pylist():
-                kept = only(codec.unpack_runs(payload), self.from_ms)
+        wanted, merged = codec.unpack(b"W", self.late), windows.empty()
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            if row["kind"] == PARTS:
+                parts = windows.only(codec.unpack(b"W", row["payload"]), wanted)
+                merged = windows.advance(merged, [parts], NEVER_MS).open
+            else:
+                kept = only(codec.unpack(b"R", row["payload"]), self.from_ms)
                 if kept.num_rows:
-                    yield pa.RecordBatch.from_pydict({"payload": pa.array([codec.pack_runs(kept)], pa.binary())})
+                    yield _row(RUNS, codec.pack(b"R", kept))
+        if merged.num_rows:
+            yield _row(PARTS, codec.pack(b"W", merged))
+
+
+def _row(kind: int, payload: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"kind": pa.array([kind], pa.int8()), "payload": pa.array([payload], pa.binary())}
+    )

@@ -54,7 +54,7 @@ _PHASES = {
     "commitBatch": "log",
     "triggerExecution": "total",
 }
-_OPERATORS = {"stateStoreSave": "windows", "transformWithStateInPandasExec": "sessions"}
+_STATE_ROWS = ("windows", "devices", "sessions")
 
 
 class Buckets(Collector):
@@ -116,9 +116,6 @@ class Metrics:
         self.finals = counter("windows_final", "Windows marked final because the watermark has passed them")
         self.closed_idle = counter("closed_idle", "Values that were closed because all input was silent", "kind")
         self.silent = gauge("input_silent", "1 while all input is silent and the clock closes what is open")
-        self.state_dropped = counter(
-            "state_dropped", "Rows behind the watermark; zero or not is what it says", "operator"
-        )
         self.lost = counter(
             "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
         )
@@ -145,8 +142,12 @@ class Metrics:
         self.lag_asked = gauge("lag_timestamp_seconds", "When Kafka was asked for what the lags are taken from")
         self.event_time = EventTime(self.registry)
         self.quality = Quality(self.registry)
-        self.state_rows = gauge("state_rows", "Rows in state", "operator")
-        self.state_bytes = gauge("state_memory_bytes", "Memory of the state store", "operator")
+        self.state_rows = gauge(
+            "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
+        )
+        self.state_bytes = gauge("state_bytes", "Bytes of the state as it is written")
+        self.state_memory = gauge("state_memory_bytes", "Memory of the engine's state store")
+        self._sizes: dict[int, tuple[int, ...]] = {}
         self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
         self.reference_rows = gauge("reference_rows", "Devices in the reference in use")
         self.reference_kept = gauge(
@@ -211,6 +212,11 @@ class Metrics:
             self.sessions.labels(change).inc(getattr(outcome, change))
         for result in ("written", "unchanged", "refused_old", "refused_final"):
             self.writes.labels(result).inc(getattr(outcome, result))
+        # A bucket is reported when it changes: after a restart the sums are those of the buckets that have changed since.
+        self._sizes |= {bucket: tuple(size) for bucket, *size in outcome.sizes}
+        for kind, rows in zip(_STATE_ROWS, zip(*self._sizes.values(), strict=True), strict=False):
+            self.state_rows.labels(kind).set(sum(rows))
+        self.state_bytes.set(sum(size[-1] for size in self._sizes.values()))
         self.dropped.inc(outcome.dropped)
         self.retries.inc(outcome.retries)
         self.bytes.inc(outcome.bytes)
@@ -225,10 +231,7 @@ class Metrics:
         for phase, value in seconds.items():
             self.seconds.labels(phase).observe(value)
         for operator in progress.operators:
-            name = _OPERATORS.get(operator.name, operator.name)
-            self.state_rows.labels(name).set(operator.rows)
-            self.state_bytes.labels(name).set(operator.memory_bytes)
-            self.state_dropped.labels(name).inc(operator.dropped)
+            self.state_memory.set(operator.memory_bytes)
 
     def lags(self, lags: "Offsets") -> None:
         """Replace all lags; a partition that is gone is gone here, too."""

@@ -26,14 +26,14 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from service import clock, failpoint
 from service.admission.early import Early
+from service.admission.readings import REASONS
 from service.aggregation import tally
 from service.cut import Cut
 from service.errors import FencedError
-from service.frames import OUTPUT, REJECT, SESSIONS, STATS, WINDOW
+from service.frames import CHANGES, REJECTS, SIZE, SIZES
 from service.publication import redis_client
 from service.publication.redis_keys import Keys
 from service.publication.redis_link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link
@@ -51,7 +51,8 @@ from service.publication.redis_rows import (
 from service.reference.attributes import Attributes
 from service.rejects import delivery
 from service.settings import Settings
-from state.codec import unpack_changes
+from state import codec
+from state.layout import Changes, session_schema, status_schema
 
 __all__ = ["LATENCY_BOUNDS_MS", "OUTCOME_SCHEMA", "EpochLostError", "Outcome", "Sink", "WritesLostError"]
 
@@ -72,8 +73,10 @@ class Outcome:
     changed: in steady flow never). `opened` sessions had no key before, `closed` ones change no more.
     `dropped` are readings that came after their session was closed. `bytes` went to Redis, in attempts of which
     `retries` failed. `latency` counts readings by broker time to acknowledged write, per bucket of LATENCY_BOUNDS_MS;
-    `latency_ms` is their sum. `late` counts by view, in the settings' order, what came for windows that were closed (see
-    tally.late). `times` has (partition's number, oldest and newest event time in ms) of the partitions that gave readings.
+    `latency_ms` is their sum. `admitted` are readings, `unknown` those of devices that the reference lacks, `rejected` counts
+    records by reason, in the order of REASONS. `late` counts by view, in the settings' order, what came for windows that were
+    closed (state.windows.LATE_SCHEMA). `times` has (partition's number, oldest and newest event time in
+    ms) of the partitions that gave readings, `sizes` the sizes of the buckets' states that changed (state.processor.SIZES).
     """
 
     rejects: int = 0
@@ -90,9 +93,13 @@ class Outcome:
     bytes: int = 0
     retries: int = 0
     latency_ms: int = 0
+    admitted: int = 0
+    unknown: int = 0
+    rejected: tuple[int, ...] = (0,) * len(REASONS)
     latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
     late: tuple[int, ...] = ()
     times: tuple[tuple[int, int, int], ...] = ()
+    sizes: tuple[tuple[int, int, int, int, int], ...] = ()
 
     def __add__(self, other: "Outcome") -> "Outcome":
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
@@ -103,7 +110,9 @@ class Outcome:
         return Outcome(
             latency=tuple(map(sum, zip(self.latency, other.latency, strict=True))),
             late=tuple(map(sum, zip_longest(self.late, other.late, fillvalue=0))),
+            rejected=tuple(map(sum, zip(self.rejected, other.rejected, strict=True))),
             times=tuple((code, *times[code]) for code in sorted(times)),
+            sizes=self.sizes + other.sizes,
             **counts,
         )
 
@@ -115,24 +124,27 @@ class Outcome:
     def total(rows: pa.Table) -> "Outcome":
         """The sum of rows of OUTCOME_SCHEMA."""
         found = Outcome()
-        for row in rows.select([*_COUNTS, *_LISTS]).to_pylist():
-            times = tuple(map(tuple, row["times"]))
-            lists = {"latency": tuple(row["latency"]), "late": tuple(row["late"]), "times": times}
+        for row in rows.select([*_COUNTS, *_LISTS, *_TABLES]).to_pylist():
+            lists = {name: tuple(row[name]) for name in _LISTS} | {n: tuple(map(tuple, row[n])) for n in _TABLES}
             found += Outcome(**{**row, **lists})
         return found
 
 
-_LISTS = ("latency", "late", "times")
-_COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in _LISTS)
+_LISTS, _TABLES = ("rejected", "latency", "late"), ("times", "sizes")
+_COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES})
 _ARROW = pa.schema(
     [
         *((name, pa.int64()) for name in _COUNTS),
-        *((name, pa.list_(pa.int64())) for name in ("latency", "late")),
-        ("times", pa.list_(pa.list_(pa.int64()))),
+        *((name, pa.list_(pa.int64())) for name in _LISTS),
+        *((name, pa.list_(pa.list_(pa.int64()))) for name in _TABLES),
     ]
 )
 OUTCOME_SCHEMA = ", ".join(
-    [*(f"{name} bigint" for name in _COUNTS), "latency array<bigint>, late array<bigint>, times array<array<bigint>>"]
+    [
+        *(f"{name} bigint" for name in _COUNTS),
+        *(f"{name} array<bigint>" for name in _LISTS),
+        *(f"{name} array<array<bigint>>" for name in _TABLES),
+    ]
 )
 """Outcome as a Spark schema, for mapInArrow."""
 
@@ -158,13 +170,16 @@ class Sink:
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Steps 1 and 2 for rows of frames.OUTPUT: a partition's, or all of the batch.
 
-        Windows, sessions and statistics are held in memory, rejects are not. Rows of one device must come to one call,
+        Windows, sessions and counts are held in memory, rejects are not. Rows of one device must come to one call,
         in the order in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
         """
         found = _Found()
         for batch in batches:
-            found.rejects += self._reject(batch, found.early, fenced=not found.rejects)
-            found.take(batch)
+            for kind, payload in zip(batch["kind"].to_pylist(), batch["payload"].to_pylist(), strict=True):
+                if kind == REJECTS:
+                    found.rejects += self._reject(payload, found.early, fenced=not found.rejects)
+                else:
+                    found.take(kind, payload)
         if found.rejects:
             delivery.flush(self.settings.kafka, self.cut)
         return self._write_rows(found)
@@ -218,31 +233,30 @@ class Sink:
 
     # Step 1
 
-    def _reject(self, batch: pa.RecordBatch, early: Early, *, fenced: bool) -> int:
-        found = _of_kind(batch, REJECT, ["reject"])["reject"].to_pylist()
-        if found:
-            if fenced:
-                # Kafka knows no epoch. A writer that was frozen asks Redis before its first reject; what it sends while
-                # it is being fenced carries its epoch, so that a reader can tell.
-                self.run("held")
-            delivery.copy(self.settings.kafka, found, self.cut)
-            for reject in found:
-                early.take(reject)
-        return len(found)
+    def _reject(self, payload: bytes, early: Early, *, fenced: bool) -> int:
+        if fenced:
+            # Kafka knows no epoch. A writer that was frozen asks Redis before its first reject; what it sends while
+            # it is being fenced carries its epoch, so that a reader can tell.
+            self.run("held")
+        rejects = codec.unpack(b"J", payload).to_pylist()
+        delivery.copy(self.settings.kafka, rejects, self.cut)
+        for reject in rejects:
+            early.take(reject)
+        return len(rejects)
 
     # Step 2
 
     def _write_rows(self, found: "_Found") -> Outcome:
         keys, retain_ms = Keys(self.settings.redis.prefix), self.settings.sessions.retain_ms
         retained = {view.name: view.retain_ms for view in self.settings.views}
-        windows = found.windows()
-        sessions, devices, dropped = found.changes()
+        changes = found.changes()
+        windows, sessions, devices = changes.windows, changes.sessions, changes.devices
         rows: list[Rows] = []
         if windows.num_rows:
             rows.append(window_rows(windows, keys, retained))
-        if sessions is not None and sessions.num_rows:
+        if sessions.num_rows:
             rows.append(session_rows(sessions, keys, retain_ms, self.closed_by))
-        if devices is not None and devices.num_rows:
+        if devices.num_rows:
             rows.append(device_rows(devices, keys, retain_ms, self.cut.reference, self.attributes))
         if self.again:
             gap_ms = self.settings.sessions.gap_ms
@@ -257,7 +271,7 @@ class Sink:
                 opened += sum(int(reply[4]) for reply in replies[at : at + calls])
                 closed += sum(int(reply[5]) for reply in replies[at : at + calls])
             at += calls
-        counted = tally.total([tally.unpack(payload) for payload in found.stats])
+        counted = tally.total(found.counts)
         latency_ms, latency = _latency(counted, clock.now_ms())
         count: Counter[str] = Counter()
         for each in rows:
@@ -273,20 +287,24 @@ class Sink:
             refused_final=final,
             opened=opened,
             closed=closed,
-            dropped=dropped,
+            dropped=changes.dropped,
             bytes=counter.bytes,
             retries=budget.retries,
             latency_ms=latency_ms,
+            admitted=counted.sum(tally.ADMITTED),
+            unknown=counted.sum(tally.UNKNOWN),
+            rejected=tuple(counted.sum(tally.REJECTED, of) for of in range(len(REASONS))),
             latency=latency,
-            late=self._late(counted),
+            late=self._late(changes.late),
             times=tuple((code, *both) for code, both in tally.times(counted).items()),
+            sizes=tuple(found.sizes),
         )
 
-    def _late(self, counted: tally.Tally) -> tuple[int, ...]:
-        settings = self.settings
-        numbers = {name: number for number, name in enumerate(settings.input.measures)}
-        views = [(view, [numbers[name] for name in settings.view_measures(view)]) for view in settings.views]
-        return tally.late(counted, views, self.cut.late_ms)
+    def _late(self, late: pa.Table) -> tuple[int, ...]:
+        of_view = Counter[str]()
+        for view, count in zip(late["view"].to_pylist(), late["count"].to_pylist(), strict=True):
+            of_view[view] += count
+        return tuple(of_view[view.name] for view in self.settings.views)
 
     def _calls(self, rows: Sequence[Rows], early: Early, windows: pa.Table) -> Iterator[Call]:
         stamp = self._stamp()
@@ -325,43 +343,34 @@ class Sink:
         return Stamp(str(self.cut.epoch), str(self.cut.batch), str(now_ms), self.settings.redis.feed_length, self.after)
 
 
-_WINDOW_COLUMNS = [f.name for f in OUTPUT.fields if f.name not in {"kind", "payload", "reject"}]
-
-
-def _of_kind(batch: pa.RecordBatch, kind: int, columns: list[str]) -> Any:
-    """The named columns of the rows of a kind."""
-    mask: Any = pc.equal(batch["kind"], pa.scalar(kind, pa.int8()))
-    return batch.select(columns).filter(mask)
-
-
 @dataclass(slots=True)
 class _Found:
-    """Rows of the output frame, sorted by kind."""
+    """What the rows of the output frame hold, but for rejects."""
 
     rejects: int = 0
     early: Early = field(default_factory=Early)
-    _windows: list[pa.RecordBatch] = field(default_factory=list)
-    _changes: list[bytes] = field(default_factory=list)
-    stats: list[bytes] = field(default_factory=list)
+    counts: list[tally.Tally] = field(default_factory=list)
+    sizes: list[Any] = field(default_factory=list)
+    _changes: list[Changes] = field(default_factory=list)
 
-    def take(self, batch: pa.RecordBatch) -> None:
-        windows = _of_kind(batch, WINDOW, _WINDOW_COLUMNS)
-        if windows.num_rows:
-            self._windows.append(windows)
-        self._changes += _of_kind(batch, SESSIONS, ["payload"])["payload"].to_pylist()
-        self.stats += _of_kind(batch, STATS, ["payload"])["payload"].to_pylist()
+    def take(self, kind: int, payload: bytes) -> None:
+        if kind == CHANGES:
+            self._changes.append(codec.unpack_changes(payload))
+        elif kind == SIZE:
+            self.sizes.append(SIZES.unpack(payload))
+        else:
+            self.counts.append(tally.unpack(payload))
 
-    def windows(self) -> pa.Table:
-        return pa.Table.from_batches(self._windows) if self._windows else pa.table({})
+    def changes(self) -> Changes:
+        """All of them."""
 
-    def changes(self) -> tuple[pa.Table | None, pa.Table | None, int]:
-        """Sessions, devices, readings dropped."""
-        unpacked = [unpack_changes(payload) for payload in self._changes]
-        if not unpacked:
-            return None, None, 0
-        sessions = pa.concat_tables([changes.sessions for changes in unpacked], promote_options="default")
-        devices = pa.concat_tables([changes.devices for changes in unpacked], promote_options="default")
-        return sessions, devices, sum(changes.dropped for changes in unpacked)
+        def together(name: str) -> pa.Table:
+            return pa.concat_tables([getattr(each, name) for each in self._changes], promote_options="default")
+
+        if not self._changes:
+            return Changes(session_schema(()).empty_table(), status_schema(()).empty_table())
+        sessions, devices, windows, late = map(together, ("sessions", "devices", "windows", "late"))
+        return Changes(sessions, devices, windows, late, sum(each.dropped for each in self._changes))
 
 
 def _latency(counted: tally.Tally, now_ms: int) -> tuple[int, tuple[int, ...]]:

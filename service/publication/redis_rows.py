@@ -18,6 +18,7 @@ from service.aggregation import moments
 from service.publication.redis_keys import Keys, Texts, decimal, texts
 from service.reference.attributes import Attributes
 from state.layout import CLOSED
+from state.windows import TEXTS
 
 Call = tuple[str, bytes]
 
@@ -127,8 +128,8 @@ class Rows:
 
 
 def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Rows:
-    """WINDOW rows of the output frame as hashes. A view that is not in `retain_ms` raises KeyError."""
-    columns: dict[str, Any] = {name: table[name].combine_chunks() for name in table.column_names}
+    """Windows (state.windows.SCHEMA) as hashes. A view that is not in `retain_ms` raises KeyError."""
+    columns = _plain(table)
     count = columns["count"].to_numpy()
     sums = [columns[name].to_numpy() for name in ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")]
     total, mean, stddev = moments.finish(count, *sums)
@@ -176,15 +177,16 @@ def past(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
 
 
 def view_keys(table: pa.Table) -> dict[str, tuple[list[int], Texts]]:
-    """Per view of WINDOW rows: the last event times (ms) and the texts of its keys, each key once."""
+    """Per view of windows: the last event times (ms) and the texts of its keys, each key once."""
     if not table.num_rows:
         return {}
-    last: Any = table.select(["view", "key", "last"]).group_by(["view", "key"]).aggregate([("last", "max")])
+    plain: Any = pa.table({name: column for name, column in _plain(table).items() if name in {"view", "key", "last"}})
+    last = plain.group_by(["view", "key"]).aggregate([("last", "max")])
     views: dict[str, tuple[list[int], Texts]] = {}
     for view in last["view"].unique().to_pylist():
         part = last.filter(pc.equal(last["view"], view))
         members = texts(part["key"].combine_chunks())
-        views[view] = part["last_max"].to_pylist(), [b"(none)" if m is None else m for m in members]
+        views[view] = part["last_max"].to_pylist(), members
     return views
 
 
@@ -245,6 +247,11 @@ def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:
     numbered: Any = table.select(list(key)).append_column("row", pa.array(np.arange(table.num_rows)))
     rows: npt.NDArray[np.int64] = numbered.group_by(list(key)).aggregate([("row", "max")])["row_max"].to_numpy()
     return table if len(rows) == table.num_rows else table.take(np.sort(rows))
+
+
+def _plain(table: pa.Table) -> dict[str, Any]:
+    """The columns of windows, with plain texts."""
+    return {**_columns(table), **{name: table[name].combine_chunks().cast(pa.string()) for name in TEXTS}}
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from service import pipeline, progress
 from service.aggregation import sessions
 from service.cut import Cut, Offsets
-from service.frames import OUTPUT, SESSIONS
+from service.frames import CHANGES, OUTPUT
 from service.publication.publish import Outcome, Sink
 from service.publication.quiet import Seen, Tables
 from service.reference.snapshots import Snapshot
@@ -153,4 +153,4 @@ def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int 
 
 
 def _row(changes: Changes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"kind": SESSIONS, "payload": codec.pack_changes(changes)}], schema=_OUTPUT)
+    return pa.RecordBatch.from_pylist([{"kind": CHANGES, "payload": codec.pack_changes(changes)}], schema=_OUTPUT)

@@ -1,6 +1,6 @@
 """The checkpoint's manifest: what its state was made with, so that a start that does not fit is refused before it writes.
 
-    {"format": 1, "application": "0.1.0", "spark": "4.1.1", "state_layout": 1, "query_shape": 1,
+    {"format": 1, "application": "0.1.0", "spark": "4.1.1", "state_layout": 2, "query_shape": 2,
      "shuffle_partitions": 8, "settings": {"kafka.topics": ["readings"], "sessions.buckets": 16},
      "topic_ids": {"readings": "x8XW..."}, "by_hand": false}
 
@@ -26,7 +26,7 @@ from state import codec
 
 NAME = "manifest.json"
 FORMAT = 1
-QUERY_SHAPE = 1
+QUERY_SHAPE = 2
 """To be raised with every change of the stateful operators, their order, or the columns of their keys and values.
 
 tests/stream/test_manifest.py shows what they are, and fails when they change and this does not.

@@ -11,10 +11,10 @@ partition was far behind its peers are counted in. And of what Kafka has deleted
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -23,53 +23,32 @@ from pyspark.sql import functions as F
 from service import pipeline
 from service.admission import readings
 from service.admission.schemas import Known
-from service.aggregation import sessions, windows
+from service.aggregation import sessions
 from service.cut import Cut, Offsets
-from service.errors import CheckpointError, SourceError
-from service.frames import MOMENTS, RUNS, SESSIONS, WINDOW
+from service.errors import SourceError
+from service.frames import CHANGES, OUTPUT, PARTS, RUNS
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
 from service.kafka.source import with_options
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
 from service.settings import Settings
-from state import codec, history, reader
+from state import codec, history, reader, windows
+from state.columns import ints
+from state.history import Payload
 from state.layout import Changes, status_schema
 from state.rules import Rules
 from state.table import present
 
-_AGGREGATION = "stateStoreSave"
-# The windows' state behind its key; its own names repeat (Spark calls every sum "sum"), its order is windows.aggregate's.
-_SUMS = ", ".join(f"{name}: double" for name in MOMENTS)
-_STATE = f"struct<count: bigint, {_SUMS}, min: double, max: double, first: bigint, last: bigint>"
 
-
-def open_values(spark: SparkSession, settings: Settings, batch: int) -> DataFrame:
-    """Open windows and sessions, and the devices, as the checkpoint's state has them after `batch`.
-
-    Raises CheckpointError when the checkpoint has not the operators that this service makes.
-    """
-    checkpoint = settings.service.checkpoint
-    found = spark.read.format("state-metadata").load(checkpoint).select("operatorId", "operatorName").distinct()
-    ids = [row.operatorId for row in found.collect() if row.operatorName == _AGGREGATION]
-    if len(ids) != 1:
-        what = f"{checkpoint} has {len(ids)} aggregations, not one"
-        raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
-    source = spark.read.format("statestore").option("operatorId", ids[0]).option("batchId", batch)
-    rows = source.load(checkpoint).select("key.*", F.col("value").cast(_STATE).alias("value"))
-    opened = windows.published(rows, "value.*")
+def open_values(spark: SparkSession, settings: Settings, committed: Cut) -> DataFrame:
+    """Open windows and sessions, and the devices, as the checkpoint's state has them after a batch: frames.OUTPUT."""
+    states = reader.buckets(spark, settings.service.checkpoint, committed.batch).select("state")
     # A view that was removed, or was of another length, stays in the state until the watermark has passed it.
-    wanted = [
-        (F.col("view") == view.name)
-        & F.col("measure").isin(*settings.view_measures(view))
-        & (F.col("end") - F.col("start") == view.window_ms)
-        for view in settings.views
-    ]
-    buckets = reader.buckets(spark, checkpoint, batch)
-    states = buckets.select("state").mapInArrow(_Present(sessions.rules(settings)), "payload binary")
-    return pipeline.widen(opened.where(reduce(lambda a, b: a | b, wanted))).union(
-        pipeline.widen(states.select(F.lit(SESSIONS).cast("tinyint").alias("kind"), "payload"))
-    )
+    wanted = {
+        (view.name, measure): view.window_ms for view in settings.views for measure in settings.view_measures(view)
+    }
+    return states.mapInArrow(_Present(sessions.rules(settings), wanted, committed.watermark_ms), OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +165,15 @@ def records(
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`frame` has the rows; once they have been computed, `untold` is how many windows and sessions could not be told."""
+    """`frame` has rows of frames.OUTPUT; once they have been computed, `untold` is how many windows and sessions could not be
+    told."""
 
     frame: DataFrame
-    _untold: tuple[Observation, Observation]
+    _untold: Observation
 
     @property
     def untold(self) -> tuple[int, int]:
-        windows, sessions = (int(each.get["untold"] or 0) for each in self._untold)
-        return windows, sessions
+        return int(self._untold.get["windows"] or 0), int(self._untold.get["sessions"] or 0)
 
 
 def closed_values(
@@ -217,61 +196,75 @@ def closed_values(
     admitted = readings.admit(found, settings, look_up, schemas=schemas).where("reject is null")
     if late is not None:
         admitted = admitted.unionByName(late)
-    admitted = admitted.coalesce(tasks)
-    folded = pipeline.fold(admitted, settings, attributes).repartition(tasks, "bucket")
-    # The count names every column, so that both branches read the same shuffle: see service/pipeline.py.
-    shared = pipeline.observe(folded)
-    alive = [(F.col("view") == view.name) & (F.col("last") > watermark_ms - view.retain_ms) for view in settings.views]
-    final = (
-        windows.aggregate(shared.where(F.col("kind") == WINDOW), settings)
-        .where(F.col("end") <= watermark_ms)
-        .where(reduce(lambda a, b: a | b, alive))
-    )
-    whole = F.col("start") >= whole_from_ms
-    lacking = Observation(), Observation()
-    told = final.observe(lacking[0], F.count_if(~whole).alias("untold")).where(whole)
-    step = _Closed(sessions.rules(settings), watermark_ms, whole_from_ms)
-    runs = shared.where(F.col("kind") == RUNS).select("bucket", "first", "payload")
-    ended = runs.sortWithinPartitions("bucket", "first").mapInArrow(step, "count bigint, payload binary")
-    counted = ended.observe(lacking[1], F.sum("count").alias("untold"))
-    frame = pipeline.widen(told).union(
-        pipeline.widen(counted.select(F.lit(SESSIONS).cast("tinyint").alias("kind"), "payload"))
-    )
-    return Closed(frame.coalesce(tasks), lacking)
+    folded = pipeline.fold(admitted.coalesce(tasks), settings, attributes)
+    kept = folded.where(F.col("kind").isin(PARTS, RUNS)).select("bucket", "first", "kind", "payload")
+    sorted_rows = kept.repartition(tasks, "bucket").sortWithinPartitions("bucket", "first", "kind", "payload")
+    alive = {view.name: watermark_ms - view.retain_ms for view in settings.views}
+    step = _Closed(sessions.rules(settings), watermark_ms, whole_from_ms, alive)
+    untold = Observation()
+    told = sorted_rows.mapInArrow(step, "windows bigint, sessions bigint, kind tinyint, payload binary")
+    counted = told.observe(untold, F.sum("windows").alias("windows"), F.sum("sessions").alias("sessions"))
+    return Closed(counted.select("kind", "payload"), untold)
 
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """States in, everything in them as changes out."""
+    """States in, everything in them as changes out; of the windows those of `wanted`, their length by view and measure, that
+    the watermark has not passed. A bucket without input keeps the others for a while; they are told with what is closed.
+    """
 
     rules: Rules
+    wanted: Mapping[tuple[str, str], int]
+    watermark_ms: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for state in batch["state"].to_pylist():
-                yield _payloads([codec.pack_changes(present(codec.decode(state), self.rules))])
+                changes = present(codec.decode(state), self.rules)
+                yield _changes(replace(changes, windows=self._served(changes.windows)))
+
+    def _served(self, found: pa.Table) -> pa.Table:
+        names = zip(found["view"].to_pylist(), found["measure"].to_pylist(), strict=True)
+        length = np.array([self.wanted.get(pair, -1) for pair in names], np.int64)
+        end = ints(found, "end")
+        chosen = (end - ints(found, "start") == length) & (end > self.watermark_ms)
+        return windows.compact(found.filter(pa.array(chosen)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """(bucket, first, payload of runs), sorted by the first two, in; closed sessions, and how many are untold, out."""
+    """(bucket, first, kind, payload), sorted by all of them, in; what is closed, and how much is untold, out.
+
+    Windows of a view whose last reading is not above `alive` have expired.
+    """
 
     rules: Rules
     watermark_ms: int
     whole_from_ms: int
+    alive: Mapping[str, int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch), strict=True))
         for _, group in itertools.groupby(rows, key=lambda row: row[0]):
-            tables = ((first, codec.unpack_runs(payload)) for _, first, payload in group)
-            found, untold = history.closed(tables, self.watermark_ms, self.whole_from_ms, self.rules)
-            changes = Changes(found, status_schema(self.rules.measures).empty_table(), 0)
-            yield _payloads([codec.pack_changes(changes)], count=[untold])
+            payloads = (_payload(first, kind, payload) for _, first, kind, payload in group)
+            for each in history.closed(payloads, self.watermark_ms, self.whole_from_ms, self.rules):
+                floor = np.array([self.alive[view] for view in each.windows["view"].to_pylist()], np.int64)
+                living = each.windows.filter(pa.array(ints(each.windows, "last") > floor))
+                told = windows.compact(living.filter(pa.array(ints(living, "start") >= self.whole_from_ms)))
+                changes = Changes(each.sessions, status_schema(()).empty_table(), told)
+                yield _changes(changes, windows=living.num_rows - told.num_rows, sessions=each.untold)
 
 
-def _payloads(payloads: list[bytes], **counts: list[int]) -> pa.RecordBatch:
-    columns: dict[str, Any] = {name: pa.array(values, pa.int64()) for name, values in counts.items()}
-    return pa.RecordBatch.from_pydict({**columns, "payload": pa.array(payloads, pa.binary())})
+def _payload(first_ms: int, kind: int, payload: bytes) -> Payload:
+    if kind == PARTS:
+        return Payload(first_ms, parts=codec.unpack(b"W", payload))
+    return Payload(first_ms, runs=codec.unpack(b"R", payload))
+
+
+def _changes(changes: Changes, **counts: int) -> pa.RecordBatch:
+    columns: dict[str, Any] = {name: pa.array([count], pa.int64()) for name, count in counts.items()}
+    columns |= {"kind": pa.array([CHANGES], pa.int8()), "payload": pa.array([codec.pack_changes(changes)], pa.binary())}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _json(offsets: Offsets) -> str:

@@ -176,7 +176,7 @@ class Republisher:
         _log.warning("Values are not republished yet: %s", error)
 
     def _open(self, sink: Sink) -> None:
-        frame = rebuild.open_values(self._spark, self._settings, sink.cut.batch)
+        frame = rebuild.open_values(self._spark, self._settings, sink.cut)
         self._done("what is open", self._write(frame, sink), (0, 0))
 
     def _closed(self, sink: Sink, committed: Cut) -> None:

@@ -12,6 +12,7 @@ decoding to the frame that publish gets is the service's own. A failure prints t
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +24,13 @@ from pyspark.sql.streaming import StreamingQuery
 
 from load.transcripts.builders import KAFKA
 from service import frames, pipeline
-from service.aggregation import moments
+from service.aggregation import moments, tally
 from service.reference import lookup, snapshots
 from service.reference.attributes import SERVING, Attributes, Index, Serving
 from service.settings import Settings
 from state import codec
+from state.layout import Changes
+from state.windows import MOMENTS
 from tests.stream.records import BASE_MS, Record, rows
 
 
@@ -45,6 +48,9 @@ class World:
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
     rejects: list[dict[str, Any]] = field(default_factory=list)
     dropped: int = 0
+    late: Counter[str] = field(default_factory=Counter)
+    counts: list[tally.Tally] = field(default_factory=list)
+    sizes: dict[int, list[int]] = field(default_factory=dict)
     batches: int = 0
     added: int = 0
     crash_in_batch: Callable[[], None] | None = None
@@ -94,22 +100,36 @@ class World:
 
     def _take(self, table: pa.Table) -> None:
         for row in table.to_pylist():
-            if row["kind"] == frames.WINDOW:
-                self.windows[row["view"], row["measure"], row["key"], row["start"] - BASE_MS] = row
-            elif row["kind"] == frames.SESSIONS:
-                changes = codec.unpack_changes(row["payload"])
-                self.dropped += changes.dropped
-                for session in changes.sessions.to_pylist():
-                    self.sessions[session["device"], session["start"] - BASE_MS] = session
-                for device in changes.devices.to_pylist():
-                    self.devices[device["device"]] = device
-            elif row["kind"] == frames.REJECT:
-                self.rejects.append(row["reject"])
+            if row["kind"] == frames.CHANGES:
+                self._take_changes(codec.unpack_changes(row["payload"]))
+            elif row["kind"] == frames.REJECTS:
+                self.rejects += codec.unpack(b"J", row["payload"]).to_pylist()
+            elif row["kind"] == frames.COUNTS:
+                self.counts.append(tally.unpack(row["payload"]))
+            else:
+                assert row["kind"] == frames.SIZE, row
+                bucket, *size = frames.SIZES.unpack(row["payload"])
+                self.sizes[bucket] = size
+
+    def _take_changes(self, changes: Changes) -> None:
+        for window in changes.windows.to_pylist():
+            self.windows[window["view"], window["measure"], window["key"], window["start"] - BASE_MS] = window
+        for session in changes.sessions.to_pylist():
+            self.sessions[session["device"], session["start"] - BASE_MS] = session
+        for device in changes.devices.to_pylist():
+            self.devices[device["device"]] = device
+        for late in changes.late.to_pylist():
+            self.late[late["view"]] += late["count"]
+        self.dropped += changes.dropped
+
+    def counted(self, what: int, of: int = 0) -> int:
+        """What the tallies of all batches say."""
+        return tally.total(self.counts).sum(what, of)
 
 
 def finished(row: dict[str, Any]) -> dict[str, Any]:
     """A window row with sum, mean and stddev as publish would write them."""
-    arrays = [pa.array([row[name]]).to_numpy() for name in ("count", *frames.MOMENTS)]
+    arrays = [pa.array([row[name]]).to_numpy() for name in ("count", *MOMENTS)]
     total, mean, stddev = moments.finish(*arrays)
     return {**row, "sum": float(total[0]), "mean": float(mean[0]), "stddev": float(stddev[0])}
 
@@ -178,6 +198,7 @@ class Expect(Action):
     sessions  (device, seconds from BASE_MS) -> state
     devices   device -> (status, last value of temperature); others may exist
     rejects   reasons, in any order
+    late      view -> values that came for its closed windows
     """
 
     windows: dict[tuple[str, str, str, float], tuple[int, float]] | None = None
@@ -185,6 +206,7 @@ class Expect(Action):
     devices: dict[str, tuple[str, float]] | None = None
     rejects: Sequence[str] | None = None
     dropped: int | None = None
+    late: dict[str, int] | None = None
 
     def do(self, world: World) -> None:
         if self.windows is not None:
@@ -200,6 +222,8 @@ class Expect(Action):
             _same("rejects", sorted(row["reason"] for row in world.rejects), sorted(self.rejects))
         if self.dropped is not None:
             _same("dropped", world.dropped, self.dropped)
+        if self.late is not None:
+            _same("late", dict(world.late), self.late)
 
 
 @dataclass

@@ -15,9 +15,11 @@ from load.transcripts.builders import KAFKA
 from service import pipeline
 from service.admission import readings
 from service.admission.readings import DETAIL_LETTERS, REASONS
-from service.frames import REJECT, REJECT_TYPE, STATS
+from service.aggregation import tally
+from service.frames import COUNTS, REJECT_TYPE, REJECTS
 from service.reference import lookup
 from service.reference.attributes import Index
+from state import codec
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_settings
 from tests.stream.records import rows as rows_of
 
@@ -326,8 +328,8 @@ def test_what_the_pass_holds_of_a_reject_does_not_depend_on_what_was_sent(spark,
     known = spark.createDataFrame([("a",)], "device string")
     rows = readings.admit(frame, settings, lookup.Joined(known, {})).toArrow()
     rejects = [json.loads(text) for text in rows["reject"].to_pylist() if text is not None]
-    assert sorted(each["reason"] for each in rejects) == ["oversized", "oversized", "unknown_device", "unknown_schema"]
-    assert max(len(each["detail"]) for each in rejects) == DETAIL_LETTERS
+    assert sorted(each["reason"] for each in rejects) == ["bad_device", "oversized", "oversized", "unknown_schema"]
+    assert max(len(each["detail"]) for each in rejects) <= DETAIL_LETTERS
     assert rows.nbytes < 10 * DETAIL_LETTERS
 
 
@@ -469,11 +471,15 @@ def test_times_that_the_state_cannot_keep_are_rejected_and_do_not_break_the_fold
     assert reasons(decide(spark, settings, records)) == list(BOTH_WRONG.values())
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
     folded = pipeline.fold(readings.admit(frame, settings), settings, None).collect()
-    rejected = {row["reject"]["offset"]: row["reject"]["reason"] for row in folded if row["kind"] == REJECT}
+    payloads = [row["payload"] for row in folded if row["kind"] == REJECTS]
+    rejects = [reject for payload in payloads for reject in codec.unpack(b"J", payload).to_pylist()]
+    rejected = {each["offset"]: each["reason"] for each in rejects}
     assert rejected == {
         record.offset: reason for record, reason in zip(records, BOTH_WRONG.values(), strict=True) if reason
     }
-    assert sum(row["count"] for row in folded if row["kind"] == STATS) == 2
+    counts = tally.total([tally.unpack(row["payload"]) for row in folded if row["kind"] == COUNTS])
+    assert counts.sum(tally.ADMITTED) == 2
+    assert counts.sum(tally.REJECTED, REASONS.index("early")) == list(BOTH_WRONG.values()).count("early")
 
 
 def test_a_writers_schema_with_an_added_field_is_read_by_readers_that_lack_it(spark, tmp_path):

@@ -1,4 +1,4 @@
-"""The session operator in Spark itself: sessions over batches, a silent bucket, a restart, and the state read back."""
+"""The operator in Spark itself: sessions and windows over batches, a silent bucket, a restart, and the state read back."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,15 +6,27 @@ import pyarrow.parquet as pq
 import pytest
 
 from state import codec, reader
-from state.processor import OUTPUT, SessionProcessor
+from state.processor import CHANGES, OUTPUT, PARTS, RUNS, BucketProcessor
 from state.rules import Rules
 from state.runs import fold
+from state.windows import STATISTICS, parts
 
 # py4j leaves its sockets to the garbage collector.
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:.*socket:ResourceWarning")]
 
 RULES = Rules(gap_ms=10_000, max_duration_ms=600_000, retain_ms=86_400_000, measures=("t",))
 DELAY_MS = 5_000
+
+
+MINUTE = 60_000
+
+
+def minutes(ms):
+    """Parts of a view of one minute over all devices: a reading each."""
+    stats = {name: np.zeros(len(ms)) for name in STATISTICS} | {"count": np.ones(len(ms), np.int64)}
+    stats |= {"first": ms, "last": ms}
+    start = ms - ms % MINUTE
+    return parts("view", "t", pa.array(["all"]), np.zeros(len(ms), np.int32), start, start + MINUTE, stats)
 
 
 class Query:
@@ -27,18 +39,22 @@ class Query:
 
     def start(self):
         frame = (
-            self.spark.readStream.schema("bucket int, payload binary, at timestamp")
+            self.spark.readStream.schema("bucket int, kind tinyint, payload binary, at timestamp")
             .parquet(str(self.directory / "in"))
             .withWatermark("at", f"{DELAY_MS} milliseconds")
         )
-        changes = frame.groupBy("bucket").transformWithStateInPandas(
-            SessionProcessor(RULES), outputStructType=OUTPUT, outputMode="Update", timeMode="EventTime"
+        changes = (
+            frame.select("bucket", "kind", "payload")
+            .groupBy("bucket")
+            .transformWithStateInPandas(
+                BucketProcessor(RULES), outputStructType=OUTPUT, outputMode="Update", timeMode="EventTime"
+            )
         )
         writer = changes.writeStream.outputMode("update").option("checkpointLocation", self.checkpoint)
         self.query = writer.foreachBatch(self.take).start()
 
     def take(self, frame, _batch):
-        for row in frame.collect():
+        for row in frame.where(f"kind = {CHANGES}").collect():
             for session in codec.unpack_changes(bytes(row.payload)).sessions.to_pylist():
                 self.changes.append((session["device"], session["start"], session["last"], session["state"]))
 
@@ -46,10 +62,13 @@ class Query:
         """A file of {bucket: [(device, ms), ...]}, processed with the batch without data that follows it."""
         rows = []
         for bucket, readings in buckets.items():
-            device, ms = zip(*readings, strict=True)
-            runs = fold(pa.array(device), np.array(ms, np.int64), {"t": np.array(ms) / 1000}, RULES)
-            rows.append({"bucket": bucket, "payload": codec.pack_runs(runs), "at": max(ms)})
-        schema = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("at", pa.timestamp("ms", "UTC"))])
+            device, ms = pa.array([device for device, _ in readings]), np.array([ms for _, ms in readings], np.int64)
+            runs = fold(device, ms, {"t": ms / 1000}, RULES)
+            for kind, payload in ((RUNS, codec.pack(b"R", runs)), (PARTS, codec.pack(b"W", minutes(ms)))):
+                rows.append({"bucket": bucket, "kind": kind, "payload": payload, "at": int(ms.max())})
+        schema = pa.schema(
+            [("bucket", pa.int32()), ("kind", pa.int8()), ("payload", pa.binary()), ("at", pa.timestamp("ms", "UTC"))]
+        )
         self.files += 1
         part = self.directory / f"{self.files}.part"
         pq.write_table(pa.Table.from_pylist(rows, schema), part)
@@ -72,7 +91,7 @@ def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_chec
         assert query.add({1: [("b", 115_000)]}) == [("b", 105_000, 115_000, "open")]
         query.query.stop()
 
-        runs, devices = reader.read(spark, query.checkpoint)
+        runs, devices, windows = reader.read(spark, query.checkpoint)
         names = ["bucket", "device", "session", "start", "last", "count", "t.sum"]
         assert [tuple(row.values()) for row in runs.select(names).to_pylist()] == [
             (0, "a", 100_000, 100_000, 100_000, 1, 100.0),
@@ -86,6 +105,10 @@ def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_chec
             "last_seen": 115_000,
             "t.at": 115_000,
         }
+        assert windows.select(["bucket", "view", "key", "start", "end", "count"]).to_pylist() == [
+            {"bucket": bucket, "view": "view", "key": "all", "start": MINUTE, "end": 2 * MINUTE, "count": count}
+            for bucket, count in ((0, 1), (1, 3))
+        ]
         assert reader.operators(spark, query.checkpoint) == [0]
         assert reader.read(spark, query.checkpoint, operator_id=0)[0].equals(runs)
 
@@ -100,5 +123,8 @@ def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_chec
             ("b", 105_000, 115_001, "closed"),
             ("b2", 101_000, 101_000, "closed"),
         ]
+        # The watermark is at 195,000: by their timers both buckets have closed the window that ended at 120,000.
+        windows = reader.read(spark, query.checkpoint)[2].select(["bucket", "start", "count"])
+        assert [tuple(row.values()) for row in windows.to_pylist()] == [(0, 3 * MINUTE, 1)]
     finally:
         query.query.stop()

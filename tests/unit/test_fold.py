@@ -13,15 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from service.admission.readings import REASONS
 from service.aggregation import moments, tally
 from service.aggregation.fold import STRETCH, Fold
 from service.aggregation.tally import LATENCY_STEP_MS
 from service.aggregation.windows import NONE
-from service.frames import FOLDED, MOMENTS, REJECT, REJECT_TYPE, RUNS, STATS, WINDOW
+from service.frames import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS
 from service.reference.attributes import Index
 from service.settings import View
 from state import codec, runs
 from state.rules import Rules
+from state.windows import MOMENTS
 
 BASE_MS = 1_790_000_040_000
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t", "h"))
@@ -94,6 +96,23 @@ def of_kind(rows, kind):
     return [row for row in rows if row["kind"] == kind]
 
 
+def parts_of(rows):
+    """The parts of windows in all payloads, each in the bucket that its view and key have everywhere."""
+    found, buckets = [], {}
+    for row in of_kind(rows, PARTS):
+        parts = codec.unpack(b"W", row["payload"]).to_pylist()
+        assert (row["first"], row["last"]) == (min(p["first"] for p in parts), max(p["last"] for p in parts))
+        assert all(buckets.setdefault((p["view"], p["key"]), row["bucket"]) == row["bucket"] for p in parts)
+        found += parts
+    return found
+
+
+def rejects_of(rows):
+    """The rejects in all payloads, by offset."""
+    found = [reject for row in of_kind(rows, REJECTS) for reject in codec.unpack(b"J", row["payload"]).to_pylist()]
+    return sorted(found, key=lambda reject: (reject["offset"], reject["reason"]))
+
+
 def panes(rows):
     """(device, measure, pane) -> its statistics."""
     return {key[1:]: row for key, row in merged(rows).items()}
@@ -102,7 +121,7 @@ def panes(rows):
 def merged(rows):
     """(view, key, measure, start) -> its rows merged by addition, as Spark would, and finished."""
     groups = defaultdict(list)
-    for row in of_kind(rows, WINDOW):
+    for row in parts_of(rows):
         groups[row["view"], row["key"], row["measure"], row["start"]].append(row)
     found = {}
     for key, parts in groups.items():
@@ -170,17 +189,18 @@ def runs_of(rows):
 
 
 def stats_of(rows):
-    """Broker time -> readings, over all STATS rows."""
+    """Broker time -> readings, over all rows of COUNTS."""
     found = Counter()
-    for row in of_kind(rows, STATS):
-        times = tally.unpack(row["payload"]).rows(tally.LATENCY)
-        assert int(times.count.sum()) == row["count"]
+    for row in of_kind(rows, COUNTS):
+        counted = tally.unpack(row["payload"])
+        times = counted.rows(tally.LATENCY)
+        assert int(times.count.sum()) == counted.sum(tally.ADMITTED)
         found.update(dict(zip(times.at.tolist(), times.count.tolist(), strict=True)))
     return dict(found)
 
 
 def tally_of(rows):
-    return tally.total([tally.unpack(row["payload"]) for row in of_kind(rows, STATS)])
+    return tally.total([tally.unpack(row["payload"]) for row in of_kind(rows, COUNTS)])
 
 
 values = st.none() | st.integers(-800, 800).map(lambda n: n / 8) | st.floats(-1e6, 1e6)
@@ -209,8 +229,13 @@ def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomput
     assert panes(found) == plain_panes(rows, 10_000)
     kept = [row for row in rows if row["reject"] is None]
 
-    # Rejects keep their order and all of their content.
-    assert [row["reject"] for row in of_kind(found, REJECT)] == [row["reject"] for row in rows if row["reject"]]
+    # Rejects keep all of their content, and are counted by reason.
+    rejects = sorted(
+        (row["reject"] for row in rows if row["reject"]), key=lambda reject: (reject["offset"], reject["reason"])
+    )
+    assert rejects_of(found) == rejects
+    counted = Counter({reason: tally_of(found).sum(tally.REJECTED, of) for of, reason in enumerate(REASONS)})
+    assert +counted == Counter(reject["reason"] for reject in rejects)
 
     # Statistics count by broker time in steps.
     assert stats_of(found) == dict(Counter(row["broker_ms"] // LATENCY_STEP_MS * LATENCY_STEP_MS for row in kept))
@@ -218,14 +243,7 @@ def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomput
     for row in kept:
         times[row["from_partition"]].append(row["event_ms"])
     assert tally.times(tally_of(found)) == {code: (min(each), max(each)) for code, each in times.items()}
-    counted = tally_of(found).rows(tally.PANE)
-    values = Counter()
-    for measure, at, count in zip(counted.of.tolist(), counted.at.tolist(), counted.count.tolist(), strict=True):
-        values[RULES.measures[measure], at] += count
-    assert values == Counter(
-        (m, row["event_ms"] // 10_000 * 10_000) for row in kept for m in "th" if row[m] is not None
-    )
-    assert sum(row["count"] for row in of_kind(found, RUNS)) == len(kept)
+    assert tally_of(found).sum(tally.ADMITTED) == len(kept)
 
 
 @settings(max_examples=100, deadline=None)
@@ -239,12 +257,12 @@ def test_the_payload_of_a_bucket_is_what_state_makes_of_its_readings(rows, sizes
             by_bucket[row["bucket"]].append(row)
     assert sorted(row["bucket"] for row in payloads) == sorted(by_bucket)
     for row in payloads:
-        table = codec.unpack_runs(row["payload"])
+        table = codec.unpack(b"R", row["payload"])
         mine = by_bucket[row["bucket"]]
         assert table.schema == runs.schema(RULES.measures)
         assert run_set(table) == run_set(runs_of(mine))
         times = [reading["event_ms"] for reading in mine]
-        assert (row["count"], row["first"], row["last"]) == (len(mine), min(times), max(times))
+        assert (row["first"], row["last"]) == (min(times), max(times))
 
 
 @given(rows_of_readings)
@@ -262,9 +280,12 @@ def test_nothing_comes_of_nothing():
 def test_only_rejects_give_only_rejects_spread_over_the_buckets():
     rows = [rejected(number * STRETCH // 2) for number in range(9)]
     found = folded(rows, sizes=[4, 1])
-    assert {row["kind"] for row in found} == {REJECT}
-    assert [row["bucket"] for row in found] == [3, 3, 0, 0, 1, 1, 2, 2, 3]
-    assert [row["reject"] for row in found] == [row["reject"] for row in rows]
+    assert {row["kind"] for row in found} == {REJECTS, COUNTS}
+    of_bucket = Counter()
+    for row in of_kind(found, REJECTS):
+        of_bucket[row["bucket"]] += codec.unpack(b"J", row["payload"]).num_rows
+    assert of_bucket == {3: 3, 0: 2, 1: 2, 2: 2}
+    assert rejects_of(found) == [row["reject"] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +293,7 @@ def test_only_rejects_give_only_rejects_spread_over_the_buckets():
 )
 def test_whatever_a_device_writes_into_a_reject_comes_out_as_it_went_in(text):
     rows = [rejected(1, device=text, ahead_ms=-1), rejected(2, "unknown_schema", detail=text, schema_id=(1 << 32) - 1)]
-    assert [row["reject"] for row in folded(rows)] == [row["reject"] for row in rows]
+    assert rejects_of(folded(rows)) == [row["reject"] for row in rows]
 
 
 def test_schema_ids_that_are_not_known_are_asked_for_by_how_many_records_have_them():
@@ -288,7 +309,7 @@ def test_a_device_without_any_measure_has_no_window_but_a_session():
     found = folded([admitted("a", 0), admitted("a", 1), admitted("bb", 2, t=1.0)])
     assert {key[0] for key in panes(found)} == {"bb"}
     (payload,) = [row for row in of_kind(found, RUNS) if row["bucket"] == bucket_of("a")]
-    assert codec.unpack_runs(payload["payload"])["count"].to_pylist()[0] == 2
+    assert codec.unpack(b"R", payload["payload"])["count"].to_pylist()[0] == 2
 
 
 SITES = {"a": ("north", "x|y"), "bb": ("north", None), "ccc": ("so%uth", "z")}
@@ -344,10 +365,17 @@ def test_windows_of_every_view_are_those_of_a_plain_recomputation(rows, sizes):
         assert (window["count"], window["first"], window["last"]) == (len(times), min(times), max(times))
         assert (window["min"], window["max"]) == (min(values), max(values))
         assert window["sum"] == pytest.approx(math.fsum(values), rel=1e-9, abs=1e-6)
-    for row in of_kind(found, WINDOW):
+    for row in parts_of(found):
         assert row["end"] - row["start"] == next(view.window_ms for view in VIEWS if view.name == row["view"])
     unknown = sum(row["device"] not in SITES for row in rows if row["reject"] is None)
-    assert sum(row["unknown"] for row in of_kind(found, STATS)) == unknown
+    assert tally_of(found).sum(tally.UNKNOWN) == unknown
+
+
+def test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read():
+    tasks = [["a"], ["ccc", "a"], ["dddd", "ccc", "bb"], ["bb", "dddd"]]
+    found = [row for task in tasks for row in folded([admitted(device, 0, t=1.0) for device in task], fold=BY_VIEW)]
+    assert len({row["bucket"] for row in of_kind(found, PARTS)}) > 1
+    assert sum(row["view"] == "site" for row in parts_of(found)) == 3 * (1 + 2 + 3 + 2)
 
 
 def test_panes_are_half_open_and_aligned_to_the_epoch():
@@ -359,7 +387,8 @@ def test_panes_are_half_open_and_aligned_to_the_epoch():
 def test_a_large_batch_is_folded_in_steps_of_bounded_size():
     rows = [admitted("a", ms, t=float(ms)) for ms in range(100)]
     found = folded(rows, sizes=[10] * 9, fold=Fold(RULES, PANES, pane_ms=10_000, buckets=4, max_rows=30))
-    assert [row["count"] for row in of_kind(found, STATS)] == [30, 30, 30, 10]
+    sizes = [tally.unpack(row["payload"]).sum(tally.ADMITTED) for row in of_kind(found, COUNTS)]
+    assert sizes == [30, 30, 30, 10]
     assert panes(found) == panes(folded(rows))
 
 
@@ -376,7 +405,7 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
     fold = replace(BY_VIEW, views=[], attributes=Index(reference), gap="gap", interval="every")
     rows = [admitted(device, at) for device in ("a", "bb", "x") for at in (0, 8_000)]
     of_runs = pa.concat_tables(
-        codec.unpack_runs(row["payload"]) for row in of_kind(folded(rows, fold=fold), RUNS)
+        codec.unpack(b"R", row["payload"]) for row in of_kind(folded(rows, fold=fold), RUNS)
     ).to_pylist()
     found = {
         device: [
@@ -390,5 +419,5 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
         "x": [(0, -1, -1), (0, -1, -1)],
     }
     endless = replace(fold, attributes=Index(reference.set_column(1, "gap", pa.array(["1 d", None]))))
-    brought = pa.concat_tables(codec.unpack_runs(row["payload"]) for row in of_kind(folded(rows, fold=endless), RUNS))
+    brought = pa.concat_tables(codec.unpack(b"R", row["payload"]) for row in of_kind(folded(rows, fold=endless), RUNS))
     assert max(brought["gap"].to_pylist()) == RULES.max_duration_ms

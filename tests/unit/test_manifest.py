@@ -51,7 +51,7 @@ def test_every_difference_is_named_with_both_values_and_the_way_on(tmp_path: Pat
     text = refusal(first, made(tmp_path, sessions={"buckets": 32}, kafka={"topics": ["readings", "more"]}))
     for part in (
         "/checkpoint was made by version 9.9 and does not fit",
-        "the state's layout is 7, this version's is 1",
+        "the state's layout is 7, this version's is 2",
         "the query's shape is 0, this version's is",
         "sessions.buckets is 4, the settings say 32",
         "kafka.topics is readings, the settings say more, readings",

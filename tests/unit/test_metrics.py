@@ -25,7 +25,15 @@ CUT = Cut(epoch=3, batch=7, watermark_ms=1_700_000_000_500, start={"r": {0: 10}}
 LATENCY = (0, 2, 1, *[0] * (len(LATENCY_BOUNDS_MS) - 4), 4)
 REPORT = BatchReport(
     cut=CUT,
-    outcome=Outcome(rejects=2, windows=5, written=4, refused_old=1, latency=(*LATENCY, 1), latency_ms=90_070),
+    outcome=Outcome(
+        rejects=2,
+        windows=5,
+        written=4,
+        refused_old=1,
+        latency=(*LATENCY, 1),
+        latency_ms=90_070,
+        sizes=((0, 9, 2, 1, 500), (1, 7, 3, 0, 300)),
+    ),
     admitted=7,
     rejected={"late": 2, "early": 0},
     unknown=1,
@@ -37,11 +45,7 @@ PROGRESS = Progress(
     rows=9,
     watermark="2023-11-14T22:13:20.500Z",
     durations_ms={"addBatch": 300, "latestOffset": 4, "getBatch": 1, "queryPlanning": 20, "triggerExecution": 340},
-    operators=(
-        Operator("stateStoreSave", 11, 5, 0, 2, 4096),
-        Operator("transformWithStateInPandasExec", 16, 2, 0, 0, 1),
-    ),
-    observed={},
+    operators=(Operator("transformWithStateInPandasExec", 16, 2, 0, 0, 4096),),
 )
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -90,8 +94,9 @@ def test_a_batch_is_counted_once(scraped: Scraped) -> None:
     assert scraped.value("windows_final_total") == 3
     assert scraped.value("watermark_timestamp_seconds") == 1_700_000_000.5
     assert (scraped.value("epoch"), scraped.value("batch")) == (3, 7)
-    assert scraped.value("state_rows", operator="sessions") == 16
-    assert scraped.value("state_dropped_total", operator="windows") == 2
+    rows = {kind: scraped.value("state_rows", kind=kind) for kind in ("windows", "devices", "sessions")}
+    assert rows == {"windows": 16, "devices": 5, "sessions": 1}
+    assert (scraped.value("state_bytes"), scraped.value("state_memory_bytes")) == (800, 4096)
     for phase, seconds in {"run": 0.25, "publish": 0.01, "source": 0.005, "planning": 0.02, "total": 0.34}.items():
         assert scraped.value("batch_seconds_count", phase=phase) == 1
         assert scraped.value("batch_seconds_sum", phase=phase) == pytest.approx(seconds)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.aggregation.moments import finish, split
-from service.frames import MOMENTS
+from state.windows import MOMENTS
 
 EPSILON = 2.0**-53
 

@@ -24,7 +24,7 @@ from service.publication.redis_link import Budget, EpochLostError, Place, refuse
 from service.publication.redis_rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
 from service.reference.attributes import Index
 from service.rejects import delivery
-from tests.outputs import T0, changes, cut, device, reject, session, settings, stats, window, windows
+from tests.outputs import T0, changes, cut, device, session, settings, stats, window, window_table, windows
 
 KEYS = Keys("tidemark")
 STAMP = Stamp("3", "17", str(T0), 1000)
@@ -34,12 +34,13 @@ RETAIN = {"device_1m": 3_600_000, "all_1m": 7_200_000}
 def found(*batches: pa.RecordBatch) -> Found:
     into = Found()
     for batch in batches:
-        into.take(batch)
+        for row in batch.to_pylist():
+            into.take(row["kind"], row["payload"])
     return into
 
 
 def latency(now_ms: int, *batches: pa.RecordBatch) -> tuple[int, tuple[int, ...]]:
-    return latency_of(tally.total([tally.unpack(payload) for payload in found(*batches).stats]), now_ms)
+    return latency_of(tally.total(found(*batches).counts), now_ms)
 
 
 def row(of: Rows, index: int = 0) -> dict[str, bytes]:
@@ -61,29 +62,24 @@ def test_integers_are_decimal_and_null_stays_null() -> None:
 
 
 def test_a_windows_key_is_named_by_view_measure_key_and_start() -> None:
-    found_rows = window_rows(found(window([20.0], "site|7:a")).windows(), KEYS, RETAIN)
+    found_rows = window_rows(found(window([20.0], "site|7:a")).changes().windows, KEYS, RETAIN)
     assert found_rows.keys == [f"tidemark:window:device_1m:temperature:site|7:a:{T0}".encode()]
     assert found_rows.keys == [KEYS.window("device_1m", "temperature", "site|7:a", T0).encode()]
 
 
-def test_a_window_without_a_key_is_named_none() -> None:
-    table = found(window([20.0], None)).windows()
-    assert window_rows(table, KEYS, RETAIN).keys == [f"tidemark:window:device_1m:temperature:(none):{T0}".encode()]
-    assert view_keys(table) == {"device_1m": ([T0], [b"(none)"])}
-
-
 def test_text_that_is_not_utf8_is_published_as_it_is() -> None:
     key = pa.array([b"d\xff\x00"]).cast(pa.binary())
-    batch = window([20.0])
-    position = batch.schema.get_field_index("key")
     raw = pa.StringArray.from_buffers(1, *key.buffers()[1:])
-    table = found(batch.set_column(position, batch.schema.field("key"), raw)).windows()
+    table = window_table([("device_1m", "d1", T0, [20.0])])
+    position = table.schema.get_field_index("key")
+    named = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), raw)
+    table = table.set_column(position, table.schema.field("key"), named)
     assert window_rows(table, KEYS, RETAIN).keys == [b"tidemark:window:device_1m:temperature:d\xff\x00:%d" % T0]
     assert view_keys(table)["device_1m"][1] == [b"d\xff\x00"]
 
 
 def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
-    table = found(windows([("device_1m", "d1", T0, [1.0, 2.0, 6.0]), ("all_1m", "all", T0, [5.0])])).windows()
+    table = found(windows([("device_1m", "d1", T0, [1.0, 2.0, 6.0]), ("all_1m", "all", T0, [5.0])])).changes().windows
     of = window_rows(table, KEYS, RETAIN)
     assert of.ttl == [3_600_000, 7_200_000]
     assert of.open == [b"%d" % (T0 + 60_000)] * 2
@@ -106,7 +102,7 @@ def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
 
 def test_a_views_keys_occur_once_with_their_last_event_time() -> None:
     batch = windows([("device_1m", "a", T0, [1.0]), ("device_1m", "a", T0 + 60_000, [1.0]), ("all_1m", "all", T0, [1])])
-    assert view_keys(found(batch).windows()) == {
+    assert view_keys(found(batch).changes().windows) == {
         "device_1m": ([T0 + 60_000], [b"a"]),
         "all_1m": ([T0], [b"all"]),
     }
@@ -114,7 +110,7 @@ def test_a_views_keys_occur_once_with_their_last_event_time() -> None:
 
 def test_a_session_has_means_of_the_measures_it_has() -> None:
     batch = changes([session(last=T0 + 5000, count=4, **{"temperature.count": 4, "temperature.sum": 82.0})])
-    sessions, _, _ = found(batch).changes()
+    sessions = found(batch).changes().sessions
     of = session_rows(sessions, KEYS, 1000)
     assert of.keys == [f"tidemark:session:d1:{T0}".encode()]
     assert row(of) == {
@@ -136,7 +132,8 @@ def test_a_session_has_means_of_the_measures_it_has() -> None:
 def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
     first = changes([session(), session("d2")], [device(), device("d2")])
     second = changes([session(state="closed", reason="gap")], [device(status="offline", session=None)], dropped=3)
-    sessions, devices, dropped = found(first, second).changes()
+    both = found(first, second).changes()
+    sessions, devices, dropped = both.sessions, both.devices, both.dropped
     of = session_rows(sessions, KEYS, 1000)
     assert len(of) == 2
     assert dict(zip(of.keys, of.fields["state"], strict=True)) == {
@@ -154,7 +151,7 @@ def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
 
 def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
     attributes = Index(pa.table({"device": ["d2", "d1"], "site": ["hamburg", "bremen"], "type": [None, "t1"]}))
-    _, devices, _ = found(changes(devices=[device("d1"), device("d2"), device("d3", session=None)])).changes()
+    devices = found(changes(devices=[device("d1"), device("d2"), device("d3", session=None)])).changes().devices
     of = device_rows(devices, KEYS, 1000, "v7", attributes)
     assert of.fields["ref.site"] == [b"bremen", b"hamburg", None]
     assert of.fields["ref.type"] == [b"t1", None, None]
@@ -169,7 +166,7 @@ def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
 
 
 def test_calls_hold_at_most_a_chunk_of_rows_and_are_made_when_asked_for() -> None:
-    table = found(windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(5)])).windows()
+    table = found(windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(5)])).changes().windows
     of = window_rows(table, KEYS, RETAIN)
     calls = [msgpack.unpackb(packed) for step, packed in of.calls(STAMP, 2) if step == "write"]
     assert [len(call["keys"]) for call in calls] == [2, 2, 1]
@@ -207,26 +204,17 @@ def test_a_broker_ahead_of_this_clock_counts_as_no_latency() -> None:
 
 
 def test_kinds_are_told_apart() -> None:
-    mixed = found(window([1.0]), reject(), stats((1, 1)), changes())
-    assert mixed.windows().num_rows == 1
-    assert mixed.windows()["view"].to_pylist() == ["device_1m"]
-    assert found(reject()).windows().num_rows == 0
+    mixed = found(window([1.0]), stats((1, 1)), changes([session()], [device()], 2))
+    assert mixed.changes().windows["view"].to_pylist() == ["device_1m"]
+    assert (mixed.changes().sessions.num_rows, mixed.changes().devices.num_rows, mixed.changes().dropped) == (1, 1, 2)
+    assert len(mixed.counts) == 1
+    assert not found().changes()
 
 
-def test_reject_headers_keep_the_records_own_and_parse_back() -> None:
-    record = reject(headers=[{"key": "trace", "value": b"\x01"}, {"key": "none", "value": None}])["reject"][0].as_py()
-    headers = delivery.headers(record, cut(17, epoch=3))
-    assert headers[:2] == [("trace", b"\x01"), ("none", None)]
-    assert delivery.parse(headers) == {
-        "reason": "late",
-        "detail": "61 s",
-        "topic": "readings",
-        "partition": 3,
-        "offset": 7,
-        "broker_ms": T0,
-        "epoch": 3,
-        "batch": 17,
-    }
+def test_reject_headers_parse_back() -> None:
+    place = {"topic": "readings", "partition": 3, "offset": 7, "broker_ms": T0}
+    headers = delivery.headers({"reason": "late", "detail": "61 s", **place}, cut(17, epoch=3))
+    assert delivery.parse(headers) == {"reason": "late", "detail": "61 s", **place, "epoch": 3, "batch": 17}
 
 
 def fail(budget: Budget, error: Exception, *, succeed_between: bool = False) -> None:

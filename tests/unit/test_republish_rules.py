@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from service.cut import Cut
@@ -12,7 +11,7 @@ from service.publication.redis_keys import Keys
 from service.publication.redis_rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
 from service.recovery.rebuild import Partition, Source, needed_from_ms, source
 from service.recovery.republish import lost
-from tests.outputs import MINUTE, T0, settings, windows
+from tests.outputs import MINUTE, T0, settings, window_table
 
 COMMITTED = Cut(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
 HELD = Cut(3, 7, T0, {}, {"readings": {0: 100, 1: 50}})
@@ -114,8 +113,8 @@ def test_reading_begins_before_the_oldest_value_that_is_kept() -> None:
 
 
 def made_windows(*starts: int) -> Rows:
-    table = windows([("device_1m", f"d{start}", start, [1.0, 2.0]) for start in starts])
-    return window_rows(pa.Table.from_batches([table]), Keys("p"), {"device_1m": 3_600_000})
+    table = window_table([("device_1m", f"d{start}", start, [1.0, 2.0]) for start in starts])
+    return window_rows(table, Keys("p"), {"device_1m": 3_600_000})
 
 
 def test_a_window_of_the_past_is_final_and_lives_no_longer_than_it_would_have() -> None:

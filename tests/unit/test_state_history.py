@@ -1,10 +1,11 @@
-"""Closed sessions told from all runs at once are those that the step-by-step state told in its time."""
+"""What is closed, told from all payloads at once, is what the step-by-step state told in its time."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from state.history import closed
+from state import windows
+from state.history import Payload, closed
 from state.layout import CLOSED, empty_state
 from state.rules import Rules
 from state.runs import fold, schema
@@ -30,7 +31,7 @@ def readings(seed):
 
 
 def tables(chosen, parts, seed=0):
-    """The readings cut into parts at random, as (earliest start, runs), in the order that `closed` wants."""
+    """The readings cut into payloads of runs at random, in the order that `closed` wants."""
     names, ms, values = chosen
     part = np.random.default_rng(seed).integers(0, parts, len(ms))
     found = []
@@ -38,8 +39,14 @@ def tables(chosen, parts, seed=0):
         mine = part == number
         runs = fold(pa.array(names[mine]), ms[mine], {"t": values[mine]}, RULES)
         if runs.num_rows:
-            found.append((min(runs["start"].to_pylist()), runs))
-    return sorted(found, key=lambda pair: pair[0])
+            found.append(Payload(min(runs["start"].to_pylist()), runs=runs))
+    return sorted(found, key=lambda payload: payload.first_ms)
+
+
+def sessions(payloads, whole_from_ms=0):
+    """The closed sessions, and how many could not be told."""
+    (found,) = closed(payloads, WATERMARK, whole_from_ms, RULES)
+    return found.sessions, found.untold
 
 
 def told(table):
@@ -61,17 +68,17 @@ def test_closed_sessions_told_at_once_are_those_that_were_told_batch_by_batch(se
     wanted += [row for row in changes.sessions.to_pylist() if row["state"] == CLOSED]
     assert len(wanted) > 100
     for parts in (1, 7):
-        found, untold = closed(tables(chosen, parts, seed), WATERMARK, 0, RULES)
+        found, untold = sessions(tables(chosen, parts, seed))
         assert untold == 0
         assert told(found) == told(pa.Table.from_pylist(wanted, found.schema))
 
 
 def test_a_session_is_told_only_when_nothing_before_it_can_be_lacking():
     chosen = names, ms, values = readings(7)
-    every, _ = closed(tables(chosen, 1), WATERMARK, 0, RULES)
+    every, _ = sessions(tables(chosen, 1))
     whole_from = 400_000
     left = ms >= whole_from - 30_000  # older readings may be there or not
-    found, untold = closed(tables((names[left], ms[left], values[left]), 3), WATERMARK, whole_from, RULES)
+    found, untold = sessions(tables((names[left], ms[left], values[left]), 3), whole_from)
     right = {(row["device"], row["start"]): row for row in told(every)}
     assert found.num_rows > 50
     assert untold > 0
@@ -87,21 +94,37 @@ def test_a_session_is_told_only_when_nothing_before_it_can_be_lacking():
 
 
 def test_no_runs_are_no_sessions():
-    found, untold = closed([], WATERMARK, 0, RULES)
+    found, untold = sessions([])
     assert (found.num_rows, untold) == (0, 0)
+
+
+def minute(starts_ms):
+    """A payload with a part of one reading for each start, in ms, of a window of a minute."""
+    starts = np.array(starts_ms, np.int64)
+    columns = {name: starts if name in ("first", "last") else starts * 1.0 for name in windows.STATISTICS}
+    columns["count"] = np.ones(len(starts), np.int64)
+    parts = windows.parts("view", "t", pa.array(["a"]), np.zeros(len(starts)), starts, starts + 60_000, columns)
+    return Payload(int(starts.min()), parts=parts)
+
+
+def test_final_windows_are_told_as_soon_as_no_payload_can_reach_them():
+    payloads = [minute([0, 60_000]), minute([60_000, 120_000]), minute([120_000, 840_000, 900_000])]
+    found = list(closed(payloads, WATERMARK, 0, RULES))
+    told_windows = [[(row["start"], row["count"]) for row in each.windows.to_pylist()] for each in found]
+    assert told_windows == [[(0, 1)], [(60_000, 2)], [(120_000, 2), (840_000, 1)]]
 
 
 def test_what_is_present_is_every_open_session_and_device_as_it_was_last_told():
     names, ms, values = readings(3)
-    state, sessions, devices = empty_state(RULES), {}, {}
+    state, opened, devices = empty_state(RULES), {}, {}
     for batch in range(0, END, 100_000):
         now = (ms >= batch) & (ms < batch + 100_000)
         runs = fold(pa.array(names[now]), ms[now], {"t": values[now]}, RULES)
         state, changes = advance(state, runs, max(batch - 20_000, 0), RULES)
-        sessions |= {(row["device"], row["start"]): row for row in told(changes.sessions)}
+        opened |= {(row["device"], row["start"]): row for row in told(changes.sessions)}
         devices |= {row["device"]: row for row in changes.devices.to_pylist()}
     found = present(state, RULES)
-    wanted = [row for row in sessions.values() if row["state"] == "open"]
+    wanted = [row for row in opened.values() if row["state"] == "open"]
     assert len(wanted) > 5
     assert told(found.sessions) == sorted(wanted, key=lambda row: (row["device"], row["start"]))
     assert {row["device"]: row for row in found.devices.to_pylist()} == devices

@@ -1,4 +1,4 @@
-"""The session operator on Spark's contract: rows first, then timers up to the watermark, each used up when it fires.
+"""The stateful operator on Spark's contract: rows first, then timers up to the watermark, each used up when it fires.
 
 `Operator` stands in for Spark's side of that contract (4.1.1), so that a thousand schedules take a second;
 `tests/stream/test_session_state_reader.py` runs the same processor in Spark itself.
@@ -16,8 +16,8 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 from typing_extensions import override
 
-from state import codec
-from state.processor import OUTPUT, STATE_SCHEMA, SessionProcessor
+from state import codec, windows
+from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMA, BucketProcessor
 from state.rules import Rules
 from state.runs import fold
 from state.table import advance
@@ -60,28 +60,34 @@ class Operator(StatefulProcessorHandle):
     def batch(self, watermark_ms, payloads):
         """Runs one batch in a new task; returns the changes by bucket, in order."""
         self.watermark_ms, self.calls = watermark_ms, []
-        processor = PICKLE.loads(PICKLE.dumps(SessionProcessor(self.rules)))
+        processor = PICKLE.loads(PICKLE.dumps(BucketProcessor(self.rules)))
         processor.init(self)
         times, out = TimerValues(0, watermark_ms), []
         for bucket, parts in payloads.items():
             self.key = (bucket,)
-            frames = iter([pd.DataFrame({"bucket": [bucket] * len(parts), "payload": parts})])
-            out += list(processor.handleInputRows(key=self.key, rows=frames, timerValues=times))
+            rows = [row if isinstance(row, tuple) else (RUNS, row) for row in parts]
+            columns = {"bucket": bucket, "kind": [kind for kind, _ in rows], "payload": [data for _, data in rows]}
+            frames = iter([pd.DataFrame(columns)])
+            got = processor.handleInputRows(key=self.key, rows=frames, timerValues=times)
+            out += [(bucket, frame) for frame in got]
         for timer_ms, key in sorted(self.timers):
             if timer_ms <= watermark_ms:
                 self.key = key
                 info = ExpiredTimerInfo(timer_ms)
-                out += list(processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info))
+                got = processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info)
+                out += [(key[0], frame) for frame in got]
                 self.timers.discard((timer_ms, key))
         processor.close()
-        assert all(list(frame.columns) == OUTPUT.names and len(frame) == 1 for frame in out)
-        return [(int(frame.bucket[0]), codec.unpack_changes(frame.payload[0])) for frame in out]
+        assert all(list(frame.columns) == OUTPUT.names for _, frame in out)
+        rows = [(bucket, *row) for bucket, frame in out for row in zip(frame.kind, frame.payload, strict=True)]
+        self.passed = [(kind, payload) for _, kind, payload in rows if kind != CHANGES]
+        return [(bucket, codec.unpack_changes(payload)) for bucket, kind, payload in rows if kind == CHANGES]
 
 
 def payload(*readings):
     device, ms = zip(*readings, strict=True)
     values = {"t": np.array(ms, np.float64)}
-    return codec.pack_runs(fold(pa.array(device), np.array(ms, np.int64), values, RULES))
+    return codec.pack(b"R", fold(pa.array(device), np.array(ms, np.int64), values, RULES))
 
 
 def brief(changes):
@@ -114,6 +120,33 @@ def test_an_empty_bucket_keeps_neither_state_nor_timer():
     assert (operator.states, operator.timers, operator.calls) == ({}, set(), ["get", "clear"])
 
 
+def part(start_ms, count=1, length_ms=60):
+    """A part of one window of key "a"."""
+    start = np.array([start_ms], np.int64)
+    columns = {name: start if name in ("first", "last") else start * 1.0 for name in windows.STATISTICS}
+    columns["count"] = np.array([count])
+    table = windows.parts("view", "t", pa.array(["a"]), np.zeros(1), start, start + length_ms, columns)
+    return PARTS, codec.pack(b"W", table)
+
+
+def test_windows_are_kept_between_batches_and_let_go_of_when_the_watermark_passes_them():
+    operator = Operator(RULES)
+    operator.batch(0, {1: [part(0, 2)]})
+    ((_, changes),) = operator.batch(30, {1: [part(0, 3), part(60)]})
+    assert [(row["start"], row["count"]) for row in changes.windows.to_pylist()] == [(0, 5), (60, 1)]
+    ((_, changes),) = operator.batch(60, {1: [part(0)]})
+    assert (changes.windows.num_rows, changes.late.to_pylist()) == (0, [{"view": "view", "count": 1}])
+    assert operator.batch(120, {}) == []
+    assert (operator.states, operator.timers) == ({}, set()), "a silent bucket's windows are let go of by its timer"
+
+
+def test_rejects_and_counts_pass_through_and_leave_no_state():
+    operator = Operator(RULES)
+    assert operator.batch(0, {3: [(COUNTS, b"counted"), (REJECTS, b"rejected")]}) == []
+    assert operator.passed == [(REJECTS, b"rejected"), (COUNTS, b"counted")]
+    assert operator.calls == ["get"]
+
+
 def test_only_late_readings_are_reported_as_dropped():
     ((bucket, changes),) = Operator(RULES).batch(1_000, {7: [payload(("a", 100), ("b", 200))]})
     assert (bucket, changes.dropped, changes.sessions.num_rows, changes.devices.num_rows) == (7, 2, 0, 0)
@@ -122,7 +155,7 @@ def test_only_late_readings_are_reported_as_dropped():
 def test_state_that_cannot_be_read_fails_the_batch_and_stays():
     operator = Operator(RULES)
     operator.states[(1,)] = (b"TDMK\x09" + bytes(60),)
-    with pytest.raises(codec.CodecError, match="of version 9; supported is version 1"):
+    with pytest.raises(codec.CodecError, match="of version 9; supported is version 2"):
         operator.batch(0, {1: [payload(("a", 100))]})
     assert operator.states[(1,)][0][4] == 9
 
@@ -135,7 +168,7 @@ def test_the_order_of_payloads_does_not_matter_to_the_bit():
     parts = []
     for _ in range(20):
         values = {"t": np.array([rng.random() * 10.0 ** rng.randint(-9, 9) for _ in range(5)])}
-        parts.append(codec.pack_runs(fold(pa.array(["a"] * 5), np.arange(5), values, wide)))
+        parts.append(codec.pack(b"R", fold(pa.array(["a"] * 5), np.arange(5), values, wide)))
     written = set()
     for _ in range(5):
         operator = Operator(wide)
@@ -166,7 +199,7 @@ def test_timers_and_rows_do_in_every_batch_what_advancing_every_bucket_would(sch
         got = {bucket: changes for bucket, changes in operator.batch(watermark, payloads) if changes}
         expected = {}
         for bucket, state in plain.items():
-            table = codec.unpack_runs(payloads[bucket][0]) if bucket in payloads else empty
+            table = codec.unpack(b"R", payloads[bucket][0]) if bucket in payloads else empty
             plain[bucket], changes = advance(state, table, watermark, RULES)
             if changes:
                 expected[bucket] = changes

@@ -1,6 +1,7 @@
 """Moving a bucket's sessions forward, against plain Python that sees all readings at once."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from state.columns import Keys
 from state.rules import Rules
 from state.runs import fold, fold_sorted, schema
-from state.table import BucketState, advance, next_expiry
+from state.table import advance, next_expiry
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=1_000, measures=("t",))
 FAR = 1 << 41
@@ -206,7 +207,7 @@ def test_of_two_open_sessions_the_later_is_the_devices():
 def test_the_timer_is_handed_on():
     state, _ = advance(None, runs(("a", 100)), 0, RULES)
     assert state.timer_ms is None
-    marked = BucketState(state.runs, state.devices, 77)
+    marked = replace(state, timer_ms=77)
     assert advance(marked, runs(("a", 101)), 0, RULES)[0].timer_ms == 77
 
 
@@ -314,6 +315,28 @@ def test_a_reading_after_a_session_that_was_closed_by_a_shorter_gap_is_not_late(
     assert brief(changes)[0][4] == "closed"
     state, changes = advance(state, limited(runs(("a", 115)), gap=50), 111, RULES)
     assert (brief(changes), changes.dropped) == ([("a", 115, 115, 1, "open", "", None)], 0)
+
+
+@pytest.mark.parametrize("wider", [RULES, replace(RULES, gap_ms=50)], ids=["the device's own gap", "the rules' gap"])
+def test_a_gap_that_grows_makes_no_reading_late_that_is_on_time(wider):
+    """Batch after batch: the first one with the new gap is told apart from those after it, which know it already."""
+    own = {"gap": 50} if wider is RULES else {}
+    state, _ = advance(None, limited(runs(("a", 100))), 0, RULES)
+    state, _ = advance(state, nothing(), 111, RULES)
+    starts = []
+    for ms in (115, 125, 135):
+        state, changes = advance(state, limited(runs(("a", ms)), **own), 111, wider)
+        assert changes.dropped == 0
+        starts += [row["start"] for row in changes.sessions.to_pylist()]
+    assert starts == [115] * 3
+
+
+def test_a_device_is_remembered_by_the_gap_that_its_session_was_closed_with():
+    forgetful = replace(RULES, retain_ms=0)
+    state, _ = advance(None, limited(runs(("a", 100)), gap=50), 0, forgetful)
+    state, _ = advance(state, nothing(), 151, forgetful)
+    reaching_back = advance(state, limited(runs(("a", 145)), gap=10), 155, forgetful)
+    assert reaching_back[1].dropped == 1
 
 
 def test_a_state_of_devices_without_limits_is_what_it_was():

@@ -48,7 +48,7 @@ def overload(run: Run) -> Figures:
 
 def _bounded(run: Run) -> Figures:
     """Windows in state at the end, and the memory's peak, against what they may be."""
-    windows = run.metrics().get('tidemark_state_rows{operator="windows"}', 0.0)
+    windows = run.metrics().get('tidemark_state_rows{kind="windows"}', 0.0)
     limit = OPEN * run.row.devices * len(run.stage.settings["input"]["measures"]) + OTHERS
     if windows > limit:
         run.violation("bounded", f"state has {windows:.0f} windows, {limit} may be open at once")

@@ -1,0 +1,46 @@
+"""The one step that moves a bucket forward: its sessions, its devices and its windows, by the same watermark.
+
+    advance(state, parts, runs, watermark, rules) -> (state, changes)
+
+The stream calls it for each micro-batch (state/processor.py), a recomputation for each payload of a bucket in the order of event
+time (state/history.py). Both get the same values from the same readings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from state import runs as folding
+from state import table, windows
+from state.columns import ints
+from state.layout import BucketState, Changes
+from state.rules import Rules
+
+
+def advance(
+    state: BucketState, parts: Sequence[pa.Table], runs: Sequence[pa.Table], watermark_ms: int, rules: Rules
+) -> tuple[BucketState, Changes, pa.Table]:
+    """One step; also returns the windows that it closed (`state.windows.SCHEMA`).
+
+    `parts` are tables of `state.windows.SCHEMA`, `runs` of `state.runs.schema`; any number, in any order. The result depends
+    on the set of readings only, up to the rounding of additions in another order: see `state.table.advance`. When the step
+    changes nothing, the very `state` is returned.
+    """
+    tables = [folding.schema(rules.measures).empty_table(), *runs]
+    after, changes = table.advance(state, pa.concat_tables(tables, promote_options="default"), watermark_ms, rules)
+    step = windows.advance(state.windows, parts, watermark_ms)
+    if step.open is not state.windows:
+        after = replace(after, windows=step.open)
+    return after, replace(changes, windows=step.changed, late=step.late), step.closed
+
+
+def next_expiry(state: BucketState, rules: Rules) -> int | None:
+    """The earliest t such that a watermark > t has something to close or to forget; None when nothing is left.
+
+    Windows count only from the time on at which all of them are closed: closing a window changes nothing that is published.
+    """
+    expiries = [table.next_expiry(state, rules)]
+    if state.windows.num_rows:
+        expiries.append(int(ints(state.windows, "end").max()) - 1)
+    return min((expiry for expiry in expiries if expiry is not None), default=None)

@@ -1,0 +1,214 @@
+"""Windows: parts of windows are merged into the windows of a bucket, until the watermark passes them.
+
+    advance(windows, parts, watermark) -> Step(open, changed, closed, late)
+
+is pure and vectorised. A window is identified by (view, measure, key, start, end). Views are values in the table: adding,
+changing or removing a view changes neither the query plan nor the layout of the state.
+
+A part is late when `end <= watermark_ms`: its window has been published as final. The same watermark closes windows, so a
+part never reaches a window that is closed, and a window is final exactly when it is closed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state.columns import Array, Bools, Ints, array, codes_of
+
+MOMENTS = ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")
+"""Columns that merge by addition: see service/aggregation/moments.py."""
+
+MERGE: Mapping[str, np.ufunc] = {
+    "count": np.add,
+    **dict.fromkeys(MOMENTS, np.add),
+    "min": np.minimum,
+    "max": np.maximum,
+    "first": np.minimum,
+    "last": np.maximum,
+}
+"""How the statistics of two parts become those of both. `count` is readings, `first` and `last` are event times in ms."""
+
+STATISTICS = tuple(MERGE)
+TEXTS = ("view", "measure", "key")
+KEY = (*TEXTS, "start", "end")
+_INTS = {"count", "first", "last"}
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+Stats = Mapping[str, npt.NDArray[Any]]
+
+SCHEMA = pa.schema(
+    [
+        *(pa.field(name, _TEXT, nullable=False) for name in TEXTS),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        *(pa.field(name, pa.int64() if name in _INTS else pa.float64(), nullable=False) for name in STATISTICS),
+    ]
+)
+"""Windows, and parts of windows. `start` and `end` are ms since the epoch, half open. Texts are dictionaries, because a key
+occurs once for each measure and start."""
+
+_KEY_SCHEMA = pa.schema([SCHEMA.field(name) for name in KEY])
+
+LATE_SCHEMA = pa.schema([pa.field("view", pa.string()), pa.field("count", pa.int64())])
+"""Values that came for closed windows, by view; a value counts once for each of its windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tables of `SCHEMA`, and one of `LATE_SCHEMA`.
+
+    open     the windows that the watermark has not passed
+    changed  those of `open` that got parts in this step
+    closed   the windows that the watermark has passed in this step, as they were before it
+    late     what was dropped
+    """
+
+    open: pa.Table
+    changed: pa.Table
+    closed: pa.Table
+    late: pa.Table
+
+
+def empty() -> pa.Table:
+    """No window."""
+    return SCHEMA.empty_table()
+
+
+def parts(
+    view: str, measure: str, key: Array, group: npt.NDArray[Any], start: Ints, end: Ints, stats: Stats
+) -> pa.Table:
+    """Parts of one view and measure, `SCHEMA`; `key` are the texts of the groups, and `group` names one for each part."""
+    size = len(start)
+    zero = np.zeros(size, np.int32)
+    return pa.Table.from_arrays(
+        [
+            pa.DictionaryArray.from_arrays(zero, pa.array([view])),
+            pa.DictionaryArray.from_arrays(zero, pa.array([measure])),
+            pa.DictionaryArray.from_arrays(group.astype(np.int32), key),
+            pa.array(start),
+            pa.array(end),
+            *(pa.array(stats[name]) for name in STATISTICS),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def advance(windows: pa.Table, given: Sequence[pa.Table], watermark_ms: int) -> Step:
+    """One step. The result depends on the set of `given` parts only, up to the rounding of additions in another order.
+
+    Returns the very `windows` as `open` when the step changes none of them.
+    """
+    new = concat(given)
+    late = _ints(new, "end") <= watermark_ms
+    dropped = _late(new.filter(pa.array(late))) if late.any() else LATE_SCHEMA.empty_table()
+    if late.any():
+        new = new.filter(pa.array(~late))
+    over = _ints(windows, "end") <= watermark_ms
+    closed = windows.filter(pa.array(over)) if over.any() else empty()
+    if over.any():
+        windows = compact(windows.filter(pa.array(~over)))
+    if not new.num_rows:
+        return Step(windows, empty(), compact(closed), dropped)
+    merged, changed = _merge(windows, new)
+    return Step(merged, compact(merged.filter(pa.array(changed))), compact(closed), dropped)
+
+
+def only(windows: pa.Table, wanted: pa.Table) -> pa.Table:
+    """The windows that `wanted` has, too. Both tables have the columns of `KEY`, as in `SCHEMA`."""
+    names = list(KEY)
+    codes = _codes(concat([windows.select(names), wanted.select(names)], _KEY_SCHEMA))
+    mine, others = codes[: windows.num_rows], codes[windows.num_rows :]
+    return compact(windows.filter(pa.array(np.isin(mine, others))))
+
+
+def concat(tables: Sequence[pa.Table], schema: pa.Schema = SCHEMA) -> pa.Table:
+    """All rows of all tables, with one dictionary for each text."""
+    tables = [table for table in tables if table.num_rows]
+    if not tables:
+        return schema.empty_table()
+    if len(tables) == 1:
+        return tables[0].combine_chunks()
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def compact(table: pa.Table) -> pa.Table:
+    """The same rows, with dictionaries that hold no text that does not occur."""
+    for number, name in enumerate(TEXTS):
+        column = array(table.column(name))
+        codes, texts = codes_of(column), column.dictionary
+        used = np.zeros(len(texts), np.bool_)
+        used[codes] = True
+        if not used.all():
+            renumbered = (np.cumsum(used) - 1).astype(np.int32)[codes]
+            column = pa.DictionaryArray.from_arrays(renumbered, texts.filter(pa.array(used)))
+            table = table.set_column(number, SCHEMA.field(name), column)
+    return table
+
+
+def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
+    """`windows` with the parts `new` merged into them, and which rows of the result got parts. `new` is not empty."""
+    size = windows.num_rows
+    whole = concat([windows, new]) if size else new
+    codes = _codes(whole)
+    order = np.argsort(codes[size:], kind="stable")
+    ordered = codes[size:][order]
+    heads = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    place = _places(ordered[heads], codes[:size])
+    known = place >= 0
+    added = size + order[heads[~known]]
+    changed = np.zeros(size + len(added), np.bool_)
+    changed[place[known]] = True
+    changed[size:] = True
+    rows = pa.array(np.concatenate((np.arange(size), added)))
+    arrays: list[Array] = [array(whole.column(name)).take(rows) for name in KEY]
+    for name, merge in MERGE.items():
+        values = _numbers(whole, name)
+        parts_of = merge.reduceat(values[size:][order], heads)
+        column = np.concatenate((values[:size], parts_of[~known]))
+        column[place[known]] = merge(column[place[known]], parts_of[known])
+        arrays.append(pa.array(column))
+    return pa.Table.from_arrays(arrays, schema=SCHEMA), changed
+
+
+def _places(wanted: Ints, codes: Ints) -> Ints:
+    """The row of each wanted code among `codes`, -1 where there is none."""
+    if not len(codes):
+        return np.full(len(wanted), -1, np.int64)
+    found: Any = pc.index_in(pa.array(wanted), value_set=pa.array(codes))
+    places: Ints = found.fill_null(-1).to_numpy().astype(np.int64)
+    return places
+
+
+def _codes(table: pa.Table) -> Ints:
+    """One integer for each window: equal integers are equal windows, in one table."""
+    code = np.zeros(table.num_rows, np.int64)
+    room = 1
+    for name in KEY:
+        column = array(table.column(name)) if name in TEXTS else array(table.column(name)).dictionary_encode()
+        room *= max(1, len(column.dictionary))
+        code = code * len(column.dictionary) + codes_of(column)
+    if room >= 1 << 63:
+        msg = (
+            f"{table.num_rows} windows of {room} possible ones do not fit one table: use more buckets or shorter views"
+        )
+        raise OverflowError(msg)
+    return code
+
+
+def _late(rows: pa.Table) -> pa.Table:
+    plain = pa.table({"view": array(rows.column("view")).cast(pa.string()), "count": rows.column("count")})
+    return plain.group_by("view").aggregate([("count", "sum")]).rename_columns(["view", "count"]).cast(LATE_SCHEMA)
+
+
+def _ints(table: pa.Table, name: str) -> Ints:
+    return np.asarray(_numbers(table, name), np.int64)
+
+
+def _numbers(table: pa.Table, name: str) -> npt.NDArray[Any]:
+    numbers: npt.NDArray[Any] = array(table.column(name)).to_numpy(zero_copy_only=False)
+    return numbers

@@ -1,0 +1,146 @@
+"""Windows batch after batch against a plain recomputation, whatever views, cuts into batches, and watermarks there are."""
+
+import math
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.aggregation import moments
+from state import windows
+
+KEY = ("view", "measure", "key", "start", "end")
+FAR = 1 << 41
+
+parts_of_a_batch = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "two"]),  # the view
+        st.sampled_from(["t", "h"]),
+        st.sampled_from(["a", "b", "ü|ß", ""]),
+        st.integers(0, 12),  # the start, in tens
+        st.sampled_from([10, 30]),  # the length: a view's may change between two batches
+        st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=3),
+    ),
+    max_size=12,
+)
+batches = st.lists(st.tuples(st.integers(0, 60), parts_of_a_batch), max_size=6)
+
+
+def table(rows):
+    """Parts, each in a table of its own, as tasks send them."""
+    found = []
+    for view, measure, key, ten, length, values in rows:
+        start, numbers = np.array([10 * ten]), np.array(values)
+        sums = moments.split(numbers, np.array([0]), np.array([len(values)]))
+        columns = {name: getattr(sums, name) for name in windows.MOMENTS} | {
+            "count": np.array([len(values)]),
+            "min": numbers.min(keepdims=True),
+            "max": numbers.max(keepdims=True),
+            "first": start,
+            "last": start + len(values),
+        }
+        texts = pa.array(["unused", key])
+        found.append(windows.parts(view, measure, texts, np.ones(1), start, start + length, columns))
+    return found
+
+
+def shown(found):
+    """{key: (count, sum, min, max, first, last)}; the sum as near as doubles get."""
+    rows = {}
+    for row in found.to_pylist():
+        total, _, _ = moments.finish(*(np.array([row[name]]) for name in ("count", *windows.MOMENTS)))
+        near = pytest.approx(float(total[0]), rel=1e-9, abs=1e-6)
+        rows[tuple(row[name] for name in KEY)] = (
+            row["count"],
+            near,
+            *(row[n] for n in ("min", "max", "first", "last")),
+        )
+    assert len(rows) == found.num_rows, "a window stands twice"
+    return rows
+
+
+def plainly(groups):
+    """The same of {key: lists of values}, one list for each part."""
+    found = {}
+    for key, parts in groups.items():
+        values = [value for part in parts for value in part]
+        total = float(sum(map(Fraction, values)))
+        found[key] = (len(values), total, min(values), max(values), key[3], key[3] + max(map(len, parts)))
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches)
+def test_windows_batch_by_batch_are_those_of_a_plain_recomputation(schedule):
+    state, watermark = windows.empty(), 0
+    groups = defaultdict(list)
+    dropped, late, closed = Counter(), Counter(), {}
+    for step, rows in [*schedule, (FAR, [])]:
+        watermark += step
+        touched = set()
+        for view, measure, key, ten, length, values in rows:
+            place = view, measure, key, 10 * ten, 10 * ten + length
+            if place[4] <= watermark:
+                dropped[view] += len(values)
+            else:
+                groups[place].append(values)
+                touched.add(place)
+        before = state
+        result = windows.advance(state, table(rows), watermark)
+        state = result.open
+        closed |= shown(result.closed)
+        late.update(dict(zip(result.late["view"].to_pylist(), result.late["count"].to_pylist(), strict=True)))
+        right = plainly(groups)
+        assert shown(state) == {key: right[key] for key in right if key[4] > watermark}
+        assert shown(result.changed) == {key: right[key] for key in touched}
+        assert state is before or touched or result.closed.num_rows
+    assert closed == plainly(groups)
+    assert late == dropped
+    assert state.num_rows == 0
+
+
+@given(parts_of_a_batch, st.randoms())
+def test_the_order_of_parts_does_not_matter_but_for_rounding(rows, rng):
+    mixed = rng.sample(rows, len(rows))
+    ordered, other = (windows.advance(windows.empty(), table(each), 0) for each in (rows, mixed))
+    assert shown(ordered.open) == shown(other.open)
+
+
+def test_the_same_parts_give_the_same_bits_again():
+    rows = [("one", "t", "a", 1, 10, [math.pi * 10.0**n, math.e]) for n in range(-6, 7)]
+    first, again = (windows.advance(windows.empty(), table(rows), 0).open for _ in range(2))
+    assert first.equals(again)
+
+
+def test_a_part_for_a_window_that_ends_at_the_watermark_is_late():
+    rows = [("one", "t", "a", 0, 10, [1.0, 2.0]), ("one", "t", "a", 1, 10, [3.0])]
+    result = windows.advance(windows.empty(), table(rows), 10)
+    assert [row["start"] for row in result.open.to_pylist()] == [10]
+    assert result.late.to_pylist() == [{"view": "one", "count": 2}]
+
+
+def test_a_window_closes_as_it_was_before_the_step():
+    state = windows.advance(windows.empty(), table([("one", "t", "a", 0, 10, [1.0])]), 0).open
+    result = windows.advance(state, table([("one", "t", "b", 5, 10, [1.0])]), 10)
+    assert [(row["key"], row["start"]) for row in result.closed.to_pylist()] == [("a", 0)]
+    assert [(row["key"], row["start"]) for row in result.open.to_pylist()] == [("b", 50)]
+
+
+def test_texts_that_no_window_has_any_more_are_not_kept():
+    state = windows.empty()
+    for ten in range(20):
+        state = windows.advance(state, table([("one", "t", f"device {ten}", ten, 10, [1.0])]), 10 * ten).open
+    assert set(state["key"].chunk(0).dictionary.to_pylist()) == {"unused", "device 19"}
+
+
+def test_only_the_wanted_windows_are_chosen():
+    rows = [("one", "t", "a", ten, 10, [1.0]) for ten in range(3)] + [("two", "t", "a", 1, 10, [1.0])]
+    state = windows.advance(windows.empty(), table(rows), 0).open
+    wanted = windows.concat(table([("one", "t", "a", 1, 10, [9.0]), ("one", "t", "b", 1, 10, [9.0])]))
+    assert [(row["view"], row["start"]) for row in windows.only(state, wanted).to_pylist()] == [("one", 10)]
+    assert windows.only(state, windows.empty()).num_rows == 0
+    assert windows.only(windows.empty(), wanted).num_rows == 0
