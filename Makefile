@@ -49,7 +49,7 @@ test: setup
 	@$(TIMED); $(STATIC) && $(PYTEST) --durations=15 $(ARGS)
 
 check: setup
-	@$(TIMED); $(STATIC) && $(PYTEST) -q tests/unit
+	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick tests/unit
 
 bench: setup
 	@$(BIN)/python -m load.bench $(if $(JSON),--json $(JSON))

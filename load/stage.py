@@ -33,6 +33,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from load.cluster import ENDED, Cluster
 from load.encode import SCHEMAS
 from load.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
+from load.part import PATIENCE
 from load.parts import HOST, LOG_APPEND_TIME, Broker, Redis, free_port
 from load.tied import Child, spawn
 from service.errors import SetupError
@@ -217,7 +218,7 @@ class Stage:
             return 0 if state == {"FINISHED"} else 1
         service = self._service
         assert service is not None  # noqa: S101
-        status = service.wait(patience_s)
+        status = service.wait(patience_s * PATIENCE)
         self._service = None
         return status
 
@@ -315,7 +316,7 @@ class Stage:
 
     def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Ask until the answer is true, and return it; SetupError when the service ends or the time is over."""
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + within_s * PATIENCE
         while not (answer := condition()):
             self._check_service()
             if time.monotonic() > deadline:

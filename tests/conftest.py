@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,6 +15,12 @@ from service import session
 # starts, publishes a batch and stops takes 32 s of a core with this option and 56 s without (JDK 17, Spark 4.1.1). The launcher
 # prepends the variable's options to those of the command line.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# An example has no deadline: how long it takes depends on what else the machine does. `make check` tries fewer examples of
+# the properties that do not ask for a number of them.
+hypothesis.settings.register_profile("full", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
+hypothesis.settings.load_profile("full")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,3 +56,15 @@ def spark() -> Iterator[SparkSession]:
         # py4j leaves its sockets to the garbage collector, which must not be some other test's warning.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+@pytest.fixture
+def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """What the service and its commands get for a session of their own in this test: the shared one, which they cannot end.
+
+    With it `runner.run` and `service.cli.main` run in the tests' process, without the start of another JVM.
+    """
+    monkeypatch.setattr(session, "build", lambda *_args, **_options: spark)
+    monkeypatch.setattr(session, "on_jvm_signals", lambda *_: None)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    return spark

@@ -25,7 +25,7 @@ from load.faults.recovery import BACK_S, Recovers
 from load.faults.row import Figures, Row
 from load.faults.rules import Observed
 from load.fleet import Fleet, FleetSettings
-from load.part import Part
+from load.part import PATIENCE, Part
 from load.parts import HOST
 from load.proxy import Proxy
 from load.stage import POLL_S, ROOT, TOPIC, Stage
@@ -184,7 +184,7 @@ class Run:
 
     def until(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Like `wait`, for times at which there may be no service."""
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + within_s * PATIENCE
         while not (answer := condition()):
             if time.monotonic() > deadline:
                 message = f"Waited {within_s:.0f} s for {what}"

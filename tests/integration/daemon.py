@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.error
@@ -17,18 +16,20 @@ import pyspark
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.part import free_port, is_alive
+from load.part import PATIENCE, free_port, is_alive
 from load.parts import Broker, Redis
-from service import session
+from load.tied import spawn
+from service import session, settings
+from service.settings import Settings
 
 STARTS_S = 240.0
-STOPS_S = 30.0
+STOPS_S = 30.0 * PATIENCE
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 
 def until(condition: Callable[[], Any], within_s: float, what: str) -> Any:
     """Ask until the answer is true, and return it."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + within_s * PATIENCE
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
         time.sleep(0.1)
@@ -36,7 +37,7 @@ def until(condition: Callable[[], Any], within_s: float, what: str) -> Any:
 
 
 class Service:
-    """One process of the service."""
+    """One process of the service, which ends with the tests' process."""
 
     def __init__(
         self, config: Path, port: int, log: Path, *, submit: bool = False, more: Mapping[str, str] | None = None
@@ -56,8 +57,7 @@ class Service:
             command += ["--driver-class-path", path, str(session.DEPLOY / "daemon.py"), *arguments]
         else:
             command = [sys.executable, "-m", "service.cli", "run", "--master", "local[2]", *arguments]
-        with log.open("w") as err:
-            self.process = subprocess.Popen(command, stderr=err, stdout=err, env=environment)
+        self.process = spawn(command, cwd=Path.cwd(), log=log, environ=environment)
 
     def __enter__(self) -> Self:
         return self
@@ -81,11 +81,11 @@ class Service:
         except OSError as error:
             return 0, str(error)
 
-    def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric over the labels that are not given."""
         status, body = self.get("/metrics")
         samples = [s for f in text_string_to_metric_families(body) for s in f.samples] if status == 200 else []
-        return sum(sample.value for sample in samples if sample.name == f"tidemark_{name}")
+        return sum(s.value for s in samples if s.name == f"tidemark_{name}" and labels.items() <= s.labels.items())
 
     def status(self) -> Any:
         """What /status says; {} while nobody answers."""
@@ -99,6 +99,10 @@ class Service:
 
     def is_ready(self) -> bool:
         return self.get("/readyz")[0] == 200
+
+    def wait(self) -> int:
+        """The exit status of a service that ends by itself."""
+        return self.process.wait(60 * PATIENCE)
 
     def stop(self, pid: int | None = None) -> int:
         """SIGTERM, to the process or to the given one; returns the exit status."""
@@ -139,16 +143,21 @@ class World:
             retry_for = "1 s"
             """
         )
+        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, "linger.ms": 5})
         self.sent = 0
 
+    def settings(self) -> Settings:
+        """For a service in this process, on a metrics port of its own."""
+        loaded = settings.load(self.config)
+        return loaded.model_copy(update={"metrics": loaded.metrics.model_copy(update={"port": free_port()})})
+
     def send(self, count: int) -> None:
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 0, "linger.ms": 5})
         now_ms = time.time_ns() // 1_000_000
         for number in range(count):
-            producer.poll(0)
+            self.producer.poll(0)
             reading = {"device_id": f"d{number % 20}", "event_time": now_ms, "temperature": number % 7}
-            producer.produce(self.topic, json.dumps(reading).encode(), partition=number % 2)
-        assert producer.flush(30) == 0
+            self.producer.produce(self.topic, json.dumps(reading).encode(), partition=number % 2)
+        assert self.producer.flush(30) == 0
         self.sent += count
 
     def start(self, name: str, *, submit: bool = False, more: Mapping[str, str] | None = None) -> Service:

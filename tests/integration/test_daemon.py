@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from load.parts import Broker, Redis
-from load.stage import last_words
+from service import runner
+from service.errors import CheckpointError, SourceRefusedError
 from tests.integration.daemon import STARTS_S, Service, World, until
 
 pytestmark = pytest.mark.integration
@@ -81,26 +82,28 @@ def test_a_batch_that_hangs_is_abandoned_in_time_and_replayed(broker_part: Broke
             assert service.stop() == 0, service.log.read_text()
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
 def test_a_topic_that_does_not_exist_ends_it_by_name(world: World) -> None:
     world.config.write_text(world.config.read_text().replace(f'topics = ["{world.topic}"]', 'topics = ["nowhere"]'))
-    with world.start("topic") as service:
-        assert service.process.wait(STARTS_S) == 5
-    assert last_words(service.log).startswith("tidemark: SOURCE_REFUSED: kafka.topics: nowhere does not exist")
+    with pytest.raises(SourceRefusedError, match=r"^kafka\.topics: nowhere does not exist"):
+        runner.run(world.settings())
+    assert world.redis.get(f"{world.topic}:lease") is None
 
 
 def test_a_metrics_port_in_use_ends_it_by_name(world: World, broker_part: Broker) -> None:
     with Service(world.config, broker_part.port, world.folder / "port.log") as service:
-        assert service.process.wait(60) == 10
+        assert service.wait() == 10
     assert f"tidemark: SETUP: metrics.port = {broker_part.port}" in service.log.read_text()
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
 def test_a_damaged_checkpoint_ends_it_by_name_and_the_lease_is_free(world: World) -> None:
     offsets = world.folder / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").write_text("v1\n{")
     world.send(10)
-    with world.start("damaged") as service:
-        assert service.process.wait(STARTS_S) == 8, service.log.read_text()
-    assert "tidemark: CHECKPOINT: " in service.log.read_text()
-    assert "Traceback" not in service.log.read_text()
+    with pytest.raises(CheckpointError, match="offsets/0"):
+        runner.run(world.settings())
     assert world.redis.get(f"{world.topic}:lease") is None

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from pyspark.sql import SparkSession
 from load.parts import Broker, Redis
 from load.stage import to_toml
 from service import pipeline
+from service.cli import main
 from service.errors import CheckpointError, DataLossError
 from service.kafka import clients, topics
 from service.kafka.offsets import edges, headrooms
@@ -218,16 +217,18 @@ def test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same(
         assert "the topic is read again from its beginning" in caplog.text
 
 
-def test_the_command_names_what_is_damaged_and_its_status_says_so(world: World, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared_spark")
+def test_the_command_names_what_is_damaged_and_its_status_says_so(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     world.batch(0, 1, 1)
     (world.folder / "offsets/0").write_text("v1\n{")
     config = tmp_path / "tidemark.toml"
     config.write_text(to_toml({**world.document, "views": [dict(view) for view in world.document["views"]]}))
-    command = [sys.executable, "-m", "service.cli", "checkpoint", "verify", "--config", str(config)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 8, ended.stderr
-    assert "FAIL offsets/0: is not what Spark writes" in ended.stdout
-    assert f"FAIL {manifest.NAME}: is missing" in ended.stdout
+    assert main(["checkpoint", "verify", "--config", str(config)]) == 8
+    shown = capsys.readouterr().out
+    assert "FAIL offsets/0: is not what Spark writes" in shown
+    assert f"FAIL {manifest.NAME}: is missing" in shown
 
 
 def test_the_headroom_is_what_retention_leaves_of_the_oldest_unread_record(world: World) -> None:
