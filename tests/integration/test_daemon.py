@@ -62,26 +62,6 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: World) ->
     assert sum(world.group().values()) == world.sent
 
 
-def test_a_batch_that_hangs_is_abandoned_in_time_and_replayed(broker_part: Broker, tmp_path: Path, prefix: str) -> None:
-    topic = f"daemon-{prefix}"
-    broker_part.create_topic(topic, partitions=2)
-    with Redis(tmp_path) as redis:
-        world = World(broker_part, redis, tmp_path, topic)
-        world.config.write_text(world.config.read_text().replace('retry_for = "1 s"', 'retry_for = "10 m"'))
-        world.send(100)
-        with world.start("hangs") as service:
-            until(lambda: service.is_ready() and world.counted() == 100, STARTS_S, "the first batch")
-            redis.pause()
-            world.send(100)
-            until(lambda: service.metric("batch_running_seconds") > 3, 60, "a batch that hangs")
-            assert service.stop() == 0, service.log.read_text()
-            assert "is abandoned" in service.log.read_text()
-            redis.resume()
-        with world.start("replays") as service:
-            until(lambda: service.is_ready() and world.counted() == 200, STARTS_S, "the batch again")
-            assert service.stop() == 0, service.log.read_text()
-
-
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 def test_a_topic_that_does_not_exist_ends_it_by_name(world: World) -> None:

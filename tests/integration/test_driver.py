@@ -1,7 +1,6 @@
 """The driver in trouble: what may pass restarts the query in it, what cannot ends it by name."""
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,7 @@ from tests.integration.daemon import STARTS_S, World, until
 pytestmark = pytest.mark.integration
 
 
-def test_the_driver_stays_while_redis_and_its_own_batches_fail_but_not_without_spark(
+def test_a_hanging_batch_is_abandoned_and_the_next_driver_outlives_all_but_the_end_of_spark(
     broker_part: Broker,
     tmp_path: Path,
     prefix: str,
@@ -24,39 +23,51 @@ def test_the_driver_stays_while_redis_and_its_own_batches_fail_but_not_without_s
 ) -> None:
     topic = f"driver-{prefix}"
     broker_part.create_topic(topic, partitions=2)
-    points = ["before_fetch:1", "after_decode:1", "half_publish:1", "after_publish_before_commit:1", "after_commit:1"]
-    more = {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": ",".join(f"{point}:raise" for point in points)}
     redis = Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"})
     world = World(broker_part, redis, tmp_path, topic)
-    with world.start("driver", more=more) as service, ExitStack() as cleanup:
-        cleanup.callback(redis.close)
-        until(lambda: "SINK: " in service.get("/readyz")[1], 60, "it waits for Redis")
-        assert service.status()["state"] == "waiting"
-        redis.start()
+    with redis:
         world.send(100)
-        until(lambda: service.is_ready() and world.counted() == 100, STARTS_S, "the first batches, in spite of all")
-        until(lambda: service.metric("query_restarts_total") == len(points), 60, "every point has failed a query")
-        assert service.status()["last_error"]["code"] == "QUERY_INJECTED"
-
+        with world.start("hangs", more={"TIDEMARK_REDIS__RETRY_FOR": "10 m"}) as service:
+            until(lambda: service.is_ready() and world.counted() == 100, STARTS_S, "the first batch")
+            redis.pause()
+            world.send(100)
+            until(lambda: service.metric("batch_running_seconds") > 3, 60, "a batch that hangs")
+            assert service.stop() == 0, service.log.read_text()
+            assert "is abandoned" in service.log.read_text()
         redis.kill()
-        world.send(100)
-        until(lambda: service.status()["last_error"]["code"] == "SINK", 60, "a batch that cannot be published")
-        until(lambda: "SINK: " in service.get("/readyz")[1], 60, "it says so")
-        redis.start()
-        until(lambda: service.is_ready() and world.counted() == 200, 60, "the batch again")
-        assert world.progress()["epoch"] == "1", "nobody else wanted the lease, and no data was lost"
-        monkeypatch.setenv("TIDEMARK_METRICS__PORT", str(service.port))
-        assert main(["status", "--config", str(world.config), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["restarts"] > len(points)
-        assert found["batches"][-1]["end"] == {topic: {"0": 100, "1": 100}}
 
-        (jvm,) = (process for process in service.tree() if process.name() == "java")
-        jvm.kill()
-        assert service.process.wait(60) == 9, service.log.read_text()
-        assert last_words(service.log).startswith("tidemark: QUERY_SPARK_LOST: Spark has ended"), (
-            service.log.read_text()
-        )
+        points = ["half_publish:1:raise", "after_commit:1:raise"]  # all of them: tests/faults
+        more = {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": ",".join(points)}
+        with world.start("driver", more=more) as service:
+            until(lambda: "SINK: " in service.get("/readyz")[1], 60, "it waits for Redis")
+            assert service.status()["state"] == "waiting"
+            redis.start()
+            until(
+                lambda: service.is_ready() and world.counted() == 200, STARTS_S, "the abandoned batch, in spite of all"
+            )
+            injected = {"code": "QUERY_INJECTED"}
+            until(lambda: service.metric("query_restarts_total", **injected) == len(points), 60, "every point to fail")
+            epoch = world.progress()["epoch"]
+
+            redis.kill()
+            world.send(100)
+            until(lambda: service.status()["last_error"]["code"] == "SINK", 60, "a batch that cannot be published")
+            until(lambda: "SINK: " in service.get("/readyz")[1], 60, "the reason on /readyz")
+            redis.start()
+            until(lambda: service.is_ready() and world.counted() == 300, 60, "the batch again")
+            assert world.progress()["epoch"] == epoch, "nobody else wanted the lease, and no data was lost"
+            monkeypatch.setenv("TIDEMARK_METRICS__PORT", str(service.port))
+            assert main(["status", "--config", str(world.config), "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert found["restarts"] > len(points)
+            assert found["batches"][-1]["end"] == {topic: {"0": 150, "1": 150}}
+
+            (jvm,) = (process for process in service.tree() if process.name() == "java")
+            jvm.kill()
+            assert service.wait() == 9, service.log.read_text()
+            assert last_words(service.log).startswith("tidemark: QUERY_SPARK_LOST: Spark has ended"), (
+                service.log.read_text()
+            )
 
 
 def test_a_frozen_service_is_followed_and_ends_as_fenced_when_it_wakes(
@@ -78,7 +89,7 @@ def test_a_frozen_service_is_followed_and_ends_as_fenced_when_it_wakes(
             epoch = world.progress()["epoch"]
             for process in frozen:
                 process.resume()
-            assert first.process.wait(60) == 7, first.log.read_text()
+            assert first.wait() == 7, first.log.read_text()
             assert last_words(first.log).startswith("tidemark: FENCED: ")
             assert psutil.wait_procs(frozen, 20)[1] == [], "nothing of it is left"
             world.send(500)
