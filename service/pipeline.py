@@ -10,7 +10,7 @@ is small on purpose: a batch is planned anew each time. docs/decisions/0015-one-
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -84,9 +84,11 @@ def build(
     return sessions.advance(marked, settings)
 
 
-def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
+def fold(
+    admitted: DataFrame, settings: Settings, attributes: Attributes | None, *, keep_rejects: bool = True
+) -> DataFrame:
     """readings.admit's rows in, frames.FOLDED out."""
-    return admitted.mapInArrow(folding(settings, attributes), FOLDED)
+    return admitted.mapInArrow(replace(folding(settings, attributes), keep_rejects=keep_rejects), FOLDED)
 
 
 def folding(settings: Settings, attributes: Attributes | None) -> Fold:

@@ -55,6 +55,8 @@ class Fold:
     `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none, and `gap`
     and `interval` its columns with the devices' own session gaps and expected intervals, None where it has none.
     `ask` is told how many records have each schema id that is not known, and may raise: before they become rejects.
+    Without `keep_rejects` what was not admitted is passed over. A filter in Spark would do the same, but the planner pushes it
+    below the projection, where it repeats the expressions of admission (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
     """
 
@@ -67,6 +69,7 @@ class Fold:
     max_rows: int = 1_000_000
     gap: str | None = None
     interval: str | None = None
+    keep_rejects: bool = True
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of readings.admit's rows in, batches of frames.FOLDED out."""
@@ -87,7 +90,8 @@ class Fold:
         """One table of readings, any order."""
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
-            yield from self._rejects(readings.filter(rejected))
+            if self.keep_rejects:
+                yield from self._rejects(readings.filter(rejected))
             readings = readings.filter(pc.invert(rejected))
         if readings.num_rows:
             yield from self._admitted(readings)

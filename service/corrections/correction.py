@@ -89,11 +89,11 @@ def base(
     `from_ms` has the devices whose runs are wanted, and since when.
     """
     records = rebuild.records(spark, settings, source)
-    admitted = readings.admit(records, settings, look_up, schemas=schemas).where("reject is null")
+    admitted = readings.admit(records, settings, look_up, schemas=schemas)
     if earlier.num_rows:
         admitted = admitted.unionByName(spark.createDataFrame(earlier))
     near = _near(spark, admitted, settings, late, from_ms).coalesce(tasks)
-    folded = pipeline.fold(near, settings, attributes).where(F.col("kind").isin(PARTS, RUNS))
+    folded = pipeline.fold(near, settings, attributes, keep_rejects=False).where(F.col("kind").isin(PARTS, RUNS))
     rows = folded.repartition(tasks, "bucket").select("kind", "payload")
     step = _Wanted(codec.pack(b"W", late), dict(from_ms))
     found = rows.mapInArrow(step, "kind tinyint, payload binary").toArrow().to_pylist()

@@ -193,10 +193,10 @@ def closed_values(
     can be told.
     `late` are rows of `readings.admit` that were rejected as late, and that values have all the same: see corrections.
     """
-    admitted = readings.admit(found, settings, look_up, schemas=schemas).where("reject is null")
+    admitted = readings.admit(found, settings, look_up, schemas=schemas)
     if late is not None:
         admitted = admitted.unionByName(late)
-    folded = pipeline.fold(admitted.coalesce(tasks), settings, attributes)
+    folded = pipeline.fold(admitted.coalesce(tasks), settings, attributes, keep_rejects=False)
     kept = folded.where(F.col("kind").isin(PARTS, RUNS)).select("bucket", "first", "kind", "payload")
     sorted_rows = kept.repartition(tasks, "bucket").sortWithinPartitions("bucket", "first", "kind", "payload")
     alive = {view.name: watermark_ms - view.retain_ms for view in settings.views}

@@ -15,7 +15,7 @@ from service.publication.redis_keys import Keys
 from service.publication.redis_rows import Rows, past, session_rows, window_rows
 from service.rejects.fence import Fence
 from state.layout import session_schema
-from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window
+from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window, window_table
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +42,7 @@ class Target:
         sink.progress()
 
     def windows(self, values: list[float], key: str = "d1", start: int = T0) -> Rows:
-        table = pa.Table.from_batches([window(values, key, start)])
+        table = window_table([("device_1m", key, start, values)])
         retained = {view.name: view.retain_ms for view in self.settings.views}
         return past(window_rows(table, self.keys, retained), PASSED.watermark_ms, 0)[0]
 
