@@ -561,6 +561,28 @@ MUTATIONS = (
         (_BOOK + "test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest",),
     ),
     Mutation(
+        "counters-begin-late",
+        "a counter's series begins with its first event",
+        "to Prometheus the first loss is no increase, and no alert fires",
+        ("P7",),
+        (Edit("service/monitoring/metrics.py", "                made.labels(value)\n", "                pass\n"),),
+        ("tests/unit/test_alerts.py::test_without_promtool_a_rule_that_selects_nothing_is_still_found",),
+    ),
+    Mutation(
+        "lag-stands",
+        "the last lags are shown while Kafka does not answer",
+        "an outage looks like a service that keeps up",
+        ("P7",),
+        (
+            Edit(
+                "service/monitoring/metrics.py",
+                '        self.failures.labels("lag").inc()\n        self.lag.clear()\n',
+                '        self.failures.labels("lag").inc()\n',
+            ),
+        ),
+        ("tests/unit/test_alerts.py::test_lags_are_not_shown_while_kafka_does_not_answer",),
+    ),
+    Mutation(
         "admission-by-now",
         "admission compares event times with this machine's clock, not the broker's time",
         "a replay decides otherwise than the first run",

@@ -168,6 +168,10 @@ def transient(error: TidemarkError) -> bool:
     return isinstance(error, _PASSES) and not isinstance(error, _STAYS)
 
 
+CODES = tuple(dict.fromkeys(family.code for family in _PASSES if not issubclass(family, _STAYS)))
+"""What a restart of the query may be counted under, but for rare kinds of these families."""
+
+
 def named(failure: BaseException | None, query: StreamingQuery | None) -> TidemarkError:
     """The error to end with: `failure` is what foreachBatch raised, if it did; else the query's own exception is read.
 

@@ -56,6 +56,8 @@ from service.settings import Settings
 from service.warm_up import WarmUp
 
 POLL_S = 0.2
+_BETWEEN_TRIGGERS = "Waiting for"
+"""How the message of a query's status begins when a trigger is over, with or without a batch (Spark 4.1.1)."""
 PATIENCE_S = 20.0
 """How long a stop waits for the batch that runs before it is abandoned."""
 LIMIT_S = 28.0
@@ -85,6 +87,7 @@ class Runner:
         self.settings = settings
         self.master = master
         self.metrics = metrics.Metrics()
+        self.metrics.limits(settings)
         self.status = Status(settings.service.name)
         self.stop = threading.Event()
         self._guard: threading.Timer | None = None
@@ -157,7 +160,7 @@ class Runner:
 
     def _on_look(self, silence: Silence, asked_ms: int, reached: Offsets | None) -> None:
         silence.look(asked_ms, reached)
-        self.metrics.lag_asked.set(asked_ms / 1000)
+        self.metrics.asked(asked_ms)
 
     def _begin_term(self, at_least: int = 0) -> int | None:
         """Wait for the lease and begin a term; None when told to stop meanwhile."""
@@ -207,6 +210,7 @@ class Runner:
         """One query, from its checkpoint to its end; raises what ended it unless that was asked for."""
         settings = self.settings
         retention_ms = topics.prepare(settings.kafka)
+        self.metrics.keeps(retention_ms)
         if not self._lease.confirm():
             raise self._lost()
         for gap in resume.prepare(spark, settings):
@@ -241,7 +245,7 @@ class Runner:
             lag = Lag(
                 settings.kafka,
                 self.metrics.lags,
-                self.metrics.failures.labels("lag").inc,
+                self.metrics.lag_fails,
                 retention_ms=retention_ms,
                 headrooms=self.metrics.headrooms,
                 level=lambda asked_ms, reached: self._on_look(silence, asked_ms, reached),
@@ -252,8 +256,6 @@ class Runner:
             silence.start()
             lag.start()
             cleanup.callback(lag.close)
-            self.metrics.query_running.set(1)
-            self.metrics.ready("query")
             self.status.query_started()
             poll = Poll(query)
             try:
@@ -366,15 +368,24 @@ class Runner:
 
     def _watch(self, query: StreamingQuery, lag: Lag, poll: Poll) -> None:
         """Until the query has ended, or should."""
+        runs = False
         while not self.stop.is_set() and not self._lease.lost.is_set():
             if _ended(query, POLL_S):
                 return
             if self._refresher is not None:
                 self._refresher.require_young()
-            self._note_commits(poll, lag)
+            committed = self._note_commits(poll, lag)
+            # A query that was started may still fail in its first trigger, again and again, while Kafka or Redis is away.
+            if not runs and (committed or query.status["message"].startswith(_BETWEEN_TRIGGERS)):
+                runs = True
+                self.metrics.query_running.set(1)
+                self.metrics.ready("query")
 
-    def _note_commits(self, poll: Poll, lag: Lag) -> None:
+    def _note_commits(self, poll: Poll, lag: Lag) -> bool:
+        """Whether a batch was committed since."""
+        found = False
         for progress in poll():
+            found = True
             self.metrics.engine(progress)
             self._patience.progressed()
             for batch in [batch for batch in self._ends if batch <= progress.batch]:
@@ -383,6 +394,7 @@ class Runner:
                 if self._checker is not None:
                     self._checker.committed(end)
                 failpoint.hit("after_commit")
+        return found
 
     def _end_query(self, spark: SparkSession, query: StreamingQuery) -> None:
         """Between two batches if at all possible; see the module's text."""
@@ -416,7 +428,7 @@ class Runner:
 
     def _on_wait(self, found: Waiting) -> None:
         reason = f"{found.holder} holds the lease"
-        if self.metrics.waiting("lease", reason):
+        if self.metrics.waiting("lease", reason, standby=True):
             _log.info("waiting: %s", reason)
 
     def _ask_to_stop(self) -> None:

@@ -1,6 +1,7 @@
 """Metrics of event time: how far apart the partitions are, and what came too late for what was closed."""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -44,6 +45,11 @@ class EventTime:
         self.skewed = Gauge(
             "tidemark_skewed_devices", "Devices whose clocks are ahead: `tidemark devices --skewed`", registry=registry
         )
+
+    def views(self, names: Iterable[str]) -> None:
+        """Which views there are: what none of them has dropped is 0."""
+        for name in names:
+            self.late.labels(name)
 
     def batch(self, report: "BatchReport") -> None:
         """A batch is published."""

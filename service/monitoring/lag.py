@@ -6,7 +6,7 @@ read beyond them, and a transaction that never ends holds its partition for ever
 
 The headroom is how long the service may stop: the time until
 retention may delete the oldest record that no batch has committed. All requests go to the broker from one thread of our
-own, so that an unreachable broker delays no batch; a failure is counted and tried again, and the last figures stand.
+own, so that an unreachable broker delays no batch; a failure is counted and tried again, and no lag is shown meanwhile.
 """
 
 import logging

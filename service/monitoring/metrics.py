@@ -6,7 +6,8 @@ methods may be called from any thread.
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -22,7 +23,9 @@ from prometheus_client import (
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service import clock
+from service import clock, failure
+from service.admission import readings
+from service.admission.schemas import LOOK_UPS
 from service.monitoring.event_time_metrics import EventTime
 from service.publication.publish import LATENCY_BOUNDS_MS
 from service.quality.gauges import Quality
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from service.pipeline import BatchReport
     from service.progress import Progress
     from service.publication.publish import Outcome
+    from service.settings import Settings
 
 _once: Callable[[], None] = disable_created_metrics
 _once()  # a second series per counter, which nobody asks for
@@ -55,6 +59,12 @@ _PHASES = {
     "triggerExecution": "total",
 }
 _STATE_ROWS = ("windows", "devices", "sessions")
+_PUBLISHED = ("windows", "sessions", "devices", "rejects")
+_CHANGES = ("opened", "closed")
+_OUTCOMES = ("written", "unchanged", "refused_old", "refused_final")
+_PARTS = ("lag", "lease", "reference", "redis_data", "republish", "idle")
+ROLES = ("starting", "standby", "leader", "ready")
+"""Without the lease, or waiting for the one who has it; with it, and with all that /readyz asks for."""
 
 
 class Buckets(Collector):
@@ -92,42 +102,63 @@ class Metrics:
         self._lock = threading.Lock()
         self._batch_since: float | None = None
         self._reasons = {"lease": "the lease is not held yet", "batch": "the first batch is not done yet"}
+        self._standby = False
         self._notes: dict[str, str] = {}
         self._reference = ""
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"tidemark_{name}", text, labels, registry=self.registry)
+        def counter(name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
+            # A series that begins with its first increment is no increase to Prometheus: known ones are there from the start.
+            made = Counter(f"tidemark_{name}", text, [label] if label else [], registry=self.registry)
+            for value in values:
+                made.labels(value)
+            return made
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"tidemark_{name}", text, labels, registry=self.registry)
 
         self.records = counter("records", "Kafka records in finished batches")
         self.admitted = counter("readings_admitted", "Readings that were admitted")
-        self.rejects = counter("rejects", "Readings that were not admitted", "reason")
+        self.rejects = counter("rejects", "Readings that were not admitted", "reason", readings.REASONS)
         self.dropped = counter(
             "readings_dropped", "Admitted readings that came behind the watermark, by sessions' count"
         )
         self.unknown = counter("readings_unknown_device", "Admitted readings of devices that the reference lacks")
-        self.published = counter("published", "What was published: values to Redis, rejects to Kafka", "kind")
-        self.sessions = counter("sessions", "Sessions that Redis has for the first time, and as closed", "change")
-        self.writes = counter("redis_writes", "Values given to Redis, by what it did with them", "outcome")
+        self.devices = counter(
+            "devices_new", "Devices that Redis has for the first time, or again after they were gone"
+        )
+        self.published = counter(
+            "published", "What was published: values to Redis, rejects to Kafka", "kind", _PUBLISHED
+        )
+        self.sessions = counter(
+            "sessions", "Sessions that Redis has for the first time, and as closed", "change", _CHANGES
+        )
+        self.writes = counter("redis_writes", "Values given to Redis, by what it did with them", "outcome", _OUTCOMES)
         self.bytes = counter("redis_bytes", "Bytes sent to Redis")
         self.retries = counter("redis_retries", "Writes to Redis that were tried again")
         self.finals = counter("windows_final", "Windows marked final because the watermark has passed them")
-        self.closed_idle = counter("closed_idle", "Values that were closed because all input was silent", "kind")
+        self.closed_idle = counter(
+            "closed_idle", "Values that were closed because all input was silent", "kind", _PUBLISHED[:2]
+        )
         self.silent = gauge("input_silent", "1 while all input is silent and the clock closes what is open")
         self.lost = counter(
             "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
         )
-        self.failures = counter("failures", "Failures that did not end the service", "part")
-        self.restarts = counter("query_restarts", "Failures that restarted the query inside the driver", "code")
+        self.failures = counter("failures", "Failures that did not end the service", "part", _PARTS)
+        self.restarts = counter(
+            "query_restarts", "Failures that restarted the query inside the driver", "code", failure.CODES
+        )
         self.lookups = counter(
-            "schema_lookups", "Schema ids that were looked up while running, by how that ended", "result"
+            "schema_lookups", "Schema ids that were looked up while running, by how that ended", "result", LOOK_UPS
         )
         self.schemas = gauge("schemas", "Writers' schemas that the query decodes")
-        self.republished = counter("republished", "Values that were published again after Redis had lost them", "kind")
+        self.republished = counter(
+            "republished", "Values that were published again after Redis had lost them", "kind", _PUBLISHED[:3]
+        )
         self.unrepublished = counter(
-            "unrepublished", "Values that Redis had lost and Kafka no longer has all readings of", "kind"
+            "unrepublished",
+            "Values that Redis had lost and Kafka no longer has all readings of",
+            "kind",
+            _PUBLISHED[:2],
         )
         self.data_lost = counter("redis_data_lost", "Times that Redis was found without what it had acknowledged")
         self.headroom = gauge(
@@ -140,6 +171,12 @@ class Metrics:
             "lag_records", "End of the partition minus end of the last committed batch", "topic", "partition"
         )
         self.lag_asked = gauge("lag_timestamp_seconds", "When Kafka was asked for what the lags are taken from")
+        self.lag_age = gauge("lag_age_seconds", "Time since Kafka last said how long the partitions are; NaN before")
+        self.lag_age.set_function(self._lag_age_s)
+        self._lag_asked_s = math.nan
+        self.retention = gauge("retention_seconds", "For how long a topic keeps its records", "topic")
+        self.reference_max_age = gauge("reference_max_age_seconds", "reference.max_age: older, it ends the service")
+        self.watermark_delay = gauge("watermark_delay_seconds", "admission.max_delay + max_ahead")
         self.event_time = EventTime(self.registry)
         self.quality = Quality(self.registry)
         self.state_rows = gauge(
@@ -153,16 +190,19 @@ class Metrics:
         self.reference_kept = gauge(
             "reference_kept", "1 while the last good reference serves on as there is no newer one"
         )
-        self.reference_failures = counter("reference_failures", "Times that there was no newer reference", "reason")
-        for reason in REASONS:
-            self.reference_failures.labels(reason)
+        self.reference_failures = counter(
+            "reference_failures", "Times that there was no newer reference", "reason", REASONS
+        )
         self.reference_info = gauge("reference_info", "1 for the version of the reference in use", "version")
         self.last_batch = gauge("last_batch_timestamp_seconds", "When the last batch was finished")
         self.batch = gauge("batch", "The number of the last finished batch")
         self.running = gauge("batch_running_seconds", "For how long the batch that runs has been running; 0 for none")
         self.running.set_function(self._running_s)
         self.epoch = gauge("epoch", "The writer's term")
-        self.query_running = gauge("query_running", "1 while the query runs")
+        self.query_running = gauge("query_running", "1 while the query runs, once it has got through a trigger")
+        self.role = gauge("role", "1 for what this process is", "role")
+        for role in ROLES:
+            self.role.labels(role).set_function(partial(self._is, role))
         self.seconds = Histogram(
             "tidemark_batch_seconds", "Duration of a batch's phases", ["phase"], buckets=BATCH_S, registry=self.registry
         )
@@ -174,6 +214,18 @@ class Metrics:
         self.registry.register(self.latency)
         self._build = Info("tidemark_build", "What runs", registry=self.registry)
         self._build.info({"version": version("tidemark"), "spark": spark or version("pyspark")})
+
+    def limits(self, settings: "Settings") -> None:
+        """Say what the settings allow, and which views there are."""
+        self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
+        self.event_time.views(view.name for view in settings.views)
+        if settings.reference is not None:
+            self.reference_max_age.set(settings.reference.max_age_ms / 1000)
+
+    def keeps(self, retention_ms: Mapping[str, int]) -> None:
+        """How long each topic keeps its records, -1 for ever."""
+        for topic, kept_ms in retention_ms.items():
+            self.retention.labels(topic).set(kept_ms / 1000 if kept_ms >= 0 else math.inf)
 
     def batch_begins(self) -> None:
         """A batch has passed the gate; a clock runs until `batch_ends`."""
@@ -206,17 +258,18 @@ class Metrics:
             self.rejects.labels(reason).inc(records)
         for phase, seconds in report.phases.items():
             self.seconds.labels(phase).observe(seconds)
-        for kind in ("windows", "sessions", "devices", "rejects"):
+        for kind in _PUBLISHED:
             self.published.labels(kind).inc(getattr(outcome, kind))
-        for change in ("opened", "closed"):
+        for change in _CHANGES:
             self.sessions.labels(change).inc(getattr(outcome, change))
-        for result in ("written", "unchanged", "refused_old", "refused_final"):
+        for result in _OUTCOMES:
             self.writes.labels(result).inc(getattr(outcome, result))
         # A bucket is reported when it changes: after a restart the sums are those of the buckets that have changed since.
         self._sizes |= {bucket: tuple(size) for bucket, *size in outcome.sizes}
         for kind, rows in zip(_STATE_ROWS, zip(*self._sizes.values(), strict=True), strict=False):
             self.state_rows.labels(kind).set(sum(rows))
         self.state_bytes.set(sum(size[-1] for size in self._sizes.values()))
+        self.devices.inc(outcome.new_devices)
         self.dropped.inc(outcome.dropped)
         self.retries.inc(outcome.retries)
         self.bytes.inc(outcome.bytes)
@@ -240,6 +293,16 @@ class Metrics:
             for partition, records in partitions.items():
                 self.lag.labels(topic, partition).set(records)
 
+    def asked(self, asked_ms: int) -> None:
+        """Kafka was asked at that time for the lags that are shown."""
+        self.lag_asked.set(asked_ms / 1000)
+        self._lag_asked_s = clock.monotonic_s()
+
+    def lag_fails(self) -> None:
+        """Kafka does not say: the last lags say nothing of now."""
+        self.failures.labels("lag").inc()
+        self.lag.clear()
+
     def idle(self, windows: int, outcome: "Outcome") -> None:
         """All input is silent: so many windows, and the sessions of the outcome, were closed now."""
         self.silent.set(1)
@@ -248,7 +311,7 @@ class Metrics:
 
     def republishes(self, outcome: "Outcome", untold: tuple[int, int]) -> None:
         """Values were published again; so many windows and sessions could not be, as a part of them is gone from Kafka."""
-        for kind in ("windows", "sessions", "devices"):
+        for kind in _PUBLISHED[:3]:
             self.republished.labels(kind).inc(getattr(outcome, kind))
         for kind, count in zip(("windows", "sessions"), untold, strict=True):
             self.unrepublished.labels(kind).inc(count)
@@ -280,9 +343,10 @@ class Metrics:
         with self._lock:
             return dict(self._notes)
 
-    def waiting(self, part: str, reason: str) -> bool:
-        """Not ready, for `reason`, until `ready(part)`. Whether that is news."""
+    def waiting(self, part: str, reason: str, *, standby: bool = False) -> bool:
+        """Not ready, for `reason`, until `ready(part)`. Whether that is news. `standby`: it is another that holds the lease."""
         with self._lock:
+            self._standby = standby
             former, self._reasons[part] = self._reasons.get(part), reason
             return former != reason
 
@@ -300,6 +364,16 @@ class Metrics:
         with self._lock:
             reasons = list(self._reasons.values())
         return "; ".join(filter(None, [*reasons, self.unhealthy()]))
+
+    def _is(self, role: str) -> bool:
+        with self._lock:
+            waits, standby = "lease" in self._reasons, self._standby
+        if waits:
+            return role == ("standby" if standby else "starting")
+        return role == ("leader" if self.unready() else "ready")
+
+    def _lag_age_s(self) -> float:
+        return clock.monotonic_s() - self._lag_asked_s
 
     def _running_s(self) -> float:
         with self._lock:

@@ -38,6 +38,7 @@ from service.publication import redis_client
 from service.publication.redis_keys import Keys
 from service.publication.redis_link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link
 from service.publication.redis_rows import (
+    DEVICE,
     SESSION,
     Call,
     Rows,
@@ -70,7 +71,7 @@ class Outcome:
 
     `windows`, `sessions` and `devices` are rows; each was either `written`, `unchanged` (already there: a repeat),
     `refused_old` (a newer or richer value is there) or `refused_final` (a final window or closed session would have
-    changed: in steady flow never). `opened` sessions had no key before, `closed` ones change no more.
+    changed: in steady flow never). `new_devices` and `opened` sessions had no key before, `closed` ones change no more.
     `dropped` are readings that came after their session was closed. `bytes` went to Redis, in attempts of which
     `retries` failed. `latency` counts readings by broker time to acknowledged write, per bucket of LATENCY_BOUNDS_MS;
     `latency_ms` is their sum. `admitted` are readings, `unknown` those of devices that the reference lacks, `rejected` counts
@@ -88,6 +89,7 @@ class Outcome:
     refused_old: int = 0
     refused_final: int = 0
     opened: int = 0
+    new_devices: int = 0
     closed: int = 0
     dropped: int = 0
     bytes: int = 0
@@ -264,12 +266,14 @@ class Sink:
         budget, counter = self._budget("values"), _Calls()
         replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)
         written, unchanged, old, final = (sum(int(r[i]) for r in replies[: counter.writes]) for i in range(4))
-        opened, closed, at = 0, 0, 0
+        opened, new_devices, closed, at = 0, 0, 0, 0
         for each in rows:  # each is so many of the first replies, in order
             calls = -(-len(each) // self.settings.redis.chunk)
             if each.kind is SESSION:
                 opened += sum(int(reply[4]) for reply in replies[at : at + calls])
                 closed += sum(int(reply[5]) for reply in replies[at : at + calls])
+            elif each.kind is DEVICE:
+                new_devices += sum(int(reply[4]) for reply in replies[at : at + calls])
             at += calls
         counted = tally.total(found.counts)
         latency_ms, latency = _latency(counted, clock.now_ms())
@@ -286,6 +290,7 @@ class Sink:
             refused_old=old,
             refused_final=final,
             opened=opened,
+            new_devices=new_devices,
             closed=closed,
             dropped=changes.dropped,
             bytes=counter.bytes,

@@ -1,0 +1,252 @@
+"""The alert rules, each in the state that it is for: promtool judges what /metrics says minute by minute (tests/alerts.py)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from service import clock
+from service.cut import Cut
+from service.monitoring.metrics import Metrics
+from service.pipeline import BatchReport
+from service.publication.publish import LATENCY_BOUNDS_MS, Outcome
+from tests.alerts import RULES, assert_selects, check
+from tests.stream.records import make_settings
+
+RECORDS = 6_000
+DAY_S = 86_400
+WARM = 12
+QUICK = (RECORDS, *[0] * len(LATENCY_BOUNDS_MS))
+REFERENCE = {"url": "jdbc:sqlite:x", "query": "q"}
+
+
+@dataclass
+class Instance:
+    """A service's metrics, and a minute of its life as the runner tells of it."""
+
+    metrics: Metrics
+    said: list[str | None] = field(default_factory=list)
+    batch: int = 0
+    behind: int = 0
+
+    def works(self, **differently: Any) -> None:
+        self.batch += 1
+        outcome = Outcome(latency=QUICK, **differently.pop("outcome", {}))
+        cut = Cut(
+            differently.pop("epoch", 1),
+            self.batch,
+            differently.pop("watermark_ms", clock.now_ms()),
+            {"r": {0: 0}},
+            {"r": {0: RECORDS}},
+        )
+        report = BatchReport(cut, outcome, RECORDS, {}, 0, 0)
+        self.metrics.batch_begins()
+        self.metrics.batch_ends(changed(report, **differently))
+        self.asks()
+
+    def asks(self) -> None:
+        self.metrics.lags({"r": {0: self.behind}})
+        self.metrics.asked(clock.now_ms())
+
+    def leads(self) -> None:
+        self.metrics.ready("lease")
+        self.metrics.query_running.set(1)
+        self.metrics.keeps({"r": 7 * DAY_S * 1000})
+        self.metrics.headrooms({"r": {0: 6.5 * DAY_S}})
+
+    def fails(self, code: str) -> None:
+        self.metrics.batch_fails()
+        self.metrics.query_running.set(0)
+        self.metrics.waiting("query", code)
+        self.metrics.restarts.labels(code).inc()
+
+
+Step = Callable[[Instance], object]
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str | None]]:
+    """An instance's life: a while of work, then `minutes` of something else, scraped once a minute."""
+
+    def scrapes(
+        step: Step | None, minutes: int, *, start: Step = Instance.leads, work: Step = Instance.works
+    ) -> list[str | None]:
+        now_s = 1_700_000_000.0
+        monkeypatch.setattr(clock, "monotonic_s", lambda: now_s)
+        monkeypatch.setattr(clock, "now_ms", lambda: int(now_s * 1000))
+        found = Instance(Metrics())
+        found.metrics.limits(make_settings(tmp_path, reference=REFERENCE))
+        found.metrics.reference("v", 10, lambda: 300.0)
+        start(found)
+        for minute in range(WARM + minutes):
+            now_s += 60
+            if minute < WARM:
+                work(found)
+            elif step is not None:
+                step(found)
+            dead = minute >= WARM and step is None
+            found.said.append(None if dead else generate_latest(found.metrics.registry).decode())
+        return found.said
+
+    return scrapes
+
+
+def redis_is_away(it: Instance) -> None:
+    it.behind += RECORDS
+    it.asks()
+    it.fails("SINK")
+
+
+def kafka_is_away(it: Instance) -> None:
+    it.metrics.lag_fails()
+    it.fails("SOURCE")
+
+
+def once(act: Step) -> Step:
+    """In the first minute, beside the work."""
+    acted: list[int] = []
+
+    def step(it: Instance) -> None:
+        if not acted:
+            act(it)
+            acted.append(1)
+        it.works()
+
+    return step
+
+
+def lost_values(it: Instance) -> None:
+    it.metrics.republishes(Outcome(), (0, 1))
+
+
+def is_old(it: Instance) -> None:
+    it.metrics.reference("v", 10, lambda: 7 * 3600.0)
+    it.metrics.reference_kept.set(1)
+
+
+def hangs(it: Instance) -> None:
+    if it.metrics._batch_since is None:
+        it.metrics.batch_begins()
+    it.asks()
+
+
+def stands(it: Instance) -> None:
+    it.works(watermark_ms=1_700_000_000_000)
+
+
+SLOW = (*[0] * (len(LATENCY_BOUNDS_MS) - 1), RECORDS, 0)
+
+
+def is_slow(it: Instance) -> None:
+    it.works()
+    it.metrics.latency.add(SLOW, 9.0)
+
+
+STATES: dict[str, tuple[Step | None, int, set[str]]] = {
+    "it works": (Instance.works, 20, set()),
+    "the process is gone": (None, 12, {"Absent"}),
+    "Redis is away": (redis_is_away, 15, {"NotRunning", "NotReady", "Behind", "QueryRestarts"}),
+    "Kafka is away": (kafka_is_away, 10, {"NotRunning", "LagUnknown", "QueryRestarts", "Failures"}),
+    "a batch hangs": (hangs, 4, {"Stuck"}),
+    "drivers come and go": (lambda it: it.works(epoch=it.batch), 6, {"DriverRestarts"}),
+    "retention comes near": (once(lambda it: it.metrics.headrooms({"r": {0: DAY_S}})), 3, {"Retention"}),
+    "records are lost": (once(lambda it: it.metrics.lost.inc(3)), 3, {"RecordsLost"}),
+    "Redis has lost data": (once(lambda it: it.metrics.data_lost.inc()), 3, {"RedisLostData"}),
+    "values are lost": (once(lost_values), 3, {"ValuesLost"}),
+    "values were lost long ago": (once(lost_values), 63, set()),
+    "windows lack values": (once(lambda it: it.works(late={"device": 1})), 3, {"ReadingsDropped"}),
+    "partitions are apart": (
+        lambda it: it.works(times={("r", 0): (0, 1_000), ("r", 1): (40_000, 41_000)}),
+        8,
+        {"PartitionsApart"},
+    ),
+    "rejects": (lambda it: it.works(rejected={"late": RECORDS // 10}), 18, {"Rejects"}),
+    "ids are invented": (lambda it: it.works(outcome={"new_devices": RECORDS // 3}), 14, {"InventedDevices"}),
+    "a clock is ahead": (lambda it: it.works(skewed=1), 12, {"SkewedDevices"}),
+    "an id cannot be looked up": (once(lambda it: it.metrics.lookups.labels("full").inc()), 3, {"Schemas"}),
+    "event time stands": (stands, 14, {"WatermarkStands"}),
+    "readings are not as expected": (
+        lambda it: (it.works(), it.metrics.quality.checks({"e": False}, 9, 1.0)),
+        17,
+        {"Quality"},
+    ),
+    "samples cannot be checked": (lambda it: (it.works(), it.metrics.quality.failures.inc()), 6, {"QualityUnchecked"}),
+    "the reference is kept": (lambda it: (it.works(), is_old(it)), 17, {"ReferenceKept", "ReferenceOld"}),
+    "readings are slow": (is_slow, 17, {"Slow"}),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_fires_is_what_the_state_is_and_another_deployment_hides_nothing(
+    state: str, play: Callable[..., list[str | None]], tmp_path: Path
+) -> None:
+    step, minutes, expected = STATES[state]
+    there = play(step, minutes)
+    well = play(Instance.works, minutes)
+    standby = play(_nothing, minutes, start=_waits, work=_nothing)
+    check(
+        {"a/1": there, "a/2": standby, "b/1": well} if step is not None else {"a/1": there, "b/1": well},
+        sorted(f"a Tidemark{name}" for name in expected),
+        tmp_path,
+    )
+
+
+def _waits(it: Instance) -> None:
+    it.metrics.waiting("lease", "a/1 holds the lease", standby=True)
+
+
+def _nothing(_it: Instance) -> None:
+    """Waits for the lease."""
+
+
+def test_every_rule_has_a_state_in_which_it_fires() -> None:
+    assert {f"Tidemark{name}" for _, _, names in STATES.values() for name in names} == set(RULES)
+
+
+def test_a_process_says_what_it_is() -> None:
+    metrics = Metrics()
+
+    def role() -> list[str]:
+        lines = generate_latest(metrics.registry).decode().splitlines()
+        return [line.split('"')[1] for line in lines if line.startswith("tidemark_role") and line.endswith(" 1.0")]
+
+    assert role() == ["starting"]
+    metrics.waiting("lease", "other holds the lease", standby=True)
+    assert role() == ["standby"]
+    metrics.waiting("lease", "SINK: away")
+    assert role() == ["starting"]
+    metrics.ready("lease")
+    assert role() == ["leader"]
+    Instance(metrics).works()
+    assert role() == ["ready"]
+
+
+def test_lags_are_not_shown_while_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(clock, "monotonic_s", lambda: now_s)
+    it = Instance(Metrics())
+    value = it.metrics.registry.get_sample_value
+    assert math.isnan(value("tidemark_lag_age_seconds") or 0.0)
+    it.asks()
+    now_s += 50
+    assert (value("tidemark_lag_age_seconds"), value("tidemark_lag_records", {"topic": "r", "partition": "0"})) == (
+        50,
+        0,
+    )
+    it.metrics.lag_fails()
+    assert value("tidemark_lag_records", {"topic": "r", "partition": "0"}) is None
+
+
+def test_without_promtool_a_rule_that_selects_nothing_is_still_found(play: Callable[..., list[str | None]]) -> None:
+    text = play(Instance.works, 1)[-1]
+    assert text is not None
+    for name in ("TidemarkSchemas", "TidemarkReadingsDropped", "TidemarkNotReady", "TidemarkLagUnknown"):
+        assert_selects(RULES[name]["expr"], [text])
+    for wrong in ('tidemark_role{role="chief"} == 1', "tidemark_lag_record", '{__name__=~"tidemark_none_total"}'):
+        with pytest.raises(AssertionError, match="selects nothing"):
+            assert_selects(wrong, [text])
