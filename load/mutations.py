@@ -798,8 +798,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/rejects/replay.py",
-                "known = _finish(settings.kafka, marks.read(settings.kafka), say)",
-                "known: dict[Coordinates, Mark] = {}",
+                "known = _finish(settings.kafka, known, say)",
+                "known = {}",
             ),
         ),
         (_REJECTS + "test_what_is_sent_again_is_sent_once_whoever_asks_how_often",),
@@ -819,6 +819,30 @@ MUTATIONS = (
         ("P4",),
         (Edit("service/rejects/replay.py", "    fence.check()\n", ""),),
         (_REJECTS + "test_a_run_that_another_has_overtaken_sends_nothing",),
+    ),
+    Mutation(
+        "fence-begins-again",
+        "runs that apply rejects count themselves, and begin again in a Redis that lost its data",
+        "two runs with the same number both send the same rejects",
+        ("P4",),
+        (Edit("service/rejects/fence.py", "self.number = secrets.randbits(62)", "self.number = 1"),),
+        (_REJECTS + "test_a_run_from_before_redis_lost_its_data_sends_nothing",),
+    ),
+    Mutation(
+        "republished-from-nothing",
+        "a host without a committed batch takes the request to republish for done",
+        "what Redis lost stays lost, and nothing says so any more",
+        ("P7",),
+        (
+            Edit(
+                "service/recovery/republish.py",
+                "        _committed(spark, settings)\n        snapshot",
+                "        snapshot",
+            ),
+        ),
+        (
+            "tests/integration/test_republish.py::test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays",
+        ),
     ),
     Mutation(
         "own-headers-trusted",

@@ -89,7 +89,7 @@ def _checkpoint(given: argparse.Namespace) -> int:
             for line in report.lines():
                 say(line)
             return CheckpointError.status if report.damage else 0
-        shown = resume.init(spark, loaded) if given.action == "init" else resume.show(spark, loaded)
+        shown = resume.init(spark, loaded, dry=given.dry_run) if given.action == "init" else resume.show(spark, loaded)
         for line in shown.encode().decode().splitlines():
             say(line)
         return 0
@@ -100,7 +100,7 @@ def _checkpoint(given: argparse.Namespace) -> int:
 def _republish(given: argparse.Namespace) -> int:
     from service.recovery import republish  # noqa: PLC0415
 
-    republish.by_hand(settings.load(given.config), say=say)
+    republish.by_hand(settings.load(given.config), say=say, dry=given.dry_run)
     return 0
 
 
@@ -108,7 +108,7 @@ def _correct(given: argparse.Namespace) -> int:
     from service.corrections import correct  # noqa: PLC0415
 
     since_ms, until_ms = reject_commands.span(given)
-    correct.correct(settings.load(given.config), since_ms, until_ms, say=say, again=given.again)
+    correct.correct(settings.load(given.config), since_ms, until_ms, say=say, again=given.again, dry=given.dry_run)
     return 0
 
 
@@ -197,6 +197,11 @@ def _parser() -> argparse.ArgumentParser:
     devices = add("devices", "List devices that need somebody to look at them.", _devices)
     devices.add_argument("--skewed", action="store_true", required=True, help="those whose clocks are ahead")
     devices.add_argument("--json", action="store_true", help="as JSON, times in ms")
+    republish.add_argument(
+        "--dry-run", action="store_true", help="only say who would do it, from which batch and records"
+    )
+    checkpoint.add_argument("--dry-run", action="store_true", help="init: only show the manifest that would be written")
+    correct.add_argument("--dry-run", action="store_true", help="only say how many values would be corrected")
     for command in (run, check, status, checkpoint, republish, schemas, correct, profile, devices):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
     reject_commands.add(add("rejects", "What was not admitted: list it, show it, send it again.", reject_commands.run))

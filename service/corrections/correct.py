@@ -89,40 +89,44 @@ def correct(
     say: Say,
     *,
     again: bool = False,
+    dry: bool = False,
     spark: SparkSession | None = None,
 ) -> Report:
     """Correct what the late rejects of a span touch; with `again`, also those that are marked as corrected.
 
-    The span is of the broker's time for the records. Spark is started when it is needed, unless there is one. Raises
-    TidemarkError; then run it again.
+    The span is of the broker's time for the records. Spark is started when it is needed, unless there is one. With `dry`,
+    nothing is written, and no other run is fenced. Raises TidemarkError; then run it again.
     """
-    fence = Fence(settings.redis)
+    fence = None if dry else Fence(settings.redis)
     try:
         log = late.read(settings, since_ms, until_ms)
         todo = log.todo(again=again)
         if not todo:
             say("no late reading is to be corrected")
             return Report()
-        sink = ClosedSink(settings, closed_sink.held(settings), fence.number)
+        sink = ClosedSink(settings, closed_sink.held(settings), 0 if fence is None else fence.number)
         running = spark or session.build(settings, master="local[*]")
         try:
-            report = Correction(running, sink, log).run(todo)
+            report = Correction(running, sink, log, dry=dry).run(todo)
         except Exception as error:  # Spark's and py4j's get a name
             raise failure.named(error, None) from error
         finally:
             if spark is None:
                 running.stop()
     finally:
-        fence.close()
+        if fence is not None:
+            fence.close()
     for line in report.lines():
-        say(line)
+        say(f"dry run: {line}" if dry else line)
     return report
 
 
 class Correction:
-    """One run, of which `todo` is what is to be corrected. `log` has that and what is in values."""
+    """One run, of which `todo` is what is to be corrected. `log` has that and what is in values. With `dry`, nothing is written
+    or marked, and the report counts each value that the late readings belong to as written."""
 
-    def __init__(self, spark: SparkSession, sink: ClosedSink, log: Log) -> None:
+    def __init__(self, spark: SparkSession, sink: ClosedSink, log: Log, *, dry: bool = False) -> None:
+        self._dry = dry
         self._spark, self._settings, self._log = spark, sink.settings, log
         committed = progress.committed(spark, self._settings.service.checkpoint)
         self._sink = replace(sink, cut=replace(sink.cut, start=committed.start if committed else {}))
@@ -200,6 +204,9 @@ class Correction:
         windows = correction.with_late(base, correction.touched(late.plain(ready), settings, self._attributes))
         told = windows.filter(pc.greater_equal(windows["start"], whole_ms))
         report.untold["windows"] += windows.num_rows - told.num_rows
+        if self._dry:
+            report.windows, report.sessions = report.windows + told.num_rows, report.sessions + sessions.num_rows
+            return
         at = self._sink.cut.watermark_ms, settings.sessions.gap_ms
         wrote = self._sink.write(past(window_rows(told, keys, retained), *at)[0])
         ended = self._sink.write(past(session_rows(sessions, keys, settings.sessions.retain_ms), *at)[0])
@@ -210,6 +217,8 @@ class Correction:
             self._sink.keys(view, scores, members, retained[view])
 
     def _mark(self, state: State, table: pa.Table) -> None:
+        if self._dry:
+            return
         times = table["event_ms"].to_pylist()
         marks.write(
             self._settings.kafka,

@@ -86,7 +86,7 @@ def prepare(spark: SparkSession, settings: Settings) -> Sequence[Gap]:
 _INIT = "`tidemark checkpoint init --config FILE`"
 
 
-def init(spark: SparkSession, settings: Settings) -> Manifest:
+def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manifest:
     """Write the manifest by hand: for a new checkpoint that is to take an old one's place, or for one that has none.
 
     Raises CheckpointError when there is a manifest, or when what the checkpoint says of itself does not fit.
@@ -103,7 +103,8 @@ def init(spark: SparkSession, settings: Settings) -> Manifest:
         wanted = _wanted(spark, settings).model_copy(update={"by_hand": True})
         if position is not None:
             wanted = wanted.model_copy(update={"shuffle_partitions": checkpoint.partitions(files)})
-        files.create(manifest.NAME, wanted.encode())
+        if not dry:
+            files.create(manifest.NAME, wanted.encode())
     return wanted
 
 

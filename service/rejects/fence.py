@@ -1,8 +1,11 @@
 """The fence of commands that apply rejects: only the run that began last may go on.
 
-A number in Redis that every run raises when it begins. There is nothing to renew and nothing to wait for: a run that was
-killed bars nobody, and one that was forgotten finds a larger number before, or in, its next step.
+A random number in Redis that every run replaces with its own when it begins. There is nothing to renew and nothing to wait for:
+a run that was killed bars nobody, and one that was forgotten finds another number before, or in, its next step. A counter would
+begin again in a Redis that lost its data, and an old run could find its own number there.
 """
+
+import secrets
 
 from service.errors import FencedError
 from service.publication import redis_client
@@ -22,7 +25,8 @@ class Fence:
         self._place = Place(redis_client.shown(options), "the fence of corrections and replays")
         self._budget = Budget(options.retry_for_ms, self._place)
         self._client = redis_client.client(options)
-        self.number = int(self._budget.attempt(lambda: self._client.incr(self.key)))
+        self.number = secrets.randbits(62)
+        self._budget.attempt(lambda: self._client.set(self.key, self.number))
 
     def check(self) -> None:
         """Raise FencedError when another run has begun since."""

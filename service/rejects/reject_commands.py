@@ -6,6 +6,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from service.rejects.reject_log import Coordinates, Reject
 from service.units import format_time, parse_time_ms
 
 UNTOUCHED = "open"
+UNASKED = 10_000
+"""More rejects than that are replayed only by who says so."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,8 @@ def add(parser: argparse.ArgumentParser) -> None:
             made.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="mend a field")
             made.add_argument("--value", type=Path, metavar="FILE", help="mend all bytes, of a single reject")
             made.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+            made.add_argument("--rate", type=_rate, metavar="N", help="send at most N records a second")
+            made.add_argument("--yes", action="store_true", help=f"also where more than {UNASKED} are chosen")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -220,6 +225,18 @@ def _bytes(value: bytes | None) -> str:
     return "none" if value is None else repr(value)[1:]
 
 
+def _count(given: argparse.Namespace, loaded: settings.Settings, most: int) -> int:
+    """How many rejects are chosen; `most` where there are more."""
+    return sum(1 for _ in islice(_found(given, loaded), most))
+
+
+def _rate(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def _replay(given: argparse.Namespace) -> int:
     """0 also when some could not be sent: those are named."""
     loaded = settings.load(given.config)
@@ -232,11 +249,16 @@ def _replay(given: argparse.Namespace) -> int:
         msg = f"{given.value}: cannot be read ({error.strerror})"
         raise SettingsError(msg) from error
     mend = replay.Mend(replay.assignments(given.set), value)
-    chosen = [found.reject for found in _found(given, loaded)]
-    if value is not None and (len(chosen) != 1 or given.set):
-        msg = f"--value mends one reject, and all of it: {len(chosen)} are chosen"
-        raise SettingsError(msg, remedy="Name one place, and no --set")
-    counts = replay.replay(loaded, chosen, mend, print, dry=given.dry_run)
+    if value is not None:
+        many = _count(given, loaded, 2)
+        if many != 1 or given.set:
+            msg = f"--value mends one reject, and all of it: {'more' if many else 'none'} are chosen, or --set is given"
+            raise SettingsError(msg, remedy="Name one place, and no --set")
+    if not (given.dry_run or given.yes) and _count(given, loaded, UNASKED + 1) > UNASKED:
+        msg = f"More than {UNASKED} rejects are chosen"
+        raise SettingsError(msg, remedy="Look at them with --dry-run, choose fewer, or add --yes, and --rate")
+    chosen = (found.reject for found in _found(given, loaded))
+    counts = replay.replay(loaded, chosen, mend, say, dry=given.dry_run, rate=given.rate)
     sent = counts.pop("sent", 0)
     say(f"{sent} {'would be sent' if given.dry_run else 'sent'}, {counts.total()} not")
     for why, many in counts.most_common():

@@ -18,13 +18,13 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from service import failpoint
+from service import clock, failpoint
 from service.errors import SettingsError, SourceError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
@@ -35,6 +35,7 @@ from service.rejects.reject_log import ORIGIN, Coordinates, Reject
 from service.settings import Kafka, Settings
 
 AT_ONCE = 500
+_BYTES_AT_ONCE = 16 << 20
 AS_THEY_ARE = ("oversized", "undecodable", "unknown_schema", "out_of_range", "early", "unknown_device")
 """What may be admitted now though nothing in it has changed: settings, schemas, the reference or the time may have."""
 _SEND_MS = 10_000
@@ -54,25 +55,45 @@ class Mend:
         return bool(self.fields) or self.value is not None
 
 
-def replay(settings: Settings, chosen: Sequence[Reject], mend: Mend, say: Say, *, dry: bool = False) -> Counter[str]:
+def replay(
+    settings: Settings, chosen: Iterable[Reject], mend: Mend, say: Say, *, dry: bool = False, rate: int | None = None
+) -> Counter[str]:
     """Send the chosen rejects again; returns how many were `sent`, and how many not, by why.
 
-    With `dry`, nothing is sent and nothing is marked. Raises SourceError, SinkError, FencedError; then run it again.
+    A few are held at a time, and at most `rate` records a second are sent. With `dry`, nothing is sent and nothing is marked.
+    Raises SourceError, SinkError, FencedError; then run it again.
     """
     schemas = dissect.writers(settings.input, settings)
     counts: Counter[str] = Counter()
-    if dry:
-        _ready(settings, chosen, mend, schemas, marks.read(settings.kafka), counts, say)
-        return counts
-    fence = Fence(settings.redis)
+    fence = None if dry else Fence(settings.redis)
     try:
-        known = _finish(settings.kafka, marks.read(settings.kafka), say)
-        ready = _ready(settings, chosen, mend, schemas, known, counts, say)
-        for start in range(0, len(ready), AT_ONCE):
-            _send(settings.kafka, ready[start : start + AT_ONCE], fence)
+        known = marks.read(settings.kafka)
+        if fence is not None:
+            known = _finish(settings.kafka, known, say)
+        begun_s = clock.monotonic_s()
+        for part in _parts(chosen, min(AT_ONCE, rate or AT_ONCE)):
+            ready = _ready(settings, part, mend, schemas, known, counts, say)
+            if fence is not None and ready:
+                _send(settings.kafka, ready, fence)
+                time.sleep(max(0.0, counts["sent"] / rate - (clock.monotonic_s() - begun_s)) if rate else 0)
     finally:
-        fence.close()
+        if fence is not None:
+            fence.close()
     return counts
+
+
+def _parts(rejects: Iterable[Reject], most: int) -> Iterator[list[Reject]]:
+    """The rejects, `most` at a time, or fewer where they are large."""
+    part: list[Reject] = []
+    held = 0
+    for reject in rejects:
+        part.append(reject)
+        held += reject.omitted_bytes or len(reject.value or b"")
+        if len(part) >= most or held >= _BYTES_AT_ONCE:
+            yield part
+            part, held = [], 0
+    if part:
+        yield part
 
 
 def _ready(

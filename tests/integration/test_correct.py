@@ -89,8 +89,10 @@ class World:
             republisher.everything(said)
         return places
 
-    def correct(self, since_ms: int | None = 0, until_ms: int | None = None, *, again: bool = False) -> correct.Report:
-        return correct.correct(self.settings, since_ms, until_ms, print, again=again, spark=self.spark)
+    def correct(
+        self, since_ms: int | None = 0, until_ms: int | None = None, *, again: bool = False, dry: bool = False
+    ) -> correct.Report:
+        return correct.correct(self.settings, since_ms, until_ms, print, again=again, dry=dry, spark=self.spark)
 
     def values(self) -> dict[str, dict[str, str]]:
         """Every hash that readers see."""
@@ -158,7 +160,13 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: World) -
     assert world.session("m", 105)["last"] == world.session("m", 105)["start"]
     last_id = world.redis.xrevrange(f"{world.prefix}:changes", count=1)[0][0]
 
+    told = world.correct(dry=True)
+    assert world.values() == before
+    assert world.states(late) == ["open"] * len(LATE)
+    assert world.redis.get(f"{world.prefix}:correction") is None
     report = world.correct()
+    assert (told.corrected, told.waiting) == (report.corrected, report.waiting)
+    assert (told.windows, told.sessions) >= (report.windows, report.sessions)
     assert (report.corrected, report.waiting, report.refused, report.poorer) == (len(LATE), 2, 0, 0)
     world.assert_right()
     assert world.states(late) == ["corrected"] * len(LATE)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from load.parts import Broker, Redis
 from service import settings
 from service.cli import main
 from service.cut import Cut
-from service.errors import FencedError
-from service.rejects import delivery, dissect, marks, reject_log, replay, scan
+from service.errors import FencedError, SettingsError
+from service.rejects import delivery, dissect, marks, reject_commands, reject_log, replay, scan
 from service.rejects.fence import Fence
 from service.rejects.fetch import Record
 from service.rejects.marks import Mark
@@ -259,6 +260,57 @@ def test_who_forges_an_origin_marks_nobodys_reject_as_replayed(world: World, mon
     said = world.tidemark("replay", place)
     assert "0 of them are there, the others are open again" in said
     assert "1 sent, 0 not" in said
+
+
+def test_a_run_from_before_redis_lost_its_data_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = world.reject(reading("d1", 1e9), "out_of_range")
+    [chosen] = reject_log.read(world.settings.kafka)
+    write = marks.write
+
+    def lost(kafka: Any, found: Any) -> None:
+        monkeypatch.setattr(marks, "write", write)
+        write(kafka, found)
+        world.redis.delete(f"{world.prefix}:correction")
+        assert "1 sent" in world.tidemark("replay", place)
+
+    monkeypatch.setattr(replay, "SETTLE_S", 3.0)
+    monkeypatch.setattr(marks, "write", lost)
+    with pytest.raises(FencedError, match="another correction or replay has begun"):
+        replay.replay(world.settings, [chosen], replay.Mend({}), print)
+    assert [sent for sent, _ in world.sent()] == [place]
+
+
+def test_many_rejects_are_sent_only_by_who_says_so_and_as_fast_as_that_one_says(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reject_commands, "UNASKED", 3)
+    places = [world.reject(reading("d1", 1e9), "out_of_range") for _ in range(4)]
+    asked = ["rejects", "replay", "--config", str(world.config), "--reason", "out_of_range"]
+    assert main(asked) == SettingsError.status
+    assert "More than 3 rejects are chosen" in world.capsys.readouterr().err
+    assert world.sent() == []
+    assert "4 would be sent" in world.tidemark("replay", "--reason", "out_of_range", "--dry-run")
+    assert world.sent() == []
+    begun_s = time.monotonic()
+    assert "4 sent, 0 not" in world.tidemark("replay", "--reason", "out_of_range", "--yes", "--rate", "2")
+    assert time.monotonic() - begun_s >= 2
+    assert sorted(place for place, _ in world.sent()) == sorted(places)
+
+
+def test_rejects_are_sent_a_few_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "AT_ONCE", 2)
+    for _ in range(5):
+        world.reject(reading("d1", 1e9), "out_of_range")
+    held = []
+    send = replay._send
+
+    def counted(kafka: Any, rejects: Any, fence: Fence) -> None:
+        held.append(len(rejects))
+        send(kafka, rejects, fence)
+
+    monkeypatch.setattr(replay, "_send", counted)
+    assert "5 sent, 0 not" in world.tidemark("replay", "--reason", "out_of_range")
+    assert held == [2, 2, 1]
 
 
 def test_a_mark_that_comes_too_late_does_not_hide_the_end(world: World) -> None:

@@ -1,6 +1,8 @@
 """Redis loses what it acknowledged, in every way it can; afterwards it holds what it held before, to the digit."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ from pyspark.sql import SparkSession
 from load.parts import CREATE_TIME, Broker, Redis
 from schemas import contract
 from service import pipeline
+from service.errors import CheckpointError
 from service.publication.publish import Outcome
 from service.publication.redis_link import WritesLostError
-from service.recovery.republish import ASKED, Republisher, mark
+from service.recovery.republish import ASKED, LOST, Republisher, mark
 from tests.stream.records import BASE_MS, Record, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -40,6 +43,7 @@ class World:
             sessions={"gap": "30 s", "max_duration": "16 m", "buckets": 4},
             redis={"url": redis.url, "prefix": prefix, "retry_for": "1 s"},
         )
+        self.folder = folder
         self.epoch = 0
         self.lost = 0
         self.told: list[tuple[Outcome, tuple[int, int]]] = []
@@ -278,3 +282,42 @@ def test_what_kafka_has_only_a_part_of_is_not_told(world: World) -> None:
     untold_windows, untold_sessions = world.told[-1][1]
     assert 0 < untold_windows <= len([n for n in lacking if n.startswith("window")])
     assert untold_sessions > 0
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays(world: World, dry: bool) -> None:
+    """On a host that does not have the service's checkpoint, nobody could tell what is lost."""
+    world.redis.set(world.key("republish"), mark(LOST))
+    config = world.folder / "tidemark.toml"
+    config.write_text(
+        f"""
+        [service]
+        checkpoint = "{world.folder}/another"
+        [kafka]
+        bootstrap = "{world.settings.kafka.bootstrap}"
+        topics = ["{world.topic}"]
+        [input]
+        format = "json"
+        measures = {{temperature = "temperature"}}
+        [[views]]
+        name = "device"
+        by = ["device"]
+        window = "1 m"
+        [redis]
+        url = "{world.settings.redis.url.get_secret_value()}"
+        prefix = "{world.settings.redis.prefix}"
+        """
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "service.cli",
+        "republish",
+        "--config",
+        str(config),
+        *(["--dry-run"] if dry else []),
+    ]
+    ended = subprocess.run(command, timeout=300, check=False, capture_output=True, text=True)
+    assert ended.returncode == CheckpointError.status, ended.stderr
+    assert "has no committed batch" in ended.stderr
+    assert world.redis.get(world.key("republish")) is not None
