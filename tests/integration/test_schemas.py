@@ -1,6 +1,7 @@
 """A schema id that is first seen while the service runs: looked up, used, or refused; and a registry that goes away."""
 
 import io
+import itertools
 import json
 import struct
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from load.parts import Broker, Redis
 from load.registry import Registry
@@ -37,17 +38,28 @@ class Avro(World):
         super().__init__(broker, redis, folder, topic)
         text = self.config.read_text().replace('format = "json"', 'reader_schema = 1\nschema_retry = "2 s"')
         self.config.write_text(text + schemas)
-        self.rejected = 0
 
     def write(self, number: int, schema: Any, count: int = 20) -> None:
         """`count` readings by a writer of that schema."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 0, "linger.ms": 5})
         for each in range(count):
             out = io.BytesIO()
             reading = {"device_id": f"d{each}", "event_time": time.time_ns() // 1_000_000, "temperature": 1.0}
             fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {**reading, "firmware": "x"})
-            producer.produce(self.topic, b"\0" + struct.pack(">I", number) + out.getvalue(), partition=each % 2)
-        assert producer.flush(30) == 0
+            self.producer.produce(self.topic, b"\0" + struct.pack(">I", number) + out.getvalue(), partition=each % 2)
+        assert self.producer.flush(30) == 0
+
+    def write_until_used(self, number: int, schema: Any) -> int:
+        """Write single readings until one of them is published; returns how many were rejected before it."""
+        published, rejected = self.counted(), len(self.rejects())
+        for sent in itertools.count(1):
+            self.write(number, schema, count=1)
+            decided = published + rejected + sent
+            until(
+                lambda decided=decided: self.counted() + len(self.rejects()) == decided, 60, "a decision on a reading"
+            )
+            if self.counted() > published:
+                return sent - 1
+        raise AssertionError
 
     def rejects(self) -> list[dict[str, Any]]:
         """The headers of all rejects."""
@@ -110,10 +122,10 @@ def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_r
         until(lambda: len(world.rejects()) == 40, 60, "ids that cannot be looked up are rejected")
         assert registry.register(f"{topic}-value", THIRD) == 3
         registry.start()
-        time.sleep(10)  # so long a registry that did not answer is left alone
+        rejected = 40 + world.write_until_used(3, THIRD)  # a registry that did not answer is left alone for ten seconds
         world.write(3, THIRD)
-        until(lambda: counted(world, service, 100), 60, "it is there by now")
-        assert len(world.rejects()) == 40, "what was rejected stays so"
+        until(lambda: counted(world, service, 101), 60, "the readings of the third schema")
+        assert len(world.rejects()) == rejected, "what was rejected stays so"
         assert service.process.pid == process
         assert service.process.poll() is None
         assert service.stop() == 0
@@ -123,10 +135,10 @@ def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_r
     with world.start("second") as service:
         for number, schema in ((1, FIRST), (2, SECOND), (3, THIRD)):
             world.write(number, schema)
-        until(lambda: counted(world, service, 160), STARTS_S, "all three without a registry")
+        until(lambda: counted(world, service, 161), STARTS_S, "all three without a registry")
         # And what is read from Kafka again leaves out what was rejected.
         world.redis.flushall()
-        until(lambda: counted(world, service, 160), 120, "the same again")
+        until(lambda: counted(world, service, 161), 120, "the same again")
         assert service.stop() == 0
 
 
@@ -152,7 +164,7 @@ def test_a_file_that_is_put_into_the_folder_is_used_and_noise_restarts_nothing(
         assert service.metric("query_restarts_total") == 0
         assert service.metric("schema_lookups_total") <= 400, "noise is not looked up for ever"
         (folder / "9.avsc").write_text(json.dumps(SECOND))
-        time.sleep(2.5)
+        world.write_until_used(9, SECOND)
         world.write(9, SECOND)
-        until(lambda: counted(world, service, 60), 60, "the file is mended")
+        until(lambda: counted(world, service, 61), 60, "the file is mended")
         assert service.stop() == 0
