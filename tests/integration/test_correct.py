@@ -13,101 +13,44 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from load.compare import Verdict, compare
-from load.parts import CREATE_TIME, Broker, Redis
-from load.stage import to_toml
+from load.part import PATIENCE
+from load.parts import Broker, Redis
 from schemas import contract
-from service import failpoint, pipeline, settings
+from service import failpoint
+from service.cli import main
 from service.corrections import correct
 from service.errors import FencedError, SinkError
 from service.failpoint import InjectedError, Plan, Point
-from service.recovery.republish import Republisher
 from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates
 from tests.integration.daemon import STARTS_S, until
 from tests.integration.daemon import World as DaemonWorld
-from tests.stream.records import BASE_MS, Record, reading, write_schemas
+from tests.integration.world import World
+from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
-OWN = {"epoch", "batch", "updated"}
 
-
-class World:
-    """A topic, a query that publishes it into Redis, and corrections of that."""
+class Correcting(World):
+    """A world whose values are corrected, and compared with the oracle."""
 
     def __init__(self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str) -> None:
-        self.spark, self.prefix, self.topic = spark, prefix, f"correct-{prefix}"
-        self.redis: Any = redis.client()
-        self.config = folder / "tidemark.toml"
-        document: dict[str, Any] = {
-            "service": {"checkpoint": str(folder / "checkpoint"), "name": prefix},
-            "kafka": {"bootstrap": broker.bootstrap, "topics": [self.topic]},
-            "input": {
-                "schemas": str(write_schemas(folder / "schemas")),
-                "event_time_unit": "logical",
-                "measures": {"temperature": "temperature", "humidity": "humidity"},
-            },
-            "admission": {"max_delay": "20 s", "max_ahead": "5 s"},
-            "views": [
-                {"name": "device", "by": ["device"], "window": "1 m"},
-                {"name": "all", "window": "2 m", "slide": "1 m"},
-            ],
-            "sessions": {"gap": "30 s", "max_duration": "16 m", "buckets": 4},
-            "redis": {"url": redis.url, "prefix": prefix, "retry_for": "1 s", "chunk": 5},
-        }
-        self.config.write_text(to_toml(document), encoding="utf-8")
-        self.settings = settings.load(self.config)
-        self.epoch = 0
-        self.sent = [0, 0]
-        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        broker.create_topic(self.topic, 2, CREATE_TIME)
-        broker.create_topic(f"{self.topic}.rejects", 2, CREATE_TIME)
-
-    def term(self, *records: Record) -> list[Coordinates]:
-        """A term of a writer: it publishes the records, each of which gets the place that is returned."""
-        places = []
-        for number, record in enumerate(records):
-            partition = number % 2
-            self.producer.produce(self.topic, record.value, partition=partition, timestamp=record.at)
-            places.append(Coordinates(self.topic, partition, self.sent[partition]))
-            self.sent[partition] += 1
-        assert self.producer.flush(30) == 0
-        self.epoch += 1
-        self.redis.set(f"{self.prefix}:epoch", self.epoch)
-        republisher = Republisher(self.spark, self.settings, self.epoch)
-        after = republisher.begin()
-        arguments: dict[str, Any] = {"holder": None, "epoch": self.epoch, "gate": lambda: None, "after": after}
-        query, publication = pipeline.start(self.spark, self.settings, on_batch=lambda _: None, **arguments)
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-        assert publication.failure is None
-        if said := republisher.asked():
-            republisher.everything(said)
-        return places
+        super().__init__(
+            spark,
+            broker,
+            redis,
+            folder,
+            prefix,
+            input={"event_time_unit": "logical", "measures": {"temperature": "temperature", "humidity": "humidity"}},
+            redis={"chunk": 5},
+        )
 
     def correct(
         self, since_ms: int | None = 0, until_ms: int | None = None, *, again: bool = False, dry: bool = False
     ) -> correct.Report:
         return correct.correct(self.settings, since_ms, until_ms, print, again=again, dry=dry, spark=self.spark)
-
-    def values(self) -> dict[str, dict[str, str]]:
-        """Every hash that readers see."""
-        keys = [k for kind in ("window", "session", "device") for k in self.redis.scan_iter(f"{self.prefix}:{kind}:*")]
-        return {key.removeprefix(f"{self.prefix}:"): self.redis.hgetall(key) for key in keys}
-
-    def window(self, device: str, seconds: int) -> dict[str, str]:
-        """The one-minute window of a device that has the second."""
-        start = BASE_MS + seconds // 60 * 60_000
-        found: dict[str, str] = self.redis.hgetall(f"{self.prefix}:window:device:temperature:{device}:{start}")
-        return found
-
-    def session(self, device: str, seconds: int) -> dict[str, str]:
-        found: dict[str, str] = self.redis.hgetall(f"{self.prefix}:session:{device}:{BASE_MS + seconds * 1000}")
-        return found
 
     def states(self, places: list[Coordinates]) -> list[str]:
         found = marks.read(self.settings.kafka)
@@ -123,8 +66,10 @@ class World:
 
 
 @pytest.fixture
-def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[World]:
-    made = World(spark, broker_part, redis_part, tmp_path, prefix)
+def world(
+    spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+) -> Iterator[Correcting]:
+    made = Correcting(spark, broker_part, redis_part, tmp_path, prefix)
     yield made
     made.redis.close()
     failpoint._plan = None
@@ -150,13 +95,13 @@ LATE = [
 BASE = [*minutes(0, 20), reading("m", 105), reading("m", 157), reading("p", 200)]
 
 
-def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: World) -> None:
+def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: Correcting) -> None:
     # A late reading of an open window, and one of an open session.
     waiting = [reading("d0", 1190, at=1215), reading("w", 1150, at=1171), reading("w", 1165)]
     places = world.term(*BASE, *LATE, *waiting[::-1])
     late, waits = places[len(BASE) : len(BASE) + len(LATE)], [places[-1], places[-2]]
     world.assert_right()
-    before = world.values()
+    before = world.hashes()
     assert world.session("m", 105)["last"] == world.session("m", 105)["start"]
     last_id = world.redis.xrevrange(f"{world.prefix}:changes", count=1)[0][0]
 
@@ -178,7 +123,7 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: World) -
     assert (merged["state"], merged["merged_into"]) == ("merged", world.session("m", 105)["start"])
     assert world.session("p", 200)["merged_into"] == world.session("p", 180)["start"]
     # Every change was announced, with its revision, and nothing that did not change.
-    after = world.values()
+    after = world.hashes()
     changed = {f"{world.prefix}:{name}" for name in after if after[name] != before.get(name)}
     feed = world.redis.xrange(f"{world.prefix}:changes", min=f"({last_id}")
     assert {entry["key"] for _, entry in feed} == changed
@@ -189,11 +134,11 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: World) -
 
     # Twice changes nothing.
     assert world.correct().corrected == 0
-    assert world.values() == after
+    assert world.hashes() == after
     report = world.correct(again=True)
     assert (report.corrected, report.windows, report.sessions) == (len(LATE), 0, 0)
     assert report.same > 0
-    assert world.values() == after
+    assert world.hashes() == after
 
     # The service goes on; what waited is closed then. Later late readings meet values that were corrected before.
     more = [reading("d1", 126.5, 98.0, at=2000), reading("m", 140, at=2000)]
@@ -204,23 +149,23 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: World) -
     assert (world.window("d1", 125)["revision"], world.session("m", 105)["count"]) == ("2", "4")
 
     # What Redis loses comes back with what was corrected.
-    before = world.values()
+    before = world.hashes()
     for key in world.redis.scan_iter(f"{world.prefix}:*"):
         world.redis.delete(key)
     world.term()
     world.assert_right()
-    assert world.values().keys() == {name for name in before if before[name].get("state") != "merged"}
+    assert world.hashes().keys() == {name for name in before if before[name].get("state") != "merged"}
 
 
 @pytest.mark.parametrize("point", ["half_corrected", "corrected_before_marked"])
-def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for(world: World, point: str) -> None:
+def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for(world: Correcting, point: str) -> None:
     places = world.term(*BASE, *LATE)[-len(LATE) :]
     failpoint._plan = Plan((Point(point, 1, "raise"),), None)
     with pytest.raises(InjectedError):
         world.correct()
     failpoint._plan = None
     assert world.states(places) == ["correcting"] * len(LATE)
-    written = {name: found for name, found in world.values().items() if found.get("revision") == "1"}
+    written = {name: found for name, found in world.hashes().items() if found.get("revision") == "1"}
     assert written
     # Another span, and more late readings of the same windows.
     more = world.term(*minutes(20, 22), reading("d1", 127.5, 97.0, at=2000))[-1:]
@@ -229,22 +174,22 @@ def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for
     assert world.states([*places, *more]) == ["corrected"] * (len(LATE) + 1)
     world.assert_right()
     if point == "corrected_before_marked":
-        after = world.values()
+        after = world.hashes()
         assert all(
             after[name] == found for name, found in written.items() if ":d1:" not in name and ":all:" not in name
         )
 
 
-def test_a_span_leaves_out_what_is_not_in_it(world: World) -> None:
+def test_a_span_leaves_out_what_is_not_in_it(world: Correcting) -> None:
     places = world.term(*BASE, *LATE)[-len(LATE) :]
     world.correct(since_ms=BASE_MS + 500_000, until_ms=BASE_MS + 800_000)
     assert world.states(places) == ["open", "open", "corrected", "corrected", "open", "open"]
     world.assert_right()
 
 
-def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: World) -> None:
+def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: Correcting) -> None:
     places = world.term(*BASE, *LATE)[-len(LATE) :]
-    before = world.values()
+    before = world.hashes()
     write = marks.write
 
     def meanwhile(change: Any) -> Any:
@@ -270,7 +215,7 @@ def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: W
             patched.setattr(marks, "write", meanwhile(change))
             with pytest.raises(error, match=said):
                 world.correct()
-        assert world.values() == before
+        assert world.hashes() == before
         world.redis.hset(f"{world.prefix}:progress", "batch", batch)
     with pytest.raises(SinkError, match="being republished"):
         world.correct()
@@ -287,7 +232,7 @@ def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: W
     world.assert_right()
 
 
-def test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is(world: World) -> None:
+def test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is(world: Correcting) -> None:
     world.term(*BASE, *LATE[:1])
     key = f"{world.prefix}:window:device:temperature:d1:{BASE_MS + 120_000}"
     rich = {**world.redis.hgetall(key), "count": "1000"}
@@ -297,7 +242,7 @@ def test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is(world: Wor
     assert world.redis.hgetall(key) == rich
 
 
-def test_what_a_mark_says_is_for_machines(world: World) -> None:
+def test_what_a_mark_says_is_for_machines(world: Correcting) -> None:
     [place] = world.term(*BASE, *LATE[:1])[-1:]
     world.correct()
     mark = marks.read(world.settings.kafka)[place]
@@ -305,8 +250,9 @@ def test_what_a_mark_says_is_for_machines(world: World) -> None:
     assert json.loads(json.dumps(mark.said))["at_ms"] > 0
 
 
+@pytest.mark.usefixtures("shared_spark")
 def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_sent_again(
-    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = f"daemon-{prefix}"
     broker_part.create_topic(topic, partitions=2)
@@ -319,10 +265,14 @@ def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_
         assert producer.flush(30) == 0
 
     def tidemark(*arguments: str) -> str:
-        command = [sys.executable, "-m", "service.cli", *arguments, "--config", str(world.config)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        assert main([*arguments, "--config", str(world.config)]) == 0
+        return capsys.readouterr().out
+
+    def correct_in_a_process_of_its_own() -> str:
+        command = [sys.executable, "-m", "service.cli", "correct", "--since", "1h", "--config", str(world.config)]
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=STARTS_S * PATIENCE, check=True
+        ).stdout
 
     def late(temperature: float) -> bytes:
         return json.dumps({"device_id": "x", "event_time": hour_ago_ms, "temperature": temperature}).encode()
@@ -334,7 +284,7 @@ def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_
         produce(b'{"device_id":"y",')
         until(lambda: service.metric("rejects_total") == 2, 60, "the rejects")
         until(lambda: world.counted() == 100, 60, "all readings in windows")
-        assert "corrected 1 late readings: 1 windows and 1 sessions written" in tidemark("correct", "--since", "1h")
+        assert "corrected 1 late readings: 1 windows and 1 sessions written" in correct_in_a_process_of_its_own()
         assert world.counted() == 101
         produce(late(30.0))
         until(lambda: service.metric("rejects_total") == 3, 60, "the third reject")

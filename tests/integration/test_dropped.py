@@ -10,7 +10,7 @@ from load.parts import Broker, Redis
 from service import pipeline
 from service.monitoring.metrics import Metrics
 from service.pipeline import BatchReport
-from tests.integration.test_republish import World
+from tests.integration.world import World
 from tests.stream.records import Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]

@@ -3,116 +3,26 @@
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from load.parts import CREATE_TIME, Broker, Redis
-from schemas import contract
-from service import pipeline
+from load.parts import Broker, Redis
 from service.errors import CheckpointError
-from service.publication.publish import Outcome
 from service.publication.redis_link import WritesLostError
-from service.recovery.republish import ASKED, LOST, Republisher, mark
-from tests.stream.records import BASE_MS, Record, make_settings, reading
+from service.recovery.republish import ASKED, LOST, mark
+from tests.integration.world import World
+from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
-OWN = {"epoch", "batch", "updated"}
 
-
-class World:
-    """A topic, a query that publishes it into Redis, and a Redis to lose things."""
-
-    def __init__(self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str) -> None:
-        self.spark, self.broker, self.part, self.prefix = spark, broker, redis, prefix
-        self.topic = f"republish-{prefix}"
-        self.redis: Any = redis.client()
-        self.settings = make_settings(
-            folder,
-            service={"checkpoint": str(folder / "checkpoint"), "name": prefix},
-            kafka={"bootstrap": broker.bootstrap, "topics": [self.topic], "starting": "earliest"},
-            views=[
-                {"name": "device", "by": ["device"], "window": "1 m"},
-                {"name": "all", "window": "2 m", "slide": "1 m", "retain": "2 h"},
-            ],
-            sessions={"gap": "30 s", "max_duration": "16 m", "buckets": 4},
-            redis={"url": redis.url, "prefix": prefix, "retry_for": "1 s"},
-        )
-        self.folder = folder
-        self.epoch = 0
-        self.lost = 0
-        self.told: list[tuple[Outcome, tuple[int, int]]] = []
-        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        broker.create_topic(self.topic, 2, CREATE_TIME)
-        broker.create_topic(f"{self.topic}.rejects", 2, CREATE_TIME)
-
-    def key(self, name: str) -> str:
-        return f"{self.prefix}:{name}"
-
-    def send(self, *records: Record) -> None:
-        for number, record in enumerate(records):
-            self.producer.produce(self.topic, record.value, partition=number % 2, timestamp=record.at)
-        assert self.producer.flush(30) == 0
-
-    def republisher(self) -> Republisher:
-        def on_lost() -> None:
-            self.lost += 1
-
-        def on_done(outcome: Outcome, untold: tuple[int, int]) -> None:
-            self.told.append((outcome, untold))
-
-        return Republisher(self.spark, self.settings, self.epoch, on_lost=on_lost, on_done=on_done)
-
-    def term(self, *records: Record) -> None:
-        """A term of a writer: what was lost is published again, then whatever waits in the topic."""
-        self.epoch += 1
-        self.redis.set(self.key("epoch"), self.epoch)
-        republisher = self.republisher()
-        self.publish(republisher.begin(), *records)
-        if said := republisher.asked():
-            republisher.everything(said)
-
-    def publish(
-        self, after: tuple[int, int] | None, *records: Record, on_batch: Callable[[], object] = lambda: None
-    ) -> None:
-        self.send(*records)
-        query, publication = pipeline.start(
-            self.spark,
-            self.settings,
-            holder=None,
-            epoch=self.epoch,
-            gate=lambda: None,
-            on_batch=lambda _: on_batch(),
-            after=after,
-        )
-        try:
-            query.processAllAvailable()
-        except Exception:
-            if publication.failure is None:
-                raise
-            raise publication.failure from None
-        finally:
-            query.stop()
-
-    def values(self) -> dict[str, Any]:
-        """Every value that readers see, but for who wrote it and when."""
-        found: dict[str, Any] = {}
-        for key in self.redis.scan_iter(f"{self.prefix}:*"):
-            name = key.removeprefix(f"{self.prefix}:")
-            kind = name.partition(":")[0]
-            if kind in {"window", "session", "device"}:
-                found[name] = {f: v for f, v in self.redis.hgetall(key).items() if f not in OWN}
-                if found[name].get("state") == "merged":  # these are not published again
-                    del found[name]
-            elif kind in {"keys", "open"}:
-                found[name] = self.redis.zrange(key, 0, -1, withscores=True)
-        assert contract.check(self.redis, self.prefix) == []
-        return found
+class Losing(World):
+    """A world whose Redis and Kafka lose things."""
 
     def watermark_ms(self) -> int:
         return int(self.redis.hget(self.key("progress"), "watermark"))
@@ -151,8 +61,8 @@ class World:
 
 
 @pytest.fixture
-def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[World]:
-    made = World(spark, broker_part, redis_part, tmp_path, prefix)
+def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[Losing]:
+    made = Losing(spark, broker_part, redis_part, tmp_path, prefix)
     yield made
     made.redis.close()
 
@@ -191,7 +101,7 @@ def kinds(values: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def test_what_redis_has_lost_is_there_again_as_it_was(world: World) -> None:
+def test_what_redis_has_lost_is_there_again_as_it_was(world: Losing) -> None:
     # A reading that joins two sessions of m: the second one is open in the backup, and no session later.
     world.term(*minutes(0, 20), reading("m", 1165, at=1199), reading("m", 1199))
     backup = world.backup()
@@ -259,7 +169,7 @@ def test_what_redis_has_lost_is_there_again_as_it_was(world: World) -> None:
     assert (world.lost, len(world.told) - told, world.redis.get(world.key("republish"))) == (3, 2, None)
 
 
-def test_what_kafka_has_only_a_part_of_is_not_told(world: World) -> None:
+def test_what_kafka_has_only_a_part_of_is_not_told(world: Losing) -> None:
     world.term(*minutes(0, 40))
     before = world.values()
     # Of partition 0 the first 10 minutes go, of partition 1 nothing.

@@ -13,7 +13,7 @@ from schemas import contract
 from service import progress
 from service.publication.publish import Outcome
 from service.publication.silence import Silence
-from tests.integration.test_republish import World
+from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -70,12 +70,6 @@ class Quiet(World):
         assert contract.check(self.redis, self.prefix) == []
         return said
 
-    def window(self, device: str, minute: int = 0) -> dict[str, str]:
-        return dict(self.redis.hgetall(self.key(f"window:device:temperature:{device}:{BASE_MS + minute * 60_000}")))
-
-    def session(self, device: str, second: int) -> dict[str, str]:
-        return dict(self.redis.hgetall(self.key(f"session:{device}:{BASE_MS + second * 1000}")))
-
     def device(self, device: str) -> dict[str, str]:
         return dict(self.redis.hgetall(self.key(f"device:{device}")))
 
@@ -98,7 +92,7 @@ def test_silence_closes_what_its_line_has_passed_and_nothing_else(world: Quiet) 
     world.go(*FIRST)
     assert world.be_silent(BASE_MS + 60_000)
     assert what(world.window("a"), "final", "closed_by", "revision") == ("1", "idle", "0")
-    assert what(world.window("c", 1), "final", "closed_by") == ("0", "")
+    assert what(world.window("c", 60), "final", "closed_by") == ("0", "")
     assert what(world.session("a", 0), "state", "reason", "closed_by", "revision") == ("closed", "gap", "idle", "0")
     assert what(world.session("c", 65), "state", "closed_by") == ("open", "")
     assert what(world.device("a"), "status", "session") == ("offline", "")

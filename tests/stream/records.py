@@ -69,8 +69,8 @@ def write_schemas(folder: Path) -> Path:
     return folder
 
 
-def make_settings(folder: Path, **sections: Any) -> settings.Settings:
-    """Settings for a service in `folder`; sections given replace the ones here key by key."""
+def make_document(folder: Path, **sections: Any) -> dict[str, Any]:
+    """The settings document of a service in `folder`; sections given replace the ones here key by key."""
     document: dict[str, Any] = {
         "service": {"checkpoint": str(folder / "checkpoint")},
         "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
@@ -82,7 +82,12 @@ def make_settings(folder: Path, **sections: Any) -> settings.Settings:
     }
     for name, section in sections.items():
         document[name] = {**document.get(name, {}), **section} if isinstance(section, dict) else section
-    return settings.parse(document)
+    return document
+
+
+def make_settings(folder: Path, **sections: Any) -> settings.Settings:
+    """The settings of `make_document`."""
+    return settings.parse(make_document(folder, **sections))
 
 
 def rows(records: Iterable[Record]) -> list[tuple[Any, ...]]:

@@ -1,0 +1,141 @@
+"""A writer of its own for a test, on the shared Spark session, broker and Redis: its topic, settings, checkpoint and prefix."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from load.parts import CREATE_TIME, Broker, Redis
+from load.stage import to_toml
+from schemas import contract
+from service import pipeline, settings
+from service.publication.publish import Outcome
+from service.recovery.republish import Republisher
+from service.rejects.reject_log import Coordinates
+from tests.stream.records import BASE_MS, Record, make_document
+
+OWN = {"epoch", "batch", "updated"}
+"""Fields of a value that say who wrote it and when."""
+
+VIEWS = [
+    {"name": "device", "by": ["device"], "window": "1 m"},
+    {"name": "all", "window": "2 m", "slide": "1 m", "retain": "2 h"},
+]
+
+
+class World:
+    """Sections given replace those of the settings key by key. The service's own pass runs; nothing of it is replaced."""
+
+    def __init__(
+        self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str, **sections: Any
+    ) -> None:
+        self.spark, self.broker, self.part, self.prefix = spark, broker, redis, prefix
+        self.topic = f"world-{prefix}"
+        self.redis: Any = redis.client()
+        common: dict[str, Any] = {
+            "service": {"checkpoint": str(folder / "checkpoint"), "name": prefix},
+            "kafka": {"bootstrap": broker.bootstrap, "topics": [self.topic], "starting": "earliest"},
+            "views": VIEWS,
+            "sessions": {"gap": "30 s", "max_duration": "16 m", "buckets": 4},
+            "redis": {"url": redis.url, "prefix": prefix, "retry_for": "1 s"},
+        }
+        for name, section in sections.items():
+            common[name] = {**common.get(name, {}), **section} if isinstance(section, dict) else section
+        self.config = folder / "tidemark.toml"
+        self.config.write_text(to_toml(make_document(folder, **common)), encoding="utf-8")
+        self.settings = settings.load(self.config)
+        self.epoch = 0
+        self.lost = 0
+        self.told: list[tuple[Outcome, tuple[int, int]]] = []
+        self.sent = [0, 0]
+        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        broker.create_topic(self.topic, 2, CREATE_TIME)
+        broker.create_topic(f"{self.topic}.rejects", 2, CREATE_TIME)
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}:{name}"
+
+    def send(self, records: Iterable[Record]) -> list[Coordinates]:
+        """Send to the partitions in turn; returns each record's place."""
+        places = []
+        for number, record in enumerate(records):
+            partition = number % 2
+            self.producer.produce(self.topic, record.value, partition=partition, timestamp=record.at)
+            places.append(Coordinates(self.topic, partition, self.sent[partition]))
+            self.sent[partition] += 1
+        assert self.producer.flush(30) == 0
+        return places
+
+    def republisher(self) -> Republisher:
+        def on_lost() -> None:
+            self.lost += 1
+
+        def on_done(outcome: Outcome, untold: tuple[int, int]) -> None:
+            self.told.append((outcome, untold))
+
+        return Republisher(self.spark, self.settings, self.epoch, on_lost=on_lost, on_done=on_done)
+
+    def term(self, *records: Record) -> list[Coordinates]:
+        """A term of a writer: what was lost is published again, then these and whatever waits in the topic."""
+        self.epoch += 1
+        self.redis.set(self.key("epoch"), self.epoch)
+        republisher = self.republisher()
+        places = self.publish(republisher.begin(), *records)
+        if said := republisher.asked():
+            republisher.everything(said)
+        return places
+
+    def publish(
+        self, after: tuple[int, int] | None, *records: Record, on_batch: Callable[[], object] = lambda: None
+    ) -> list[Coordinates]:
+        """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
+        places = self.send(records)
+        query, publication = pipeline.start(
+            self.spark,
+            self.settings,
+            holder=None,
+            epoch=self.epoch,
+            gate=lambda: None,
+            on_batch=lambda _: on_batch(),
+            after=after,
+        )
+        try:
+            query.processAllAvailable()
+        except Exception:
+            if publication.failure is None:
+                raise
+            raise publication.failure from None
+        finally:
+            query.stop()
+        assert publication.failure is None
+        return places
+
+    def hashes(self) -> dict[str, dict[str, str]]:
+        """Every hash that readers see."""
+        keys = [k for kind in ("window", "session", "device") for k in self.redis.scan_iter(f"{self.prefix}:{kind}:*")]
+        return {key.removeprefix(f"{self.prefix}:"): self.redis.hgetall(key) for key in keys}
+
+    def values(self) -> dict[str, Any]:
+        """Every value that readers see and that can be published again, without OWN, and the indexes."""
+        found: dict[str, Any] = {
+            name: {field: text for field, text in value.items() if field not in OWN}
+            for name, value in self.hashes().items()
+            if value.get("state") != "merged"
+        }
+        indexes = [*self.redis.scan_iter(self.key("keys:*")), *self.redis.scan_iter(self.key("open"))]
+        found |= {
+            key.removeprefix(f"{self.prefix}:"): self.redis.zrange(key, 0, -1, withscores=True) for key in indexes
+        }
+        assert contract.check(self.redis, self.prefix) == []
+        return found
+
+    def window(self, device: str, seconds: int = 0) -> dict[str, str]:
+        """The one-minute window of a device that has the second."""
+        start_ms = BASE_MS + seconds // 60 * 60_000
+        return dict(self.redis.hgetall(self.key(f"window:device:temperature:{device}:{start_ms}")))
+
+    def session(self, device: str, seconds: int) -> dict[str, str]:
+        """The session of a device that begins at the second."""
+        return dict(self.redis.hgetall(self.key(f"session:{device}:{BASE_MS + seconds * 1000}")))
