@@ -177,37 +177,33 @@ def test_sigterm_ends_it_for_good_and_every_value_is_that_of_the_oracle(load: Lo
     assert min(verdict.compared[what] for what in ("windows", "sessions", "devices", "rejects")) > 0
 
 
-def test_the_driver_script_tells_its_state_and_kills_it(load: Load) -> None:
-    cluster = load.stage.cluster
-    driver = cluster.submit(load.stage.config)
-    load.stage.wait(lambda: newest(cluster) == (driver, "RUNNING"), 60, "the driver to run")
+def test_a_driver_that_does_its_tasks_itself_takes_over_comes_back_and_is_killed_by_the_script(load: Load) -> None:
+    """The checkpoint is that of the driver with executors."""
+    stage, cluster = load.stage, load.stage.cluster
+    epoch = load.term()[0]
+    driver = cluster.submit(stage.config, options=TASKS_IN_DRIVER)
+    assert_publishes_after(load, epoch)
     assert f"{driver} RUNNING on worker-" in status(cluster)
 
-    cluster.kill_driver(driver)
+    epoch = load.term()[0]
+    kill(cluster.driver_pids()[0])
+    assert_publishes_after(load, epoch)
 
-    load.stage.wait(lambda: newest(cluster)[1] in ENDED, 60, "the driver to end")
-    # How far it had come decides which: in order, or before it could take the signal.
+    cluster.kill_driver(driver)
+    stage.wait(lambda: newest(cluster)[1] in ENDED, 60, "the driver to end")
     assert newest(cluster) in {(driver, "FINISHED"), (driver, "KILLED")}
     assert "{} {}".format(*newest(cluster)) in status(cluster)
 
 
-def test_a_driver_that_does_its_tasks_itself_takes_over_and_comes_back(load: Load) -> None:
-    """The checkpoint is that of the driver with executors."""
-    stage, cluster = load.stage, load.stage.cluster
-    cluster.submit(stage.config, options=TASKS_IN_DRIVER)
-    for _ in range(2):
-        epoch, batch = load.term()
-        sent = Generator(stage.broker.bootstrap, TOPIC, stage.fleet).once()
-        ends = sum(end for _, end in sent.offsets.values())
-
-        def is_published(ends: int = ends, epoch: int = epoch) -> bool:
-            return load.published() >= ends and load.term()[0] > epoch
-
-        stage.wait(is_published, STARTS_S, f"{ends} readings under an epoch after {epoch}")
-
-        assert load.term()[1] > batch
-        assert cluster.executor_pids() == []
-        kill(cluster.driver_pids()[0])
+def assert_publishes_after(load: Load, epoch: int) -> None:
+    """New readings are published under an epoch after that one, and no executor is there."""
+    stage, batch = load.stage, load.term()[1]
+    sent = Generator(stage.broker.bootstrap, TOPIC, stage.fleet).once()
+    ends = sum(end for _, end in sent.offsets.values())
+    what = f"{ends} readings under an epoch after {epoch}"
+    stage.wait(lambda: load.published() >= ends and load.term()[0] > epoch, STARTS_S, what)
+    assert load.term()[1] > batch
+    assert stage.cluster.executor_pids() == []
 
 
 def newest(cluster: Cluster) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """F1: the driver dies at each crash point, in every order that a seed gives, and then at random times."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from load.faults.row import Figures, row
@@ -8,6 +9,7 @@ from service.errors import SetupError
 
 POINTS = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
 ACTIONS = ("kill", "raise")
+CELLS = tuple((name, action) for name in POINTS for action in ACTIONS)
 FIRST, NEXT = 8, 3
 """In which batch the first crash happens; and the others, counted from the crash before."""
 MEAN_S = 20.0
@@ -22,16 +24,16 @@ def driver_killed(run: Run) -> Figures:
         run.run_on(pause)
         run.kill_driver(run.nemesis.pick((0, 1)))
     run.recover()
-    return {"crash_points": len(POINTS) * len(ACTIONS), "random_kills": kills}
+    return {"crash_points": len(CELLS), "random_kills": kills}
 
 
-def crash_points(run: Run, first: int = FIRST, following: int = NEXT) -> None:
-    """Start the service with every crash point armed, one after the other, under load; returns when the lag is back.
+def crash_points(run: Run, first: int = FIRST, following: int = NEXT, cells: Sequence[tuple[str, str]] = CELLS) -> None:
+    """Start the service with these crash points armed, one after the other, under load; returns when the lag is back.
 
     The first one fires in batch `first`, each other one in batch `following` after the crash before it. The service itself
     dies or fails there; with SIGKILL it is not asked before.
     """
-    cells = run.nemesis.shuffled([(name, action) for name in POINTS for action in ACTIONS])
+    cells = run.nemesis.shuffled(cells)
     armed = [f"{name}:{following if at else first}:{action}" for at, (name, action) in enumerate(cells)]
     fired = run.folder / "fired"
     switches = {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": ",".join(armed), "TIDEMARK_FAILPOINT_FIRED": str(fired)}
