@@ -53,6 +53,7 @@ class World:
         self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         broker.create_topic(self.topic, 2, CREATE_TIME)
         broker.create_topic(f"{self.topic}.rejects", 2, CREATE_TIME)
+        self.folder = folder
 
     def key(self, name: str) -> str:
         return f"{self.prefix}:{name}"
