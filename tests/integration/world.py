@@ -29,7 +29,7 @@ class World:
     """Sections given replace those of the settings key by key. The service's own pass runs; nothing of it is replaced."""
 
     def __init__(
-        self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str, **sections: Any
+        self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str, /, **sections: Any
     ) -> None:
         self.spark, self.broker, self.part, self.prefix = spark, broker, redis, prefix
         self.topic = f"world-{prefix}"
