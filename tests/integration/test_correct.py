@@ -106,7 +106,7 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: Correcti
     last_id = world.redis.xrevrange(f"{world.prefix}:changes", count=1)[0][0]
 
     told = world.correct(dry=True)
-    assert world.values() == before
+    assert world.hashes() == before
     assert world.states(late) == ["open"] * len(LATE)
     assert world.redis.get(f"{world.prefix}:correction") is None
     report = world.correct()
