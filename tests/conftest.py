@@ -23,11 +23,13 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("full")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests for `pytest -n 2 --dist loadgroup --no-loadscope-reorder`, which runs each group in one process.
 
     Unit tests come first, because they fail soonest. The tests of the shared Spark session are one group, so that it is
     started once and works beside the services that the other process starts and waits for. Every other file is a group.
+    xdist reads the groups in a hook of the same name, so this one runs first.
     """
     if not config.pluginmanager.hasplugin("xdist"):
         return

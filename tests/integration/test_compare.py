@@ -104,7 +104,7 @@ def send_rejects(stand: Stand) -> None:
     producer = Producer({"bootstrap.servers": stand.broker.bootstrap})
 
     def send(to: str, place: tuple[str, int, int], value: bytes | None, reason: str) -> None:
-        said = dict(zip(("topic", "partition", "offset", "reason"), (*map(str, place), reason), strict=True))
+        said = dict(zip(("reason", "topic", "partition", "offset"), (reason, *map(str, place)), strict=True))
         producer.produce(to, value, headers=[(f"tidemark.{name}", text) for name, text in said.items()])
 
     for each in [*found, found[0], ahead]:
