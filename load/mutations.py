@@ -54,6 +54,8 @@ _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatev
 _QUALITY = "tests/unit/test_quality.py::"
 _WINDOWS = "tests/unit/test_state_windows.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
+_COVERED = "tests/integration/test_covered.py::"
+_REPUBLISH = "tests/integration/test_republish.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
@@ -840,9 +842,7 @@ MUTATIONS = (
                 "        snapshot",
             ),
         ),
-        (
-            "tests/integration/test_republish.py::test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays",
-        ),
+        (_REPUBLISH + "test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays",),
     ),
     Mutation(
         "own-headers-trusted",
@@ -1074,6 +1074,32 @@ MUTATIONS = (
             ),
         ),
         (_AS_IF_IN_TIME,),
+    ),
+    Mutation(
+        "nothing-covered",
+        "values of the past are written beside closed ones of the same time",
+        "sessions and windows that never existed count readings a second time, after a change of a gap, a view or a site",
+        ("P1", "P2"),
+        (Edit("service/publication/publish.py", "if self.covered is not None:", "if False:"),),
+        (
+            _COVERED + "test_no_session_is_made_over_a_closed_one_of_its_device",
+            _COVERED + "test_a_final_window_covers_its_start_where_the_reference_makes_the_keys",
+            _REPUBLISH + "test_a_gap_that_has_changed_makes_no_session_beside_those_that_are_there",
+        ),
+    ),
+    Mutation(
+        "rebuild-uncovered",
+        "a new checkpoint that reads the topic again does not ask what is in Redis already",
+        "a rebuild makes sessions and windows that never existed, inside of those that readers have",
+        ("P1", "P2"),
+        (
+            Edit(
+                "service/recovery/republish.py",
+                "if held is not None and is_read_again(held, committed):",
+                "if False:",
+            ),
+        ),
+        (_REPUBLISH + "test_a_new_checkpoint_in_a_prefix_in_use_makes_nothing_inside_what_is_there",),
     ),
     Mutation(
         "drawn-from-the-whole",

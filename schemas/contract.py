@@ -186,6 +186,7 @@ _OTHERS: Mapping[str, Callable[["redis.Redis", bytes, _Kind], Iterator[str]]] = 
     "correction": _check_string,
     "epoch": _check_string,
     "lease": _check_string,
+    "rebuild": _check_string,
     "republish": _check_string,
 }
 

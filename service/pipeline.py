@@ -28,6 +28,7 @@ from service.cut import Cut
 from service.frames import FOLDED, RUNS
 from service.kafka import source
 from service.kafka.offsets import unavailable
+from service.publication.covered import Covered
 from service.publication.publish import OUTCOME_SCHEMA, Outcome, Sink
 from service.reference import lookup
 from service.reference.attributes import Attributes
@@ -133,6 +134,7 @@ class Publication:
     book: Book
     holder: Holder | None = None
     after: tuple[int, int] | None = None
+    covered: Covered | None = None
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
     failure: BaseException | None = None
 
@@ -153,7 +155,7 @@ class Publication:
         # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
         snapshot = self.holder.snapshot if self.holder else None
         cut = progress.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
-        sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after)
+        sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after, covered=self.covered)
         server = sink.server()
         planned = clock.monotonic_s()
         outcome, ran = self._run(frame, sink, small=cut.rows <= self.settings.redis.driver_rows)
@@ -162,6 +164,8 @@ class Publication:
         skewed = sink.skewed()
         sink.progress(server)
         self.after = self.epoch, batch
+        if self.covered is not None and cut.watermark_ms >= self.covered.until_ms:
+            self.covered = None
         failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()
         phases = {
@@ -250,11 +254,12 @@ def start(
     book: Book | None = None,
     after: tuple[int, int] | None = None,
     turn: AbstractContextManager[Any] | None = None,
+    covered: Covered | None = None,
 ) -> tuple[StreamingQuery, Publication]:
     """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is.
 
     `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `book` is open; the
-    checkpoint's own if not given. `turn` is held by whoever writes values.
+    checkpoint's own if not given. `turn` is held by whoever writes values. `covered` is as for Sink.
     """
     book = book or of_checkpoint(spark, settings)
     tasks = spark.sparkContext.defaultParallelism
@@ -262,7 +267,9 @@ def start(
     look_up = lookup.choose(settings, holder)
     records = source.stream(spark, settings.kafka)
     output = build(records, settings, attributes, tasks, look_up, schemas=book.plan)
-    publication = Publication(spark, settings, epoch, gate, on_batch, book, holder, after, turn or nullcontext())
+    publication = Publication(
+        spark, settings, epoch, gate, on_batch, book, holder, after, covered, turn or nullcontext()
+    )
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

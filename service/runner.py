@@ -241,6 +241,7 @@ class Runner:
                 book=book,
                 after=self._lease.reached,
                 turn=silence.turn,
+                covered=republisher.covered,
             )
             lag = Lag(
                 settings.kafka,

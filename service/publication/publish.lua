@@ -1,7 +1,7 @@
 -- The only code that writes what readers see, but for correct.lua. One call is atomic: nobody reads a key between two of its writes.
 --   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress  5 republish
 --         6 idle (windows that are final because input is silent, and that the watermark has not passed)
---         7 skewed (devices whose clocks are ahead, by their last early reading)
+--         7 skewed (devices whose clocks are ahead, by their last early reading)  8 rebuild
 --   ARGV  1 what to do: write | early | skewed | keys | finish | idle | progress | held | mark | forget | stale | unmark
 --         2 its arguments, msgpack (service/publication/publish.py packs them)
 -- Runs on Redis 6.2 and later, one node; key names of rows are in the arguments, so not on Redis Cluster.
@@ -138,6 +138,10 @@ local function write()
       elseif is_closed then
         go = verdict == 'write'
         if verdict == 'keep' then unchanged = unchanged + 1 elseif not go then sealed = sealed + 1 end
+        -- The state of this term has it, too: `stale` leaves it alone.
+        if verdict == 'keep' and is_idle and stored_epoch < epoch then
+          call('HSET', key, 'epoch', epoch_text, 'batch', batch_text)
+        end
       elseif stored_epoch == epoch and stored_batch == batch and is_same(stored, i) then
         unchanged, go = unchanged + 1, false
         call('PEXPIRE', key, ttl[i])
@@ -324,23 +328,25 @@ local function progress()
   return {1, stored[1] or '', stored[2] or ''}
 end
 
--- What progress holds: {epoch, batch, watermark, offsets, reference}, '' for what is lacking, and the mark or ''.
+-- What progress holds: {epoch, batch, watermark, offsets, reference}, and the marks republish and rebuild; '' for what is lacking.
 local function held()
   local found = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'offsets', 'reference')
   for i = 1, 5 do found[i] = found[i] or '' end
-  found[6] = call('GET', KEYS[5]) or ''
+  found[6], found[7] = call('GET', KEYS[5]) or '', call('GET', KEYS[8]) or ''
   return found
 end
 
--- Says that values are being published again (a.mark says why, and since when), unless that is said already.
+-- Sets a mark: `republish` or, with a.rebuild, `rebuild`. One that is there stays. Returns {the mark that is there}.
 local function mark()
-  call('SET', KEYS[5], a.mark, 'NX')
-  return {call('GET', KEYS[5])}
+  local key = a.rebuild and KEYS[8] or KEYS[5]
+  call('SET', key, a.mark, 'NX')
+  return {call('GET', key)}
 end
 
 -- Takes the mark away, unless it is a newer one than a.mark.
 local function unmark()
-  if call('GET', KEYS[5]) == a.mark then call('DEL', KEYS[5]) end
+  local key = a.rebuild and KEYS[8] or KEYS[5]
+  if call('GET', key) == a.mark then call('DEL', key) end
   return {1}
 end
 
@@ -361,14 +367,16 @@ local function forget()
   return {looked, removed}
 end
 
--- Removes open sessions that were not written in this epoch, among some keys of a.pattern from a.cursor on: they come
--- from a backup, and are part of others or closed by now. Returns {the next cursor, removed}.
+-- Removes sessions that are open, or closed by silence alone, were written before the epoch a.before, and ended before a.last
+-- (event time, '' for any), among some keys of a.pattern from a.cursor on. The state does not have them: they are part of others
+-- or closed by now. Returns {the next cursor, removed}.
 local function stale()
   local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
   local removed = 0
   for _, key in ipairs(page[2]) do
-    local stored = call('HMGET', key, 'state', 'epoch')
-    if stored[1] == 'open' and (tonumber(stored[2] or nil) or 0) < epoch then
+    local stored = call('HMGET', key, 'state', 'epoch', 'closed_by', 'last')
+    local is_over = a.last == '' or (tonumber(stored[4] or nil) or 0) < tonumber(a.last)
+    if (stored[1] == 'open' or stored[3] == 'idle') and (tonumber(stored[2] or nil) or 0) < a.before and is_over then
       call('DEL', key)
       call('XADD', KEYS[2], '*', 'kind', 'session', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
       removed = removed + 1

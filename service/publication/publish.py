@@ -35,6 +35,7 @@ from service.cut import Cut
 from service.errors import FencedError
 from service.frames import CHANGES, REJECTS, SIZE, SIZES
 from service.publication import redis_client
+from service.publication.covered import Covered
 from service.publication.redis_keys import Keys
 from service.publication.redis_link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link
 from service.publication.redis_rows import (
@@ -70,10 +71,10 @@ class Outcome:
     """What writing did; the sum of two outcomes is the outcome of both.
 
     `windows`, `sessions` and `devices` are rows; each was either `written`, `unchanged` (already there: a repeat),
-    `refused_old` (a newer or richer value is there) or `refused_final` (a final window or closed session would have
-    changed: in steady flow never). `new_devices` and `opened` sessions had no key before, `closed` ones change no more.
-    `dropped` are readings that came after their session was closed. `bytes` went to Redis, in attempts of which
-    `retries` failed. `latency` counts readings by broker time to acknowledged write, per bucket of LATENCY_BOUNDS_MS;
+    `refused_old` (a newer or richer value is there, or closed values cover its span) or `refused_final` (a final window or
+    closed session would have changed: in steady flow never). `new_devices` and `opened` sessions had no key before, `closed`
+    ones change no more. `dropped` are readings that came after their session was closed. `bytes` went to Redis, in attempts of
+    which `retries` failed. `latency` counts readings by broker time to acknowledged write, per bucket of LATENCY_BOUNDS_MS;
     `latency_ms` is their sum. `admitted` are readings, `unknown` those of devices that the reference lacks, `rejected` counts
     records by reason, in the order of REASONS. `late` counts by view, in the settings' order, what came for windows that were
     closed (state.windows.LATE_SCHEMA). `times` has (partition's number, oldest and newest event time in
@@ -159,7 +160,7 @@ class Sink:
     `attributes` is the reference. `after` is the (epoch, batch) that progress is known to
     have reached, None when nothing is known. With `again`, rows are values of the past, as of the cut's watermark: they
     live no longer than if they had been written in their time, and windows that it has passed are final. `closed_by` is what
-    has closed the sessions that are.
+    has closed the sessions that are. What is `covered` is not written.
     """
 
     settings: Settings
@@ -168,6 +169,7 @@ class Sink:
     after: tuple[int, int] | None = None
     again: bool = False
     closed_by: Literal["watermark", "idle"] = "watermark"
+    covered: Covered | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Steps 1 and 2 for rows of frames.OUTPUT: a partition's, or all of the batch.
@@ -251,7 +253,9 @@ class Sink:
     def _write_rows(self, found: "_Found") -> Outcome:
         keys, retain_ms = Keys(self.settings.redis.prefix), self.settings.sessions.retain_ms
         retained = {view.name: view.retain_ms for view in self.settings.views}
-        changes = found.changes()
+        changes, left_out = found.changes(), 0
+        if self.covered is not None:
+            changes, left_out = self.covered.leave_out(changes)
         windows, sessions, devices = changes.windows, changes.sessions, changes.devices
         rows: list[Rows] = []
         if windows.num_rows:
@@ -287,7 +291,7 @@ class Sink:
             devices=count["device"],
             written=written,
             unchanged=unchanged,
-            refused_old=old,
+            refused_old=old + left_out,
             refused_final=final,
             opened=opened,
             new_devices=new_devices,
@@ -334,7 +338,16 @@ class Sink:
 
     def _link(self) -> Link:
         keys = Keys(self.settings.redis.prefix)
-        names = (keys.epoch, keys.changes, keys.open, keys.progress, keys.republish, keys.idle, keys.skewed)
+        names = (
+            keys.epoch,
+            keys.changes,
+            keys.open,
+            keys.progress,
+            keys.republish,
+            keys.idle,
+            keys.skewed,
+            keys.rebuild,
+        )
         return link(self.settings.redis, SCRIPT, names)
 
     def _budget(self, what: str) -> Budget:

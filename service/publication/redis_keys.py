@@ -55,6 +55,10 @@ class Keys:
         return f"{self.prefix}:republish"
 
     @property
+    def rebuild(self) -> str:
+        return f"{self.prefix}:rebuild"
+
+    @property
     def correction(self) -> str:
         """The number of the newest run that applies rejects: see service/rejects/fence.py."""
         return f"{self.prefix}:correction"

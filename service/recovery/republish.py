@@ -17,6 +17,9 @@ The first two end the term, so that the query stops and the checkpoint rests. Th
     6  sessions that are open in an older state of Redis and not in this term go
     7  `<prefix>:republish` goes
 
+In step 5 closed values that Redis still has cover their spans (service/publication/covered.py). The mark says how long ago
+the loss was noticed, and up to which watermark Redis was whole.
+
 A crash in between leaves the mark, or no progress, and the next term begins again. `tidemark republish` sets the mark
 by hand: a service that runs then does 2, 3 and 5 to 7 beside its batches, whose values are newer and win; when none runs, the
 command takes the lease and does it itself.
@@ -38,7 +41,8 @@ from service.corrections import late
 from service.cut import Cut
 from service.errors import CheckpointError, SinkError
 from service.lease import Lease, Waiting
-from service.publication import redis_client
+from service.publication import covered, redis_client
+from service.publication.covered import Covered
 from service.publication.publish import Outcome, Sink
 from service.publication.redis_keys import Keys
 from service.publication.redis_link import Budget, Place
@@ -57,9 +61,15 @@ LOOK_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-def mark(why: str) -> str:
-    """The text of the mark: why, and when."""
-    return f"{why} {clock.now_ms()}"
+def mark(why: str, whole_ms: int | None = None) -> str:
+    """The text of the mark: why, when, and up to which watermark Redis was whole then; None: up to that of progress."""
+    return f"{why} {clock.now_ms()}" + ("" if whole_ms is None else f" {whole_ms}")
+
+
+def parse_mark(text: str) -> tuple[int, int | None]:
+    """When the mark was set, and up to which watermark Redis was whole then. That of a loss whose mark lacks it is 0."""
+    why, at_ms, *whole = text.split()
+    return int(at_ms), int(whole[0]) if whole else (0 if why == LOST else None)
 
 
 def lost(held: Cut | None, committed: Cut | None) -> str:
@@ -83,6 +93,16 @@ def lost(held: Cut | None, committed: Cut | None) -> str:
         said = f"progress (batch {held.batch} of epoch {held.epoch}) is at watermark {held.watermark_ms}"
         return f"{said}, batch {committed.batch} is committed with {committed.watermark_ms}"
     return ""
+
+
+def is_read_again(held: Cut, committed: Cut | None) -> bool:
+    """Whether a query publishes again what progress `held` says was published: a new checkpoint, or an old copy, does.
+
+    A batch that was published and not committed is no such case: it is repeated with the values that it had.
+    """
+    if committed is None:
+        return held.watermark_ms > 0
+    return held.watermark_ms > committed.watermark_ms and held.batch - committed.batch not in {0, 1}
 
 
 class Republisher:
@@ -114,6 +134,8 @@ class Republisher:
         self._on_failure = on_failure
         self._job = SideJob(spark, "tidemark-republish", self._look, self._failed, LOOK_S)
         self._begun = ""
+        self.covered: Covered | None = None
+        """What a query must not write, as it reads again what was published by another checkpoint; known after `begin`."""
 
     def begin(self, known: str = "") -> tuple[int, int] | None:
         """Steps 1 to 4, where needed; call it when no query runs. Returns the (epoch, batch) of progress, if there is one.
@@ -121,15 +143,20 @@ class Republisher:
         `known` is what is already known to be lost. Raises SinkError, WritesLostError, FencedError, CheckpointError.
         """
         committed = progress.committed(self._spark, self._settings.service.checkpoint)
-        held, _ = self._held(Sink(self._settings, committed or Cut(0, 0, 0, {}, {})))
+        held, _, rebuild_mark = self._held(Sink(self._settings, committed or Cut(0, 0, 0, {}, {})))
         why = known or lost(held, committed)
+        if held is not None and is_read_again(held, committed):
+            rebuild_mark = self._mark_rebuild(held.watermark_ms)
+        if rebuild_mark:
+            at_ms, until_ms, _ = map(int, rebuild_mark.split())
+            self.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
         if not why or committed is None:
             return (held.epoch, held.batch) if held else None
         self._on_lost()
         _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
         sink = self._sink(committed)
         server = sink.server()
-        self._begun = _text(sink.run("mark", mark=mark(LOST))[0])
+        self._begun = _text(sink.run("mark", mark=mark(LOST, held.watermark_ms if held else 0))[0])
         removed = sink.sweep("forget")
         self._open(sink)
         sink.progress(server)
@@ -154,8 +181,10 @@ class Republisher:
             if said != self._begun:  # else `begin` has done it
                 sink.sweep("forget")
                 self._open(sink)
-            self._closed(sink, committed)
-            self._remove_stale(sink)
+            at_ms, whole_ms = parse_mark(said)
+            known = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=whole_ms)
+            self._closed(replace(sink, covered=known), committed)
+            self._remove_stale(sink, self._epoch)
         if sink.server() != server:
             what = "Redis was restarted or failed over meanwhile, and may lack what was republished"
             raise SinkError(what, remedy="It is republished again")
@@ -166,10 +195,32 @@ class Republisher:
         sink = Sink(self._settings, Cut(self._epoch, 0, 0, {}, {}))
         return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else self._held(sink)[1]
 
+    def end_rebuild(self) -> None:
+        """Where a new checkpoint has caught up with the values that were there: remove sessions that it does not have."""
+        sink = self._sink(Cut(self._epoch, 0, 0, {}, {}))
+        rebuild_mark = self._held(sink)[2]
+        if not rebuild_mark:
+            return
+        _, until_ms, epoch = map(int, rebuild_mark.split())
+        committed = progress.committed(self._spark, self._settings.service.checkpoint)
+        if committed is not None and committed.watermark_ms >= until_ms:  # else its last batch may be repeated
+            reference, sessions = self._settings.reference, self._settings.sessions
+            has_own_gaps = reference is not None and reference.session_gap is not None
+            gap_ms = sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
+            sink = replace(sink, cut=replace(committed, epoch=self._epoch))
+            self._remove_stale(sink, epoch, committed.watermark_ms - gap_ms)
+            sink.run("unmark", mark=rebuild_mark, rebuild=True)
+
     def _look(self) -> None:
+        self.end_rebuild()
         said = self.asked()
         if said:
             self.everything(said)
+
+    def _mark_rebuild(self, until_ms: int) -> str:
+        sink = Sink(self._settings, Cut(self._epoch, 0, 0, {}, {}))
+        text = f"{clock.now_ms()} {until_ms} {self._epoch}"
+        return _text(sink.run("mark", mark=text, rebuild=True)[0])
 
     def _failed(self, error: Exception) -> None:
         self._on_failure()
@@ -207,12 +258,20 @@ class Republisher:
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.untold)
 
-    def _remove_stale(self, sink: Sink) -> None:
-        """Step 6: what is open was written in this term, by `_open` or by the stream; any other is from a backup."""
+    def _remove_stale(self, sink: Sink, epoch: int, last_ms: int | None = None) -> None:
+        """Remove open sessions of before the epoch that ended before `last_ms`. What the state has open was written since."""
+        text = "" if last_ms is None else str(last_ms)
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", self._settings.redis.prefix) + ":session:*"
         cursor, removed = "", 0
         while cursor != "0":
-            found = sink.run("stale", cursor=cursor or "0", pattern=pattern, limit=self._settings.redis.chunk)
+            found = sink.run(
+                "stale",
+                cursor=cursor or "0",
+                pattern=pattern,
+                limit=self._settings.redis.chunk,
+                before=epoch,
+                last=text,
+            )
             cursor, removed = _text(found[0]), removed + int(found[1])
         if removed:
             _log.warning("%d sessions were open in an older state of Redis and are not any more: removed", removed)
@@ -229,13 +288,14 @@ class Republisher:
         cut = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
         return Sink(self._settings, cut, pipeline.attributes(snapshot, self._settings), again=True)
 
-    def _held(self, sink: Sink) -> tuple[Cut | None, str]:
-        """What progress says, and the mark."""
+    def _held(self, sink: Sink) -> tuple[Cut | None, str, str]:
+        """What progress says, and the marks of a republish and a rebuild."""
         sink = replace(sink, cut=replace(sink.cut, epoch=self._epoch))
-        epoch, batch, watermark, offsets, reference, said = map(_text, sink.run("held"))
+        epoch, batch, watermark, offsets, reference, *marks = map(_text, sink.run("held"))
         if not (epoch and batch and watermark and offsets):
-            return None, said
-        return Cut(int(epoch), int(batch), int(watermark), {}, progress.parse_offsets(offsets), reference), said
+            return None, marks[0], marks[1]
+        held = Cut(int(epoch), int(batch), int(watermark), {}, progress.parse_offsets(offsets), reference)
+        return held, marks[0], marks[1]
 
 
 def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = False) -> None:

@@ -194,6 +194,60 @@ def test_what_kafka_has_only_a_part_of_is_not_told(world: Losing) -> None:
     assert untold_sessions > 0
 
 
+def shorter_gap(world: World) -> Any:
+    return world.settings.sessions.model_copy(update={"gap_ms": 10_000})
+
+
+PAIRS = [reading("p", second + pause) for second in range(0, 2400, 200) for pause in (0, 20)]
+"""Sessions of two readings, which a gap of 10 s parts."""
+
+
+def test_a_gap_that_has_changed_makes_no_session_beside_those_that_are_there(world: Losing, tmp_path: Path) -> None:
+    world.term(*minutes(0, 20), *PAIRS[:12])
+    backup = world.backup()
+    world.term(*minutes(20, 40), *PAIRS[12:])
+    before = world.values()
+    kept = {name for name, value in before.items() if name.startswith("session:p:") and value["state"] == "closed"}
+    assert len(kept) > 8
+
+    # The last minutes of Redis are gone; what it has kept stays, and what it has lost follows the gap of today.
+    world.lose()
+    world.restore(backup)
+    whole = {name: value for name, value in world.values().items() if name in kept and value["state"] == "closed"}
+    assert len(whole) > 3
+    world.settings = world.settings.model_copy(update={"sessions": shorter_gap(world)})
+    world.term()
+    after = world.values()
+    assert {name: after[name] for name in whole} == whole
+    ends = {name: int(value["last"]) for name, value in whole.items()}
+    inside = [name for name in after if name.startswith("session:p:") and name not in ends and starts_in(name, ends)]
+    assert inside == []
+    assert len([name for name in after if name.startswith("session:p:")]) > len(kept), "what was lost comes in two"
+    assert world.redis.get(world.key("republish")) is None
+
+
+def starts_in(name: str, ends: dict[str, int]) -> bool:
+    """Whether a session starts inside one of the others of its device."""
+    device, _, start = name.rpartition(":")
+    spans = [(int(other.rpartition(":")[2]), last) for other, last in ends.items() if other.startswith(f"{device}:")]
+    return any(begin < int(start) <= last for begin, last in spans)
+
+
+def test_a_new_checkpoint_in_a_prefix_in_use_makes_nothing_inside_what_is_there(world: Losing, tmp_path: Path) -> None:
+    world.term(*minutes(0, 20), *PAIRS[:12])
+    before = world.values()
+    closed = {name for name, value in before.items() if name.startswith("session:") and value["state"] == "closed"}
+    assert len(closed) > 8
+    world.begin_again(tmp_path / "again", sessions=shorter_gap(world))
+    world.term(*minutes(20, 24), *PAIRS[12:14])
+    after = world.values()
+    assert {name: after[name] for name in closed} == {name: before[name] for name in closed}
+    ends = {name: int(before[name]["last"]) for name in closed}
+    assert [name for name in after if name.startswith("session:") and starts_in(name, ends)] == []
+    assert world.redis.get(world.key("rebuild")) is None
+    assert {f"session:p:{BASE_MS + second * 1000}" for second in (1200, 1220)} <= after.keys(), "what came since"
+
+
 @pytest.mark.parametrize("dry", [True, False])
 def test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays(world: World, dry: bool) -> None:
     """On a host that does not have the service's checkpoint, nobody could tell what is lost."""

@@ -11,6 +11,7 @@ from load.parts import CREATE_TIME, Broker, Redis
 from load.stage import to_toml
 from schemas import contract
 from service import pipeline, settings
+from service.publication.covered import Covered
 from service.publication.publish import Outcome
 from service.recovery.republish import Republisher
 from service.rejects.reject_log import Coordinates
@@ -83,13 +84,23 @@ class World:
         self.epoch += 1
         self.redis.set(self.key("epoch"), self.epoch)
         republisher = self.republisher()
-        places = self.publish(republisher.begin(), *records)
-        if said := republisher.asked():
-            republisher.everything(said)
+        places = self.publish(republisher.begin(), *records, covered=republisher.covered)
+        republisher.end_rebuild()
+        if mark := republisher.asked():
+            republisher.everything(mark)
         return places
 
+    def begin_again(self, folder: Path, **sections: Any) -> None:
+        """The next term has a new checkpoint in the folder, and sections of settings that replace those of before."""
+        service = self.settings.service.model_copy(update={"checkpoint": str(folder)})
+        self.settings = self.settings.model_copy(update={"service": service, **sections})
+
     def publish(
-        self, after: tuple[int, int] | None, *records: Record, on_batch: Callable[[], object] = lambda: None
+        self,
+        after: tuple[int, int] | None,
+        *records: Record,
+        on_batch: Callable[[], object] = lambda: None,
+        covered: Covered | None = None,
     ) -> list[Coordinates]:
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
         places = self.send(records)
@@ -101,6 +112,7 @@ class World:
             gate=lambda: None,
             on_batch=lambda _: on_batch(),
             after=after,
+            covered=covered,
         )
         try:
             query.processAllAvailable()

@@ -10,7 +10,7 @@ from service.publication.publish import Outcome
 from service.publication.redis_keys import Keys
 from service.publication.redis_rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
 from service.recovery.rebuild import Partition, Source, needed_from_ms, source
-from service.recovery.republish import lost
+from service.recovery.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
 from tests.outputs import MINUTE, T0, settings, window_table
 
 COMMITTED = Cut(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
@@ -52,6 +52,28 @@ def test_nothing_is_lost(held: Cut | None, committed: Cut | None) -> None:
 )
 def test_what_is_lost_is_said(held: Cut | None, said: str) -> None:
     assert said in lost(held, COMMITTED)
+
+
+@pytest.mark.parametrize(
+    ("held", "committed", "is_again"),
+    [
+        (HELD, None, True),
+        (replace(HELD, batch=0, watermark_ms=0), None, False),
+        (HELD, COMMITTED, False),
+        (replace(HELD, batch=8, watermark_ms=T0 + 1), COMMITTED, False),
+        (replace(HELD, batch=9, watermark_ms=T0 + 1), COMMITTED, True),
+        (replace(HELD, batch=2, watermark_ms=T0 + 1), COMMITTED, True),
+        (replace(HELD, batch=2, watermark_ms=T0 - 1), COMMITTED, False),
+    ],
+)
+def test_a_new_checkpoint_or_an_old_copy_publishes_again(held: Cut, committed: Cut | None, *, is_again: bool) -> None:
+    assert is_read_again(held, committed) is is_again
+
+
+def test_a_mark_says_when_it_was_set_and_up_to_when_redis_was_whole() -> None:
+    at_ms, whole_ms = parse_mark(mark(LOST, T0))
+    assert (at_ms > T0, whole_ms) == (True, T0)
+    assert [parse_mark(text)[1] for text in (mark(ASKED), "lost 17", "asked 17")] == [None, 0, None]
 
 
 AHEAD_MS = 5_000

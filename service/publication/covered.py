@@ -1,0 +1,197 @@
+"""Covered spans: event time for which Redis has closed values already, so that no other value may begin in it.
+
+Values of the past are computed again after a loss (service/recovery/republish.py) and when a new checkpoint reads the topic
+into a prefix in use. Both follow the rules of today. Where a session gap, a view's grid or a device's site has changed,
+these rules give values that never existed, beside those that readers have seen, and readings count twice. Therefore:
+
+    a closed session        covers its device from its first reading to its last
+    an open session         does the same, once the writer of this term has written it from the state
+    a final window          covers its start for all keys of its view and measure, where the reference makes the keys
+    a final window whose    covers all of its span for its view and measure
+    length or slide is old
+
+A session that silence alone has closed covers nothing: the watermark may still close it in another way.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.publication import redis_client
+from service.publication.redis_link import Budget, Place
+from service.settings import Settings, View
+from state.columns import Bools, Ints, Keys, ints
+from state.layout import MERGED, Changes
+
+SESSIONS = pa.schema([("device", pa.binary()), ("start", pa.int64()), ("last", pa.int64()), ("is_open", pa.bool_())])
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Of a view and measure: `starts` of windows that cover their start, `spans` (n x 2, half open) that are covered whole."""
+
+    starts: Ints
+    spans: Ints
+
+    def covers(self, start: Ints, end: Ints) -> Bools:
+        """Which windows are covered."""
+        covered: Bools = np.isin(start, self.starts)
+        for begin, stop in self.spans.tolist():
+            covered |= (start < stop) & (end > begin)
+        return covered
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What a Redis covers: `sessions` (SESSIONS) and, by view and measure, windows. Times are event times in ms.
+
+    A query that reads the topic again has passed all of it after the first batch whose watermark is at `until_ms`.
+    """
+
+    sessions: pa.Table
+    windows: Mapping[tuple[str, str], Grid]
+    until_ms: int
+
+    def leave_out(self, changes: Changes) -> tuple[Changes, int]:
+        """The changes without values that are covered, and how many those were.
+
+        A row with the key of a closed value stays: publish.lua decides about it.
+        """
+        sessions = changes.sessions.filter(pa.array(~self._sessions(changes.sessions)))
+        windows = changes.windows.filter(pa.array(~self._windows(changes.windows)))
+        before = changes.sessions.num_rows + changes.windows.num_rows
+        return replace(changes, sessions=sessions, windows=windows), before - sessions.num_rows - windows.num_rows
+
+    def _windows(self, rows: pa.Table) -> Bools:
+        covered = np.zeros(rows.num_rows, np.bool_)
+        start, end = ints(rows, "start"), ints(rows, "end")
+        for (view, measure), grid in self.windows.items():
+            of_grid: Any = pc.and_(pc.equal(rows["view"], view), pc.equal(rows["measure"], measure))
+            chosen = np.flatnonzero(of_grid.to_numpy())
+            covered[chosen] = grid.covers(start[chosen], end[chosen])
+        return covered
+
+    def _sessions(self, rows: pa.Table) -> Bools:
+        covered = np.zeros(rows.num_rows, np.bool_)
+        spans = self.sessions
+        if not spans.num_rows or not rows.num_rows:
+            return covered
+        names: Any = spans["device"].unique()
+        mine: Any = pc.fill_null(pc.index_in(rows["device"].cast(pa.binary()), value_set=names), -1)
+        chosen = np.flatnonzero(mine.to_numpy() >= 0)
+        if not len(chosen):
+            return covered
+        codes = mine.to_numpy()[chosen]
+        theirs: Any = pc.index_in(spans["device"], value_set=names)
+        start, last = ints(rows, "start")[chosen], ints(rows, "last")[chosen]
+        low = min(int(start.min()), int(ints(spans, "start").min()))
+        keys = Keys(len(names), low, max(int(last.max()), int(ints(spans, "last").max())))
+        begins, ends = (keys.pack(theirs.to_numpy(), ints(spans, name)) for name in ("start", "last"))
+        order = np.argsort(begins)
+        begins, furthest = begins[order], np.maximum.accumulate(ends[order])
+        is_open = spans["is_open"].to_numpy()[order]
+        # The last session of the device that begins before a row ends; what all of them reach is `furthest`.
+        at = np.searchsorted(begins, keys.pack(codes, last), side="right") - 1
+        overlaps = (at >= 0) & (furthest[at] >= keys.pack(codes, start))
+        same = np.clip(np.searchsorted(begins, keys.pack(codes, start)), 0, len(begins) - 1)
+        is_there = (begins[same] == keys.pack(codes, start)) & ~is_open[same]
+        covered[chosen] = overlaps & ~is_there
+        return covered
+
+
+def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None) -> Covered:
+    """What Redis covers, by a scan of all its keys. Raises SinkError.
+
+    Windows count that were written before `before_ms` by the writers' clocks (a republish that is begun again does not take
+    its own for older ones) and, unless it is None, that end by `until_ms` in event time, up to where Redis was whole.
+    `epoch` is that of the term.
+    """
+    scan, prefix = _Scan(settings, epoch, before_ms, until_ms), settings.redis.prefix
+    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*"
+    budget = Budget(settings.redis.retry_for_ms, Place(redis_client.shown(settings.redis), "the values that are there"))
+    with redis_client.client(settings.redis) as client:
+        cursor = None
+        while cursor != 0:
+            cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=pattern, count=_PAGE))
+            budget.attempt(partial(scan.take, client, [name.removeprefix(f"{prefix}:".encode()) for name in names]))
+    return scan.covered()
+
+
+class _Scan:
+    """What a scan has come across. A page may be taken twice."""
+
+    def __init__(self, settings: Settings, epoch: int, before_ms: int, until_ms: int | None) -> None:
+        self._prefix = f"{settings.redis.prefix}:".encode()
+        self._epoch, self._before_ms, self._until_ms = epoch, before_ms, until_ms
+        self._views = {view.name: view for view in settings.views}
+        self._sessions: dict[tuple[bytes, int], tuple[int, bool]] = {}
+        self._windows: dict[tuple[str, str, int], int] = {}
+
+    def take(self, client: Any, names: list[bytes]) -> None:
+        """Read the values among some keys, which are without the prefix."""
+        pipe = client.pipeline(transaction=False)
+        places: list[Callable[[list[bytes]], None]] = []
+        for name in names:
+            kind, _, rest = name.partition(b":")
+            place, _, start = rest.rpartition(b":")
+            if kind == b"session":
+                pipe.hmget(self._prefix + name, "state", "closed_by", "epoch", "last")
+                places.append(partial(self._session, (place, int(start))))
+            elif kind == b"window":
+                view, measure = (text.decode() for text in place.split(b":", 2)[:2])
+                # All windows of a start say the same, but for those that are not final.
+                if view in self._views and (view, measure, int(start)) not in self._windows:
+                    pipe.hmget(self._prefix + name, "final", "updated", "end")
+                    places.append(partial(self._window, (view, measure, int(start))))
+        for take, values in zip(places, pipe.execute(), strict=True):
+            if values[0] is not None:  # else it has expired
+                take(values)
+
+    def _session(self, place: tuple[bytes, int], values: list[bytes]) -> None:
+        state, closed_by, epoch, last = values
+        is_mine = state != MERGED.encode() and int(epoch) == self._epoch
+        if closed_by == b"watermark" or is_mine:
+            self._sessions[place] = int(last), closed_by != b"watermark"
+
+    def _window(self, place: tuple[str, str, int], values: list[bytes]) -> None:
+        final, updated, end = values
+        is_whole = self._until_ms is None or int(end) <= self._until_ms
+        if final == b"1" and is_whole and int(updated) < self._before_ms:
+            self._windows[place] = int(end)
+
+    def covered(self) -> Covered:
+        """All of it."""
+        devices, starts = [device for device, _ in self._sessions], [start for _, start in self._sessions]
+        lasts, is_open = [last for last, _ in self._sessions.values()], [mine for _, mine in self._sessions.values()]
+        sessions = pa.table([devices, starts, lasts, is_open], schema=SESSIONS)
+        windows = {}
+        for view, measure in dict.fromkeys((view, measure) for view, measure, _ in self._windows):
+            spans = [(start, end) for (*of, start), end in self._windows.items() if of == [view, measure]]
+            windows[view, measure] = _grid(self._views[view], np.array(sorted(spans), np.int64))
+        return Covered(sessions, windows, self._until_ms or 0)
+
+
+def _grid(view: View, spans: Ints) -> Grid:
+    start, end = spans[:, 0], spans[:, 1]
+    is_old = (end - start != view.window_ms) | (start % view.step_ms != 0)
+    by_reference = any(column != "device" for column in view.by)
+    starts = start[~is_old] if by_reference else start[:0]
+    return Grid(starts, _joined(spans[is_old]))
+
+
+def _joined(spans: Ints) -> Ints:
+    """Spans in order, those that touch as one."""
+    if not len(spans):
+        return spans
+    reach = np.maximum.accumulate(spans[:, 1])
+    heads = np.flatnonzero(np.append(True, spans[1:, 0] > reach[:-1]))
+    ends = reach[np.append(heads[1:] - 1, len(spans) - 1)]
+    joined: Ints = np.stack([spans[heads, 0], ends], axis=1)
+    return joined
