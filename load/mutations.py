@@ -1023,7 +1023,7 @@ MUTATIONS = (
         "correct.lua writes while Redis is being republished to",
         "a value is a correction of what Redis had lost",
         ("P1",),
-        (Edit("service/corrections/correct.lua", "if call('EXISTS', KEYS[4]) == 1 then", "if false then"),),
+        (Edit("service/corrections/correct.lua", "if (call('GET', KEYS[4]) or '') ~= a.mark then", "if false then"),),
         (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
     ),
     Mutation(
@@ -1100,6 +1100,28 @@ MUTATIONS = (
             ),
         ),
         (_REPUBLISH + "test_a_new_checkpoint_in_a_prefix_in_use_makes_nothing_inside_what_is_there",),
+    ),
+    Mutation(
+        "correction-not-restored",
+        "a republish leaves closed values as they are where a correction is lost",
+        "late readings that are marked as corrected are in no value, for ever",
+        ("P1",),
+        (Edit("service/recovery/republish.py", "            self._corrected(said)\n", ""),),
+        (_CORRECT + "test_what_redis_loses_of_a_correction_comes_back_when_it_is_asked_to",),
+    ),
+    Mutation(
+        "correction-to-any-redis",
+        "a correction goes on after a restart of Redis, which may have lost what it wrote",
+        "late readings are marked as corrected, and their values are gone",
+        ("P1",),
+        (
+            Edit(
+                "service/corrections/closed_sink.py",
+                "Budget(self.settings.redis.retry_for_ms, place), self.server)",
+                "Budget(self.settings.redis.retry_for_ms, place))",
+            ),
+        ),
+        (_CLOSED + "test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with",),
     ),
     Mutation(
         "drawn-from-the-whole",

@@ -12,7 +12,7 @@ from service.cut import Cut
 from service.errors import SinkError
 from service.publication import redis_client
 from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place, Reply, link
+from service.publication.redis_link import Budget, Link, Place, Reply, link
 from service.publication.redis_rows import Call, Rows, Stamp
 from service.settings import Settings
 
@@ -40,15 +40,18 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSink:
-    """Writes as of `cut`, which is what progress held, for the run with this number of the fence.
+    """Writes as of `cut`, which is what progress held, for the run with this number of the fence, to one run of Redis.
 
-    Raises SinkError when Redis does not answer, has lost data or is being republished to; FencedError when another run
-    has begun.
+    `server` names that run, as `server` below gave it before `cut` was read. `mark` is the mark of a republish that writes
+    corrected values again. Raises SinkError when Redis does not answer, was restarted, has lost data or is being
+    republished to by another; FencedError when another run has begun.
     """
 
     settings: Settings
     cut: Cut
     number: int
+    server: str
+    mark: str = ""
 
     def write(self, rows: Rows) -> Written:
         """Windows that are final and sessions that are closed or merged, as `redis_rows.past` gives them."""
@@ -57,10 +60,14 @@ class ClosedSink:
         what = f"{rows.kind.name}s"
         replies = self._run(self._calls(rows), what)
         found = Written(*(sum(map(int, column)) for column in zip(*replies, strict=True)))
-        if found.opened:
+        if found.opened and not self.mark:  # a republish goes on: what is open the daemon writes
             msg = f"{self._place(what)}: {found.opened} are open, though progress says that they are closed"
             raise SinkError(msg, remedy=_AGAIN)
         return found
+
+    def confirm(self) -> None:
+        """Raise SinkError unless the run of Redis that was written to still answers."""
+        self._run([], "the values")
 
     def keys(self, view: str, scores: list[int], members: list[bytes | None], ttl_ms: int) -> None:
         """Keys of a view by last event time; those that a reader of the view would not see any more are left out."""
@@ -70,7 +77,8 @@ class ClosedSink:
         for start in range(0, len(young), _PAGE):
             part = young[start : start + _PAGE]
             pairs = {"scores": [score for score, _ in part], "members": [member for _, member in part]}
-            self._run([stamp.call("keys", number=str(self.number), key=name, ttl=ttl_ms, **pairs)], "a view's keys")
+            call = stamp.call("keys", number=str(self.number), mark=self.mark, key=name, ttl=ttl_ms, **pairs)
+            self._run([call], "a view's keys")
 
     def _calls(self, rows: Rows) -> Iterator[Call]:
         stamp, size = self._stamp(), self.settings.redis.chunk
@@ -81,6 +89,7 @@ class ClosedSink:
             yield stamp.call(
                 "write",
                 number=str(self.number),
+                mark=self.mark,
                 kind=rows.kind.name,
                 keys=part.keys,
                 ttl=part.ttl,
@@ -90,10 +99,8 @@ class ClosedSink:
             )
 
     def _run(self, calls: Iterable[Call], what: str) -> list[Reply]:
-        keys = Keys(self.settings.redis.prefix)
-        names = keys.correction, keys.changes, keys.progress, keys.republish
         place = self._place(what)
-        replies = link(self.settings.redis, SCRIPT, names).run(calls, Budget(self.settings.redis.retry_for_ms, place))
+        replies = _link(self.settings).run(calls, Budget(self.settings.redis.retry_for_ms, place), self.server)
         for reply in replies:
             if reply[0] == -1:
                 msg = f"{place}: refused, {_text(reply[1])}"
@@ -109,8 +116,19 @@ class ClosedSink:
         return Stamp(str(cut.epoch), str(cut.batch), now, feed, (cut.epoch, cut.batch))
 
 
-def held(settings: Settings) -> Cut:
-    """What progress in Redis says; raises SinkError when there is none, or values are being republished."""
+def server(settings: Settings) -> str:
+    """Which run of Redis answers; raises SinkError."""
+    place = Place(redis_client.shown(settings.redis), "the beginning of a correction")
+    return _link(settings).server(Budget(settings.redis.retry_for_ms, place))
+
+
+def _link(settings: Settings) -> Link:
+    keys = Keys(settings.redis.prefix)
+    return link(settings.redis, SCRIPT, (keys.correction, keys.changes, keys.progress, keys.republish))
+
+
+def held(settings: Settings, mark: str = "") -> Cut:
+    """What progress in Redis says; raises SinkError when there is none, or values are republished under another mark."""
     keys, place = (
         Keys(settings.redis.prefix),
         Place(redis_client.shown(settings.redis), "the beginning of a correction"),
@@ -118,8 +136,8 @@ def held(settings: Settings) -> Cut:
     budget = Budget(settings.redis.retry_for_ms, place)
     with redis_client.client(settings.redis) as client:
         found = budget.attempt(lambda: client.hgetall(keys.progress))
-        republishing = budget.attempt(lambda: client.exists(keys.republish))
-    if republishing:
+        republishing = budget.attempt(lambda: client.get(keys.republish))
+    if _text(republishing or b"") != mark:
         msg = f"{place}: values are being republished"
         raise SinkError(msg, remedy=f"Run it again when {keys.republish} is gone")
     said = {_text(name): _text(value) for name, value in found.items()}

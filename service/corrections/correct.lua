@@ -13,8 +13,9 @@ if newest ~= a.number then
   return redis.error_reply('FENCED another correction or replay has begun: its number is ' .. (newest or 'gone'))
 end
 
--- A Redis that has lost data, or gets it back at this moment, must not take a part of it from here.
-if call('EXISTS', KEYS[4]) == 1 then return {-1, 'values are being republished'} end
+-- A Redis that has lost data, or gets it back at this moment, must not take a part of it from here, unless who republishes
+-- writes, which a.mark says.
+if (call('GET', KEYS[4]) or '') ~= a.mark then return {-1, 'values are being republished'} end
 local held = call('HMGET', KEYS[3], 'epoch', 'batch')
 local epoch, batch = tonumber(held[1] or nil), tonumber(held[2] or nil)
 if not (epoch and batch) or epoch < a.after[1] or (epoch == a.after[1] and batch < a.after[2]) then

@@ -1,6 +1,7 @@
 """Correct: late readings that were rejected become part of the final windows and closed sessions that they belong to.
 
     1  the fence: every run that began earlier may not write any more                    service/rejects/fence.py
+       the run of Redis: after a restart, which may have lost what was written, this one writes no more
     2  progress in Redis says what is closed; the marks say which late readings are in values, or were on their way
     3  a late reading waits for another run while a window or session that it belongs to is open: the daemon has those
     4  what the others touch is computed again from Kafka: what was admitted, what was corrected before, and they
@@ -10,7 +11,8 @@
 
 A run that ends in between is finished by the next one, whatever time that is asked for: what is marked `correcting` is
 always taken along. The values are the same then, and what is there already is not written again. A running daemon is not
-asked, and shares nothing with this: it never writes again what step 3 takes for closed.
+asked, and shares nothing with this: it never writes again what step 3 takes for closed. What Redis loses after step 7 a
+republish writes again (`restore`).
 """
 
 from collections import Counter
@@ -104,7 +106,8 @@ def correct(
         if not todo:
             say("no late reading is to be corrected")
             return Report()
-        sink = ClosedSink(settings, closed_sink.held(settings), 0 if fence is None else fence.number)
+        server = closed_sink.server(settings)
+        sink = ClosedSink(settings, closed_sink.held(settings), 0 if fence is None else fence.number, server)
         running = spark or session.build(settings, master="local[*]")
         try:
             report = Correction(running, sink, log, dry=dry).run(todo)
@@ -121,12 +124,39 @@ def correct(
     return report
 
 
+def restore(spark: SparkSession, settings: Settings, mark: str) -> Report:
+    """Write again what corrections had made of closed values, where Redis has older ones, as a part of a republish.
+
+    `mark` is that of the republish. Raises TidemarkError.
+    """
+    server = closed_sink.server(settings)
+    cut, log = closed_sink.held(settings, mark), late.in_values(settings)
+    from_ms = rebuild.needed_from_ms(settings, cut.watermark_ms)
+    todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
+    if log is None or not todo:
+        return Report()
+    fence = Fence(settings.redis)
+    try:
+        sink = ClosedSink(settings, cut, fence.number, server, mark)
+        return Correction(spark, sink, log, is_marking=False).run(todo)
+    finally:
+        fence.close()
+
+
+def _is_restored(mark: Mark, from_ms: int) -> bool:
+    """Whether values that have not expired may have the reading."""
+    return mark.state == "corrected" and int(mark.said.get("event_ms", -1)) >= from_ms
+
+
 class Correction:
     """One run, of which `todo` is what is to be corrected. `log` has that and what is in values. With `dry`, nothing is written
-    or marked, and the report counts each value that the late readings belong to as written."""
+    or marked, and the report counts each value that the late readings belong to as written. `is_marking` says whether late
+    readings are marked; else they are already."""
 
-    def __init__(self, spark: SparkSession, sink: ClosedSink, log: Log, *, dry: bool = False) -> None:
-        self._dry = dry
+    def __init__(
+        self, spark: SparkSession, sink: ClosedSink, log: Log, *, dry: bool = False, is_marking: bool = True
+    ) -> None:
+        self._dry, self._is_marking = dry, is_marking and not dry
         self._spark, self._settings, self._log = spark, sink.settings, log
         committed = progress.committed(spark, self._settings.service.checkpoint)
         self._sink = replace(sink, cut=replace(sink.cut, start=committed.start if committed else {}))
@@ -189,6 +219,8 @@ class Correction:
         if ready.num_rows:
             self._mark("correcting", ready)
             self._write(base.windows, ready, sessions.sessions, whole_ms)
+            if not self._dry:
+                self._sink.confirm()
             failpoint.hit("corrected_before_marked")
             self._mark("corrected", ready)
             self._report.corrected += ready.num_rows
@@ -217,7 +249,7 @@ class Correction:
             self._sink.keys(view, scores, members, retained[view])
 
     def _mark(self, state: State, table: pa.Table) -> None:
-        if self._dry:
+        if not self._is_marking:
             return
         times = table["event_ms"].to_pylist()
         marks.write(

@@ -217,7 +217,9 @@ class Link:
             with self._recovering(budget):
                 if server and (now := self._server()) != server:
                     msg = f"{budget.place}: Redis was restarted or failed over meanwhile (it was {server}, is {now})"
-                    raise SinkError(msg, remedy="The batch is replayed from the checkpoint")
+                    raise SinkError(
+                        msg, remedy="It may have lost what was written: that is written again by the next attempt"
+                    )
                 connection = self._connected()
                 sent = 0
                 while True:

@@ -15,13 +15,14 @@ The first two end the term, so that the query stops and the checkpoint rests. Th
     4  the progress key: all values include the last committed batch
     5  final windows and closed sessions, from Kafka                           while the query runs
     6  sessions that are open in an older state of Redis and not in this term go
-    7  `<prefix>:republish` goes
+    7  closed values that Redis has from before a correction get it again                service/corrections/correct.py
+    8  `<prefix>:republish` goes
 
 In step 5 closed values that Redis still has cover their spans (service/publication/covered.py). The mark says how long ago
 the loss was noticed, and up to which watermark Redis was whole.
 
 A crash in between leaves the mark, or no progress, and the next term begins again. `tidemark republish` sets the mark
-by hand: a service that runs then does 2, 3 and 5 to 7 beside its batches, whose values are newer and win; when none runs, the
+by hand: a service that runs then does 2, 3 and 5 to 8 beside its batches, whose values are newer and win; when none runs, the
 command takes the lease and does it itself.
 """
 
@@ -37,7 +38,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service import clock, failure, owner, pipeline, progress, session
 from service.admission import schemas
 from service.admission.schemas import Known
-from service.corrections import late
+from service.corrections import correct, late
 from service.cut import Cut
 from service.errors import CheckpointError, SinkError
 from service.lease import Lease, Waiting
@@ -165,7 +166,7 @@ class Republisher:
         return self._epoch, committed.batch
 
     def start(self) -> None:
-        """Steps 5 to 7, and what is asked for by hand, in a thread of its own, beside the query."""
+        """Steps 5 to 8, and what is asked for by hand, in a thread of its own, beside the query."""
         self._job.start()
 
     def close(self) -> None:
@@ -173,7 +174,7 @@ class Republisher:
         self._job.close()
 
     def everything(self, said: str) -> None:
-        """Steps 2, 3 and 5 to 7 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
+        """Steps 2, 3 and 5 to 8 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
         committed = progress.committed(self._spark, self._settings.service.checkpoint)
         sink = self._sink(committed or Cut(0, 0, 0, {}, {}))
         server = sink.server()
@@ -185,6 +186,7 @@ class Republisher:
             known = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=whole_ms)
             self._closed(replace(sink, covered=known), committed)
             self._remove_stale(sink, self._epoch)
+            self._corrected(said)
         if sink.server() != server:
             what = "Redis was restarted or failed over meanwhile, and may lack what was republished"
             raise SinkError(what, remedy="It is republished again")
@@ -257,6 +259,12 @@ class Republisher:
         )
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.untold)
+
+    def _corrected(self, said: str) -> None:
+        """Step 7: a closed value that is there stays as it is, but for corrections."""
+        report = correct.restore(self._spark, self._settings, said)
+        if report.windows + report.sessions:
+            _log.info("corrections of %d windows and %d sessions are there again", report.windows, report.sessions)
 
     def _remove_stale(self, sink: Sink, epoch: int, last_ms: int | None = None) -> None:
         """Remove open sessions of before the epoch that ended before `last_ms`. What the state has open was written since."""

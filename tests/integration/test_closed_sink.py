@@ -1,6 +1,8 @@
 """What correct.lua accepts, on a real Redis: closed values only, never fewer readings, one run at a time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +10,7 @@ import pytest
 
 from load.parts import Redis
 from schemas import contract
-from service.corrections.closed_sink import ClosedSink, Written, held, session_starts
+from service.corrections.closed_sink import ClosedSink, Written, held, server, session_starts
 from service.errors import FencedError, SinkError
 from service.publication.publish import Sink
 from service.publication.redis_keys import Keys
@@ -32,7 +34,7 @@ class Target:
         self.client: Any = part.client()
         self.client.set(f"{prefix}:epoch", 1)
         self.fence = Fence(self.settings.redis)
-        self.sink = ClosedSink(self.settings, PASSED, self.fence.number)
+        self.sink = ClosedSink(self.settings, PASSED, self.fence.number, server(self.settings))
 
     def publish(self, *rows: pa.RecordBatch, final: bool = True) -> None:
         sink = Sink(self.settings, PASSED)
@@ -161,7 +163,33 @@ def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Ta
     with pytest.raises(FencedError, match="another correction or replay has begun"):
         target.sink.write(more)
     assert target.window() == before
-    assert ClosedSink(target.settings, PASSED, newer.number).write(more).written == 1
+    assert replace(target.sink, number=newer.number).write(more).written == 1
     target.client.delete(f"{target.prefix}:progress")
     with pytest.raises(SinkError, match="there is no progress"):
         held(target.settings)
+
+
+def test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with(tmp_path: Path) -> None:
+    with Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"}) as part:
+        target = Target(part, "tidemark")
+        target.publish(window([20.0]))
+        assert target.sink.write(target.windows([20.0, 30.0])).written == 1
+        target.sink.confirm()
+        part.kill()
+        part.start()
+        for write in (lambda: target.sink.write(target.windows([20.0, 30.0, 40.0])), target.sink.confirm):
+            with pytest.raises(SinkError, match="restarted or failed over"):
+                write()
+        assert target.window()["count"] == "2"
+
+
+def test_who_republishes_corrects_under_its_own_mark_alone(target: Target) -> None:
+    target.publish(window([20.0]))
+    target.client.set(f"{target.prefix}:republish", "lost 17 1")
+    for mark in ("", "lost 18 1"):
+        with pytest.raises(SinkError, match="values are being republished"):
+            replace(target.sink, mark=mark).write(target.windows([20.0, 30.0]))
+    assert replace(target.sink, mark="lost 17 1").write(target.windows([20.0, 30.0])).written == 1
+    target.client.delete(f"{target.prefix}:republish")
+    with pytest.raises(SinkError, match="values are being republished"):
+        replace(target.sink, mark="lost 17 1").write(target.windows([20.0, 30.0, 40.0]))

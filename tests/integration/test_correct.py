@@ -21,6 +21,7 @@ from service.cli import main
 from service.corrections import correct
 from service.errors import FencedError, SinkError
 from service.failpoint import InjectedError, Plan, Point
+from service.recovery import republish
 from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark
@@ -155,6 +156,33 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: Correcti
     world.term()
     world.assert_right()
     assert world.hashes().keys() == {name for name in before if before[name].get("state") != "merged"}
+
+
+def test_what_redis_loses_of_a_correction_comes_back_when_it_is_asked_to(world: Correcting) -> None:
+    world.term(*BASE, *LATE)
+    backup, before = world.backup(), world.hashes()
+    world.correct()
+    corrected = {name: content(value) for name, value in world.hashes().items() if value != before.get(name)}
+    assert len(corrected) > len(LATE)
+    assert (world.window("d1", 125)["max"], world.session("m", 157)["state"]) == ("99", "merged")
+    # A backup of before the correction: its progress is that of now, so that nothing is noticed.
+    world.lose()
+    world.restore(backup)
+    assert world.session("m", 157)["state"] == "closed"
+    world.redis.set(world.key("republish"), republish.mark(republish.ASKED))
+    world.term(*minutes(20, 21))
+    assert world.redis.get(world.key("republish")) is None
+    world.assert_right()
+    hashes = world.hashes()
+    assert {name: content(hashes[name]) for name in corrected} == corrected
+    assert hashes[f"session:m:{BASE_MS + 105_000}"]["revision"] == "1"
+
+
+def content(value: dict[str, str]) -> dict[str, str]:
+    """What a value says of readings, to nine digits: a recomputation adds in another order."""
+    own = {"epoch", "batch", "updated", "revision"}
+    texts = {name: text for name, text in value.items() if name not in own}
+    return {name: f"{float(text):.9g}" if "." in text else text for name, text in texts.items()}
 
 
 @pytest.mark.parametrize("point", ["half_corrected", "corrected_before_marked"])

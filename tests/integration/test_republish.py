@@ -27,21 +27,6 @@ class Losing(World):
     def watermark_ms(self) -> int:
         return int(self.redis.hget(self.key("progress"), "watermark"))
 
-    def backup(self) -> dict[str, bytes]:
-        with self.part.client(decode_responses=False) as client:
-            return {key: client.dump(key) for key in client.scan_iter(f"{self.prefix}:*")}
-
-    def restore(self, backup: dict[str, bytes]) -> None:
-        with self.part.client(decode_responses=False) as client:
-            for key, value in backup.items():
-                client.restore(
-                    key,
-                    3_600_000
-                    if b":window:" in key or b":session:" in key or b":keys:" in key or b":device:" in key
-                    else 0,
-                    value,
-                )
-
     def delete_records(self, partition: int, until_ms: int) -> int:
         """Delete records with a time below; returns that of the oldest one that is left."""
         consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "t", "log_level": 0})
@@ -54,10 +39,6 @@ class Losing(World):
             return int(message.timestamp()[1])
         finally:
             consumer.close()
-
-    def lose(self, pattern: str = "*") -> None:
-        for key in self.redis.scan_iter(f"{self.prefix}:{pattern}"):
-            self.redis.delete(key)
 
 
 @pytest.fixture

@@ -144,6 +144,25 @@ class World:
         assert contract.check(self.redis, self.prefix) == []
         return found
 
+    def backup(self) -> dict[str, bytes]:
+        with self.part.client(decode_responses=False) as client:
+            return {key: client.dump(key) for key in client.scan_iter(f"{self.prefix}:*")}
+
+    def restore(self, backup: dict[str, bytes]) -> None:
+        with self.part.client(decode_responses=False) as client:
+            for key, value in backup.items():
+                client.restore(
+                    key,
+                    3_600_000
+                    if b":window:" in key or b":session:" in key or b":keys:" in key or b":device:" in key
+                    else 0,
+                    value,
+                )
+
+    def lose(self, pattern: str = "*") -> None:
+        for key in self.redis.scan_iter(f"{self.prefix}:{pattern}"):
+            self.redis.delete(key)
+
     def window(self, device: str, seconds: int = 0) -> dict[str, str]:
         """The one-minute window of a device that has the second."""
         start_ms = BASE_MS + seconds // 60 * 60_000
