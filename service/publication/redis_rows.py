@@ -40,7 +40,9 @@ class Kind:
 # checkpoint was lost and it reads the topic again) stays until the newer writer has caught up.
 WINDOW = Kind("window", ("count", "end"), ("final", "1"), ("count", "end"), stable=4, content=("count", "end"))
 WINDOW_AGAIN = replace(WINDOW, same=("count", "end", "final"), stable=0)
-SESSION = Kind("session", ("state", "count", "last"), ("state", "closed"), replace=True, content=("count", "last"))
+# A session that is part of another one now has the count and the last reading that it had alone.
+SAYS = ("count", "last", "merged_into")
+SESSION = Kind("session", ("state", "count", "last"), ("state", "closed"), replace=True, content=SAYS)
 DEVICE = Kind("device", ("last_seen", "status", "session"), rising=("last_seen",), replace=True)
 
 

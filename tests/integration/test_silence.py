@@ -122,6 +122,20 @@ def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet)
     assert contract.check(world.redis, world.prefix) == []
 
 
+def test_an_earlier_reading_joins_sessions_that_silence_has_closed(world: Quiet) -> None:
+    world.go(reading("a", 0), reading("a", 50))
+    assert world.be_silent(BASE_MS + 200_000)
+    assert what(world.session("a", 50), "state", "closed_by") == ("closed", "idle")
+    world.go(reading("a", 25))
+    assert what(world.session("a", 0), "count", "state", "closed_by", "revision") == ("3", "open", "", "1")
+    joined = world.session("a", 50)
+    assert what(joined, "state", "closed_by", "merged_into", "revision") == ("merged", "", str(BASE_MS), "1")
+    world.go(reading("b", 400))
+    states = [value["closed_by"] for name, value in world.hashes().items() if name.startswith("session:a:")]
+    assert sorted(states) == ["", "watermark"], "nothing stays closed by silence alone"
+    assert contract.check(world.redis, world.prefix) == []
+
+
 def test_a_replay_without_the_silences_ends_with_the_same_values(
     world: Quiet, spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path
 ) -> None:
