@@ -1124,6 +1124,50 @@ MUTATIONS = (
         (_CLOSED + "test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with",),
     ),
     Mutation(
+        "merge-unseen",
+        "a session that silence has closed stays closed when an earlier reading makes it part of another",
+        "its readings are in two closed sessions, and no correction of its device ever ends",
+        ("P1",),
+        (
+            Edit(
+                "service/publication/redis_rows.py",
+                'SAYS = ("count", "last", "merged_into")',
+                'SAYS = ("count", "last")',
+            ),
+        ),
+        (
+            _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks[merged]",
+            "tests/integration/test_silence.py::test_an_earlier_reading_joins_sessions_that_silence_has_closed",
+        ),
+    ),
+    Mutation(
+        "silence-taken-back",
+        "an open session with fewer readings replaces one that silence has closed",
+        "a rebuild takes back what readers have seen",
+        ("P2",),
+        (Edit("service/publication/publish.lua", "return is_behind and 'behind' or 'write'", "return 'write'"),),
+        (_PUBLISH + "test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_topic_again",),
+    ),
+    Mutation(
+        "silence-left-behind",
+        "what silence has closed in an older state of Redis, or before a rebuild, stays though the state lacks it",
+        "sessions stand beside those that have their readings, closed by nobody",
+        ("P1",),
+        (Edit("service/publication/publish.lua", "stored[1] == 'open' or stored[3] == 'idle'", "stored[1] == 'open'"),),
+        (
+            "tests/integration/test_writes_lost.py::"
+            "test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and_nothing_else",
+        ),
+    ),
+    Mutation(
+        "rebuild-without-lag",
+        "what no batch of the checkpoint has read counts as read",
+        "silence closes open sessions and windows while a rebuild reads the topic",
+        ("P1", "P2"),
+        (Edit("service/monitoring/lag.py", "end if from_end else begin", "end"),),
+        ("tests/integration/test_lag.py::test_what_an_older_checkpoint_has_read_is_to_be_read_again",),
+    ),
+    Mutation(
         "drawn-from-the-whole",
         "expectations are drawn from the whole sample alone, not from pieces of the size that is checked",
         "good samples do not meet them: in a smaller one a device is there less often, and means differ more",

@@ -20,7 +20,7 @@ from service.cut import Offsets
 from service.errors import SettingsError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
-from service.kafka.offsets import Headrooms, committed, edges, headrooms
+from service.kafka.offsets import Headrooms, edges, headrooms
 from service.settings import Kafka
 
 EVERY_S = 2.0
@@ -82,7 +82,6 @@ class Lag(threading.Thread):
             try:
                 if self._consumer is None:
                     self._consumer = clients.consumer(self._kafka, small=True, uncommitted=True)
-                    self._resume(self._consumer)
                 self._commit(self._consumer)
                 if not self._closing:
                     self._show(self._consumer)
@@ -106,7 +105,8 @@ class Lag(threading.Thread):
         found = edges(consumer, self._kafka)
         with self._lock:
             done = {topic: dict(offsets) for topic, offsets in self._done.items()}
-        # What no batch has covered yet is read from its beginning, except by a service that began with the latest.
+        # What no batch of this checkpoint has covered yet is read from its beginning, except by a service that began with the
+        # latest. The group's offsets say nothing here: they may be those of an older checkpoint.
         from_end = self._kafka.starting == "latest" and not done
         reached = {
             topic: {p: done.get(topic, {}).get(p, end if from_end else begin) for p, (begin, end) in partitions.items()}
@@ -120,13 +120,6 @@ class Lag(threading.Thread):
         if clock.monotonic_s() >= self._next_headroom_s:
             self._headrooms(headrooms(consumer, found, reached, self._retention_ms))
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S
-
-    def _resume(self, consumer: Consumer) -> None:
-        """Before the first batch, what an earlier run committed is the best that is known."""
-        with self._lock:
-            for topic, offsets in committed(consumer, self._kafka).items():
-                for partition, offset in offsets.items():
-                    self._done.setdefault(topic, {}).setdefault(partition, offset)
 
     def _commit(self, consumer: Consumer) -> None:
         with self._lock:

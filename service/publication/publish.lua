@@ -88,8 +88,9 @@ local function write()
     return true
   end
 
-  -- What a new row does to a closed value: 'keep' (it says the same), 'write', or nil: it is refused. Then whether silence had
-  -- closed it, and the revision that it has from now on.
+  -- What a new row does to a closed value: 'keep' (it says the same), 'write', 'behind' (it is an open session with fewer readings
+  -- than silence has closed: its writer reads the topic again), or nil: it is refused. Then whether silence had closed it, and
+  -- the revision that it has from now on.
   local function judge(key, stored, i)
     local found = call('HMGET', key, 'closed_by', 'revision', unpack(content))
     local is_like, is_idle, revision = true, found[1] == 'idle', tonumber(found[2] or nil) or 0
@@ -99,7 +100,8 @@ local function write()
     if is_idle and is_like then
       return column_of.closed_by[i] == 'watermark' and 'write' or 'keep', true, revision
     elseif is_idle then
-      return 'write', true, revision + 1
+      local is_behind = column_of.state and column_of.state[i] == 'open' and tonumber(found[3]) > tonumber(column_of.count[i])
+      return is_behind and 'behind' or 'write', true, revision + 1
     end
     return is_same(stored, i) and 'keep' or nil, false, revision
   end
@@ -133,7 +135,7 @@ local function write()
         verdict = is_same(stored, i) and 'keep' or nil
         if content then verdict, is_idle, revision = judge(key, stored, i) end
       end
-      if is_older(stored_epoch, stored_batch) or (is_poorer and (is_idle or not is_closed)) then
+      if is_older(stored_epoch, stored_batch) or verdict == 'behind' or (is_poorer and (is_idle or not is_closed)) then
         old, go = old + 1, false
       elseif is_closed then
         go = verdict == 'write'

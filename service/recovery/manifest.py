@@ -29,7 +29,7 @@ FORMAT = 1
 QUERY_SHAPE = 2
 """To be raised with every change of the stateful operators, their order, or the columns of their keys and values.
 
-tests/stream/test_manifest.py shows what they are, and fails when they change and this does not.
+tests/stream/test_checkpoint.py shows what they are, and fails when they change and this does not.
 """
 
 REBUILD = "start with a new checkpoint and read the topic again: docs/operator.md#rebuild-from-kafka"

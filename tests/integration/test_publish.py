@@ -446,10 +446,33 @@ def test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks(target
     silent = Sink(target.settings, cut(1), closed_by="idle").write([ended])
     assert (silent.written, silent.closed, target.read(name)["closed_by"]) == (1, 1, "idle")
     assert target.write(2, changes([session(count=2)])).unchanged == 1, "it says the same"
-    more = {"state": state, "reason": "merged", "merged_into": T0 - 9} if state == "merged" else {"state": state}
-    assert target.write(3, changes([session(count=3, **more)])).written == 1
+    # One that is part of another now says of itself what it said alone.
+    more = {"reason": "merged", "merged_into": T0 - 9, "count": 2} if state == "merged" else {"count": 3}
+    assert target.write(3, changes([session(state=state, **more)])).written == 1
     found = target.read(name)
-    assert (found["count"], found["state"], found["closed_by"], found["revision"]) == ("3", state, "", "1")
+    assert (found["count"], found["state"], found["closed_by"]) == (str(more["count"]), state, "")
+    assert found["revision"] == "1"
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_topic_again(target: Target) -> None:
+    name = f"session:d1:{T0}"
+    ended = changes([session(count=5, state="closed", reason="gap")])
+    assert Sink(target.settings, cut(9), closed_by="idle").write([ended]).closed == 1
+    before = target.read(name)
+    target.client.set(target.key("epoch"), 2)
+    assert target.write(0, changes([session(count=2)]), epoch=2).refused_old == 1
+    assert target.read(name) == before
+    level = target.write(1, changes([session(count=5)]), epoch=2)
+    assert (level.unchanged, target.read(name)["closed_by"], target.read(name)["epoch"]) == (1, "idle", "2")
+    assert target.write(2, changes([session(count=6)]), epoch=2).written == 1
+    assert (target.read(name)["state"], target.read(name)["revision"]) == ("open", "1")
+    # What the watermark closes is what the topic gives, with fewer readings, too.
+    assert Sink(target.settings, cut(3, 2), closed_by="idle").write(
+        [changes([session(count=6, state="closed", reason="gap")])]
+    )
+    assert target.write(4, changes([session(count=4, state="closed", reason="gap")]), epoch=2).written == 1
+    assert (target.read(name)["closed_by"], target.read(name)["count"]) == ("watermark", "4")
     assert contract.check(target.client, target.prefix) == []
 
 

@@ -79,12 +79,14 @@ def test_what_the_watermark_has_passed_and_is_not_final_is_removed_and_announced
     assert target.sink(3, watermark_ms=T0 + MINUTE).sweep("forget") == 0
 
 
-def test_open_sessions_of_an_older_epoch_are_removed_and_nothing_else(target: Target) -> None:
+def test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and_nothing_else(target: Target) -> None:
     target.client.set(target.key("epoch"), 1)
     old = [session(f"d{i}") for i in range(35)] + [session("over", state="closed", reason="gap")]
     Sink(target.settings, cut(5, 1)).write([changes(old, [device()])])
+    idle = [session(name, state="closed", reason="gap") for name in ("gone", "kept")]
+    Sink(target.settings, cut(5, 1), closed_by="idle").write([changes(idle)])
     target.client.set(target.key("epoch"), 2)
-    target.sink(5).write([changes([session("d3"), session("d4", state="closed", reason="gap")])])
+    target.sink(5).write([changes([session("d3"), session("kept"), session("d4", state="closed", reason="gap")])])
     target.client.hset(f"{target.prefix}2:session:d9:1", mapping={"state": "open", "epoch": 1})
     cursor, removed, calls = "", 0, 0
     while cursor != "0":
@@ -93,14 +95,26 @@ def test_open_sessions_of_an_older_epoch_are_removed_and_nothing_else(target: Ta
         )
         assert isinstance(found[0], bytes)
         cursor, removed, calls = found[0].decode(), removed + int(found[1]), calls + 1
-    assert (removed, calls > 1) == (33, True)
+    assert (removed, calls > 1) == (34, True)
     left = {key.removeprefix(f"{target.prefix}:") for key in target.client.scan_iter(f"{target.prefix}:session:*")}
-    assert left == {f"session:{name}:{T0}" for name in ("d3", "d4", "over")}
+    assert left == {f"session:{name}:{T0}" for name in ("d3", "d4", "kept", "over")}
     assert target.client.exists(f"{target.prefix}2:session:d9:1", target.key("device:d1")) == 2
-    gone = [fields["key"] for _, fields in target.client.xrange(target.key("changes"))][-33:]
-    assert set(gone) == {target.key(f"session:d{i}:{T0}") for i in range(35)} - {
-        target.key(f"session:d{i}:{T0}") for i in (3, 4)
+    gone = [fields["key"] for _, fields in target.client.xrange(target.key("changes"))][-34:]
+    names = {"gone", *(f"d{i}" for i in range(35))} - {"d3", "d4"}
+    assert set(gone) == {target.key(f"session:{name}:{T0}") for name in names}
+
+
+def test_a_session_that_has_not_ended_long_enough_ago_is_no_stale_one(target: Target) -> None:
+    target.client.set(target.key("epoch"), 1)
+    Sink(target.settings, cut(5, 1)).write([changes([session("d1"), session("d2", last=T0 + 1, count=2)])])
+    target.client.set(target.key("epoch"), 2)
+    target.sink(5).run(
+        "stale", cursor="0", pattern=f"{target.prefix}:session:*", limit=10_000, before=2, last=str(T0 + 1)
+    )
+    names = {
+        key.removeprefix(f"{target.prefix}:session:") for key in target.client.scan_iter(f"{target.prefix}:session:*")
     }
+    assert names == {f"d2:{T0}"}
 
 
 def test_a_mark_stays_until_the_one_who_set_it_takes_it_away(target: Target) -> None:

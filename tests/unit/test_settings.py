@@ -1,5 +1,6 @@
 """Settings: one file and the environment in, frozen models or every problem at once out."""
 
+import re
 from copy import deepcopy
 from pathlib import Path
 
@@ -491,6 +492,12 @@ def test_a_secret_is_none_where_no_password_is_set():
 
 def test_the_record_key_is_named_by_a_sign_that_no_field_can_have():
     assert parse(document(input={"device_id": settings.RECORD_KEY})).input.device_id == "$key"
+
+
+def test_the_reserved_names_are_those_that_the_data_engineers_page_lists() -> None:
+    page = (Path(settings.__file__).parents[1] / "docs" / "data-engineer.md").read_text(encoding="utf-8")
+    sentence = page.partition("one of these names are refused:")[2].partition("The field in the record")[0]
+    assert set(re.findall(r"`(\w+)`", sentence)) == settings.RESERVED_MEASURES
 
 
 def test_a_reference_with_limits_names_measures_that_there_are_and_lives_longer_than_a_refresh() -> None:

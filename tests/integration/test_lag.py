@@ -1,0 +1,57 @@
+"""The lag is that of the checkpoint's committed batches, whatever a consumer group's offsets say."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from load.parts import Broker
+from service.cut import Offsets
+from service.monitoring.lag import Lag
+from tests.outputs import settings
+
+pytestmark = pytest.mark.integration
+
+
+def test_what_an_older_checkpoint_has_read_is_to_be_read_again(
+    broker_part: Broker, prefix: str, tmp_path: Path
+) -> None:
+    """Else silence closes what is open while a rebuild reads the topic."""
+    topic = f"lag-{prefix}"
+    broker_part.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": broker_part.bootstrap, "log_level": 0})
+    for _ in range(10):
+        producer.produce(topic, b"{}", partition=0)
+    assert producer.flush(30) == 0
+    made = settings("redis://127.0.0.1:1", prefix, broker_part.bootstrap)
+    kafka = made.kafka.model_copy(update={"topics": (topic,), "group": prefix})
+    old = Consumer({"bootstrap.servers": broker_part.bootstrap, "group.id": prefix, "log_level": 0})
+    old.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
+    old.close()
+    looks: list[tuple[Offsets, Offsets | None]] = []
+    lags: list[Offsets] = []
+    looked = threading.Event()
+
+    def level(_asked_ms: int, reached: Offsets | None) -> None:
+        looks.append((lags[-1], reached))
+        looked.set()
+
+    def reached(behind: int) -> Offsets | None:
+        """What a look says that finds the service so many records behind."""
+        while not looks or looks[-1][0] != {topic: {0: behind}}:
+            assert looked.wait(60), looks
+            looked.clear()
+        return looks[-1][1]
+
+    lag = Lag(kafka, lags.append, lambda: None, level=level)
+    lag.start()
+    try:
+        assert reached(10) is None
+        lag.committed({topic: {0: 4}})
+        assert reached(6) is None
+        lag.committed({topic: {0: 10}})
+        assert reached(0) == {topic: {0: 10}}
+        assert looks[0] == ({topic: {0: 10}}, None)
+    finally:
+        lag.close()
