@@ -837,7 +837,7 @@ MUTATIONS = (
         ("P7",),
         (
             Edit(
-                "service/recovery/republish.py",
+                "service/recovery/republish_command.py",
                 "        _committed(spark, settings)\n        snapshot",
                 "        snapshot",
             ),

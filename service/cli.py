@@ -98,9 +98,9 @@ def _checkpoint(given: argparse.Namespace) -> int:
 
 
 def _republish(given: argparse.Namespace) -> int:
-    from service.recovery import republish  # noqa: PLC0415
+    from service.recovery import republish_command  # noqa: PLC0415
 
-    republish.by_hand(settings.load(given.config), say=say, dry=given.dry_run)
+    republish_command.by_hand(settings.load(given.config), say=say, dry=given.dry_run)
     return 0
 
 

@@ -28,28 +28,21 @@ command takes the lease and does it itself.
 
 import logging
 import re
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from service import clock, failure, owner, pipeline, progress, session
-from service.admission import schemas
+from service import clock, pipeline, progress
 from service.admission.schemas import Known
 from service.corrections import correct, late
 from service.cut import Cut
-from service.errors import CheckpointError, SinkError
-from service.lease import Lease, Waiting
-from service.publication import covered, redis_client
+from service.errors import SinkError
+from service.publication import covered
 from service.publication.covered import Covered
 from service.publication.publish import Outcome, Sink
-from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place
 from service.recovery import rebuild
-from service.reference import lookup, snapshots
-from service.reference.refresher import snapshot_folder
+from service.reference import lookup
 from service.reference.snapshots import Snapshot
 from service.settings import Settings
 from service.side_job import SideJob
@@ -157,7 +150,9 @@ class Republisher:
         _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
         sink = self._sink(committed)
         server = sink.server()
-        self._begun = _text(sink.run("mark", mark=mark(LOST, held.watermark_ms if held else 0))[0])
+        # What a rebuild has not reached yet is there from before it.
+        whole_ms = max(held.watermark_ms if held else 0, self.covered.until_ms if self.covered else 0)
+        self._begun = _text(sink.run("mark", mark=mark(LOST, whole_ms))[0])
         removed = sink.sweep("forget")
         self._open(sink)
         sink.progress(server)
@@ -289,7 +284,7 @@ class Republisher:
 
     def _done(self, what: str, outcome: Outcome, untold: tuple[int, int]) -> None:
         self._on_done(outcome, untold)
-        _log.info("%s: %s", what, _summary(outcome, untold))
+        _log.info("%s: %s", what, summary(outcome, untold))
 
     def _sink(self, committed: Cut) -> Sink:
         snapshot = self._reference() if self._reference else None
@@ -306,111 +301,8 @@ class Republisher:
         return held, marks[0], marks[1]
 
 
-def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = False) -> None:
-    """Have everything published again: by the service that runs, else here; returns when that is done.
-
-    `say` gets a line for each step. With `dry`, nothing is taken, marked or written. Raises TidemarkError; an interrupted
-    request stays in Redis and is carried out.
-    """
-    if dry:
-        _foretell(settings, say)
-        return
-    taken = threading.Event()
-    holders: list[str] = []
-
-    def waiting(found: Waiting) -> None:
-        holders.append(found.holder)
-        taken.set()
-
-    lease = Lease(settings, owner.here())
-    epoch = lease.acquire(waiting, taken)
-    if epoch is None:
-        say(f"{holders[0]} holds the lease: asking it")
-        _ask(settings)
-        say("done: its log says what was republished")
-        return
-    say(f"no service runs: republishing under epoch {epoch}")
-    try:
-        _alone(settings, epoch, say)
-    finally:
-        lease.release()
-
-
-def _ask(settings: Settings) -> None:
-    """Set the mark, and wait until the service has taken it away."""
-    key, budget = Keys(settings.redis.prefix).republish, Budget(settings.redis.retry_for_ms, _place(settings))
-    with redis_client.client(settings.redis) as client:
-        budget.attempt(lambda: client.set(key, mark(ASKED), nx=True))
-        asked = budget.attempt(lambda: client.get(key))
-        while asked is not None and budget.attempt(lambda: client.get(key)) == asked:
-            time.sleep(LOOK_S)
-
-
-def _committed(spark: SparkSession, settings: Settings) -> Cut:
-    """The batch that was committed last; raises CheckpointError when there is none: nothing could be told from here."""
-    committed = progress.committed(spark, settings.service.checkpoint)
-    if committed is None:
-        what = f"{settings.service.checkpoint} has no committed batch: there is nothing to publish values from"
-        raise CheckpointError(what, remedy="Run this where the service's checkpoint is")
-    return committed
-
-
-def _foretell(settings: Settings, say: Callable[[str], object]) -> None:
-    """Say what `by_hand` would do here, were no service running."""
-    with redis_client.client(settings.redis) as client:
-        budget = Budget(settings.redis.retry_for_ms, _place(settings))
-        holder = budget.attempt(lambda: client.get(Keys(settings.redis.prefix).lease))
-    if holder is not None:
-        say(f"{_text(holder)} holds the lease: it would be asked, and use its own checkpoint")
-        return
-    spark = session.build(settings, master="local[*]")
-    try:
-        committed = _committed(spark, settings)
-        from_ms = rebuild.needed_from_ms(settings, committed.watermark_ms)
-        kafka = rebuild.ask(settings, committed, from_ms)
-        source = rebuild.source(committed, kafka, from_ms, settings.admission.max_ahead_ms)
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.named(error, None) from error
-    finally:
-        spark.stop()
-    say(
-        f"no service runs: all values would be published as of batch {committed.batch}, watermark {committed.watermark_ms}"
-    )
-    for topic, ends in sorted(source.end.items()):
-        for partition, end in sorted(ends.items()):
-            say(f"{topic}[{partition}] would be read from {source.begin[topic][partition]} to {end}")
-    if source.lacking:
-        say(
-            f"Kafka has deleted {', '.join(source.lacking)}: what begins before {source.whole_from_ms} cannot be republished"
-        )
-
-
-def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None:
-    def done(outcome: Outcome, untold: tuple[int, int]) -> None:
-        say(_summary(outcome, untold))
-
-    spark = session.build(settings, master="local[*]")
-    try:
-        _committed(spark, settings)
-        snapshot = None
-        if settings.reference is not None:
-            snapshot, _ = snapshots.load_or_keep(spark, settings.reference, snapshot_folder(settings))
-        given = (lambda: snapshot) if snapshot is not None else None
-        book = schemas.of_checkpoint(spark, settings)
-        republisher = Republisher(spark, settings, epoch, reference=given, schemas=lambda: book.plan, on_done=done)
-        republisher.begin()
-        republisher.everything(republisher.asked(mark(ASKED)))
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.named(error, None) from error
-    finally:
-        spark.stop()
-
-
-def _place(settings: Settings) -> Place:
-    return Place(redis_client.shown(settings.redis), "the request to republish")
-
-
-def _summary(outcome: Outcome, untold: tuple[int, int]) -> str:
+def summary(outcome: Outcome, untold: tuple[int, int]) -> str:
+    """What was published again, and how many windows and sessions could not be told, for people."""
     text = f"republished {outcome.windows} windows, {outcome.sessions} sessions, {outcome.devices} devices"
     lacking = f"; {untold[0]} windows and {untold[1]} sessions could not be told: Kafka lacks a part of them"
     return text + (lacking if any(untold) else "")
