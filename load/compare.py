@@ -38,10 +38,12 @@ def compare(
     reference: Reference | None = None,
     archive: Iterable[Record] = (),
     lost: Offsets | None = None,
+    may_be_behind: bool = False,
 ) -> Verdict:
     """Read Redis, the rejects and the topics, and compare; `starts` to `archive` are as for `oracle.expected`.
 
-    `lost` says of how many records each partition was robbed before anybody could read them.
+    `lost` says of how many records each partition was robbed before anybody could read them. Readings that the service has
+    rejected for being behind the watermark are differences, unless they `may_be_behind`: then they are counted.
     Raises redis.RedisError and KafkaException when one of them cannot be read.
     """
     rules = read_rules(Path(settings_path))
@@ -56,6 +58,8 @@ def compare(
         ends = {t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(progress["offsets"]).items()}
         verdict.progress = {name: int(progress[name]) for name in ("epoch", "batch", "watermark")}
         verdict.progress["idle"] = int(progress.get("idle", -1))
+        behind = _behind(rules, bootstrap) if may_be_behind else set()
+        verdict.behind = len(behind)
         wanted = expected(
             settings_path,
             bootstrap,
@@ -66,6 +70,7 @@ def compare(
             reference=reference,
             archive=archive,
             corrected=corrected(rules, bootstrap),
+            behind=behind,
         )
         check_hashes(wanted, rules.prefix, _hashes(client, rules.prefix), verdict)
         names = [
@@ -89,6 +94,18 @@ def corrected(rules: Rules, bootstrap: str | None = None) -> set[Coordinate]:
             if offset.isdecimal() and json.loads(record.value or b"{}").get("state") == "corrected":
                 found.add((topic, int(partition), int(offset)))
     return found
+
+
+def _behind(rules: Rules, bootstrap: str | None) -> set[Coordinate]:
+    """The readings that were rejected for being behind the watermark, as their rejects say."""
+    places: set[Coordinate] = set()
+    for record in records(rules, sorted({rules.rejects.format(topic=topic) for topic in rules.topics}), bootstrap):
+        headers = {
+            name.removeprefix(_HEADER): (value or b"").decode(errors="replace") for name, value in record.headers
+        }
+        if headers.get("reason") == "late" and "is behind the watermark" in headers.get("detail", ""):
+            places.add((headers["topic"], int(headers["partition"]), int(headers["offset"])))
+    return places
 
 
 def check_rejects(wanted: Expected, stored: Iterable[Record], verdict: Verdict) -> Counter[tuple[str, int]]:

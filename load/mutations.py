@@ -52,6 +52,7 @@ _CORRECT = "tests/integration/test_correct.py::"
 _AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_come_in_time"
 _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
 _QUALITY = "tests/unit/test_quality.py::"
+_TIME = "tests/unit/test_watermark.py::"
 _WINDOWS = "tests/unit/test_state_windows.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
 _COVERED = "tests/integration/test_covered.py::"
@@ -605,12 +606,12 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/progress.py",
-                "metadata.get().batchWatermarkMs()",
-                "__import__('time').time_ns() // 1_000_000",
+                "state/watermark.py",
+                "held_ms = min([line_ms, *bounds])",
+                "held_ms = __import__('time').time_ns() // 1_000_000",
             ),
         ),
-        (_REPORTED,),
+        (_TIME + "test_it_follows_the_newest_event_time_and_never_goes_back", _REPORTED),
     ),
     Mutation(
         "trailing-unseen",
@@ -652,7 +653,13 @@ MUTATIONS = (
         "records that are not admitted go nowhere",
         "offsets consumed are no longer admitted + rejected",
         ("P4",),
-        (Edit("state/processor.py", "if row[0] not in {PARTS, RUNS}]", "if row[0] not in {PARTS, RUNS, REJECTS}]"),),
+        (
+            Edit(
+                "state/processor.py",
+                "if row[0] not in {PARTS, RUNS, TIMES}]",
+                "if row[0] not in {PARTS, RUNS, TIMES, REJECTS}]",
+            ),
+        ),
         (
             "tests/unit/test_state_processor.py::test_rejects_and_counts_pass_through_and_leave_no_state",
             "tests/integration/test_publication.py::test_a_batch_is_reported_when_all_is_published_and_committed_only_then",
@@ -711,17 +718,20 @@ MUTATIONS = (
     ),
     Mutation(
         "final-window-reopened",
-        "a part for a window that ends at the watermark is merged",
+        "a reading below the watermark is admitted",
         "a window that was published as final begins again with a part of its readings",
         ("P1", "P2"),
         (
             Edit(
-                "state/windows.py",
-                'late = _ints(new, "end") <= watermark_ms',
-                'late = _ints(new, "end") < watermark_ms',
+                "service/aggregation/fold.py",
+                'late = pc.less(readings["event_ms"], watermark_ms)',
+                'late = pc.less(readings["event_ms"], -1)',
             ),
         ),
-        (_WINDOWS + "test_a_part_for_a_window_that_ends_at_the_watermark_is_late",),
+        (
+            "tests/unit/test_fold.py::test_readings_below_the_watermark_are_late_and_can_be_found",
+            "tests/integration/test_behind.py::test_what_comes_behind_the_watermark_is_rejected_as_late",
+        ),
     ),
     Mutation(
         "window-forgets",
@@ -752,29 +762,38 @@ MUTATIONS = (
         ("tests/unit/test_fold.py::test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read",),
     ),
     Mutation(
-        "gap-of-today",
-        "a closed session reaches as far as the gap of today says, not the gap that it was closed with",
-        "a device whose gap grows loses readings that are on time",
+        "unread-waits-for-nothing",
+        "a partition with unread records does not hold the watermark",
+        "readings that were there in time are late, because their partition is read more slowly than the others",
+        ("P1", "P7"),
+        (Edit("state/watermark.py", "        if each.is_unread\n", "        if False\n"),),
+        (
+            _TIME + "test_a_partition_with_unread_records_holds_it_at_what_it_may_still_give",
+            _TIME + "test_nothing_that_is_admitted_is_late_however_far_partitions_are_apart",
+            "tests/integration/test_behind.py::test_a_partition_with_unread_records_holds_the_watermark",
+        ),
+    ),
+    Mutation(
+        "hold-unbounded",
+        "a partition with unread records holds the watermark for ever",
+        "one partition that is flooded keeps every window open, and the state grows without bound",
+        ("P6",),
+        (Edit("state/watermark.py", "line_ms - delays.max_hold_ms)", "before.watermark_ms)"),),
+        (_TIME + "test_the_wait_is_bounded_and_over_when_the_partition_is_read",),
+    ),
+    Mutation(
+        "unread-asked-again",
+        "a replay asks anew which partitions have unread records",
+        "the replay closes what the first attempt has left open, or the other way round",
         ("P1",),
         (
             Edit(
-                "state/table.py",
-                "(new.start <= devices.closed[codes])",
-                "((devices.closed[codes] >= 0) & (new.start <= devices.last_seen[codes] + _gaps(devices.gap, rules)[codes]))",
+                "service/event_time.py",
+                "            noted: list",
+                "            raise FileNotFoundError\n            noted: list",
             ),
         ),
-        ("tests/unit/test_state_table.py::test_a_gap_that_grows_makes_no_reading_late_that_is_on_time",),
-    ),
-    Mutation(
-        "drops-silent",
-        "what comes for a closed window is dropped and not counted",
-        "admitted readings are in no window, and nothing says so",
-        ("P7",),
-        (Edit("state/windows.py", "_late(new.filter(pa.array(late)))", "LATE_SCHEMA.empty_table()"),),
-        (
-            _WINDOWS + "test_windows_batch_by_batch_are_those_of_a_plain_recomputation",
-            "tests/integration/test_dropped.py::test_what_the_engine_drops_is_counted_by_view_to_the_last_value",
-        ),
+        ("tests/unit/test_event_time.py::test_a_replay_is_told_the_same_unread_partitions",),
     ),
     Mutation(
         "skew-counted-again",
@@ -785,12 +804,15 @@ MUTATIONS = (
         (_PUBLISH + "test_a_device_with_repeated_early_readings_is_marked_and_listed",),
     ),
     Mutation(
-        "timers-off",
-        "no timer is set for a bucket of sessions",
+        "silent-bucket-untold",
+        "a batch tells event time only to some of the buckets",
         "the session of a device that falls silent never closes",
         ("P1",),
-        (Edit("state/processor.py", "        self._handle.registerTimer(expiry + 1)\n", ""),),
-        (_SCRIPTS + "test_timers_fire_and_closed_windows_leave_the_state",),
+        (Edit("service/aggregation/fold.py", "np.arange(self.buckets, dtype", "np.arange(1, dtype"),),
+        (
+            "tests/unit/test_fold.py::test_every_bucket_is_told_what_was_read_of_each_partition",
+            _SCRIPTS + "test_silent_buckets_are_closed_and_closed_windows_leave_the_state",
+        ),
     ),
     Mutation(
         "marks-unread",
@@ -959,7 +981,7 @@ MUTATIONS = (
     ),
     Mutation(
         "quiet-unseen",
-        "no timer is set for the time of a device's next expected reading",
+        "nothing is due at the time of a device's next expected reading",
         "a device that misses it is online until it is offline",
         ("P1",),
         (Edit("state/table.py", "    if expected.any():\n", "    if False:\n"),),

@@ -91,6 +91,7 @@ def expected(
     reference: Reference | None = None,
     archive: Iterable[Record] = (),
     corrected: Collection[Coordinate] = (),
+    behind: Collection[Coordinate] = (),
 ) -> Expected:
     """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
 
@@ -98,11 +99,12 @@ def expected(
     `archive` are records that were read before, all older than `starts`, for topics that have lost some since.
     `reference` is device -> column -> text; by default it is what the reference's database holds now.
     `corrected` are records that were rejected as late and that windows and sessions, not devices, hold all the same.
+    `behind` are readings that came behind the watermark: they are late, whatever the broker's time for them.
     Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
     they give nothing for 60 s.
     """
     rules = read_rules(Path(settings_path))
-    ledger = Ledger(rules, read_reference(rules) if reference is None else reference, corrected)
+    ledger = Ledger(rules, read_reference(rules) if reference is None else reference, corrected, behind)
     there = records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions)
     for record in chain(archive, there):
         ledger.take(record)
@@ -221,7 +223,15 @@ class _Columns:
 class Ledger:
     """Takes records one by one; keeps the admitted readings as columns and, of the others, the reasons."""
 
-    def __init__(self, rules: Rules, reference: Reference, corrected: Collection[Coordinate] = ()) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        reference: Reference,
+        corrected: Collection[Coordinate] = (),
+        behind: Collection[Coordinate] = (),
+    ) -> None:
+        self.watermark_ms = 0
+        """What is below it is late."""
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._rules = rules
         self._reference = reference
@@ -231,7 +241,7 @@ class Ledger:
         if self._unit not in {*UNITS, "iso"}:
             msg = f"input.event_time_unit = {self._unit!r}: {rules.event_time} has no timestamp logical type"
             raise ValueError(msg)
-        self._corrected = frozenset(corrected)
+        self._corrected, self._behind = frozenset(corrected), frozenset(behind)
         self._admitted, self._with_late = _Columns(rules.measures), _Columns(rules.measures)
         self._paths = {name: path.split(".") for name, path in rules.measures.items()}
         self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
@@ -244,22 +254,18 @@ class Ledger:
         count = self.partitions.setdefault(place, Partition(record.offset, record.offset))
         count.consumed += 1
         count.end = max(count.end, record.offset + 1)
-        is_corrected = (*place, record.offset) in self._corrected
-        reason = self._decide(record.broker_ms, record.key, record.value, is_corrected=is_corrected)
+        at_place = (*place, record.offset)
+        is_corrected, is_behind = at_place in self._corrected, at_place in self._behind
+        reason = self._decide(
+            record.broker_ms, record.key, record.value, is_corrected=is_corrected, is_behind=is_behind
+        )
         if reason is None:
             count.admitted += 1
         else:
             count.rejected += 1
-            self._rejects[*place, record.offset] = reason
-            self._digests[*place, record.offset] = digest(record.value)
+            self._rejects[at_place] = reason
+            self._digests[at_place] = digest(record.value)
         return reason
-
-    @property
-    def last(self) -> tuple[str, int, frozenset[str]]:
-        """Of the reading that was admitted last: its device, its event time, and the measures that it has."""
-        kept = self._admitted
-        measures = frozenset(name for name, column in kept.values.items() if not math.isnan(column[-1]))
-        return list(kept.codes)[kept.device[-1]], kept.event_ms[-1], measures
 
     @property
     def newest_ms(self) -> int | None:
@@ -303,7 +309,13 @@ class Ledger:
         return low, high
 
     def _decide(
-        self, broker_ms: int, key: bytes | None, value: bytes | None, *, is_corrected: bool = False
+        self,
+        broker_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        is_corrected: bool = False,
+        is_behind: bool = False,
     ) -> str | None:
         """The reason of the first rule that applies; a record without one is kept, and one that is corrected and only late."""
         rules = self._rules
@@ -321,6 +333,8 @@ class Ledger:
         if event_ms is None or self._stranger(device):
             return self._stranger(device) or "no_time"
         reasons = list(self._reasons(device, event_ms, broker_ms, values))
+        if not reasons and (is_behind or event_ms < self.watermark_ms):
+            reasons = ["late"]
         if not reasons:
             self._admitted.add(device, event_ms, values)
         if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):

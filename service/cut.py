@@ -11,8 +11,8 @@ class Cut:
     """One micro-batch as its writer knows it before the first write.
 
     `start` and `end` map topic -> partition -> offset, half open: the batch holds `start <= offset < end`.
-    `watermark_ms` is the watermark of this batch: a window with `end <= watermark_ms` gets no reading in it or in any later
-    batch. `reference` is the snapshot's version, "" without a reference.
+    `watermark_ms` is the watermark after this batch (before it, until its readings are counted): a window with
+    `end <= watermark_ms` gets no reading in any later batch. `reference` is the snapshot's version, "" without a reference.
     """
 
     epoch: int

@@ -8,6 +8,7 @@ On a local file system Hadoop keeps CRC-32s of each file `x` in `.x.crc`, which 
 notice that a file has become shorter by whole blocks of 512 bytes, or empty; `Local.problem` does.
 """
 
+import os
 import re
 import struct
 import zlib
@@ -73,6 +74,21 @@ class Local:
 
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()
+
+    def replace(self, name: str, content: bytes) -> None:
+        """A file, there in full or not at all, also in a folder that is not there yet; OSError."""
+        path = self.root / name
+        new = path.with_name(f".{path.name}.new")
+        try:
+            new.write_bytes(content)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(content)
+        os.replace(new, path)
+
+    def remove(self, name: str) -> None:
+        """A file that may be there; OSError."""
+        (self.root / name).unlink(missing_ok=True)
 
     def problem(self, name: str) -> str:
         path = self.root / name
@@ -160,6 +176,11 @@ class Files:
     def replace(self, name: str, content: bytes) -> None:
         """The same of a file that may be there, and in a folder that may not."""
         self._write(name, content, overwrite=True)
+
+    def remove(self, name: str) -> None:
+        """A file that may be there."""
+        with _named(name):
+            self._system.delete(self._at(name), False)
 
     def _write(self, name: str, content: bytes, *, overwrite: bool) -> None:
         with _named(name):

@@ -1,7 +1,7 @@
 """The row schemas of the pass: FOLDED crosses the one shuffle, OUTPUT reaches publish. A row is one packed payload.
 
-    FOLDED    kind, bucket, first, last, payload     a task's part for a bucket: what it folded, or could not admit
-    OUTPUT    kind, payload                          what the operator changed in a bucket, and what passed through it
+    FOLDED    kind, bucket, first, payload     a task's part for a bucket: what it folded, or could not admit
+    OUTPUT    kind, payload                    what the operator changed in a bucket, and what passed through it
 
 Neither depends on the settings: views and measures are values in the payloads, so adding one of them leaves a running
 checkpoint valid.
@@ -9,9 +9,9 @@ checkpoint valid.
 
 from pyspark.sql import types as t
 
-from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, SIZE, SIZES
+from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, SIZE, SIZES, TIMES
 
-__all__ = ["CHANGES", "COUNTS", "FOLDED", "OUTPUT", "PARTS", "REJECTS", "REJECT_TYPE", "RUNS", "SIZE", "SIZES"]
+__all__ = ["CHANGES", "COUNTS", "FOLDED", "OUTPUT", "PARTS", "REJECTS", "REJECT_TYPE", "RUNS", "SIZE", "SIZES", "TIMES"]
 
 REJECT_TYPE = t.StructType(
     [
@@ -34,9 +34,8 @@ FOLDED = t.StructType(
         t.StructField("kind", t.ByteType()),
         t.StructField("bucket", t.IntegerType()),
         t.StructField("first", t.LongType()),
-        t.StructField("last", t.LongType()),
         t.StructField("payload", t.BinaryType()),
     ]
 )
-"""PARTS: `codec.pack(b"W", parts of windows)`. RUNS: `codec.pack(b"R", runs)`. Both have the first and last event time (ms) in
-the payload. REJECTS: `codec.pack(b"J", table of REJECT_TYPE)`. COUNTS: `tally.Tally.pack`."""
+"""PARTS: `codec.pack(b"W", parts of windows)`. RUNS: `codec.pack(b"R", runs)`. Both with the first event time (ms) in `first`.
+REJECTS: `codec.pack(b"J", table of REJECT_TYPE)`. COUNTS: `tally.Tally.pack`. TIMES: `state.watermark.report`."""

@@ -15,17 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint, failure, progress
+from service import clock, event_time, failpoint, failure, progress
 from service.admission import readings, verdicts
 from service.admission.schemas import Book, Known, of_checkpoint
 from service.admission.verdicts import Asking, UndecidedError
 from service.aggregation import sessions
 from service.aggregation.fold import Fold
 from service.cut import Cut
-from service.frames import FOLDED, RUNS
+from service.frames import FOLDED
 from service.kafka import source
 from service.kafka.offsets import unavailable
 from service.publication.covered import Covered
@@ -35,6 +34,7 @@ from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
 from service.reference.snapshots import Holder, Snapshot
 from service.settings import Settings
+from state.watermark import EventTime
 
 LOOK_UPS = 3
 """How often in one batch schema ids are looked up: each task that meets new ones may be the first to say so."""
@@ -44,9 +44,9 @@ LOOK_UPS = 3
 class BatchReport:
     """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject.
 
-    `lost` are records of the cut that Kafka no longer had, counted only where the settings accept that. `late` counts what came
-    for closed windows by view (state.windows.LATE_SCHEMA), `times` has the oldest and newest event time (ms) of the partitions.
-    `skewed` is how many devices are marked so.
+    `lost` are records of the cut that Kafka no longer had, counted only where the settings accept that. `held_ms` is how far
+    the `unread` partitions hold the watermark back, `times` has the oldest and newest event time (ms) of the partitions. `skewed`
+    is how many devices are marked so.
     """
 
     cut: Cut
@@ -56,7 +56,8 @@ class BatchReport:
     unknown: int
     finals: int
     lost: int = 0
-    late: Mapping[str, int] = field(default_factory=dict)
+    held_ms: int = 0
+    unread: int = 0
     times: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     skewed: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
@@ -78,18 +79,13 @@ def build(
     """
     # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
     admitted = readings.admit(records, settings, look_up, schemas=schemas).coalesce(tasks)
-    # Only runs carry event time: a rejected record must not move the watermark.
-    event_time = F.when(F.col("kind") == RUNS, F.timestamp_millis("last"))
-    folded = fold(admitted, settings, attributes).withColumn("event_time", event_time)
-    marked = folded.withWatermark("event_time", f"{settings.admission.watermark_delay_ms} milliseconds")
-    return sessions.advance(marked, settings)
+    step = replace(folding(settings, attributes), told=event_time.told)
+    return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
 
 
-def fold(
-    admitted: DataFrame, settings: Settings, attributes: Attributes | None, *, keep_rejects: bool = True
-) -> DataFrame:
-    """readings.admit's rows in, frames.FOLDED out."""
-    return admitted.mapInArrow(replace(folding(settings, attributes), keep_rejects=keep_rejects), FOLDED)
+def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
+    """readings.admit's rows in, frames.FOLDED out, for a batch run over the past: what was not admitted is passed over."""
+    return admitted.mapInArrow(replace(folding(settings, attributes), keep_rejects=False), FOLDED)
 
 
 def folding(settings: Settings, attributes: Attributes | None) -> Fold:
@@ -105,6 +101,7 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
         views,
         settings.pane_ms,
         settings.sessions.buckets,
+        settings.kafka.topics,
         attributes,
         Asking(),
         gap=gap,
@@ -121,7 +118,7 @@ class Publication:
     1 rejects to Kafka, flushed;
     2 windows and sessions to Redis, under the epoch;
     3 windows that the watermark has passed are marked final;
-    4 the progress key. Only then does Spark commit the batch.
+    4 the progress key, and event time in the checkpoint. Only then does Spark commit the batch.
     5 After the commit, by the runner: offsets to a Kafka consumer group, metrics.
     Anything that fails in 1-4 fails the batch, and the replay writes the same keys with the same values.
     """
@@ -132,6 +129,7 @@ class Publication:
     gate: Callable[[], None]
     on_batch: Callable[[BatchReport], None]
     book: Book
+    times: event_time.Log
     holder: Holder | None = None
     after: tuple[int, int] | None = None
     covered: Covered | None = None
@@ -155,14 +153,24 @@ class Publication:
         # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
         snapshot = self.holder.snapshot if self.holder else None
         cut = progress.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
+        before, unread = self.times.before(batch), self.times.unread(self.settings.kafka, cut)
+        topics = self.settings.kafka.topics
+        numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
+        event_time.tell(self.spark.sparkContext, before, numbers)
+        cut = replace(cut, watermark_ms=before.watermark_ms)
         sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after, covered=self.covered)
         server = sink.server()
         planned = clock.monotonic_s()
         outcome, ran = self._run(frame, sink, small=cut.rows <= self.settings.redis.driver_rows)
         published = clock.monotonic_s()
+        # None of its records may be there for a reader: then time stands.
+        after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
+        cut = replace(cut, watermark_ms=after.watermark_ms)
+        sink = replace(sink, cut=cut)
         finals = sink.finish()
         skewed = sink.skewed()
         sink.progress(server)
+        self.times.note(batch, after)
         self.after = self.epoch, batch
         if self.covered is not None and cut.watermark_ms >= self.covered.until_ms:
             self.covered = None
@@ -179,7 +187,6 @@ class Publication:
         without = cut.rows - outcome.admitted - sum(outcome.rejected)
         accepted = self.settings.kafka.on_data_loss == "continue"
         lost = min(without, unavailable(self.settings.kafka, cut)) if accepted and without > 0 else 0
-        topics = self.settings.kafka.topics
         self.on_batch(
             BatchReport(
                 cut,
@@ -189,7 +196,8 @@ class Publication:
                 outcome.unknown,
                 finals,
                 lost,
-                dict(zip((view.name for view in self.settings.views), outcome.late, strict=True)),
+                max(0, after.newest_ms - self.settings.admission.watermark_delay_ms - after.watermark_ms),
+                len(unread),
                 {readings.partition_of(code, topics): (oldest, newest) for code, oldest, newest in outcome.times},
                 skewed,
                 phases,
@@ -267,8 +275,9 @@ def start(
     look_up = lookup.choose(settings, holder)
     records = source.stream(spark, settings.kafka)
     output = build(records, settings, attributes, tasks, look_up, schemas=book.plan)
+    times = event_time.Log.of(spark, settings.service.checkpoint)
     publication = Publication(
-        spark, settings, epoch, gate, on_batch, book, holder, after, covered, turn or nullcontext()
+        spark, settings, epoch, gate, on_batch, book, times, holder, after, covered, turn or nullcontext()
     )
     writer = (
         output.writeStream.queryName(settings.service.name)

@@ -12,8 +12,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from service import event_time
 from service.cut import Cut, Offsets
 from service.errors import CheckpointError, QueryError
+from service.files import Files
 
 
 def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, reference: str = "") -> Cut:
@@ -21,8 +23,8 @@ def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, referen
 
     `spark` is the session that started the query, not the batch frame's: the latter is a clone that knows of no query.
     The offset log is written before a batch runs and stays as it is when the batch is replayed: a replay has the same
-    cut. The first batch begins where the source said it would when the checkpoint was made. A partition added since the
-    previous batch begins at 0, as the source requires (it reports data loss otherwise).
+    cut. Its watermark is not known here and is 0. The first batch begins where the source said it would when the checkpoint was
+    made. A partition added since the previous batch begins at 0, as the source requires (it reports data loss otherwise).
 
     Raises QueryError when no such query is active, CheckpointError when the offset log lacks it or the one before.
     """
@@ -38,14 +40,14 @@ def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, referen
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
-    return Cut(epoch, batch, _watermark_ms(entry), start, end, reference)
+    return Cut(epoch, batch, 0, start, end, reference)
 
 
 def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
     """The last batch that a checkpoint has committed, None when there is none; its epoch is not known there and is 0.
 
     Its `start` is where the checkpoint began to read, not where the batch did. The checkpoint may be on any file system
-    that Spark reads. Raises CheckpointError when the offset log lacks the batch.
+    that Spark reads. Raises CheckpointError when the offset log or that of event time lacks the batch.
     """
     session: Any = spark
     jvm, java = session._jvm, session._jsparkSession
@@ -66,7 +68,8 @@ def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
         stream.close()
     # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
     start = parse_offsets(initial.rpartition("\n")[2])
-    return Cut(0, batch, _watermark_ms(entry), start, _offsets(entry, batch))
+    watermark_ms = event_time.read(Files(spark, checkpoint), batch).watermark_ms
+    return Cut(0, batch, watermark_ms, start, _offsets(entry, batch))
 
 
 def parse_offsets(text: str) -> Offsets:
@@ -80,32 +83,16 @@ def parse_offsets(text: str) -> Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    """One stateful operator after a batch.
-
-    `dropped` counts rows after partial aggregation: it tells zero from not zero, no more.
-    """
-
-    name: str
-    rows: int
-    updated: int
-    removed: int
-    dropped: int
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """One committed batch as the engine reports it.
 
-    `durations_ms` are Spark's own phases (addBatch, queryPlanning, ...).
+    `durations_ms` are Spark's own phases (addBatch, queryPlanning, ...), `state_bytes` is the memory of its state store.
     """
 
     batch: int
     rows: int
-    watermark: str
     durations_ms: Mapping[str, int]
-    operators: tuple[Operator, ...]
+    state_bytes: int
 
     @classmethod
     def parse(cls, text: str) -> "Progress":
@@ -114,19 +101,8 @@ class Progress:
         return cls(
             batch=document["batchId"],
             rows=sum(source.get("numInputRows") or 0 for source in document.get("sources", ())),
-            watermark=document.get("eventTime", {}).get("watermark", ""),
             durations_ms=document.get("durationMs", {}),
-            operators=tuple(
-                Operator(
-                    name=item["operatorName"],
-                    rows=item["numRowsTotal"],
-                    updated=item["numRowsUpdated"],
-                    removed=item.get("numRowsRemoved", 0),
-                    dropped=item["numRowsDroppedByWatermark"],
-                    memory_bytes=item["memoryUsedBytes"],
-                )
-                for item in document.get("stateOperators", ())
-            ),
+            state_bytes=sum(item["memoryUsedBytes"] for item in document.get("stateOperators", ())),
         )
 
 
@@ -184,11 +160,6 @@ def _offsets(entry: Any, batch: int) -> Offsets:
         what = f"Batch {batch} of the checkpoint reads {len(found)} sources, not one"
         raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
     return parse_offsets(found.pop())
-
-
-def _watermark_ms(entry: Any) -> int:
-    metadata = entry.metadata()
-    return int(metadata.get().batchWatermarkMs()) if metadata.isDefined() else 0
 
 
 def _json(offset: Any) -> str:

@@ -174,6 +174,8 @@ class Registry(Login):
 class Admission(Section):
     max_delay_ms: NotNegative = Field(default=60_000, alias="max_delay")
     max_ahead_ms: NotNegative = Field(default=10_000, alias="max_ahead")
+    max_hold_ms: NotNegative = Field(default=3_600_000, alias="max_hold")
+    """How far, in event time, partitions with unread records may hold the watermark back."""
     idle_after_ms: Positive = Field(default=60_000, alias="idle_after")
     """When all input has been silent, and all of it counted, for that long, the clock less this closes what is open."""
     skewed_after: int = Field(default=5, gt=0)

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from state import runs as folding
 from state import table, windows
-from state.columns import ints
 from state.layout import BucketState, Changes
 from state.rules import Rules
 
@@ -22,6 +21,8 @@ def advance(
     state: BucketState, parts: Sequence[pa.Table], runs: Sequence[pa.Table], watermark_ms: int, rules: Rules
 ) -> tuple[BucketState, Changes, pa.Table]:
     """One step; also returns the windows that it closed (`state.windows.SCHEMA`).
+
+    No reading may be below the watermark of the step before: what it belongs to may be closed.
 
     `parts` are tables of `state.windows.SCHEMA`, `runs` of `state.runs.schema`; any number, in any order. The result depends
     on the set of readings only, up to the rounding of additions in another order: see `state.table.advance`. When the step
@@ -32,15 +33,4 @@ def advance(
     step = windows.advance(state.windows, parts, watermark_ms)
     if step.open is not state.windows:
         after = replace(after, windows=step.open)
-    return after, replace(changes, windows=step.changed, late=step.late), step.closed
-
-
-def next_expiry(state: BucketState, rules: Rules) -> int | None:
-    """The earliest t such that a watermark > t has something to close or to forget; None when nothing is left.
-
-    Windows count only from the time on at which all of them are closed: closing a window changes nothing that is published.
-    """
-    expiries = [table.next_expiry(state, rules)]
-    if state.windows.num_rows:
-        expiries.append(int(ints(state.windows, "end").max()) - 1)
-    return min((expiry for expiry in expiries if expiry is not None), default=None)
+    return after, replace(changes, windows=step.changed), step.closed

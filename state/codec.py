@@ -6,10 +6,9 @@ Layout, little endian; the head is padded to a multiple of eight bytes, so that 
     4   1  version
     5   1  kind: S state, C changes, W parts of windows, R runs, J rejects
     6   2  zero
-    8   8  number: timer_ms (-1: none) of a state, dropped of changes, else 0
-    16  4  CRC-32 of everything but these four bytes
-    20  4  n, the number of tables
-    24  8n length of each table; a table of changes without rows has length 0
+    8   4  CRC-32 of everything but these four bytes
+    12  4  n, the number of tables
+    16  8n length of each table; a table of changes without rows has length 0
            the tables, each an Arrow IPC stream
 
 The version alone says how the bytes are read: bytes of another version, or damaged ones, are refused and never guessed at.
@@ -39,9 +38,9 @@ devices 9 MB became 3.7, for 6 ms more of encoding and 1 of decoding. A small ta
 each way."""
 
 _MAGIC = b"TDMK"
-_HEAD = struct.Struct("<4sBcHqLL")
+_HEAD = struct.Struct("<4sBcHLL")
 _LENGTH = struct.Struct("<Q")
-_CRC = slice(16, 20)
+_CRC = slice(8, 12)
 _ROW = "row"
 _PLAIN = pa.ipc.IpcWriteOptions()
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -58,47 +57,44 @@ def encode(state: BucketState) -> bytes:
     """A bucket's state."""
     rows = pa.array(codes_of(state.runs.column("device")), pa.int32())
     runs = state.runs.set_column(0, pa.field(_ROW, pa.int32(), nullable=False), rows)
-    return _pack(b"S", -1 if state.timer_ms is None else state.timer_ms, [runs, state.devices, state.windows])
+    return _pack(b"S", [runs, state.devices, state.windows])
 
 
 def decode(data: bytes) -> BucketState:
     """The state in the bytes of `encode`; CodecError when they are of another version, kind, or damaged."""
-    timer, (runs, devices, open_windows) = _unpack(b"S", data)
+    runs, devices, open_windows = _unpack(b"S", data)
     device = pa.DictionaryArray.from_arrays(array(runs.column(_ROW)), array(devices.column("device")))
     runs = runs.set_column(0, pa.field("device", device.type, nullable=False), device)
-    return BucketState(runs, devices, open_windows, None if timer < 0 else timer)
+    return BucketState(runs, devices, open_windows)
 
 
 def pack_changes(changes: Changes) -> bytes:
     """The changes of a step."""
-    tables = [changes.sessions, changes.devices, changes.windows, changes.late]
-    return _pack(b"C", changes.dropped, [table if table.num_rows else None for table in tables])
+    tables = [changes.sessions, changes.devices, changes.windows]
+    return _pack(b"C", [table if table.num_rows else None for table in tables])
 
 
 def unpack_changes(data: bytes) -> Changes:
     """The changes in the bytes of `pack_changes`; CodecError as for `decode`. A table without rows has no measures."""
-    schemas = session_schema(()), status_schema(()), windows.SCHEMA, windows.LATE_SCHEMA
-    dropped, found = _unpack(b"C", data)
-    sessions, devices, changed, late = (
-        table if table.num_columns else schema.empty_table() for table, schema in zip(found, schemas, strict=True)
-    )
-    return Changes(sessions, devices, changed, late, dropped)
+    schemas = session_schema(()), status_schema(()), windows.SCHEMA
+    tables = zip(_unpack(b"C", data), schemas, strict=True)
+    return Changes(*(table if table.num_columns else schema.empty_table() for table, schema in tables))
 
 
 def pack(kind: Literal[b"W", b"R", b"J"], table: pa.Table) -> bytes:
     """One table: parts of windows (`state.windows.SCHEMA`), runs (`state.runs.schema`) or rejects."""
-    return _pack(kind, 0, [table])
+    return _pack(kind, [table])
 
 
 def unpack(kind: Literal[b"W", b"R", b"J"], data: bytes) -> pa.Table:
     """The table in the bytes of `pack`; CodecError as for `decode`."""
-    return _unpack(kind, data)[1][0]
+    return _unpack(kind, data)[0]
 
 
-def _pack(kind: Kind, number: int, tables: Sequence[pa.Table | None]) -> bytes:
+def _pack(kind: Kind, tables: Sequence[pa.Table | None]) -> bytes:
     bodies = [b"" if table is None else _ipc(table, stored=kind == b"S") for table in tables]
     lengths = b"".join(_LENGTH.pack(len(body)) for body in bodies)
-    head = bytearray(_HEAD.pack(_MAGIC, VERSION, kind, 0, number, 0, len(bodies)))
+    head = bytearray(_HEAD.pack(_MAGIC, VERSION, kind, 0, 0, len(bodies)))
     crc = zlib.crc32(lengths, zlib.crc32(head))
     for body in bodies:
         crc = zlib.crc32(body, crc)
@@ -114,7 +110,7 @@ def _ipc(table: pa.Table, *, stored: bool) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _unpack(kind: Kind, data: bytes) -> tuple[int, list[pa.Table]]:
+def _unpack(kind: Kind, data: bytes) -> list[pa.Table]:
     what = f"{_KINDS[kind]}: {len(data)} bytes"
     if len(data) < _HEAD.size or bytes(data[:4]) != _MAGIC:
         msg = f"{what} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {VERSION}"
@@ -123,7 +119,7 @@ def _unpack(kind: Kind, data: bytes) -> tuple[int, list[pa.Table]]:
     if data[4] != VERSION:
         msg = f"{what} of version {data[4]}; supported is version {VERSION}"
         raise CodecError(msg)
-    _, _, kind_there, _, number, crc, count = _HEAD.unpack_from(data)
+    _, _, kind_there, _, crc, count = _HEAD.unpack_from(data)
     head = bytearray(data[: _HEAD.size])
     head[_CRC] = bytes(4)
     if zlib.crc32(memoryview(data)[_HEAD.size :], zlib.crc32(head)) != crc:
@@ -141,7 +137,7 @@ def _unpack(kind: Kind, data: bytes) -> tuple[int, list[pa.Table]]:
     except (pa.ArrowException, OSError) as error:
         msg = f"{what} cannot be read as version {VERSION}: {error}"
         raise CodecError(msg) from error
-    return number, tables
+    return tables
 
 
 def _table(buffer: pa.Buffer) -> pa.Table:

@@ -11,7 +11,7 @@ from state.layout import LIMITS, OFFLINE, ONLINE, QUIET, device_schema, status_s
 
 
 class Devices:
-    """Mutable columns of one step; `last_seen` is -1 for a device none of whose runs was accepted."""
+    """Mutable columns of one step."""
 
     def __init__(self, table: pa.Table, names: Array, measures: tuple[str, ...]) -> None:
         """`names` are the devices by code, beginning with those of `table`; n = len(names)."""
@@ -19,7 +19,6 @@ class Devices:
         room = len(names) - table.num_rows
         self.last_seen = _padded(ints(table, "last_seen"), room)
         self.session = _padded(ints(table, "session"), room)
-        self.closed = _padded(ints(table, "closed"), room)
         self.gap, self.interval, quiet = (_padded(ints(table, name), room) for name in LIMITS)
         self.quiet: Bools = quiet > 0
         self._quiet_before = self.quiet
@@ -29,7 +28,7 @@ class Devices:
         self._touched = np.zeros(len(names), np.bool_)
 
     def see(self, codes: Codes, runs: Block, gap: Ints, interval: Ints) -> None:
-        """Takes in accepted runs: last reading, each measure's last value (the larger one when times are equal), and the
+        """Takes in runs: last reading, each measure's last value (the larger one when times are equal), and the
         limits that they bring."""
         if not len(codes):
             return
@@ -47,10 +46,6 @@ class Devices:
             newest = np.where(at > had_at, value, had_value)
             self.value[measure][rows] = np.where(at == had_at, np.fmax(value, had_value), newest)
 
-    def close(self, codes: Codes, reach: Ints) -> None:
-        """Closed sessions of these devices reach to these times: no later session may begin there. A device may occur twice."""
-        np.maximum.at(self.closed, codes, reach)
-
     def set_open(self, codes: Codes, start: Ints) -> None:
         """These are all open sessions there are; of a device's several the latest counts."""
         self.session[:] = -1
@@ -65,9 +60,9 @@ class Devices:
         """All devices count as having had a reading."""
         self._touched[:] = True
 
-    def remembered(self, watermark_ms: int, forget_ms: Ints) -> Bools:
-        """Which devices stay: those with an open session, and those seen within `forget_ms` of the watermark."""
-        return (self.last_seen >= 0) & ((self.session >= 0) | (self.last_seen + forget_ms >= watermark_ms))
+    def remembered(self, watermark_ms: int, retain_ms: int) -> Bools:
+        """Which devices stay: those with an open session, and those seen within `retain_ms` of the watermark."""
+        return (self.session >= 0) | (self.last_seen + retain_ms >= watermark_ms)
 
     def statuses(self, measures: tuple[str, ...]) -> pa.Table:
         """`status_schema` of the devices that had a reading, or whose open session or status is another one than before."""
@@ -92,13 +87,12 @@ class Devices:
         """`device_schema` of the devices to keep."""
         rows = np.flatnonzero(keep)
         names = self.names if len(rows) == len(self.names) else self.names.take(rows)
-        session, closed = self.session[rows], self.closed[rows]
+        session = self.session[rows]
         table = pa.Table.from_arrays(
             [
                 names,
                 pa.array(self.last_seen[rows]),
                 nullable(session, session < 0),
-                nullable(closed, closed < 0),
                 *self._measure_arrays(rows, measures),
             ],
             schema=device_schema(measures),

@@ -22,14 +22,11 @@ class BucketState:
     runs      `run_schema`: the runs of open sessions, sorted by (row of the device in `devices`, start)
     devices   `device_schema`: the devices that are not forgotten, among them all that have an open session
     windows   `state.windows.SCHEMA`: the windows that the watermark has not passed
-    timer_ms  the earliest timer registered with Spark that has not fired, None when there is none. `advance` hands it
-              on unchanged: whoever registers timers keeps it
     """
 
     runs: pa.Table
     devices: pa.Table
     windows: pa.Table
-    timer_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +36,14 @@ class Changes:
     sessions  `session_schema`: a session occurs once, in its newest state
     devices   `status_schema`: a device that is merely forgotten does not occur
     windows   `state.windows.SCHEMA`: windows that got readings, with all that they have now
-    late      `state.windows.LATE_SCHEMA`: values that came after their window was closed, by view
-    dropped   readings in runs that came after their session was closed
     """
 
     sessions: pa.Table
     devices: pa.Table
     windows: pa.Table = field(default_factory=window_tables.empty)
-    late: pa.Table = field(default_factory=window_tables.LATE_SCHEMA.empty_table)
-    dropped: int = 0
 
     def __bool__(self) -> bool:
-        tables = (self.sessions, self.devices, self.windows, self.late)
-        return bool(self.dropped or any(table.num_rows for table in tables))
+        return any(table.num_rows for table in (self.sessions, self.devices, self.windows))
 
 
 def run_schema(measures: Iterable[str]) -> pa.Schema:
@@ -67,9 +59,7 @@ def run_schema(measures: Iterable[str]) -> pa.Schema:
 def device_schema(measures: Iterable[str]) -> pa.Schema:
     """Of `BucketState.devices`: `value` and `at` of a measure are null until the device has sent it.
 
-    `session` is the start of the latest open session or null. `closed` is the event time up to which the latest closed session
-    reaches, null when there is none: its last reading and the gap that it was closed with. A gap that changes later does not
-    move it.
+    `session` is the start of the latest open session or null.
     Where a device has limits of its own, three more columns (LIMITS) are behind these: its session gap and its expected
     interval in ms, -1 for none, and whether (1) it was said to be quiet.
     """
@@ -78,7 +68,6 @@ def device_schema(measures: Iterable[str]) -> pa.Schema:
             pa.field("device", pa.string(), nullable=False),
             pa.field("last_seen", pa.int64(), nullable=False),
             pa.field("session", pa.int64()),
-            pa.field("closed", pa.int64()),
         ],
         measures,
         LAST,
@@ -122,4 +111,4 @@ def status_schema(measures: Iterable[str]) -> pa.Schema:
 def empty_state(rules: Rules) -> BucketState:
     """A bucket that has seen nothing."""
     sessions = run_schema(rules.measures).empty_table(), device_schema(rules.measures).empty_table()
-    return BucketState(*sessions, window_tables.empty(), None)
+    return BucketState(*sessions, window_tables.empty())

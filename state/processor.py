@@ -1,27 +1,21 @@
 """The stateful operator: Spark's `transformWithStateInPandas` around `state.bucket.advance`, one state per bucket.
 
     frame.groupBy("bucket").transformWithStateInPandas(
-        BucketProcessor(rules), outputStructType=OUTPUT, outputMode="Update", timeMode="EventTime")
+        BucketProcessor(rules, delays), outputStructType=OUTPUT, outputMode="Update", timeMode="None")
 
-It carries bytes: what they mean is decided in `state.bucket`, `state.table` and `state.windows`.
+It carries bytes: what they mean is decided in `state.bucket`, `state.table`, `state.windows` and `state.watermark`.
 
-Every call on state is a round trip to the JVM over a socket, so a bucket costs one get, one update and at most one
-timer a batch. There is one timer per bucket that counts, at its earliest expiry or before it: one that has become too
-early is left to fire and finds nothing to do, which is cheaper than moving it each time a session goes on.
-
-Spark hands the rows of a batch over first and fires the batch's expired timers afterwards, by the same watermark. What
-`handleInputRows` has advanced is therefore finished when its timer fires: timers only serve the silent buckets.
+Every batch gives each bucket a row of TIMES, so each bucket is advanced in each batch, and there are no timers. Every call on
+state is a round trip to the JVM over a socket: a bucket costs one get and at most one update a batch.
 The names of the methods and their arguments are Spark's (4.1.1 calls them by keyword).
 """
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
     StatefulProcessor,
     StatefulProcessorHandle,
     TimerValues,
@@ -30,10 +24,11 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import BinaryType, ByteType, StructField, StructType
 from typing_extensions import override
 
-from state import codec
-from state.bucket import advance, next_expiry
+from state import codec, watermark
+from state.bucket import advance
 from state.layout import BucketState, empty_state
 from state.rules import Rules
+from state.watermark import Delays
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,69 +37,59 @@ STATE_NAME = "bucket"
 STATE_SCHEMA = StructType([StructField("state", BinaryType())])
 OUTPUT = StructType([StructField("kind", ByteType()), StructField("payload", BinaryType())])
 
-PARTS, RUNS, CHANGES, REJECTS, COUNTS, SIZE = range(6)
-"""`kind` of a row. In: parts of windows and runs, which advance the state. Out: changes, and the size of the state that was
-written. Rejects and counts pass through."""
+PARTS, RUNS, CHANGES, REJECTS, COUNTS, SIZE, TIMES = range(7)
+"""`kind` of a row. In: parts of windows and runs, which advance the state, and TIMES, which say to where
+(`state.watermark.report`). Out: changes, the size of the state that was written, and TIMES once more
+(`state.watermark.EventTime`). Rejects and counts pass through."""
 
 SIZES = struct.Struct("<5q")
 """Payload of a row of SIZE: bucket, open windows, devices, devices with an open session, bytes of the encoded state."""
 
 
 class BucketProcessor(StatefulProcessor):
-    """Grouping key: `bucket` int. Input: `kind` and `payload` (`state.codec.pack`), any number of rows per bucket.
+    """Grouping key: `bucket` int. Input: `kind` and `payload` (`state.codec.pack`), any number of rows per bucket, one of them
+    at least of TIMES.
 
-    Output: `OUTPUT`: what passes through, and one row of CHANGES per call that changed something (`codec.pack_changes`).
-    `codec.CodecError` when a payload or the stored state cannot be read: the batch fails and nothing is lost.
+    Output: `OUTPUT`: what passes through, event time after the batch, and one row of CHANGES per call that changed something
+    (`codec.pack_changes`). `codec.CodecError` when a payload or the stored state cannot be read: the batch fails and nothing is
+    lost.
     """
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+    def __init__(self, rules: Rules, delays: Delays) -> None:
+        self._rules, self._delays = rules, delays
 
     @override
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._handle = handle
         self._state: ValueState = handle.getValueState(STATE_NAME, STATE_SCHEMA)
-        self._advanced_to: dict[int, int] = {}
 
     @override
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator["pd.DataFrame"]:
-        found = [
+        given = [
             (kind, bytes(payload))
             for frame in rows
             for kind, payload in zip(frame["kind"], frame["payload"], strict=True)
         ]
         # Sorted, as the shuffle delivers in any order: a replay then adds the same numbers in the same order.
-        found.sort()
-        return self._step(int(key[0]), found, timerValues.getCurrentWatermarkInMs())
-
-    @override
-    def handleExpiredTimer(
-        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
-    ) -> Iterator["pd.DataFrame"]:
-        bucket, watermark_ms = int(key[0]), timerValues.getCurrentWatermarkInMs()
-        if self._advanced_to.get(bucket) == watermark_ms:
-            return iter(())
-        return self._step(bucket, [], watermark_ms)
-
-    def _step(self, bucket: int, rows: Sequence[tuple[int, bytes]], watermark_ms: int) -> Iterator["pd.DataFrame"]:
-        stored = self._state.get()
-        before = codec.decode(bytes(stored[0])) if stored else empty_state(self._rules)
-        parts = [codec.unpack(b"W", payload) for kind, payload in rows if kind == PARTS]
-        runs = [codec.unpack(b"R", payload) for kind, payload in rows if kind == RUNS]
-        after, changes, _ = advance(before, parts, runs, watermark_ms, self._rules)
-        after = self._with_timer(after, watermark_ms)
-        out = [row for row in rows if row[0] not in {PARTS, RUNS}]
-        if after is not before:
-            out.append((SIZE, SIZES.pack(bucket, *self._write(after, is_stored=stored is not None))))
-        self._advanced_to[bucket] = watermark_ms
-        if changes:
-            out.append((CHANGES, codec.pack_changes(changes)))
-        if not out:
-            return iter(())
+        given.sort()
         import pandas as pd  # noqa: PLC0415 - 0.3 s at each start, of a driver's worker that only asks which state there is
 
-        kinds, payloads = zip(*out, strict=True)
+        kinds, payloads = zip(*self._step(int(key[0]), given), strict=True)
         return iter((pd.DataFrame({"kind": np.array(kinds, np.int8), "payload": list(payloads)}),))
+
+    def _step(self, bucket: int, rows: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        time = watermark.combine([payload for kind, payload in rows if kind == TIMES], self._delays)
+        parts = [codec.unpack(b"W", payload) for kind, payload in rows if kind == PARTS]
+        runs = [codec.unpack(b"R", payload) for kind, payload in rows if kind == RUNS]
+        stored = self._state.get()
+        before = codec.decode(bytes(stored[0])) if stored else empty_state(self._rules)
+        after, changes, _ = advance(before, parts, runs, time.watermark_ms, self._rules)
+        out = [row for row in rows if row[0] not in {PARTS, RUNS, TIMES}]
+        out.append((TIMES, time.pack()))
+        if after is not before:
+            out.append((SIZE, SIZES.pack(bucket, *self._write(after, is_stored=stored is not None))))
+        if changes:
+            out.append((CHANGES, codec.pack_changes(changes)))
+        return out
 
     def _write(self, state: BucketState, *, is_stored: bool) -> tuple[int, int, int, int]:
         """Open windows, devices, devices with an open session, bytes."""
@@ -116,18 +101,3 @@ class BucketProcessor(StatefulProcessor):
         self._state.update((data,))
         sessions = state.devices.num_rows - state.devices.column("session").null_count
         return state.windows.num_rows, state.devices.num_rows, sessions, len(data)
-
-    def _with_timer(self, state: BucketState, watermark_ms: int) -> BucketState:
-        """Registers a timer if none is going to fire by the earliest expiry.
-
-        Spark fires a timer once `timer <= watermark` (4.1.1, seen in a run; 4.0's source says `<`). A session closes
-        when `expiry < watermark`, so its timer is one millisecond later: at `expiry` itself it would be used up in a
-        batch that may not close the session yet. A timer that the watermark has reached counts as fired, also when
-        `handleInputRows` is here just before it is.
-        """
-        pending = state.timer_ms if state.timer_ms is not None and state.timer_ms > watermark_ms else None
-        expiry = next_expiry(state, self._rules)
-        if expiry is None or (pending is not None and pending <= expiry + 1):
-            return state if pending == state.timer_ms else replace(state, timer_ms=pending)
-        self._handle.registerTimer(expiry + 1)
-        return replace(state, timer_ms=expiry + 1)

@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-Ints = npt.NDArray[np.int64]
-
 # Sixteen cells to a session's longest duration: the cut of an endless session is at most 1/16 early.
 CELLS = 16
 
@@ -24,7 +19,6 @@ class Rules:
                      It is that of devices whose runs bring none of their own
     max_duration_ms  a session is never longer; a device that never falls silent is cut at a cell's edge
     retain_ms        a silent device is forgotten once the watermark is past its last reading by more than this
-                     (or by more than `forget_ms`, where this is shorter)
     measures         names of the measures, in the order of their columns; no name may be empty or occur twice
     """
 
@@ -49,11 +43,3 @@ class Rules:
     def cell_ms(self) -> int:
         """Length of a cell: a run never crosses a multiple of it, and max_duration cuts only there."""
         return max(1, self.max_duration_ms // CELLS)
-
-    def forget_ms(self, gap_ms: Ints) -> Ints:
-        """How far the watermark must be past a silent device's last reading before it is forgotten, by devices' gaps.
-
-        `retain_ms`, but no less than a run can reach back (its length is below a cell's): a device that is forgotten
-        sooner would take its own closed session for a new one.
-        """
-        return np.maximum(self.retain_ms, 2 * gap_ms + self.cell_ms)

@@ -4,12 +4,11 @@
 
 is pure and vectorised: no loop over devices, sessions or readings. Its steps, whose numbers the code uses:
 
-1  a late run is dropped and its readings counted
-2  new runs are merged with the runs of the open sessions; the devices' last values are brought up to date
-3  a walk over each device's runs in time order finds where sessions begin
-4  a session that no longer begins where it did is emitted once, as "merged"; one that has changed as "open"
-5  a session that the watermark has passed is emitted as "closed" and its runs are forgotten
-6  a device without an open session is offline; one silent for longer than `forget_ms` is forgotten
+1  new runs are merged with the runs of the open sessions; the devices' last values are brought up to date
+2  a walk over each device's runs in time order finds where sessions begin
+3  a session that no longer begins where it did is emitted once, as "merged"; one that has changed as "open"
+4  a session that the watermark has passed is emitted as "closed" and its runs are forgotten
+5  a device without an open session is offline; one silent for longer than `retain_ms` is forgotten
 
 A device whose runs bring a gap of their own has that one from then on, also for what is open. One whose runs bring an
 expected interval is quiet, while its session is open, when `watermark_ms > last_seen + interval`.
@@ -108,17 +107,16 @@ def next_expiry(state: BucketState, rules: Rules) -> int | None:
         candidates.append(int((last_seen + interval)[expected].min()))
     silent = open_session < 0
     if silent.any():
-        reach = _reach(gap, ints(state.devices, "closed"), last_seen)
-        candidates.append(int((last_seen + rules.forget_ms(reach))[silent].min()))
+        candidates.append(int(last_seen[silent].min()) + rules.retain_ms)
     return min(candidates, default=None)
 
 
 def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules: Rules) -> tuple[BucketState, Changes]:
     """One step. `runs` is a table of `state.runs.schema`, in any order and cut; empty when only time has passed.
 
-    While the watermark does not pass them, the result depends on the set of readings only, not on how they were cut
-    into batches or ordered (sums: up to the rounding of additions in another order). When the step changes nothing,
-    the very `state` given is returned.
+    No reading may be below the watermark of the step before: its session may be closed. The result depends on the set of
+    readings only, not on how they were cut into batches or ordered (sums: up to the rounding of additions in another order).
+    When the step changes nothing, the very `state` given is returned.
     The rules' measures are computed and emitted. Others that `state` has are kept as long as a device or run has a
     value of them, and not emitted. ValueError when a device is null.
     """
@@ -130,25 +128,18 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     new = block_of(runs, measures)
     own_gap, interval = ints(runs, "gap"), ints(runs, "interval")
 
-    # 1. The second condition matters only when readings below the watermark get this far (a partition far behind its
-    # peers): a run that reaches back into a closed session, by the gap it was closed with, must not begin another one over the
-    # same time.
-    late = (new.last + _gaps(own_gap, rules) < watermark_ms) | (new.start <= devices.closed[codes])
-    dropped = int(new.count[late].sum())
-    if dropped:
-        codes, new, own_gap, interval = codes[~late], new.take(~late), own_gap[~late], interval[~late]
     expiry = next_expiry(before, rules)
     if not len(codes) and (expiry is None or expiry >= watermark_ms):
         nothing = session_schema(rules.measures).empty_table(), status_schema(rules.measures).empty_table()
-        return before, Changes(*nothing, dropped=dropped)
+        return before, Changes(*nothing)
 
-    # 2, 3
+    # 1, 2
     devices.see(codes, new, own_gap, interval)
     gap = _gaps(devices.gap, rules)
     old = _Old(codes_of(before.runs.column("device")), ints(before.runs, "session"), block_of(before.runs, measures))
     walk = _walk(np.concatenate((old.codes, codes)), concat(old.runs, new), gap, rules)
 
-    # 4
+    # 3
     changed = np.zeros(len(walk.codes), np.bool_)
     changed[walk.session_of_row[len(old.codes) :]] = True
     merged = _moves(walk, old, changed)
@@ -158,21 +149,20 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     if len(merged):
         tables.append(_merged(names, walk, old, merged, rules))
 
-    # 5
+    # 4
     ended = np.flatnonzero(over)
     if len(ended):
         table = _sessions(names, walk.codes[ended], walk.sessions.take(ended), rules)
         reason = np.where(walk.followed(gap)[ended], MAX_DURATION, GAP)
         tables.append(_with(table, state=pa.repeat(CLOSED, len(ended)), reason=pa.array(reason.tolist(), pa.string())))
-        devices.close(walk.codes[ended], (walk.sessions.last + gap[walk.codes])[ended])
 
-    # 6
+    # 5
     devices.set_open(walk.codes[~over], walk.sessions.start[~over])
     devices.set_quiet(watermark_ms)
-    changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures), dropped=dropped)
+    changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures))
     keep = ~over[walk.session_of_run]
     session = walk.sessions.start[walk.session_of_run[keep]]
-    remembered = devices.remembered(watermark_ms, rules.forget_ms(_reach(gap, devices.closed, devices.last_seen)))
+    remembered = devices.remembered(watermark_ms, rules.retain_ms)
     table = devices.table(remembered, devices.measures_in_use(remembered, rules.measures))
     rows = (np.cumsum(remembered) - 1).astype(np.int32)[walk.run_codes[keep]]
     runs_left = _runs(table, rows, session, walk.runs.take(keep), rules.measures)
@@ -231,12 +221,6 @@ class _Walk:
 def _gaps(own: Ints, rules: Rules) -> Ints:
     """Session gaps, where -1 is that of the rules."""
     return np.where(own < 0, rules.gap_ms, own)
-
-
-def _reach(gap_ms: Ints, closed: Ints, last_seen: Ints) -> Ints:
-    """Each device's gap, or the one that its latest session was closed with where that was longer."""
-    reach: Ints = np.maximum(gap_ms, closed - last_seen)
-    return reach
 
 
 def _walk(codes: Codes, rows: Block, gap_ms: Ints, rules: Rules) -> _Walk:

@@ -1,12 +1,12 @@
 """Windows: parts of windows are merged into the windows of a bucket, until the watermark passes them.
 
-    advance(windows, parts, watermark) -> Step(open, changed, closed, late)
+    advance(windows, parts, watermark) -> Step(open, changed, closed)
 
 is pure and vectorised. A window is identified by (view, measure, key, start, end). Views are values in the table: adding,
 changing or removing a view changes neither the query plan nor the layout of the state.
 
-A part is late when `end <= watermark_ms`: its window has been published as final. The same watermark closes windows, so a
-part never reaches a window that is closed, and a window is final exactly when it is closed.
+A window is closed by the step whose watermark reaches its end, after it got the parts of that step. Readings below the watermark
+of the step before are not admitted, so a part never reaches a window that is closed, and a window is final exactly when it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,24 +54,19 @@ occurs once for each measure and start."""
 
 _KEY_SCHEMA = pa.schema([SCHEMA.field(name) for name in KEY])
 
-LATE_SCHEMA = pa.schema([pa.field("view", pa.string()), pa.field("count", pa.int64())])
-"""Values that came for closed windows, by view; a value counts once for each of its windows."""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Tables of `SCHEMA`, and one of `LATE_SCHEMA`.
+    """Tables of `SCHEMA`.
 
     open     the windows that the watermark has not passed
-    changed  those of `open` that got parts in this step
-    closed   the windows that the watermark has passed in this step, as they were before it
-    late     what was dropped
+    changed  the windows, open or closed, that got parts in this step
+    closed   the windows that the watermark has passed in this step
     """
 
     open: pa.Table
     changed: pa.Table
     closed: pa.Table
-    late: pa.Table
 
 
 def empty() -> pa.Table:
@@ -104,18 +99,15 @@ def advance(windows: pa.Table, given: Sequence[pa.Table], watermark_ms: int) -> 
     Returns the very `windows` as `open` when the step changes none of them.
     """
     new = concat(given)
-    late = _ints(new, "end") <= watermark_ms
-    dropped = _late(new.filter(pa.array(late))) if late.any() else LATE_SCHEMA.empty_table()
-    if late.any():
-        new = new.filter(pa.array(~late))
+    changed = empty()
+    if new.num_rows:
+        windows, got = _merge(windows, new)
+        changed = compact(windows.filter(pa.array(got)))
     over = _ints(windows, "end") <= watermark_ms
-    closed = windows.filter(pa.array(over)) if over.any() else empty()
-    if over.any():
-        windows = compact(windows.filter(pa.array(~over)))
-    if not new.num_rows:
-        return Step(windows, empty(), compact(closed), dropped)
-    merged, changed = _merge(windows, new)
-    return Step(merged, compact(merged.filter(pa.array(changed))), compact(closed), dropped)
+    if not over.any():
+        return Step(windows, changed, empty())
+    closed = compact(windows.filter(pa.array(over)))
+    return Step(compact(windows.filter(pa.array(~over))), changed, closed)
 
 
 def only(windows: pa.Table, wanted: pa.Table) -> pa.Table:
@@ -198,11 +190,6 @@ def _codes(table: pa.Table) -> Ints:
         )
         raise OverflowError(msg)
     return code
-
-
-def _late(rows: pa.Table) -> pa.Table:
-    plain = pa.table({"view": array(rows.column("view")).cast(pa.string()), "count": rows.column("count")})
-    return plain.group_by("view").aggregate([("count", "sum")]).rename_columns(["view", "count"]).cast(LATE_SCHEMA)
 
 
 def _ints(table: pa.Table, name: str) -> Ints:

@@ -95,25 +95,21 @@ def device(name: str = "d1", last_seen: int = T0, **fields: Any) -> dict[str, An
     return {**plain, "temperature.value": 20.0, "temperature.at": last_seen, **fields}
 
 
-def changes(
-    sessions: Sequence[Mapping[str, Any]] = (), devices: Sequence[Mapping[str, Any]] = (), dropped: int = 0
-) -> pa.RecordBatch:
+def changes(sessions: Sequence[Mapping[str, Any]] = (), devices: Sequence[Mapping[str, Any]] = ()) -> pa.RecordBatch:
     """What one call of the operator gives."""
-    return _changes(sessions, devices, dropped=dropped)
+    return _changes(sessions, devices)
 
 
 def _changes(
     sessions: Sequence[Mapping[str, Any]] = (),
     devices: Sequence[Mapping[str, Any]] = (),
     windows: pa.Table | None = None,
-    dropped: int = 0,
 ) -> pa.RecordBatch:
     measures = ("temperature", "humidity")
     found = Changes(
         pa.Table.from_pylist(list(sessions), schema=session_schema(measures)),
         pa.Table.from_pylist(list(devices), schema=status_schema(measures)),
         window_tables.empty() if windows is None else windows,
-        dropped=dropped,
     )
     return row(CHANGES, codec.pack_changes(found))
 

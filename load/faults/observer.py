@@ -36,7 +36,7 @@ _FEED = 20_000
 _WANTED = (
     "tidemark_batch",
     "tidemark_closed_idle",
-    "tidemark_dropped",
+    "tidemark_watermark_held",
     "tidemark_epoch",
     "tidemark_event_spread_seconds",
     "tidemark_event_to_redis_seconds",

@@ -40,7 +40,9 @@ class Executor(Protocol):
     """Takes all transcripts of a run, one after the other."""
 
     name: str
-    watermark_ms: int
+
+    @property
+    def watermark_ms(self) -> int: ...
 
     def begin(self, transcript: Transcript) -> None:
         """Another transcript."""
@@ -61,7 +63,7 @@ def run(transcript: Transcript, executor: Executor) -> None:
     before: Output = {}
     for number, step in enumerate(transcript.steps):
         if step.replay:
-            told = {item: fields for item, fields in before.items() if item.startswith(("reject ", "dropped "))}
+            told = {item: fields for item, fields in before.items() if item.startswith("reject ")}
             after = without_revision(told | dict(transcript.mine(executor.replay(transcript))))
             before = without_revision(before)
         else:

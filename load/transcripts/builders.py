@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from load.transcripts.hush import Hush, content
 from load.transcripts.profile import COLUMNS, MEASURES
 from load.transcripts.transcript import Output, Record, Step, Transcript
-from service import frames, pipeline
+from service import event_time, frames, pipeline
 from service.aggregation import moments
 from service.publication import silence
 from service.publication.quiet import Tables
@@ -25,6 +25,7 @@ from service.reference.attributes import Index
 from service.settings import Settings
 from state import codec
 from state.layout import Changes
+from state.watermark import EventTime
 from state.windows import MOMENTS
 
 _HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
@@ -57,7 +58,7 @@ class Builders:
         self._output: dict[str, dict[str, Any]] = {}
         self._ends: dict[str, int] = {}
         self._tables: Tables | None = None
-        self.watermark_ms = 0
+        self._times = event_time.Log.of(spark, str(folder / "checkpoint"))
         self._begin()
         rows = spark.createDataFrame(list(known), ", ".join(f"{name} string" for name in ("device", *COLUMNS)))
         records = spark.readStream.schema(KAFKA).parquet(str(self._input))
@@ -69,16 +70,20 @@ class Builders:
             .start()
         )
 
+    @property
+    def watermark_ms(self) -> int:
+        """After the last step."""
+        return self._times.before(self._steps).watermark_ms
+
     def close(self) -> None:
         """Stop the query."""
         self._query.stop()
 
     def begin(self, transcript: Transcript) -> None:
-        """Rejects are numbered from here, and what is dropped is counted."""
+        """Rejects are numbered from here."""
         self._begin()
         self._hush.now_ms = transcript.origin_ms
-        told = ("reject ", "dropped ")
-        self._output = {item: fields for item, fields in self._output.items() if not item.startswith(told)}
+        self._output = {item: fields for item, fields in self._output.items() if not item.startswith("reject ")}
 
     def _begin(self) -> None:
         self._records: list[Record] = []
@@ -124,9 +129,6 @@ class Builders:
         self._steps += 1
         self._tables = None
         self._query.processAllAvailable()
-        times = [each.eventTime.get("watermark") for each in self._query.recentProgress]
-        marks = [datetime.fromisoformat(text) for text in times if text]
-        self.watermark_ms = max([self.watermark_ms, *(round(mark.timestamp() * 1000) for mark in marks)])
         self._finish(self.watermark_ms, "watermark")
 
     def _close(self, line_ms: int) -> None:
@@ -145,10 +147,13 @@ class Builders:
             if end <= line_ms and (not self._output[item]["final"] or closed_by == "watermark"):
                 self._output[item] |= {"final": True, "closed_by": closed_by}
 
-    def _take(self, frame: DataFrame, _batch: int) -> None:
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        event_time.tell(self._spark.sparkContext, self._times.before(batch))
         for row in frame.toArrow().to_pylist():
             if row["kind"] == frames.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
+            elif row["kind"] == frames.TIMES:
+                self._times.note(batch, EventTime.unpack(row["payload"]))
             elif row["kind"] == frames.REJECTS:
                 for reject in codec.unpack(b"J", row["payload"]).to_pylist():
                     self._output[f"reject {reject['offset'] - self._begins + 1}"] = {"reason": reject["reason"]}
@@ -175,9 +180,6 @@ class Builders:
             shown = {"count": each["count"], "mean": float(mean[0]), "min": each["min"], "max": each["max"]}
             self._put(item, {**shown, "stddev": float(stddev[0]), "final": False, "closed_by": ""})
             self._ends[item] = each["end"]
-        for each in changes.late.to_pylist():
-            self._count(each["view"], each["count"])
-        self._count("sessions", changes.dropped)
 
     def _put(self, item: str, fields: dict[str, Any]) -> None:
         """As publish.lua does: what silence has closed stays so until it says something else, or the watermark has passed it."""
@@ -188,8 +190,3 @@ class Builders:
                 return
             held["revision"] += not is_same
         self._output[item] = {**fields, "revision": held["revision"]}
-
-    def _count(self, name: str, dropped: int) -> None:
-        if dropped:
-            held = self._output.setdefault(f"dropped {name}", {"count": 0})
-            held["count"] += dropped

@@ -45,7 +45,6 @@ class Live:
         self._sent: dict[str, int] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         self._before: Output = {}
-        self._dropped: Mapping[str, int] = {}
         self._fed = "0-0"
         self._held: list[psutil.Process] = []
         self.watermark_ms = 0
@@ -69,10 +68,9 @@ class Live:
         self.stage.__exit__(*what)
 
     def begin(self, transcript: Transcript) -> None:
-        """Rejects are numbered from here, and what is dropped is counted."""
+        """Rejects are numbered from here."""
         self._pure.begin(transcript)
         self._numbers = {}
-        self._dropped = self._drops()
 
     def step(self, transcript: Transcript, step: Step) -> Output:
         """Everything there is after the step, of all transcripts."""
@@ -100,9 +98,7 @@ class Live:
         after = dict(self._output())
         self._check_feed(after)
         self._before = after
-        dropped = {name: count - self._dropped.get(name, 0) for name, count in self._drops().items()}
-        told = {f"dropped {name}": {"count": count} for name, count in dropped.items() if count}
-        return {**after, **dict(self._rejects()), **told}
+        return {**after, **dict(self._rejects())}
 
     def replay(self, _transcript: Transcript) -> Output:
         """As a second service ends that reads the whole topic, and sees the end of the silence."""
@@ -168,12 +164,6 @@ class Live:
         with self.stage.redis.client() as client:
             found: Any = client.hget(f"{prefix}:progress", "idle")
         return None if found is None else int(found)
-
-    def _drops(self) -> dict[str, int]:
-        name, view = "tidemark_readings_dropped_total", 'tidemark_window_values_dropped_total{view="'
-        found = self.stage.metrics()
-        views = {key.removeprefix(view)[:-2]: int(value) for key, value in found.items() if key.startswith(view)}
-        return {"sessions": int(found.get(name, 0)), **views}
 
     def _check_feed(self, after: Output) -> None:
         """Raise TranscriptError when something has changed and the change feed says nothing of it."""

@@ -4,14 +4,13 @@ Admission is the oracle's, record by record (load/oracle.py), windows and sessio
 and the clock add are three rules:
 
     the watermark is the largest admitted event time less `max_delay + max_ahead`, and never falls
-    what it has passed before a reading is read does not change any more: the reading is dropped there, and counted
+    a reading below the watermark of the step before is late: what it belongs to may be closed
     what silence closes stays closed until it says something else, which revises it, or until the watermark passes it
 """
 
 from collections import Counter
 
 from load import oracle
-from load.expected import Session, joins
 from load.rules import Reference, Rules
 from load.transcripts.hush import Hush, content
 from load.transcripts.transcript import Fields, Output, Record, Step, Transcript
@@ -26,42 +25,38 @@ class Pure:
 
     def __init__(self, rules: Rules, reference: Reference, idle_after_ms: int) -> None:
         self._rules, self._reference = rules, reference
-        # Two, as what sessions drop may be counted by windows that are still open, and the other way round.
-        self._windows, self._sessions = (oracle.Ledger(rules, reference) for _ in range(2))
+        self._ledger = oracle.Ledger(rules, reference)
         self._delay_ms = rules.max_delay_ms + rules.max_ahead_ms
         self.hush = Hush(idle_after_ms)
         self.watermark_ms = 0
-        self._closed: dict[str, list[Session]] = {}
-        self._passed: Items = {}
         self._idle: dict[str, tuple[object, Fields]] = {}
         self._revisions: Counter[str] = Counter()
         self._begin()
 
     def begin(self, transcript: Transcript) -> None:
-        """Rejects are numbered from here, and what is dropped is counted."""
+        """Rejects are numbered from here."""
         self._begin()
         self.hush.now_ms = transcript.origin_ms
 
     def _begin(self) -> None:
         self._number = 0
         self._rejects: Items = {}
-        self._dropped: Counter[str] = Counter()
         self._records: list[Record] = []
         self._unread: tuple[Record, ...] = ()
 
     def step(self, _transcript: Transcript, step: Step) -> Output:
         """Everything there is after the step, of all transcripts."""
-        late_ms = self.watermark_ms
+        self._ledger.watermark_ms = self.watermark_ms
         self.hush.arrive((*step.add, *step.unread))
         for record in (*self._unread, *step.add):
-            self._take(record, late_ms)
+            self._take(record)
         self._records += [*step.add, *step.unread]
         self._unread = step.unread
-        newest = self._windows.newest_ms
+        newest = self._ledger.newest_ms
         if newest is not None:
             self.watermark_ms = max(self.watermark_ms, newest - self._delay_ms)
         self.hush.wait(step.silent_ms, len(self._unread))
-        return self._output(late_ms)
+        return self._output()
 
     def replay(self, transcript: Transcript) -> Output:
         """As another run ends that reads all records of the transcript at once, and sees the end of the silence."""
@@ -69,29 +64,15 @@ class Pure:
         again.hush.now_ms = self.hush.now_ms - self.hush.after_ms
         return again.step(transcript, Step(tuple(self._records), silent_ms=self.hush.after_ms))
 
-    def _take(self, record: Record, late_ms: int) -> None:
+    def _take(self, record: Record) -> None:
         self._number += 1
         taken = oracle.Record("readings", record.partition, self._number, record.at_ms, None, record.value)
-        reason = self._windows.take(taken)
+        reason = self._ledger.take(taken)
         if reason is not None:
             self._rejects[f"reject {self._number}"] = {"reason": reason}
-            return
-        device, event_ms, measures = self._windows.last
-        for view in self._rules.views:
-            newest_end = event_ms - event_ms % view.step_ms + view.window_ms
-            ends = range(newest_end, event_ms, -view.step_ms)
-            passed = sum(end <= late_ms for end in ends) * len(measures & set(view.measures))
-            if passed:
-                self._dropped[view.name] += passed
-        gap_ms = self._rules.gap_ms
-        closed = (joins(event_ms - session.last, gap_ms) for session in self._closed.get(device, ()))
-        if event_ms + gap_ms < late_ms or any(closed):
-            self._dropped["sessions"] += 1
-        else:
-            self._sessions.take(taken)
 
-    def _output(self, late_ms: int) -> Output:
-        there, contents = self._there(late_ms)
+    def _output(self) -> Output:
+        there, contents = self._there()
         for item, (said, _) in list(self._idle.items()):
             if contents.get(item) != said:
                 del self._idle[item]
@@ -100,38 +81,30 @@ class Pure:
                 del self._idle[item]
         line_ms = self.hush.line_ms(self.watermark_ms)
         if line_ms is not None:
-            silenced, _ = self._there(late_ms, line_ms)
+            silenced, _ = self._there(line_ms)
             self._idle |= {item: (contents[item], each) for item, each in silenced.items() if each != there[item]}
         there |= {item: fields for item, (_, fields) in self._idle.items()}
         for item, fields in there.items():
             if not item.startswith("device "):
                 there[item] = {**fields, "revision": self._revisions[item]}
-        dropped = {f"dropped {name}": {"count": count} for name, count in self._dropped.items()}
-        return {**there, **self._rejects, **dropped}
+        return {**there, **self._rejects}
 
-    def _there(self, late_ms: int, line_ms: int = -1) -> tuple[Items, dict[str, object]]:
+    def _there(self, line_ms: int = -1) -> tuple[Items, dict[str, object]]:
         """What follows from the readings, and what makes each of it another one than before."""
-        found = self._sessions.close(self.watermark_ms, line_ms)
+        expected = self._ledger.close(self.watermark_ms, line_ms)
         items: Items = {}
         contents: dict[str, object] = {}
-        for (view, measure, key, start), window in self._windows.close(self.watermark_ms, line_ms).windows.items():
-            item = f"window {view}/{measure}/{key}/{start}"
-            if window.end > late_ms:
-                numbers = {name: getattr(window, name) for name in ("count", "mean", "min", "max", "stddev")}
-                items[item] = {**numbers, "final": window.final, "closed_by": window.closed_by}
-                if window.end <= self.watermark_ms:
-                    self._passed[item] = items[item]
-        items |= self._passed
-        self._closed = {}
+        for (view, measure, key, start), window in expected.windows.items():
+            numbers = {name: getattr(window, name) for name in ("count", "mean", "min", "max", "stddev")}
+            shown = {**numbers, "final": window.final, "closed_by": window.closed_by}
+            items[f"window {view}/{measure}/{key}/{start}"] = shown
         of_device: dict[str, list[object]] = {}
-        for (device, start), session in found.sessions.items():
+        for (device, start), session in expected.sessions.items():
             shown = {name: getattr(session, name) for name in ("state", "count", "last", "reason", "closed_by")}
             items[f"session {device}/{start}"] = shown
             of_device.setdefault(device, []).append((start, session.count))
-            if session.closed_by == "watermark":
-                self._closed.setdefault(device, []).append(session)
         contents |= {item: content(fields) for item, fields in items.items()}
-        for name, known in found.devices.items():
+        for name, known in expected.devices.items():
             values = {measure: value for measure, (value, _) in known.values.items()}
             items[f"device {name}"] = {"status": known.status, "last_seen": known.last_seen, **values}
             contents[f"device {name}"] = known.last_seen, values, of_device.get(name)

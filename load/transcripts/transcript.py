@@ -25,10 +25,9 @@ A step is any of these, in this order:
              the clock shows what it shows now: what it ends with, but for revisions, in place of what there is. The last step
 
 `expect` names every window, session, device and reject that is new or different after the step, with as many of its fields
-as matter; output that nobody expected is an error. `dropped <view>` and `dropped sessions` count what was admitted and came
-behind the watermark. `site` gives devices their site in the reference, `interval` the seconds in which they are expected to
-send. Times are seconds from the transcript's own origin, a whole hour. All transcripts share the settings in profile.py and
-one timeline.
+as matter; output that nobody expected is an error. `site` gives devices their site in the reference, `interval` the seconds in
+which they are expected to send. Times are seconds from the transcript's own origin, a whole hour. All transcripts share the
+settings in profile.py and one timeline.
 """
 
 import re
@@ -45,17 +44,16 @@ HOUR_MS = 3_600_000
 
 Fields = Mapping[str, Any]
 Output = Mapping[str, Fields]
-"""What there is after a step: `window <view>/<measure>/<key>/<s>`, `session <device>/<s>`, `device <device>`, `reject <n>` and
-`dropped <view>` with their fields."""
+"""What there is after a step: `window <view>/<measure>/<key>/<s>`, `session <device>/<s>`, `device <device>` and `reject <n>`
+with their fields."""
 
 FIELDS = {
     "window": ("count", "mean", "min", "max", "stddev", "final", "closed_by", "revision"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
     "device": ("status", "last_seen", "temperature", "humidity"),
     "reject": ("reason",),
-    "dropped": ("count",),
 }
-SHORT = {"window": "count", "session": "state", "device": "status", "reject": "reason", "dropped": "count"}
+SHORT = {"window": "count", "session": "state", "device": "status", "reject": "reason"}
 """The field that is meant when an item is given as a plain value."""
 
 _READING = re.compile(
@@ -133,7 +131,7 @@ class Transcript:
                         for key, value in fields.items()
                     },
                 )
-            elif kind in ("reject", "dropped"):
+            elif kind == "reject":
                 yield item, fields
 
     def seconds(self, ms: int) -> float:

@@ -54,8 +54,8 @@ def admit(
 
     `look_up` asks the reference: needed only where unknown devices are rejected, or devices have ranges of their own.
     `schemas` are all that their source has unless given.
-    Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), one double
-    per measure under its name, and
+    Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), offset
+    bigint, one double per measure under its name, and
     `reject` (frames.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. A rejected row has
     null device, time and measures, so that nothing downstream can count it by mistake; an early one keeps its device's bucket.
     `keep` are columns of Kafka's that stay, as KEPT + name.
@@ -102,6 +102,7 @@ def admit(
         F.when(admitted, F.col("event_ms")).alias("event_ms"),
         "broker_ms",
         _partition_code(settings.kafka.topics).alias("from_partition"),
+        "offset",
         *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
         F.when(~admitted, F.to_json(reject)).alias("reject"),
         *[F.col(name).alias(KEPT + name) for name in keep],
@@ -114,6 +115,11 @@ def _partition_code(topics: Sequence[str]) -> Column:
     for number, topic in enumerate(topics[1:], start=1):
         code = F.when(F.col("topic") == topic, code + (number << PARTITION_BITS)).otherwise(code)
     return code
+
+
+def number_of(topic: str, partition: int, topics: Sequence[str]) -> int:
+    """The number of a partition, which `partition_of` takes apart."""
+    return partition + (topics.index(topic) << PARTITION_BITS)
 
 
 def partition_of(code: int, topics: Sequence[str]) -> tuple[str, int]:

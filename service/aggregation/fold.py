@@ -13,7 +13,7 @@ Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches
 import io
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,19 +24,20 @@ import pyarrow.json
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service.admission.readings import REASONS
+from service.admission.readings import REASONS, partition_of
 from service.aggregation import moments, tally, windows
 from service.aggregation.tally import Tally
 from service.aggregation.windows import Panes
-from service.frames import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS
+from service.frames import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.reference.attributes import DEVICE, Attributes
 from service.reference.limits import durations_ms
 from service.settings import View
-from state import codec
+from state import codec, watermark
 from state import windows as window_state
 from state.columns import factorise
 from state.rules import Rules
 from state.runs import fold_sorted
+from state.watermark import EventTime, Partition
 from state.windows import MOMENTS
 
 _FOLDED = to_arrow_schema(FOLDED)
@@ -55,6 +56,8 @@ class Fold:
     `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none, and `gap`
     and `interval` its columns with the devices' own session gaps and expected intervals, None where it has none.
     `ask` is told how many records have each schema id that is not known, and may raise: before they become rejects.
+    `told` says, in a task of a stream, what event time is before the batch and which partitions have unread records: readings
+    below the watermark are rejected as late, and every bucket is told what was read.
     Without `keep_rejects` what was not admitted is passed over. A filter in Spark would do the same, but the planner pushes it
     below the projection, where it repeats the expressions of admission (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
@@ -64,8 +67,10 @@ class Fold:
     views: Sequence[tuple[View, Sequence[str]]]
     pane_ms: int
     buckets: int
+    topics: Sequence[str]
     attributes: Attributes | None = None
     ask: Callable[[Mapping[int, int]], None] | None = None
+    told: Callable[[], tuple[EventTime, Collection[int]]] | None = None
     max_rows: int = 1_000_000
     gap: str | None = None
     interval: str | None = None
@@ -73,28 +78,63 @@ class Fold:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of readings.admit's rows in, batches of frames.FOLDED out."""
-        held: list[pa.RecordBatch] = []
+        before, unread = self.told() if self.told is not None else (EventTime(), ())
+        read = {number: Partition(is_unread=True) for number in unread}
+        waiting: list[pa.RecordBatch] = []
         rows = 0
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            held.append(batch)
+            waiting.append(batch)
             rows += batch.num_rows
             if rows >= self.max_rows:
-                yield from self.fold(pa.Table.from_batches(held))
-                held, rows = [], 0
-        if held:
-            yield from self.fold(pa.Table.from_batches(held))
+                yield from self._read(waiting, before, read)
+                waiting, rows = [], 0
+        if waiting:
+            yield from self._read(waiting, before, read)
+        if self.told is not None and read:
+            report = watermark.report(before, read)
+            yield _rows(TIMES, np.arange(self.buckets, dtype=np.int32), [report] * self.buckets)
 
-    def fold(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
-        """One table of readings, any order."""
+    def _read(
+        self, batches: list[pa.RecordBatch], before: EventTime, read: dict[int, Partition]
+    ) -> Iterator[pa.RecordBatch]:
+        readings = pa.Table.from_batches(batches)
+        for number, partition in _partitions(readings).items():
+            read[number] = read.get(number, Partition()) | partition
+        yield from self.fold(readings, before.watermark_ms)
+
+    def fold(self, readings: pa.Table, watermark_ms: int = 0) -> Iterator[pa.RecordBatch]:
+        """One table of readings, any order. Those below the watermark are late."""
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
             if self.keep_rejects:
                 yield from self._rejects(readings.filter(rejected))
             readings = readings.filter(pc.invert(rejected))
+        late = pc.less(readings["event_ms"], watermark_ms)
+        if pc.any(late).as_py():
+            yield from self._late(readings.filter(late), watermark_ms)
+            readings = readings.filter(pc.invert(late))
         if readings.num_rows:
             yield from self._admitted(readings)
+
+    def _late(self, readings: pa.Table, watermark_ms: int) -> Iterator[pa.RecordBatch]:
+        """What they belong to may be closed, and published as final."""
+        size = readings.num_rows
+        places = [partition_of(number, self.topics) for number in readings["from_partition"].to_pylist()]
+        times = readings["event_ms"].to_pylist()
+        columns = {
+            "reason": ["late"] * size,
+            "detail": [f"event time {time} ms is behind the watermark, {watermark_ms} ms" for time in times],
+            "topic": [topic for topic, _ in places],
+            "partition": [partition for _, partition in places],
+            "offset": readings["offset"],
+            "broker_ms": readings["broker_ms"],
+        }
+        rejects = pa.table({each.name: columns.get(each.name, pa.nulls(size)) for each in _REJECT}).cast(_REJECT)
+        yield _by_bucket(REJECTS, readings["bucket"].to_numpy(), rejects, lambda part: codec.pack(b"J", part))
+        rejected = tally.of_counts(tally.REJECTED, {REASONS.index("late"): size})
+        yield _counts([rejected, tally.of_counts(tally.BEHIND, {0: size})])
 
     def _rejects(self, rejected: pa.Table) -> Iterator[pa.RecordBatch]:
         batches = rejected.to_batches()
@@ -159,7 +199,6 @@ class Fold:
                 parts,
                 lambda part: codec.pack(b"W", window_state.compact(part)),
                 first=parts["first"].to_numpy(),
-                last=parts["last"].to_numpy(),
             )
 
     def _buckets(self, view: str, keys: pa.Array) -> NDArray[np.int32]:
@@ -206,14 +245,7 @@ class Fold:
         run_bucket = bucket[first]
         for name, of_device in limits.items():
             runs = runs.append_column(name, pa.array(of_device[codes[first]]))
-        return _by_bucket(
-            RUNS,
-            run_bucket,
-            runs,
-            lambda part: codec.pack(b"R", part),
-            first=runs["start"].to_numpy(),
-            last=runs["last"].to_numpy(),
-        )
+        return _by_bucket(RUNS, run_bucket, runs, lambda part: codec.pack(b"R", part), first=runs["start"].to_numpy())
 
     def _limits(self, attributes: pa.Table | None) -> dict[str, Ints]:
         """Session gaps and expected intervals by device, in ms, -1 where it has none of its own: columns of runs."""
@@ -231,6 +263,21 @@ class Fold:
             return 0
         known = attributes["known"].to_numpy()
         return int(np.count_nonzero(~known[codes]))
+
+
+def _partitions(readings: pa.Table) -> dict[int, Partition]:
+    """What rows of readings.admit say of their partitions. They come in long stretches of one partition, as Kafka gives them."""
+    number = readings["from_partition"].to_numpy()
+    heads = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
+    event_ms = readings["event_ms"].fill_null(-1).to_numpy()
+    newest = (
+        np.maximum.reduceat(event_ms, heads).tolist(),
+        np.maximum.reduceat(readings["broker_ms"].to_numpy(), heads).tolist(),
+    )
+    read: dict[int, Partition] = {}
+    for each, newest_ms, broker_ms in zip(number[heads].tolist(), *newest, strict=True):
+        read[each] = read.get(each, Partition()) | Partition(newest_ms, broker_ms)
+    return read
 
 
 def _parsed(rejects: pa.Array) -> pa.Table:
@@ -257,7 +304,6 @@ def _by_bucket(
     table: pa.Table,
     pack: Callable[[pa.Table], bytes],
     first: Ints | None = None,
-    last: Ints | None = None,
 ) -> pa.RecordBatch:
     """Rows of FOLDED, one for each bucket that occurs: the rows of the table that are its. `table` is not empty."""
     order = np.argsort(bucket, kind="stable")
@@ -268,18 +314,15 @@ def _by_bucket(
         table = table.take(pa.array(order))
     parts = [table.slice(head, length) for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)]
     earliest = None if first is None else np.minimum.reduceat(first[order], heads)
-    latest = None if last is None else np.maximum.reduceat(last[order], heads)
-    return _rows(kind, ordered[heads], [pack(part) for part in parts], earliest, latest)
+    return _rows(kind, ordered[heads], [pack(part) for part in parts], earliest)
 
 
 def _counts(tallies: Sequence[Tally]) -> pa.RecordBatch:
     return _rows(COUNTS, np.zeros(1, np.int32), [tally.total(tallies).pack()])
 
 
-def _rows(
-    kind: int, bucket: NDArray[np.int32], payloads: list[bytes], first: Ints | None = None, last: Ints | None = None
-) -> pa.RecordBatch:
-    columns = [np.full(len(bucket), kind, np.int8), bucket, first, last, payloads]
+def _rows(kind: int, bucket: NDArray[np.int32], payloads: list[bytes], first: Ints | None = None) -> pa.RecordBatch:
+    columns = [np.full(len(bucket), kind, np.int8), bucket, first, payloads]
     arrays = [
         pa.nulls(len(bucket), field.type) if column is None else pa.array(column, field.type)
         for column, field in zip(columns, _FOLDED, strict=True)

@@ -8,6 +8,7 @@ One long table of integers (`what`, `of`, `at`, `count`):
     ADMITTED   of 0            at = 0                                   count = readings
     UNKNOWN    of 0            at = 0                                   count = readings of devices that the reference lacks
     REJECTED   of a reason     at = 0                                   count = records; a reason is its place in REASONS
+    BEHIND     of 0            at = 0                                   count = of those, readings behind the watermark
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED = range(6)
+LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND = range(7)
 LATENCY_STEP_MS = 10
 """Readings are counted by their broker time in steps of this many ms."""
 

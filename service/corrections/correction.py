@@ -93,7 +93,7 @@ def base(
     if earlier.num_rows:
         admitted = admitted.unionByName(spark.createDataFrame(earlier))
     near = _near(spark, admitted, settings, late, from_ms).coalesce(tasks)
-    folded = pipeline.fold(near, settings, attributes, keep_rejects=False).where(F.col("kind").isin(PARTS, RUNS))
+    folded = pipeline.fold(near, settings, attributes).where(F.col("kind").isin(PARTS, RUNS))
     rows = folded.repartition(tasks, "bucket").select("kind", "payload")
     step = _Wanted(codec.pack(b"W", late), dict(from_ms))
     found = rows.mapInArrow(step, "kind tinyint, payload binary").toArrow().to_pylist()

@@ -1,10 +1,9 @@
 """Metrics of event time: how far apart the partitions are, and what came too late for what was closed."""
 
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 from service import clock
 
@@ -35,28 +34,24 @@ class EventTime:
         )
         self.spread.set_function(self._spread_s)
         self._spreads: deque[tuple[float, float]] = deque()
-        self.late = Counter(
-            "tidemark_window_values_dropped",
-            "Values of admitted readings that came when the watermark had passed their window, once for each such window",
-            ["view"],
+        self.held = Gauge(
+            "tidemark_watermark_held_seconds",
+            "How far partitions with unread records hold the watermark back",
             registry=registry,
         )
-
+        self.unread = Gauge(
+            "tidemark_unread_partitions", "Partitions whose unread records hold the watermark", registry=registry
+        )
         self.skewed = Gauge(
             "tidemark_skewed_devices", "Devices whose clocks are ahead: `tidemark devices --skewed`", registry=registry
         )
-
-    def views(self, names: Iterable[str]) -> None:
-        """Which views there are: what none of them has dropped is 0."""
-        for name in names:
-            self.late.labels(name)
 
     def batch(self, report: "BatchReport") -> None:
         """A batch is published."""
         self.watermark.set(report.cut.watermark_ms / 1000)
         self.skewed.set(report.skewed)
-        for view, values in report.late.items():
-            self.late.labels(view).inc(values)
+        self.held.set(report.held_ms / 1000)
+        self.unread.set(report.unread)
         for (topic, partition), (_, newest_ms) in report.times.items():
             self.newest.labels(topic, partition).set(newest_ms / 1000)
         if report.times:

@@ -119,8 +119,8 @@ class Metrics:
         self.records = counter("records", "Kafka records in finished batches")
         self.admitted = counter("readings_admitted", "Readings that were admitted")
         self.rejects = counter("rejects", "Readings that were not admitted", "reason", readings.REASONS)
-        self.dropped = counter(
-            "readings_dropped", "Admitted readings that came behind the watermark, by sessions' count"
+        self.behind = counter(
+            "readings_behind", "Readings that were rejected as late because the watermark had passed them"
         )
         self.unknown = counter("readings_unknown_device", "Admitted readings of devices that the reference lacks")
         self.devices = counter(
@@ -177,6 +177,7 @@ class Metrics:
         self.retention = gauge("retention_seconds", "For how long a topic keeps its records", "topic")
         self.reference_max_age = gauge("reference_max_age_seconds", "reference.max_age: older, it ends the service")
         self.watermark_delay = gauge("watermark_delay_seconds", "admission.max_delay + max_ahead")
+        self.max_hold = gauge("watermark_max_hold_seconds", "admission.max_hold")
         self.event_time = EventTime(self.registry)
         self.quality = Quality(self.registry)
         self.state_rows = gauge(
@@ -218,7 +219,7 @@ class Metrics:
     def limits(self, settings: "Settings") -> None:
         """Say what the settings allow, and which views there are."""
         self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
-        self.event_time.views(view.name for view in settings.views)
+        self.max_hold.set(settings.admission.max_hold_ms / 1000)
         if settings.reference is not None:
             self.reference_max_age.set(settings.reference.max_age_ms / 1000)
 
@@ -270,7 +271,7 @@ class Metrics:
             self.state_rows.labels(kind).set(sum(rows))
         self.state_bytes.set(sum(size[-1] for size in self._sizes.values()))
         self.devices.inc(outcome.new_devices)
-        self.dropped.inc(outcome.dropped)
+        self.behind.inc(outcome.behind)
         self.retries.inc(outcome.retries)
         self.bytes.inc(outcome.bytes)
         self.latency.add(outcome.latency, outcome.latency_ms / 1000)
@@ -283,8 +284,7 @@ class Metrics:
                 seconds[phase] = seconds.get(phase, 0.0) + progress.durations_ms[name] / 1000
         for phase, value in seconds.items():
             self.seconds.labels(phase).observe(value)
-        for operator in progress.operators:
-            self.state_memory.set(operator.memory_bytes)
+        self.state_memory.set(progress.state_bytes)
 
     def lags(self, lags: "Offsets") -> None:
         """Replace all lags; a partition that is gone is gone here, too."""

@@ -20,7 +20,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +32,7 @@ from service.admission.readings import REASONS
 from service.aggregation import tally
 from service.cut import Cut
 from service.errors import FencedError
-from service.frames import CHANGES, REJECTS, SIZE, SIZES
+from service.frames import CHANGES, REJECTS, SIZE, SIZES, TIMES
 from service.publication import redis_client
 from service.publication.covered import Covered
 from service.publication.redis_keys import Keys
@@ -55,6 +54,7 @@ from service.rejects import delivery
 from service.settings import Settings
 from state import codec
 from state.layout import Changes, session_schema, status_schema
+from state.watermark import EventTime
 
 __all__ = ["LATENCY_BOUNDS_MS", "OUTCOME_SCHEMA", "EpochLostError", "Outcome", "Sink", "WritesLostError"]
 
@@ -73,12 +73,13 @@ class Outcome:
     `windows`, `sessions` and `devices` are rows; each was either `written`, `unchanged` (already there: a repeat),
     `refused_old` (a newer or richer value is there, or closed values cover its span) or `refused_final` (a final window or
     closed session would have changed: in steady flow never). `new_devices` and `opened` sessions had no key before, `closed`
-    ones change no more. `dropped` are readings that came after their session was closed. `bytes` went to Redis, in attempts of
-    which `retries` failed. `latency` counts readings by broker time to acknowledged write, per bucket of LATENCY_BOUNDS_MS;
-    `latency_ms` is their sum. `admitted` are readings, `unknown` those of devices that the reference lacks, `rejected` counts
-    records by reason, in the order of REASONS. `late` counts by view, in the settings' order, what came for windows that were
-    closed (state.windows.LATE_SCHEMA). `times` has (partition's number, oldest and newest event time in
-    ms) of the partitions that gave readings, `sizes` the sizes of the buckets' states that changed (state.processor.SIZES).
+    ones change no more.
+    `bytes` went to Redis, in attempts of which `retries` failed. `latency` counts readings by broker time to acknowledged write,
+    per bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum. `admitted` are readings, `unknown` those of devices that the
+    reference lacks, `rejected` counts records by reason, in the order of REASONS, `behind` those of them that were behind the
+    watermark. `times` has (partition's number, oldest and newest event time in ms) of the partitions that gave readings,
+    `event_times` the (watermark, newest event time) after the batch, one if all is well, `sizes` the sizes of the buckets' states
+    that changed (state.processor.SIZES).
     """
 
     rejects: int = 0
@@ -92,15 +93,15 @@ class Outcome:
     opened: int = 0
     new_devices: int = 0
     closed: int = 0
-    dropped: int = 0
     bytes: int = 0
     retries: int = 0
     latency_ms: int = 0
     admitted: int = 0
     unknown: int = 0
+    behind: int = 0
     rejected: tuple[int, ...] = (0,) * len(REASONS)
     latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
-    late: tuple[int, ...] = ()
+    event_times: tuple[tuple[int, int], ...] = ()
     times: tuple[tuple[int, int, int], ...] = ()
     sizes: tuple[tuple[int, int, int, int, int], ...] = ()
 
@@ -112,7 +113,7 @@ class Outcome:
             times[code] = min(known[0], oldest), max(known[1], newest)
         return Outcome(
             latency=tuple(map(sum, zip(self.latency, other.latency, strict=True))),
-            late=tuple(map(sum, zip_longest(self.late, other.late, fillvalue=0))),
+            event_times=tuple(sorted({*self.event_times, *other.event_times})),
             rejected=tuple(map(sum, zip(self.rejected, other.rejected, strict=True))),
             times=tuple((code, *times[code]) for code in sorted(times)),
             sizes=self.sizes + other.sizes,
@@ -133,7 +134,7 @@ class Outcome:
         return found
 
 
-_LISTS, _TABLES = ("rejected", "latency", "late"), ("times", "sizes")
+_LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes")
 _COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES})
 _ARROW = pa.schema(
     [
@@ -296,24 +297,18 @@ class Sink:
             opened=opened,
             new_devices=new_devices,
             closed=closed,
-            dropped=changes.dropped,
             bytes=counter.bytes,
             retries=budget.retries,
             latency_ms=latency_ms,
             admitted=counted.sum(tally.ADMITTED),
             unknown=counted.sum(tally.UNKNOWN),
+            behind=counted.sum(tally.BEHIND),
             rejected=tuple(counted.sum(tally.REJECTED, of) for of in range(len(REASONS))),
             latency=latency,
-            late=self._late(changes.late),
+            event_times=tuple(found.event_times),
             times=tuple((code, *both) for code, both in tally.times(counted).items()),
             sizes=tuple(found.sizes),
         )
-
-    def _late(self, late: pa.Table) -> tuple[int, ...]:
-        of_view = Counter[str]()
-        for view, count in zip(late["view"].to_pylist(), late["count"].to_pylist(), strict=True):
-            of_view[view] += count
-        return tuple(of_view[view.name] for view in self.settings.views)
 
     def _calls(self, rows: Sequence[Rows], early: Early, windows: pa.Table) -> Iterator[Call]:
         stamp = self._stamp()
@@ -369,6 +364,7 @@ class _Found:
     early: Early = field(default_factory=Early)
     counts: list[tally.Tally] = field(default_factory=list)
     sizes: list[Any] = field(default_factory=list)
+    event_times: set[tuple[int, int]] = field(default_factory=set)
     _changes: list[Changes] = field(default_factory=list)
 
     def take(self, kind: int, payload: bytes) -> None:
@@ -376,6 +372,9 @@ class _Found:
             self._changes.append(codec.unpack_changes(payload))
         elif kind == SIZE:
             self.sizes.append(SIZES.unpack(payload))
+        elif kind == TIMES:
+            time = EventTime.unpack(payload)
+            self.event_times.add((time.watermark_ms, time.newest_ms))
         else:
             self.counts.append(tally.unpack(payload))
 
@@ -387,8 +386,7 @@ class _Found:
 
         if not self._changes:
             return Changes(session_schema(()).empty_table(), status_schema(()).empty_table())
-        sessions, devices, windows, late = map(together, ("sessions", "devices", "windows", "late"))
-        return Changes(sessions, devices, windows, late, sum(each.dropped for each in self._changes))
+        return Changes(*map(together, ("sessions", "devices", "windows")))
 
 
 def _latency(counted: tally.Tally, now_ms: int) -> tuple[int, tuple[int, ...]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from service import event_time
 from service.cut import Offsets
 from service.errors import CheckpointError
 from service.files import Folder, Local, local
@@ -100,6 +101,13 @@ def damage(folder: Folder) -> Mapping[str, str]:
         found[f"offsets/{commits[-1]}"] = f"is missing, and commits/{commits[-1]} is there"
     elif offsets and offsets[-1] > 0 and offsets[-1] not in commits and offsets[-1] - 1 not in offsets:
         found[f"offsets/{offsets[-1] - 1}"] = f"is missing, and batch {offsets[-1]} begins where it ends"
+    if commits:
+        # The next batch begins with it; one that is repeated begins with that of the one before.
+        name = f"{event_time.FOLDER}/{commits[-1]}"
+        try:
+            event_time.read(folder, commits[-1])
+        except CheckpointError:
+            found[name] = _NOT_WHOLE if str(commits[-1]) in folder.names(event_time.FOLDER) else MISSING
     if "metadata" in folder.names(""):
         why = _bad_json(folder, "metadata")
         if why:

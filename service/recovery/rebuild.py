@@ -196,7 +196,7 @@ def closed_values(
     admitted = readings.admit(found, settings, look_up, schemas=schemas)
     if late is not None:
         admitted = admitted.unionByName(late)
-    folded = pipeline.fold(admitted.coalesce(tasks), settings, attributes, keep_rejects=False)
+    folded = pipeline.fold(admitted.coalesce(tasks), settings, attributes)
     kept = folded.where(F.col("kind").isin(PARTS, RUNS)).select("bucket", "first", "kind", "payload")
     sorted_rows = kept.repartition(tasks, "bucket").sortWithinPartitions("bucket", "first", "kind", "payload")
     alive = {view.name: watermark_ms - view.retain_ms for view in settings.views}

@@ -228,7 +228,7 @@ def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: C
         return marked
 
     def behind() -> None:
-        world.redis.hset(f"{world.prefix}:progress", "batch", 0)
+        world.redis.hset(f"{world.prefix}:progress", "batch", -1)
 
     def mark() -> None:
         world.redis.set(f"{world.prefix}:republish", "lost 1")

@@ -62,6 +62,7 @@ class World:
             "metadata": '{"id":"x"}',
             f"offsets/{number}": f"v1\n{conf}\n{line}",
             f"commits/{number}": "v1\n{}",
+            f"event_time/{number}": '{"watermark_ms": 0, "newest_ms": -1}',
         }.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet)
     world.go(*FIRST)
     assert world.be_silent(BASE_MS + 200_000)
     seen = len(world.feed())
-    world.go(reading("a", 20, 30.0))
+    world.go(reading("a", 41, 30.0))
     found = world.window("a")
     assert what(found, "count", "final", "closed_by", "revision") == ("3", "0", "", "1")
     assert what(world.session("a", 0), "count", "state", "closed_by", "revision") == ("3", "open", "", "1")
@@ -139,7 +139,7 @@ def test_an_earlier_reading_joins_sessions_that_silence_has_closed(world: Quiet)
 def test_a_replay_without_the_silences_ends_with_the_same_values(
     world: Quiet, spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path
 ) -> None:
-    for records in (FIRST, (reading("a", 20, 30.0), reading("b", 36))):
+    for records in (FIRST, (reading("a", 41, 30.0), reading("b", 42))):
         world.go(*records)
         assert world.be_silent(BASE_MS + 300_000)
     world.go(reading("d", 400))

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark]
 RIGHT = (
     "a reading that comes after a silence and is not late is counted",
     "nothing is closed while something is left to read",
-    "a view whose windows are longer still counts what another one drops",
+    "a reading below the watermark is late although a window that it belongs to is open",
 )
 WRONG = ("wrong, a correction without a revision",)
 

@@ -56,6 +56,11 @@ class World:
         broker.create_topic(f"{self.topic}.rejects", 2, CREATE_TIME)
         self.folder = folder
 
+    def limit(self, max_per_batch: int) -> None:
+        """So many records a batch at most."""
+        kafka = self.settings.kafka.model_copy(update={"max_per_batch": max_per_batch})
+        self.settings = self.settings.model_copy(update={"kafka": kafka})
+
     def key(self, name: str) -> str:
         return f"{self.prefix}:{name}"
 

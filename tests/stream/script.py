@@ -12,7 +12,6 @@ decoding to the frame that publish gets is the service's own. A failure prints t
 """
 
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from load.transcripts.builders import KAFKA
-from service import frames, pipeline
+from service import event_time, frames, pipeline
 from service.aggregation import moments, tally
 from service.reference import lookup, snapshots
 from service.reference.attributes import SERVING, Attributes, Index, Serving
 from service.settings import Settings
 from state import codec
 from state.layout import Changes
+from state.watermark import EventTime
 from state.windows import MOMENTS
 from tests.stream.records import BASE_MS, Record, rows
 
@@ -47,12 +47,11 @@ class World:
     sessions: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
     rejects: list[dict[str, Any]] = field(default_factory=list)
-    dropped: int = 0
-    late: Counter[str] = field(default_factory=Counter)
     counts: list[tally.Tally] = field(default_factory=list)
     sizes: dict[int, list[int]] = field(default_factory=dict)
     batches: int = 0
     added: int = 0
+    time: EventTime = field(default_factory=EventTime)
     crash_in_batch: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -81,7 +80,7 @@ class World:
             self.query = None
 
     def settle(self) -> None:
-        """Until all that was added is processed, and the no-data batch that a moved watermark asks for has run."""
+        """Until all that was added is processed."""
         if self.query is None:
             self.start()
         assert self.query is not None
@@ -91,12 +90,15 @@ class World:
         assert self.query is not None
         return [p for p in self.query.recentProgress if "addBatch" in p.durationMs]
 
-    def _on_batch(self, frame: DataFrame, _batch: int) -> None:
+    def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        times = event_time.Log.of(self.spark, self.settings.service.checkpoint)
+        event_time.tell(self.spark.sparkContext, times.before(batch))
         table = frame.toArrow()
         if self.crash_in_batch is not None:
             self.crash_in_batch()
         self.batches += 1
         self._take(table)
+        times.note(batch, self.time)
 
     def _take(self, table: pa.Table) -> None:
         for row in table.to_pylist():
@@ -106,6 +108,8 @@ class World:
                 self.rejects += codec.unpack(b"J", row["payload"]).to_pylist()
             elif row["kind"] == frames.COUNTS:
                 self.counts.append(tally.unpack(row["payload"]))
+            elif row["kind"] == frames.TIMES:
+                self.time = EventTime.unpack(row["payload"])
             else:
                 assert row["kind"] == frames.SIZE, row
                 bucket, *size = frames.SIZES.unpack(row["payload"])
@@ -118,9 +122,6 @@ class World:
             self.sessions[session["device"], session["start"] - BASE_MS] = session
         for device in changes.devices.to_pylist():
             self.devices[device["device"]] = device
-        for late in changes.late.to_pylist():
-            self.late[late["view"]] += late["count"]
-        self.dropped += changes.dropped
 
     def counted(self, what: int, of: int = 0) -> int:
         """What the tallies of all batches say."""
@@ -198,15 +199,12 @@ class Expect(Action):
     sessions  (device, seconds from BASE_MS) -> state
     devices   device -> (status, last value of temperature); others may exist
     rejects   reasons, in any order
-    late      view -> values that came for its closed windows
     """
 
     windows: dict[tuple[str, str, str, float], tuple[int, float]] | None = None
     sessions: dict[tuple[str, float], str] | None = None
     devices: dict[str, tuple[str, float]] | None = None
     rejects: Sequence[str] | None = None
-    dropped: int | None = None
-    late: dict[str, int] | None = None
 
     def do(self, world: World) -> None:
         if self.windows is not None:
@@ -220,10 +218,6 @@ class Expect(Action):
             _same("devices", {d: found_devices.get(d) for d in self.devices}, self.devices)
         if self.rejects is not None:
             _same("rejects", sorted(row["reason"] for row in world.rejects), sorted(self.rejects))
-        if self.dropped is not None:
-            _same("dropped", world.dropped, self.dropped)
-        if self.late is not None:
-            _same("late", dict(world.late), self.late)
 
 
 @dataclass

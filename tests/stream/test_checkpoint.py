@@ -33,7 +33,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with input and checkpoint of three batches and their no-data batches: snapshots, then changes to them."""
+    """A folder with input and checkpoint of five batches: snapshots, then changes to them. A file of input is not read yet."""
     folder = tmp_path_factory.mktemp("whole")
     settings = make_settings(folder)
 
@@ -43,25 +43,27 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 
     ids = {"readings": "A1"}
     Files(spark, settings.service.checkpoint).create(manifest.NAME, Manifest.of(settings, ids, 2).encode())
-    first, second, third = (Add(*[reading(f"d{n}", 40 * batch + n, 20.0) for n in range(8)]) for batch in range(3))
+    first, *others = (Add(*[reading(f"d{n}", 40 * batch + n, 20.0) for n in range(8)]) for batch in range(5))
     try:
-        run(spark, settings, folder, [snapshots(True), first, second, snapshots(False), Restart(), third])
+        run(spark, settings, folder, [snapshots(True), first, *others[:2], snapshots(False), Restart(), *others[2:]])
     finally:
         spark.conf.set(CHANGELOG, "true")
+    shutil.copy(folder / "input/000000.parquet", folder / "input/next.parquet")
     return folder
 
 
 @pytest.fixture
 def copy(whole: Path, tmp_path: Path) -> Path:
-    # The input is elsewhere now: to the engine it has not seen these files, so that there is a next batch.
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    # Spark knows the input by its path.
+    shutil.copytree(whole / "checkpoint", tmp_path / "checkpoint")
+    (tmp_path / "input").symlink_to(whole / "input")
     return tmp_path
 
 
 def start(spark: SparkSession, settings: Settings, folder: Path) -> World:
     """One more start; CheckpointError as the service would raise it."""
     checkpoint.require_whole(Files(spark, settings.service.checkpoint))
-    world = World(spark, settings, folder)
+    world = World(spark, settings, (folder / "input").resolve().parent)
     try:
         world.settle()
     except PySparkException as error:
@@ -126,6 +128,8 @@ def removed(find: Callable[[Path], Path]) -> Callable[[Path], Path]:
 DAMAGE = {
     "offset truncated": emptied(lambda c: newest(c / "offsets", "[0-9]*")),
     "offset flipped": flipped(lambda c: newest(c / "offsets", "[0-9]*")),
+    "event time emptied": emptied(lambda c: newest(c / "event_time", "[0-9]*")),
+    "event time deleted": removed(lambda c: newest(c / "event_time", "[0-9]*")),
     "changelog deleted": removed(changelog),
     "changelog emptied": emptied(changelog),
     "snapshot flipped": flipped(snapshot),

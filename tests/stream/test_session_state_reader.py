@@ -5,10 +5,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from state import codec, reader
-from state.processor import CHANGES, OUTPUT, PARTS, RUNS, BucketProcessor
+from state import codec, reader, watermark
+from state.processor import CHANGES, OUTPUT, PARTS, RUNS, TIMES, BucketProcessor
 from state.rules import Rules
 from state.runs import fold
+from state.watermark import Delays, EventTime, Partition
 from state.windows import STATISTICS, parts
 
 # py4j leaves its sockets to the garbage collector.
@@ -34,21 +35,18 @@ class Query:
 
     def __init__(self, spark, directory):
         self.spark, self.directory, self.changes, self.files = spark, directory, [], 0
+        self.time = EventTime()
         self.checkpoint = str(directory / "checkpoint")
         (directory / "in").mkdir()
 
     def start(self):
-        frame = (
-            self.spark.readStream.schema("bucket int, kind tinyint, payload binary, at timestamp")
-            .parquet(str(self.directory / "in"))
-            .withWatermark("at", f"{DELAY_MS} milliseconds")
-        )
-        changes = (
-            frame.select("bucket", "kind", "payload")
-            .groupBy("bucket")
-            .transformWithStateInPandas(
-                BucketProcessor(RULES), outputStructType=OUTPUT, outputMode="Update", timeMode="EventTime"
-            )
+        schema = "bucket int, kind tinyint, payload binary"
+        frame = self.spark.readStream.schema(schema).parquet(str(self.directory / "in"))
+        changes = frame.groupBy("bucket").transformWithStateInPandas(
+            BucketProcessor(RULES, Delays(DELAY_MS, DELAY_MS, 0)),
+            outputStructType=OUTPUT,
+            outputMode="Update",
+            timeMode="None",
         )
         writer = changes.writeStream.outputMode("update").option("checkpointLocation", self.checkpoint)
         self.query = writer.foreachBatch(self.take).start()
@@ -59,16 +57,17 @@ class Query:
                 self.changes.append((session["device"], session["start"], session["last"], session["state"]))
 
     def add(self, buckets):
-        """A file of {bucket: [(device, ms), ...]}, processed with the batch without data that follows it."""
-        rows = []
+        """A file of {bucket: [(device, ms), ...]}, processed; all buckets are told what was read."""
+        newest = max(ms for readings in buckets.values() for _, ms in readings)
+        report = watermark.report(self.time, {0: Partition(newest, newest)})
+        self.time = EventTime(newest - DELAY_MS, newest)
+        rows = [{"bucket": bucket, "kind": TIMES, "payload": report} for bucket in (0, 1)]
         for bucket, readings in buckets.items():
             device, ms = pa.array([device for device, _ in readings]), np.array([ms for _, ms in readings], np.int64)
             runs = fold(device, ms, {"t": ms / 1000}, RULES)
             for kind, payload in ((RUNS, codec.pack(b"R", runs)), (PARTS, codec.pack(b"W", minutes(ms)))):
-                rows.append({"bucket": bucket, "kind": kind, "payload": payload, "at": int(ms.max())})
-        schema = pa.schema(
-            [("bucket", pa.int32()), ("kind", pa.int8()), ("payload", pa.binary()), ("at", pa.timestamp("ms", "UTC"))]
-        )
+                rows.append({"bucket": bucket, "kind": kind, "payload": payload})
+        schema = pa.schema([("bucket", pa.int32()), ("kind", pa.int8()), ("payload", pa.binary())])
         self.files += 1
         part = self.directory / f"{self.files}.part"
         pq.write_table(pa.Table.from_pylist(rows, schema), part)
@@ -78,7 +77,7 @@ class Query:
         return seen
 
 
-def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_checkpoint(spark, tmp_path):
+def test_sessions_close_survive_a_restart_and_can_be_read_from_the_checkpoint(spark, tmp_path):
     query = Query(spark, tmp_path)
     query.start()
     try:
@@ -87,7 +86,7 @@ def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_chec
             ("b", 105_000, 105_000, "open"),
             ("b2", 101_000, 101_000, "open"),
         ]
-        # The watermark reaches 110,000: exactly a's end, so that its timer must not be used up and a stays open.
+        # The watermark reaches 110,000: exactly a's end, so a stays open.
         assert query.add({1: [("b", 115_000)]}) == [("b", 105_000, 115_000, "open")]
         query.query.stop()
 
@@ -113,7 +112,7 @@ def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_chec
         assert reader.read(spark, query.checkpoint, operator_id=0)[0].equals(runs)
 
         query.start()
-        # One millisecond more, from bucket 1 alone: the silent bucket 0 is closed by its timer.
+        # One millisecond more, from bucket 1 alone: the silent bucket 0 is moved on, too.
         assert query.add({1: [("b", 115_001)]}) == [
             ("a", 100_000, 100_000, "closed"),
             ("b", 105_000, 115_001, "open"),
@@ -123,7 +122,7 @@ def test_sessions_close_by_timer_survive_a_restart_and_can_be_read_from_the_chec
             ("b", 105_000, 115_001, "closed"),
             ("b2", 101_000, 101_000, "closed"),
         ]
-        # The watermark is at 195,000: by their timers both buckets have closed the window that ended at 120,000.
+        # The watermark is at 195,000: both buckets have closed the window that ended at 120,000.
         windows = reader.read(spark, query.checkpoint)[2].select(["bucket", "start", "count"])
         assert [tuple(row.values()) for row in windows.to_pylist()] == [(0, 3 * MINUTE, 1)]
     finally:

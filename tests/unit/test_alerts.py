@@ -159,7 +159,8 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "Redis has lost data": (once(lambda it: it.metrics.data_lost.inc()), 3, {"RedisLostData"}),
     "values are lost": (once(lost_values), 3, {"ValuesLost"}),
     "values were lost long ago": (once(lost_values), 63, set()),
-    "windows lack values": (once(lambda it: it.works(late={"device": 1})), 3, {"ReadingsDropped"}),
+    "readings are behind the watermark": (once(lambda it: it.works(outcome={"behind": 1})), 3, {"ReadingsBehind"}),
+    "the watermark is held": (lambda it: it.works(held_ms=1_000_000), 8, {"WatermarkHeld"}),
     "partitions are apart": (
         lambda it: it.works(times={("r", 0): (0, 1_000), ("r", 1): (40_000, 41_000)}),
         8,
@@ -245,7 +246,7 @@ def test_lags_are_not_shown_while_kafka_does_not_answer(monkeypatch: pytest.Monk
 def test_without_promtool_a_rule_that_selects_nothing_is_still_found(play: Callable[..., list[str | None]]) -> None:
     text = play(Instance.works, 1)[-1]
     assert text is not None
-    for name in ("TidemarkSchemas", "TidemarkReadingsDropped", "TidemarkNotReady", "TidemarkLagUnknown"):
+    for name in ("TidemarkSchemas", "TidemarkReadingsBehind", "TidemarkNotReady", "TidemarkLagUnknown"):
         assert_selects(RULES[name]["expr"], [text])
     for wrong in ('tidemark_role{role="chief"} == 1', "tidemark_lag_record", '{__name__=~"tidemark_none_total"}'):
         with pytest.raises(AssertionError, match="selects nothing"):

@@ -28,7 +28,8 @@ def offsets(folder: Path, batch: int, *ends: int) -> None:
 
 
 def commit(folder: Path, batch: int) -> None:
-    write(folder / f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":5}')
+    write(folder / f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+    write(folder / f"event_time/{batch}", '{"watermark_ms": 5, "newest_ms": 75}')
 
 
 @pytest.fixture

@@ -18,18 +18,19 @@ from service.aggregation import moments, tally
 from service.aggregation.fold import STRETCH, Fold
 from service.aggregation.tally import LATENCY_STEP_MS
 from service.aggregation.windows import NONE
-from service.frames import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS
+from service.frames import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.reference.attributes import Index
 from service.settings import View
-from state import codec, runs
+from state import codec, runs, watermark
 from state.rules import Rules
+from state.watermark import EventTime, Partition
 from state.windows import MOMENTS
 
 BASE_MS = 1_790_000_040_000
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t", "h"))
 PANES = ((View(name="panes", by=("device",), window=10_000), ("t", "h")),)
 """One view that shows the panes themselves."""
-FOLD = Fold(RULES, PANES, pane_ms=10_000, buckets=4)
+FOLD = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"))
 REJECT_FIELDS = REJECT_TYPE.fieldNames()
 SCHEMA = pa.schema(
     [
@@ -38,6 +39,7 @@ SCHEMA = pa.schema(
         pa.field("event_ms", pa.int64()),
         pa.field("broker_ms", pa.int64()),
         pa.field("from_partition", pa.int32()),
+        pa.field("offset", pa.int64()),
         pa.field("t", pa.float64()),
         pa.field("h", pa.float64()),
         pa.field("reject", pa.string()),
@@ -54,7 +56,7 @@ def admitted(device, ms, t=None, h=None, broker_ms=None):
     at = BASE_MS + ms
     broker = at if broker_ms is None else BASE_MS + broker_ms
     row = {"bucket": bucket_of(device), "device": device, "event_ms": at, "broker_ms": broker, "t": t, "h": h}
-    return {**row, "from_partition": len(device) % 3, "reject": None}
+    return {**row, "from_partition": len(device) % 3, "offset": ms, "reject": None}
 
 
 def rejected(offset, reason="late", **fields):
@@ -68,7 +70,7 @@ def rejected(offset, reason="late", **fields):
         **fields,
     }
     row = dict.fromkeys(SCHEMA.names)
-    return {**row, "broker_ms": BASE_MS + offset, "reject": reject}
+    return {**row, "broker_ms": BASE_MS + offset, "from_partition": 3, "offset": offset, "reject": reject}
 
 
 def encoded(reject):
@@ -101,7 +103,7 @@ def parts_of(rows):
     found, buckets = [], {}
     for row in of_kind(rows, PARTS):
         parts = codec.unpack(b"W", row["payload"]).to_pylist()
-        assert (row["first"], row["last"]) == (min(p["first"] for p in parts), max(p["last"] for p in parts))
+        assert row["first"] == min(p["first"] for p in parts)
         assert all(buckets.setdefault((p["view"], p["key"]), row["bucket"]) == row["bucket"] for p in parts)
         found += parts
     return found
@@ -224,7 +226,7 @@ cuts = st.lists(st.integers(0, 30), max_size=4)
 @settings(max_examples=150, deadline=None)
 @given(rows_of_readings, cuts, st.integers(1, 40))
 def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomputation(rows, sizes, max_rows):
-    fold = Fold(RULES, PANES, pane_ms=10_000, buckets=4, max_rows=max_rows)
+    fold = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=max_rows)
     found = folded(rows, sizes=sizes, fold=fold)
     assert panes(found) == plain_panes(rows, 10_000)
     kept = [row for row in rows if row["reject"] is None]
@@ -262,7 +264,7 @@ def test_the_payload_of_a_bucket_is_what_state_makes_of_its_readings(rows, sizes
         assert table.schema == runs.schema(RULES.measures)
         assert run_set(table) == run_set(runs_of(mine))
         times = [reading["event_ms"] for reading in mine]
-        assert (row["first"], row["last"]) == (min(times), max(times))
+        assert row["first"] == min(times)
 
 
 @given(rows_of_readings)
@@ -324,6 +326,7 @@ BY_VIEW = Fold(
     [(view, view.measures or RULES.measures) for view in VIEWS],
     pane_ms=10_000,
     buckets=4,
+    topics=("readings", "more"),
     attributes=Index(
         pa.table(
             {
@@ -386,7 +389,11 @@ def test_panes_are_half_open_and_aligned_to_the_epoch():
 
 def test_a_large_batch_is_folded_in_steps_of_bounded_size():
     rows = [admitted("a", ms, t=float(ms)) for ms in range(100)]
-    found = folded(rows, sizes=[10] * 9, fold=Fold(RULES, PANES, pane_ms=10_000, buckets=4, max_rows=30))
+    found = folded(
+        rows,
+        sizes=[10] * 9,
+        fold=Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=30),
+    )
     sizes = [tally.unpack(row["payload"]).sum(tally.ADMITTED) for row in of_kind(found, COUNTS)]
     assert sizes == [30, 30, 30, 10]
     assert panes(found) == panes(folded(rows))
@@ -421,3 +428,36 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
     endless = replace(fold, attributes=Index(reference.set_column(1, "gap", pa.array(["1 d", None]))))
     brought = pa.concat_tables(codec.unpack(b"R", row["payload"]) for row in of_kind(folded(rows, fold=endless), RUNS))
     assert max(brought["gap"].to_pylist()) == RULES.max_duration_ms
+
+
+def told(watermark_ms, *unread):
+    """What a task of a stream is told."""
+    return replace(FOLD, told=lambda: (EventTime(watermark_ms, watermark_ms), unread))
+
+
+def test_readings_below_the_watermark_are_late_and_can_be_found():
+    rows = [admitted("a", 10, 1.0), admitted("b", 9, 1.0), admitted("a", 11, 1.0)]
+    out = folded(rows, fold=told(BASE_MS + 10))
+    assert [part["first"] for part in parts_of(out)] == [BASE_MS + 10]
+    (reject,) = (each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist())
+    wanted = {"reason": "late", "topic": "readings", "partition": 1, "offset": 9, "broker_ms": BASE_MS + 9}
+    assert {name: reject[name] for name in wanted} == wanted
+    assert reject["detail"] == f"event time {BASE_MS + 9} ms is behind the watermark, {BASE_MS + 10} ms"
+    counts = tally.total([tally.unpack(row["payload"]) for row in of_kind(out, COUNTS)])
+    kinds = (tally.ADMITTED, 0), (tally.REJECTED, REASONS.index("late")), (tally.BEHIND, 0)
+    assert [counts.sum(*kind) for kind in kinds] == [2, 1, 1]
+
+
+def test_every_bucket_is_told_what_was_read_of_each_partition():
+    rows = [admitted("a", 10, broker_ms=12), admitted("a", 3, broker_ms=7), rejected(5, partition=2, broker_ms=BASE_MS)]
+    rows[2] |= {"from_partition": 2, "broker_ms": BASE_MS + 40}
+    out = of_kind(folded(rows, fold=told(BASE_MS, 2, 5)), TIMES)
+    assert [row["bucket"] for row in out] == list(range(FOLD.buckets))
+    (report,) = {row["payload"] for row in out}
+    partitions = {
+        1: Partition(BASE_MS + 10, BASE_MS + 12),
+        2: Partition(-1, BASE_MS + 40, is_unread=True),
+        5: Partition(is_unread=True),
+    }
+    assert report == watermark.report(EventTime(BASE_MS, BASE_MS), partitions)
+    assert not of_kind(folded(rows), TIMES), "nobody is told anything in a batch run"

@@ -18,7 +18,7 @@ from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from service.pipeline import BatchReport
-from service.progress import Operator, Progress
+from service.progress import Progress
 from service.publication.publish import LATENCY_BOUNDS_MS, Outcome
 
 CUT = Cut(epoch=3, batch=7, watermark_ms=1_700_000_000_500, start={"r": {0: 10}}, end={"r": {0: 15, 1: 4}})
@@ -43,9 +43,8 @@ REPORT = BatchReport(
 PROGRESS = Progress(
     batch=7,
     rows=9,
-    watermark="2023-11-14T22:13:20.500Z",
     durations_ms={"addBatch": 300, "latestOffset": 4, "getBatch": 1, "queryPlanning": 20, "triggerExecution": 340},
-    operators=(Operator("transformWithStateInPandasExec", 16, 2, 0, 0, 4096),),
+    state_bytes=4096,
 )
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

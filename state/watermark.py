@@ -1,0 +1,94 @@
+"""Event time: how far one micro-batch moves the watermark.
+
+    advance(before, partitions, rules) -> EventTime
+
+The watermark follows the newest admitted event time, less the delay. A partition that has unread records holds it back: what it
+still has to give is not older than the newest record that was read of it, by the broker's time, less the longest delay that
+admission allows. Partitions without unread records hold nothing. The wait is bounded: the watermark is never further behind
+than `max_hold_ms`.
+
+Each task of a batch reports what it has read to every bucket, so each bucket computes the same watermark from the same rows, and
+a batch closes what its own readings have passed. The next batch rejects readings below it as late. A replay reads the same
+records and is told the same unread partitions (service/event_time.py), and so has the same watermark.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+_TIME = struct.Struct("<2q")
+_PARTITION = struct.Struct("<3q?")
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """After a batch: the watermark, and the newest event time that was ever admitted (-1: none), in ms."""
+
+    watermark_ms: int = 0
+    newest_ms: int = -1
+
+    def pack(self) -> bytes:
+        """Payload of a row of TIMES that the operator gives."""
+        return _TIME.pack(self.watermark_ms, self.newest_ms)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Self:
+        """What `pack` has packed."""
+        return cls(*_TIME.unpack_from(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """In ms: `delay_ms` is how far the watermark is behind the newest event time, `max_delay_ms` how far an admitted reading may
+    be behind the broker's time for it, `max_hold_ms` how far partitions with unread records may hold the watermark back."""
+
+    delay_ms: int
+    max_delay_ms: int
+    max_hold_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What was read of a partition: the newest admitted event time and the newest time of the broker's for any record, in ms (-1:
+    none), and whether it has records that the batch does not read."""
+
+    newest_ms: int = -1
+    broker_ms: int = -1
+    is_unread: bool = False
+
+    def __or__(self, other: "Partition") -> "Partition":
+        return Partition(
+            max(self.newest_ms, other.newest_ms),
+            max(self.broker_ms, other.broker_ms),
+            self.is_unread or other.is_unread,
+        )
+
+
+def advance(before: EventTime, partitions: Iterable[Partition], delays: Delays) -> EventTime:
+    """Event time after a batch that has read this; it never goes back."""
+    partitions = tuple(partitions)
+    newest_ms = max([before.newest_ms, *(each.newest_ms for each in partitions)])
+    line_ms = newest_ms - delays.delay_ms
+    bounds = [
+        each.broker_ms - delays.max_delay_ms if each.broker_ms >= 0 else before.watermark_ms
+        for each in partitions
+        if each.is_unread
+    ]
+    held_ms = min([line_ms, *bounds])
+    return EventTime(max(before.watermark_ms, held_ms, line_ms - delays.max_hold_ms), newest_ms)
+
+
+def report(before: EventTime, partitions: Mapping[int, Partition]) -> bytes:
+    """Payload of a row of TIMES that a task sends to each bucket: partitions by their number."""
+    rows = (_PARTITION.pack(code, p.newest_ms, p.broker_ms, p.is_unread) for code, p in sorted(partitions.items()))
+    return before.pack() + b"".join(rows)
+
+
+def combine(reports: Sequence[bytes], delays: Delays) -> EventTime:
+    """Event time after the batch whose tasks gave these reports, at least one."""
+    partitions: dict[int, Partition] = {}
+    for payload in reports:
+        for code, *columns in _PARTITION.iter_unpack(payload[_TIME.size :]):
+            partitions[code] = partitions.get(code, Partition()) | Partition(*columns)
+    return advance(EventTime.unpack(reports[0]), partitions.values(), delays)

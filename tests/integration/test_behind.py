@@ -1,0 +1,79 @@
+"""What comes behind the watermark is late and can be found; a partition that has unread records is waited for."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from load.parts import Broker, Redis
+from service import pipeline
+from service.monitoring.metrics import Metrics
+from service.pipeline import BatchReport
+from service.rejects import reject_log
+from service.rejects.reject_log import Coordinates
+from tests.integration.world import World
+from tests.stream.records import Record, reading
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+
+def run(world: World, spark: SparkSession, records: list[tuple[int, Record]], max_per_batch: int) -> list[BatchReport]:
+    """All of (partition, record), in batches of that size at most."""
+    world.limit(max_per_batch)
+    world.redis.set(world.key("epoch"), 1)
+    for partition, record in records:
+        world.producer.produce(world.topic, record.value, partition=partition, timestamp=record.at)
+    assert world.producer.flush(30) == 0
+    reports: list[BatchReport] = []
+    query, _ = pipeline.start(spark, world.settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return reports
+
+
+def test_what_comes_behind_the_watermark_is_rejected_as_late(
+    spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+) -> None:
+    """One record a batch: the third and the fourth come behind the watermark that the second has moved."""
+    world = World(spark, broker_part, redis_part, tmp_path, prefix)
+    records: list[Record] = [reading("a", 0), reading("b", 1000), reading("a", 1), reading("a", 2), reading("c", 990)]
+    reports = run(world, spark, [(0, record) for record in records], max_per_batch=1)
+    values = {name: row for name, row in world.values().items() if name.startswith("window:")}
+    count = Counter[str]()
+    for name, value in values.items():
+        count[name.split(":")[1]] += int(value["count"])
+    assert count == Counter(device=3, all=6), "the sliding view has two windows each"
+    rejects = list(reject_log.read(world.settings.kafka))
+    assert [(each.place, each.reason) for each in rejects] == [
+        (Coordinates(world.topic, 0, offset), "late") for offset in (2, 3)
+    ]
+    assert "is behind the watermark" in rejects[0].detail
+    metrics = Metrics()
+    for report in reports:
+        metrics.batch_ends(report)
+    sample = metrics.registry.get_sample_value
+    assert sample("tidemark_readings_behind_total") == 2
+    assert sample("tidemark_rejects_total", {"reason": "late"}) == 2
+    assert sample("tidemark_event_timestamp_seconds", {"topic": world.topic, "partition": "0"}) == records[-1].at / 1000
+    world.redis.close()
+
+
+def test_a_partition_with_unread_records_holds_the_watermark(
+    spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+) -> None:
+    """Partition 1 has four times as many records for the same time, first of all many of its beginning."""
+    world = World(spark, broker_part, redis_part, tmp_path, prefix)
+    quick = [(0, reading("a", at * 40)) for at in range(25)]
+    slow = [(1, reading("b", at / 10)) for at in range(75)] + [(1, reading("b", at * 40)) for at in range(25)]
+    reports = run(world, spark, [*quick, *slow], max_per_batch=20)
+    assert len(reports) > 5
+    assert max(report.held_ms for report in reports) > 100_000, "the partitions were read at different times"
+    assert max(report.unread for report in reports) == 2
+    assert (reports[-1].held_ms, reports[-1].unread) == (0, 0)
+    assert sum(report.outcome.behind for report in reports) == sum(report.outcome.rejects for report in reports) == 0
+    windows = [value for name, value in world.values().items() if name.startswith("window:device")]
+    assert sum(int(value["count"]) for value in windows) == len(quick) + len(slow)
+    world.redis.close()

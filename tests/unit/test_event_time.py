@@ -1,0 +1,69 @@
+"""The checkpoint's log of event time: what a batch begins with, and what a replay is told."""
+
+from pathlib import Path
+
+import pytest
+
+from service import event_time
+from service.cut import Cut
+from service.errors import CheckpointError
+from service.event_time import KEPT, Log
+from service.files import Local
+from service.settings import Kafka
+from state.watermark import EventTime
+
+KAFKA = Kafka(bootstrap="nowhere:1", topics=("readings",), max_per_batch=100)
+
+
+def cut(batch: int, rows: int) -> Cut:
+    return Cut(1, batch, 0, {"readings": {0: 0, 1: 0}}, {"readings": {0: rows, 1: 0}})
+
+
+def test_a_batch_begins_with_what_the_one_before_has_noted(tmp_path: Path) -> None:
+    log = Log(Local(tmp_path))
+    assert log.before(0) == EventTime()
+    log.note(0, EventTime(5, 17))
+    assert log.before(1) == EventTime(5, 17)
+    log.note(1, EventTime(6, 18))
+    log.note(1, EventTime(6, 18))
+    assert Log(Local(tmp_path)).before(1) == EventTime(5, 17), "a replay begins with the same"
+    assert Log(Local(tmp_path)).before(2) == event_time.read(Local(tmp_path), 1) == EventTime(6, 18)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{", b"[]", b'{"watermark_ms": 1}', b'{"watermark_ms": null, "newest_ms": 1}']
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        Local(tmp_path).replace("event_time/7", content)
+    with pytest.raises(CheckpointError, match="event_time/7 cannot be read"):
+        Log(Local(tmp_path)).before(8)
+
+
+def test_old_entries_go(tmp_path: Path) -> None:
+    log = Log(Local(tmp_path))
+    for batch in range(KEPT + 3):
+        log.note(batch, EventTime(batch, batch))
+    assert sorted(map(int, Local(tmp_path).names("event_time"))) == list(range(3, KEPT + 3))
+
+
+def test_only_a_batch_as_large_as_allowed_leaves_records_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_time, "edges", lambda *_: {"readings": {0: (0, 200), 1: (0, 0), 2: (0, 1)}})
+    log = Log(Local(tmp_path))
+    assert log.unread(KAFKA, cut(3, 97)) == frozenset()
+    assert not Local(tmp_path).names("event_time")
+    assert log.unread(KAFKA, cut(3, 98)) == {("readings", 0), ("readings", 2)}, "a partition may be new"
+
+
+def test_a_replay_is_told_the_same_unread_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = {"readings": {0: (0, 200), 1: (0, 0)}}
+    monkeypatch.setattr(event_time, "edges", lambda *_: ends)
+    assert Log(Local(tmp_path)).unread(KAFKA, cut(3, 100)) == {("readings", 0)}
+    ends["readings"] = {0: (0, 200), 1: (0, 50)}
+    assert Log(Local(tmp_path)).unread(KAFKA, cut(3, 100)) == {("readings", 0)}
+    assert Log(Local(tmp_path)).unread(KAFKA, cut(4, 100)) == {("readings", 0), ("readings", 1)}
+    Local(tmp_path).replace("event_time/4.unread", b"no")
+    with pytest.raises(CheckpointError, match=r"event_time/4\.unread cannot be read"):
+        Log(Local(tmp_path)).unread(KAFKA, cut(4, 100))
