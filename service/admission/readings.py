@@ -38,6 +38,9 @@ REASONS = (
 """Why a record may be rejected; the first that applies, in this order, is its reason: whether it can be read, whose it is, what
 it says, and when. `early` is noted under its device's name, so it comes after all that speaks against the device."""
 
+BEHIND = "is behind the watermark"
+"""In the detail of a late reading that its broker's time does not make late."""
+
 KEPT = "$"
 """Before the name of a column of Kafka's: no measure's name begins with it."""
 

@@ -24,7 +24,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service.admission.readings import REASONS, partition_of
+from service.admission.readings import BEHIND, REASONS, partition_of
 from service.aggregation import moments, tally, windows
 from service.aggregation.tally import Tally
 from service.aggregation.windows import Panes
@@ -125,7 +125,7 @@ class Fold:
         times = readings["event_ms"].to_pylist()
         columns = {
             "reason": ["late"] * size,
-            "detail": [f"event time {time} ms is behind the watermark, {watermark_ms} ms" for time in times],
+            "detail": [f"event time {time} ms {BEHIND}, {watermark_ms} ms" for time in times],
             "topic": [topic for topic, _ in places],
             "partition": [partition for _, partition in places],
             "offset": readings["offset"],

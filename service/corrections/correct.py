@@ -200,6 +200,7 @@ class Correction:
             source,
             windows,
             earlier,
+            self._log.behind,
             from_ms,
             self._attributes,
             self._look_up,

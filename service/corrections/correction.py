@@ -4,7 +4,7 @@ The late readings alone tell which windows they are in, and which devices' sessi
 folded: every reading in the steps of time that such a window has, and such a device's readings since a session began.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from service.recovery import rebuild
 from service.recovery.rebuild import Source
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
+from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from state import codec, runs, windows
 from state.columns import Ints
@@ -78,6 +79,7 @@ def base(
     source: Source,
     late: pa.Table,
     earlier: pa.Table,
+    behind: Collection[Coordinates],
     from_ms: Mapping[str, int],
     attributes: Attributes | None,
     look_up: LookUp | None,
@@ -86,9 +88,9 @@ def base(
 ) -> Base:
     """One batch run. `late` are the windows that are wanted, `earlier` late readings that are in values already.
 
-    `from_ms` has the devices whose runs are wanted, and since when.
+    `behind` are the readings that came behind the watermark. `from_ms` has the devices whose runs are wanted, and since when.
     """
-    records = rebuild.records(spark, settings, source)
+    records = rebuild.records(spark, settings, source, behind=behind)
     admitted = readings.admit(records, settings, look_up, schemas=schemas)
     if earlier.num_rows:
         admitted = admitted.unionByName(spark.createDataFrame(earlier))

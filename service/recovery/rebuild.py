@@ -4,13 +4,13 @@
     final windows, closed sessions          Kafka, by a batch run of the stream's own builders up to that batch's offsets
 
 Admission depends on the record and the broker's time for it, so the run decides as the stream did. It differs from the
-stream in three ways. Attributes are those of the reference in use now. Readings that the stream dropped because their
-partition was far behind its peers are counted in. And of what Kafka has deleted nothing can be told: see `Source`.
+stream in three ways. Attributes are those of the reference in use now. Readings that the stream rejected for being behind the
+watermark are counted in, unless the caller names them. And of what Kafka has deleted nothing can be told: see `Source`.
 """
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from service.kafka.clients import TIMEOUT_S
 from service.kafka.source import with_options
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
+from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from state import codec, history, reader, windows
 from state.columns import ints
@@ -148,11 +149,16 @@ def _ask(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
 
 
 def records(
-    spark: SparkSession, settings: Settings, chosen: Source, options: Mapping[str, str] | None = None
+    spark: SparkSession,
+    settings: Settings,
+    chosen: Source,
+    options: Mapping[str, str] | None = None,
+    behind: Collection[Coordinates] = (),
 ) -> DataFrame:
-    """The chosen part of the topics, as `source.stream` gives it to the stream; `options` are more of the reader's."""
+    """The chosen part of the topics, as `source.stream` gives it to the stream, without the readings `behind` the watermark;
+    `options` are more of the reader's."""
     places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
-    return (
+    read = (
         with_options(spark.read.format("kafka"), settings.kafka)
         .option("failOnDataLoss", "true")  # whatever the stream accepts: a value that lacks readings is not told
         .option("assign", json.dumps(places))
@@ -161,6 +167,13 @@ def records(
         .options(**(options or {}))
         .load()
     )
+    if not behind:
+        return read
+    names = ["topic", "partition", "offset"]
+    columns = zip(*((place.topic, place.partition, place.offset) for place in behind), strict=True)
+    types = pa.string(), pa.int32(), pa.int64()
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+    return read.join(F.broadcast(spark.createDataFrame(pa.Table.from_arrays(arrays, names=names))), names, "left_anti")
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,9 +242,9 @@ class Republisher:
             look_up = lookup.Asked(attributes, lookup.bounds(settings))
         # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
         cores = self._spark.sparkContext.defaultParallelism
-        records = rebuild.records(self._spark, settings, source)
         tasks = max(1, cores // 2)
         held, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
+        records = rebuild.records(self._spark, settings, source, behind=held.behind if held is not None else ())
         if held is not None:
             rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up, self._schemas())
             corrections = self._spark.createDataFrame(late.plain(rows))

@@ -60,7 +60,7 @@ class Correcting(World):
     def assert_right(self) -> Verdict:
         """What the oracle says of all values, with what is marked as corrected."""
         assert contract.check(self.redis, self.prefix) == []
-        verdict = compare(self.config)
+        verdict = compare(self.config, may_be_behind=True)
         assert verdict.ok, "\n".join(verdict.examples)
         assert min(verdict.compared[what] for what in ("windows", "sessions", "rejects")) > 0
         return verdict
@@ -212,6 +212,25 @@ def test_a_span_leaves_out_what_is_not_in_it(world: Correcting) -> None:
     places = world.term(*BASE, *LATE)[-len(LATE) :]
     world.correct(since_ms=BASE_MS + 500_000, until_ms=BASE_MS + 800_000)
     assert world.states(places) == ["open", "open", "corrected", "corrected", "open", "open"]
+    world.assert_right()
+
+
+def test_readings_behind_the_watermark_are_corrected_like_late_ones(world: Correcting) -> None:
+    """By the broker's time for them they came in time: whoever reads the topic again must leave them out."""
+    world.term(*BASE)
+    behind = [reading("d1", 125.5, 99.0), reading("m", 130), reading("n", 300, 5.0), reading("p", 180, None)]
+    places = world.term(*behind)
+    assert world.assert_right().behind == len(behind)
+    first, *rest = places
+    at_ms = BASE_MS + 125_500
+    for since_ms, until_ms, corrected in ((at_ms, at_ms + 1, [first]), (0, None, rest)):
+        assert world.correct(since_ms, until_ms).corrected == len(corrected)
+        assert world.states(corrected) == ["corrected"] * len(corrected)
+        world.assert_right()
+    assert world.correct(again=True).corrected == len(behind)
+    world.assert_right()
+    world.redis.flushall()
+    world.term()
     world.assert_right()
 
 
