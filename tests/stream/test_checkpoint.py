@@ -267,6 +267,7 @@ def test_the_shape_of_the_query_is_the_one_that_the_manifest_names(spark: SparkS
     root = str(whole / "checkpoint")
     operators = spark.read.format("state-metadata").load(root).select("operatorId", "operatorName").distinct()
     state = spark.read.format("statestore").option("operatorId", 0).option("stateVarName", "bucket").load(root)
-    columns = {f.name: f.dataType.simpleString() for f in state.schema if f.name in {"key", "value"}}
+    columns = {f.name: f.dataType.simpleString() for f in state.schema if f.name != "partition_id"}
     assert [tuple(row) for row in operators.collect()] == [(0, "transformWithStateInPandasExec")]
-    assert (manifest.QUERY_SHAPE, columns) == (2, {"key": "struct<bucket:int>", "value": "struct<state:binary>"})
+    types = {"key": "struct<bucket:int>", "user_map_key": "struct<number:int>", "user_map_value": "struct<data:binary>"}
+    assert (manifest.QUERY_SHAPE, columns) == (2, types)
