@@ -1,12 +1,15 @@
-"""The benchmark: catch-up rate, its floor, steady latency and peak memory, with everything real on this one machine.
+"""The benchmark: catch-up rate, steady latency, peak memory, and references for both, with everything real on one machine.
 
     python -m load.bench [--json FILE] [--readings 8000000] [--devices 10000] [--steady 60s] [--runs 1]
 
 catch_up  the service, started on a prepared topic: records over the time from the start of its first batch to the end of its
           last one, so the JVM's warming up is in it; four views of which one slides 10 minutes by 1, sessions on, Redis real
 floor     the same records fetched and decoded by the same reader, and thrown away: what no service on this engine can beat
-steady    the service at 5,000 readings a second, after a warm-up: from the broker's time for a reading to Redis having
-          acknowledged the values that include it
+bare      a micro-batch of this engine at 10,000 readings a second: Kafka, one native stateful count, nothing written
+steady    the service at the same rate, after a warm-up: from the broker's time for a reading to Redis having acknowledged the
+          values that include it
+state     what the steady run's state takes, and what was written of it for each byte of rows that changed
+ratios    batch_to_bare, plan_to_bare, catch_up_to_floor
 
 The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
 """
@@ -30,15 +33,16 @@ from load.generator_options import seconds_of
 from load.parts import CREATE_TIME
 from load.report import machine, reported
 from load.stage import ONE_BUCKET, ROOT, TOPIC, VIEWS, Stage, percentile
-from load.tied import spawn
+from load.tied import Child, spawn
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "bench"
 SPAN_MS = 20 * 60_000
 START_MS = 1_790_000_000_000
-RATE = 5_000.0
-FLOOR = "FLOOR "
-"""Marks the line in which the floor's process reports."""
+RATE = 10_000.0
+REPORT = "REPORT "
+"""Marks the line in which a reference's process reports."""
+BARE_S = 40
 
 
 @dataclass
@@ -150,18 +154,44 @@ def catch_up(stage: Stage, ends: Mapping[int, int]) -> CatchUp:
     return CatchUp(round(total / seconds, 0), round(seconds, 2), total, batches, phases, peak)
 
 
-def floor(stage: Stage) -> list[float]:
-    """Records per second of fetch and decode alone, three passes in one JVM, in a process of its own."""
-    log = stage.folder / "floor.log"
-    command = [sys.executable, "-m", "load.bench", "--floor-of", str(stage.config)]
+def reference(stage: Stage, name: str) -> Any:
+    """What a reference's own process, with a JVM of its own, has measured on the stage's topic."""
+    log = stage.folder / f"{name}.log"
+    command = [sys.executable, "-m", "load.bench", f"--{name}-of", str(stage.config)]
     child = spawn(command, cwd=ROOT, log=log, environ={**os.environ, "SPARK_LOCAL_DIRS": str(stage.folder / "tmp")})
     status = child.wait(600)
-    lines = [line for line in log.read_text().splitlines() if line.startswith(FLOOR)]
+    lines = [line for line in log.read_text().splitlines() if line.startswith(REPORT)]
     if status or not lines:
-        message = f"The floor could not be measured (status {status}); see {log}"
+        message = f"The reference {name} could not be measured (status {status}); see {log}"
         raise TidemarkError(message)
-    found: list[float] = json.loads(lines[-1].removeprefix(FLOOR))
-    return found
+    return json.loads(lines[-1].removeprefix(REPORT))
+
+
+def measure_bare(config: Path) -> dict[str, float]:
+    """Mean ms of the later half of the batches of a query that only counts, and of their planning."""
+    from pyspark.sql import DataFrame  # noqa: PLC0415 - only a reference's process needs Spark
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    from service import session, settings  # noqa: PLC0415
+    from service.kafka import source  # noqa: PLC0415
+
+    def discard(frame: DataFrame, _batch: int) -> None:
+        frame.write.format("noop").mode("append").save()
+
+    chosen = settings.load(config)
+    spark = session.build(chosen)
+    spark.sparkContext.setLogLevel("ERROR")
+    records = source.stream(spark, chosen.kafka)
+    counted = records.groupBy(F.pmod(F.xxhash64("value"), F.lit(10))).count()
+    writer = counted.writeStream.outputMode("update").option("checkpointLocation", str(config.parent / "bare"))
+    query = writer.foreachBatch(discard).trigger(processingTime="0 seconds").start()
+    query.awaitTermination(BARE_S)
+    batches = [each.durationMs for each in query.recentProgress if "addBatch" in each.durationMs]
+    query.stop()
+    spark.stop()
+    later = batches[len(batches) // 2 :]
+    means = {name: sum(each[name] for each in later) / len(later) for name in ("triggerExecution", "queryPlanning")}
+    return {"batch_ms": round(means["triggerExecution"], 1), "planning_ms": round(means["queryPlanning"], 1)}
 
 
 def measure_floor(config: Path) -> list[float]:
@@ -194,18 +224,21 @@ def measure_floor(config: Path) -> list[float]:
     return rates
 
 
-def steady(devices: int, seconds: float, warm_up: float, seed: int) -> Steady:
-    """The service at a constant rate, on a topic with the broker's own time."""
+def steady(
+    devices: int, seconds: float, warm_up: float, seed: int
+) -> tuple[Steady, dict[str, float], dict[str, float]]:
+    """The service at a constant rate, on a topic with the broker's own time; the bare batch before it, and the state after it."""
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
     with Stage(FOLDER / "steady", fleet, views=VIEWS, sections=ONE_BUCKET) as stage:
+        load = _load(stage, devices, seed, BARE_S + 30)
+        bare = reference(stage, "bare")
+        load.terminate()
+        load.wait(120)
         stage.start_service()
         stage.wait(lambda: stage.metrics().get("tidemark_query_running"), 120, "the query to start")
         memory = Memory(stage.service_pid)
         memory.start()
-        log = stage.folder / "generator.log"
-        command = [sys.executable, "-m", "load.generator", "--bootstrap", stage.broker.bootstrap, "--topic", TOPIC]
-        command += ["--rate", str(RATE), "--devices", str(devices), "--seed", str(seed), "--outsiders", "off"]
-        generator = spawn([*command, "--for", f"{warm_up + seconds + 5}s"], cwd=ROOT, log=log)
+        generator = _load(stage, devices, seed, warm_up + seconds + 5)
         time.sleep(warm_up)
         before = stage.metrics()
         time.sleep(seconds)
@@ -216,7 +249,7 @@ def steady(devices: int, seconds: float, warm_up: float, seed: int) -> Steady:
     delta = {key: value - before.get(key, 0.0) for key, value in after.items()}
     batches = int(delta["tidemark_batch"])
     phases = _phases(delta)
-    return Steady(
+    figures = Steady(
         p50_ms=round(percentile(delta, 0.5), 1),
         p95_ms=round(percentile(delta, 0.95), 1),
         p99_ms=round(percentile(delta, 0.99), 1),
@@ -227,6 +260,25 @@ def steady(devices: int, seconds: float, warm_up: float, seed: int) -> Steady:
         phases_ms={name: round(value / max(batches, 1) * 1000, 1) for name, value in phases.items()},
         peak_memory_mb=peak,
     )
+    return figures, bare, _state(after, delta)
+
+
+def _load(stage: Stage, devices: int, seed: int, seconds: float) -> Child:
+    command = [sys.executable, "-m", "load.generator", "--bootstrap", stage.broker.bootstrap, "--topic", TOPIC]
+    command += ["--rate", str(RATE), "--devices", str(devices), "--seed", str(seed), "--outsiders", "off"]
+    return spawn([*command, "--for", f"{seconds}s"], cwd=ROOT, log=stage.folder / "generator.log")
+
+
+def _state(after: Mapping[str, float], delta: Mapping[str, float]) -> dict[str, float]:
+    """Bytes of the state by row, and bytes written for each byte of rows that changed."""
+    rows = {kind: after.get(f'tidemark_state_rows{{kind="{kind}"}}', 0.0) for kind in ("devices", "windows")}
+    changed = delta.get("tidemark_state_changed_bytes_total", 0.0)
+    return {
+        **rows,
+        "bytes": after.get("tidemark_state_bytes", 0.0),
+        "bytes_per_row": round(after.get("tidemark_state_bytes", 0.0) / max(1.0, sum(rows.values())), 1),
+        "changelog_to_changes": round(delta.get("tidemark_state_written_bytes_total", 0.0) / max(1.0, changed), 2),
+    }
 
 
 def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -246,9 +298,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--floor-of", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--bare-of", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.floor_of:
-        print(FLOOR + json.dumps(measure_floor(args.floor_of)))
+    if args.floor_of or args.bare_of:
+        print(REPORT + json.dumps(measure_floor(args.floor_of) if args.floor_of else measure_bare(args.bare_of)))
         return 0
     return reported(lambda: run(args), args.json)
 
@@ -265,13 +318,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             with Stage(FOLDER / "catch_up", fleet, views=VIEWS, sections=ONE_BUCKET, topic_config=CREATE_TIME) as stage:
                 ends = prepare(stage, args.readings)
                 entry["catch_up"] = asdict(catch_up(stage, ends))
-                entry["floor"] = {"per_second": max(floors := floor(stage)), "passes": floors}
+                entry["floor"] = {"per_second": max(floors := reference(stage, "floor")), "passes": floors}
             print(
                 f"run {number}: {entry['catch_up']['per_second']:,.0f}/s, floor {entry['floor']['passes']}", flush=True
             )
         if args.only != "catch_up":
-            entry["steady"] = asdict(steady(args.devices, args.steady, args.warm_up, args.seed))
+            figures, entry["bare"], entry["state"] = steady(args.devices, args.steady, args.warm_up, args.seed)
+            entry["steady"] = asdict(figures)
             print(f"run {number}: {entry['steady']}", flush=True)
+        entry["ratios"] = _ratios(entry)
+        print(f"run {number}: {entry['ratios']}", flush=True)
         runs.append(entry)
     report["runs"] = runs
     for part in ("catch_up", "floor", "steady"):
@@ -280,8 +336,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         )
         if found:
             report[part] = found[len(found) // 2]
-    report["peak_memory_mb"] = max(each[p]["peak_memory_mb"] for each in runs for p in each if p != "floor")
+    parts = [part for each in runs for part in each.values() if "peak_memory_mb" in part]
+    report["peak_memory_mb"] = max(part["peak_memory_mb"] for part in parts)
+    for part in ("bare", "state", "ratios"):
+        report[part] = runs[len(runs) // 2].get(part, {})
     return report
+
+
+def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
+    ratios = {}
+    if "steady" in entry:
+        ratios["batch_to_bare"] = entry["steady"]["batch_mean_ms"] / entry["bare"]["batch_ms"]
+        ratios["plan_to_bare"] = entry["steady"]["phases_ms"].get("planning", 0.0) / entry["bare"]["planning_ms"]
+    if "catch_up" in entry:
+        ratios["catch_up_to_floor"] = entry["catch_up"]["per_second"] / entry["floor"]["per_second"]
+    return {name: round(ratio, 3) for name, ratio in ratios.items()}
 
 
 if __name__ == "__main__":
