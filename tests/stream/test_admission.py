@@ -16,7 +16,7 @@ from service import pipeline
 from service.admission import readings
 from service.admission.readings import DETAIL_LETTERS, REASONS
 from service.aggregation import tally
-from service.frames import COUNTS, REJECT_TYPE, REJECTS
+from service.frames import COUNTS, FOLDED, REJECT_TYPE, REJECTS
 from service.reference import lookup
 from service.reference.attributes import Index
 from state import codec
@@ -470,7 +470,7 @@ def test_times_that_the_state_cannot_keep_are_rejected_and_do_not_break_the_fold
     ]
     assert reasons(decide(spark, settings, records)) == list(BOTH_WRONG.values())
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
-    folded = pipeline.fold(readings.admit(frame, settings), settings, None).collect()
+    folded = readings.admit(frame, settings).mapInArrow(pipeline.folding(settings, None), FOLDED).collect()
     payloads = [row["payload"] for row in folded if row["kind"] == REJECTS]
     rejects = [reject for payload in payloads for reject in codec.unpack(b"J", payload).to_pylist()]
     rejected = {each["offset"]: each["reason"] for each in rejects}
