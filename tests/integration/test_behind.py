@@ -46,7 +46,7 @@ def test_what_comes_behind_the_watermark_is_rejected_as_late(
     for name, value in values.items():
         count[name.split(":")[1]] += int(value["count"])
     assert count == Counter(device=3, all=6), "the sliding view has two windows each"
-    rejects = list(reject_log.read(world.settings.kafka))
+    rejects = sorted(reject_log.read(world.settings.kafka), key=lambda reject: reject.place.offset)
     assert [(each.place, each.reason) for each in rejects] == [
         (Coordinates(world.topic, 0, offset), "late") for offset in (2, 3)
     ]

@@ -178,7 +178,7 @@ batches = st.lists(
 
 
 @given(batches)
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_batch_does_what_advancing_every_bucket_would(schedule):
     operator, plain, line = Operator(RULES), {0: empty_state(RULES), 1: empty_state(RULES)}, 0
     for step, inputs in [*schedule, (FAR, {})]:
