@@ -41,7 +41,7 @@ demo: setup
 	@$(BIN)/python -m load.demo --for $(FOR) --rate $(RATE) --devices $(DEVICES) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 # Two processes, one for each core; tests/conftest.py says what runs in which.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 STATIC := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 TIMED   = begin=$$(date +%s); trap 'echo "make $@: $$(($$(date +%s) - begin)) s"' EXIT
 

@@ -2,12 +2,17 @@
 
 import gc
 import os
+import re
 import warnings
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 from service import session
 
@@ -23,28 +28,42 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("full")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the tests for `pytest -n 2 --dist loadgroup --no-loadscope-reorder`, which runs each group in one process.
+_TAKES_SPARK = re.compile(r"def \w+\([^)]*\b(shared_)?spark\b")
 
-    Unit tests come first, because they fail soonest. The tests of the shared Spark session are one group, so that it is
-    started once and works beside the services that the other process starts and waits for. Every other file is a group.
-    xdist reads the groups in a hook of the same name, so this one runs first.
-    """
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
+
+@cache
+def _group(path: str) -> str:
+    """Files whose tests or fixtures take the shared Spark session are one group, every other file is one."""
+    return "spark" if _TAKES_SPARK.search((Path(__file__).parents[1] / path).read_text(encoding="utf-8")) else path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Unit tests come first, because they fail soonest, then those of the Spark session: the largest group."""
 
     def rank(item: pytest.Item) -> int:
         if item.path.parent.name == "unit":
             return 0
-        if "spark" in getattr(item, "fixturenames", ()):
+        if _group(item.nodeid.partition("::")[0]) == "spark":
             return 1
         return 2 if item.get_closest_marker("end_to_end") else 3
 
     items.sort(key=rank)
-    for item in items:
-        group = "spark" if rank(item) == 1 else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+
+
+class _Groups(LoadScopeScheduling):
+    """Each group runs in one process: the Spark session is started once, and what a file's tests share is not made twice.
+
+    `--dist loadgroup` would do that by marks; pytest 9.2 keeps a test's id where xdist 3.8 cannot add the group to it.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """For `pytest -n 2 --dist loadscope --no-loadscope-reorder`."""
+    return _Groups(config, log)
 
 
 @pytest.fixture(scope="session")
