@@ -170,12 +170,12 @@ def plain_panes(rows, pane_ms):
 
 
 def run_set(table):
-    """Runs as a set of rows in a form that does not depend on their order or on a sum's rounding."""
+    """Runs as a set of rows in a form that depends neither on their order nor on a sum's rounding nor on a zero's sign."""
     rows = table.to_pylist()
     for row in rows:
-        for name in RULES.measures:
-            total = row[f"{name}.sum"]
-            row[f"{name}.sum"] = None if total is None else round(total, 6)
+        for name, value in row.items():
+            if isinstance(value, float):
+                row[name] = (round(value, 6) if name.endswith(".sum") else value) + 0.0
     return sorted((sorted((k, repr(v)) for k, v in row.items()) for row in rows), key=repr)
 
 
