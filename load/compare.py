@@ -100,12 +100,16 @@ def _behind(rules: Rules, bootstrap: str | None) -> set[Coordinate]:
     """The readings that were rejected for being behind the watermark, as their rejects say."""
     places: set[Coordinate] = set()
     for record in records(rules, sorted({rules.rejects.format(topic=topic) for topic in rules.topics}), bootstrap):
-        headers = {
-            name.removeprefix(_HEADER): (value or b"").decode(errors="replace") for name, value in record.headers
-        }
-        if headers.get("reason") == "late" and "is behind the watermark" in headers.get("detail", ""):
-            places.add((headers["topic"], int(headers["partition"]), int(headers["offset"])))
+        said = _said(record)
+        if said.get("reason") == b"late" and b"is behind the watermark" in said.get("detail", b""):
+            places.add((said["topic"].decode(), int(said["partition"]), int(said["offset"])))
     return places
+
+
+def _said(record: Record) -> dict[str, bytes]:
+    """What the service says of a reject. The record's own headers come first, and may have any name."""
+    begin = max((at for at, (name, _) in enumerate(record.headers) if name == f"{_HEADER}reason"), default=0)
+    return {name.removeprefix(_HEADER): value or b"" for name, value in record.headers[begin:]}
 
 
 def check_rejects(wanted: Expected, stored: Iterable[Record], verdict: Verdict) -> Counter[tuple[str, int]]:
@@ -114,9 +118,7 @@ def check_rejects(wanted: Expected, stored: Iterable[Record], verdict: Verdict) 
     count: Counter[tuple[str, int]] = Counter()
     for record in stored:
         where = f"{record.topic}[{record.partition}]@{record.offset}"
-        # A record's own headers come first, and may have any name.
-        begin = max((at for at, (name, _) in enumerate(record.headers) if name == f"{_HEADER}reason"), default=0)
-        said = {name.removeprefix(_HEADER): value or b"" for name, value in record.headers[begin:]}
+        said = _said(record)
         try:
             topic, reason = (said[name].decode() for name in ("topic", "reason"))
             place = (topic, int(said["partition"]), int(said["offset"]))

@@ -14,25 +14,21 @@ other one reads all of them, and what comes later is not older, by the broker's 
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
 from service.cut import Cut
 from service.errors import CheckpointError
-from service.files import Files, Folder, Local, local, unusable
-from service.kafka import clients
-from service.kafka.offsets import edges
+from service.files import RESTORE, Files, Folder, Local, local, unusable
+from service.kafka.offsets import edges_now
 from service.settings import Kafka
 from state.watermark import EventTime
 
 FOLDER = "event_time"
 KEPT = 200
 """Batches; twice what Spark keeps of its own logs (`spark.sql.streaming.minBatchesToRetain`)."""
-RESTORE = "Restore the checkpoint whole, or rebuild with a new one: see docs/operator.md#a-damaged-checkpoint"
 
 _PROPERTY = "tidemark.event_time"
 _NONE: frozenset[int] = frozenset()
@@ -78,7 +74,7 @@ class Log:
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
         """Files of this machine are written without the JVM: a batch waits for them."""
         path = local(checkpoint)
-        return cls(Local(Path(path)) if path is not None else Files(spark, checkpoint))
+        return cls(Local(path) if path is not None else Files(spark, checkpoint))
 
     def before(self, batch: int) -> EventTime:
         """Event time when a batch begins."""
@@ -118,16 +114,9 @@ class Log:
 
 
 def _unread(kafka: Kafka, cut: Cut) -> list[tuple[str, int]]:
-    consumer = clients.consumer(kafka, small=True)
-    try:
-        there = edges(consumer, kafka)
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
-    finally:
-        consumer.close()
     return [
         (topic, partition)
-        for topic, partitions in there.items()
+        for topic, partitions in edges_now(kafka).items()
         for partition, (_, end) in partitions.items()
         if end > cut.end.get(topic, {}).get(partition, 0)
     ]

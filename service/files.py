@@ -26,6 +26,7 @@ from service.errors import CheckpointError, SetupError
 
 FULL = re.compile(r"No space left on device|[Qq]uota ?[Ee]xceeded")
 """How file systems say that there is no room."""
+RESTORE = "Restore the checkpoint whole, or rebuild with a new one: see docs/operator.md#a-damaged-checkpoint"
 MAKE_ROOM = "Make room on the checkpoint's disk and start again: docs/operator.md#the-checkpoints-disk-is-full"
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$"
 

@@ -31,6 +31,17 @@ def edges(consumer: Consumer, kafka: Kafka) -> Edges:
     return found
 
 
+def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
+    """`edges`, asked by a consumer of its own; with `uncommitted`, of all records there are. Raises SourceError."""
+    consumer = clients.consumer(kafka, small=True, uncommitted=uncommitted)
+    try:
+        return edges(consumer, kafka)
+    except KafkaException as error:
+        raise clients.unreachable(kafka, error) from error
+    finally:
+        consumer.close()
+
+
 def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
     """The offsets of finished batches in the group `kafka.group`; empty when it has none. Raises KafkaException."""
     places = _partitions(consumer, kafka.topics)
@@ -53,13 +64,7 @@ def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
 
 def unavailable(kafka: Kafka, cut: Cut) -> int:
     """How many offsets of the cut Kafka does not have (any more), with or without a record. Raises SourceError."""
-    consumer = clients.consumer(kafka, small=True, uncommitted=True)
-    try:
-        there = edges(consumer, kafka)
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
-    finally:
-        consumer.close()
+    there = edges_now(kafka, uncommitted=True)
     offsets = 0
     for topic, partitions in cut.end.items():
         for partition, end in partitions.items():

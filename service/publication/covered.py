@@ -13,7 +13,6 @@ these rules give values that never existed, beside those that readers have seen,
 A session that silence alone has closed covers nothing: the watermark may still close it in another way.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.publication import redis_client
+from service.publication import redis_client, redis_keys
 from service.publication.redis_link import Budget, Place
 from service.settings import Settings, View
 from state.columns import Bools, Ints, Keys, ints
@@ -114,7 +113,7 @@ def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None
     `epoch` is that of the term.
     """
     scan, prefix = _Scan(settings, epoch, before_ms, until_ms), settings.redis.prefix
-    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*"
+    pattern = redis_keys.Keys(prefix).matching("*")
     budget = Budget(settings.redis.retry_for_ms, Place(redis_client.shown(settings.redis), "the values that are there"))
     with redis_client.client(settings.redis) as client:
         cursor = None

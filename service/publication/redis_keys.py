@@ -4,6 +4,7 @@ The contract is schemas/redis.md; schemas/redis.json is its machine-checked form
 whatever the device sent, and publishing must not fail where it is not UTF-8.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,6 +22,10 @@ class Keys:
     """Key names under a prefix."""
 
     prefix: str
+
+    def matching(self, pattern: str) -> str:
+        """A pattern for SCAN: keys of this prefix alone, whatever characters that has."""
+        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix) + f":{pattern}"
 
     @property
     def epoch(self) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from service import event_time
 from service.cut import Offsets
 from service.errors import CheckpointError
-from service.files import Folder, Local, local
+from service.files import RESTORE, Folder, Local, local
 from service.progress import parse_offsets
 
 __all__ = [
@@ -41,8 +41,6 @@ NEWEST = 3
 MISSING = "is missing"
 _NOT_WHOLE = "is not what Spark writes: it is cut short or overwritten"
 _STATE = re.compile(r"^(\d+)(?:_[0-9a-f-]+)?\.(changelog|zip)\Z")
-
-RESTORE = "Restore the checkpoint whole, or rebuild with a new one: see docs/operator.md#a-damaged-checkpoint"
 
 
 @dataclass(frozen=True, slots=True)

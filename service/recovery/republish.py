@@ -27,7 +27,6 @@ command takes the lease and does it itself.
 """
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,6 +40,7 @@ from service.errors import SinkError
 from service.publication import covered
 from service.publication.covered import Covered
 from service.publication.publish import Outcome, Sink
+from service.publication.redis_keys import Keys
 from service.recovery import rebuild
 from service.reference import lookup
 from service.reference.snapshots import Snapshot
@@ -264,7 +264,7 @@ class Republisher:
     def _remove_stale(self, sink: Sink, epoch: int, last_ms: int | None = None) -> None:
         """Remove open sessions of before the epoch that ended before `last_ms`. What the state has open was written since."""
         text = "" if last_ms is None else str(last_ms)
-        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", self._settings.redis.prefix) + ":session:*"
+        pattern = Keys(self._settings.redis.prefix).matching("session:*")
         cursor, removed = "", 0
         while cursor != "0":
             found = sink.run(

@@ -50,7 +50,7 @@ def test_old_entries_go(tmp_path: Path) -> None:
 def test_only_a_batch_as_large_as_allowed_leaves_records_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_time, "edges", lambda *_: {"readings": {0: (0, 200), 1: (0, 0), 2: (0, 1)}})
+    monkeypatch.setattr(event_time, "edges_now", lambda _: {"readings": {0: (0, 200), 1: (0, 0), 2: (0, 1)}})
     log = Log(Local(tmp_path))
     assert log.unread(KAFKA, cut(3, 97)) == frozenset()
     assert not Local(tmp_path).names("event_time")
@@ -59,7 +59,7 @@ def test_only_a_batch_as_large_as_allowed_leaves_records_unread(
 
 def test_a_replay_is_told_the_same_unread_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {"readings": {0: (0, 200), 1: (0, 0)}}
-    monkeypatch.setattr(event_time, "edges", lambda *_: ends)
+    monkeypatch.setattr(event_time, "edges_now", lambda _: ends)
     assert Log(Local(tmp_path)).unread(KAFKA, cut(3, 100)) == {("readings", 0)}
     ends["readings"] = {0: (0, 200), 1: (0, 50)}
     assert Log(Local(tmp_path)).unread(KAFKA, cut(3, 100)) == {("readings", 0)}
