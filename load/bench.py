@@ -8,7 +8,7 @@ floor     the same records fetched and decoded by the same reader, and thrown aw
 bare      a micro-batch of this engine at 10,000 readings a second: Kafka, one native stateful count, nothing written
 steady    the service at the same rate, after a warm-up: from the broker's time for a reading to Redis having acknowledged the
           values that include it
-state     what the steady run's state takes
+state     what the steady run's state takes, and what was written of it for each byte of rows that changed
 ratios    batch_to_bare, plan_to_bare, catch_up_to_floor
 
 The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
@@ -260,7 +260,7 @@ def steady(
         phases_ms={name: round(value / max(batches, 1) * 1000, 1) for name, value in phases.items()},
         peak_memory_mb=peak,
     )
-    return figures, bare, _state(after)
+    return figures, bare, _state(after, delta)
 
 
 def _load(stage: Stage, devices: int, seed: int, seconds: float) -> Child:
@@ -269,13 +269,15 @@ def _load(stage: Stage, devices: int, seed: int, seconds: float) -> Child:
     return spawn([*command, "--for", f"{seconds}s"], cwd=ROOT, log=stage.folder / "generator.log")
 
 
-def _state(after: Mapping[str, float]) -> dict[str, float]:
-    """Rows and bytes of the state."""
+def _state(after: Mapping[str, float], delta: Mapping[str, float]) -> dict[str, float]:
+    """Bytes of the state by row, and bytes written for each byte of rows that changed."""
     rows = {kind: after.get(f'tidemark_state_rows{{kind="{kind}"}}', 0.0) for kind in ("devices", "windows")}
+    changed = delta.get("tidemark_state_changed_bytes_total", 0.0)
     return {
         **rows,
         "bytes": after.get("tidemark_state_bytes", 0.0),
         "bytes_per_row": round(after.get("tidemark_state_bytes", 0.0) / max(1.0, sum(rows.values())), 1),
+        "changelog_to_changes": round(delta.get("tidemark_state_written_bytes_total", 0.0) / max(1.0, changed), 2),
     }
 
 

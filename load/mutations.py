@@ -54,6 +54,7 @@ _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatev
 _QUALITY = "tests/unit/test_quality.py::"
 _TIME = "tests/unit/test_watermark.py::"
 _WINDOWS = "tests/unit/test_state_windows.py::"
+_STORE = "tests/unit/test_state_store.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
 _COVERED = "tests/integration/test_covered.py::"
 _REPUBLISH = "tests/integration/test_republish.py::"
@@ -732,6 +733,55 @@ MUTATIONS = (
             "tests/unit/test_fold.py::test_readings_below_the_watermark_are_late_and_can_be_found",
             "tests/integration/test_behind.py::test_what_comes_behind_the_watermark_is_rejected_as_late",
         ),
+    ),
+    Mutation(
+        "kept-state-trusted",
+        "a worker uses the state that it keeps of a bucket whatever is stored",
+        "a replay counts readings of the attempt that failed, and another worker's batches are lost",
+        ("P1",),
+        (
+            Edit("state/store.py", "if kept is None or kept.head.token == head.token:", "if True:"),
+            Edit("state/store.py", "        if token != head.token:\n            return None\n", ""),
+        ),
+        (
+            _STORE + "test_a_replay_does_not_use_the_state_of_the_attempt_that_failed",
+            _STORE + "test_another_worker_reads_everything_and_after_that_only_the_deltas_that_it_has_not_seen",
+        ),
+    ),
+    Mutation(
+        "kept-state-caught-up",
+        "a worker brings the state that it keeps up to date without a look at where it came from",
+        "the deltas of the batches that count are added to the state of an attempt that failed",
+        ("P1",),
+        (Edit("state/store.py", "        if token != head.token:\n            return None\n", ""),),
+        (_STORE + "test_a_state_that_went_another_way_after_the_same_base_is_not_caught_up_with",),
+    ),
+    Mutation(
+        "token-of-bytes-alone",
+        "a delta's token does not depend on the one before it",
+        "states that differ in their base are taken for each other",
+        ("P1",),
+        (Edit("state/store.py", "blake2b(before + data,", "blake2b(data,"),),
+        (
+            _STORE + "test_a_state_that_went_another_way_after_the_same_base_is_not_caught_up_with",
+            _STORE + "test_entries_that_do_not_belong_together_are_refused[a base of another state]",
+        ),
+    ),
+    Mutation(
+        "state-of-two-attempts",
+        "state files are named by their batch alone",
+        "after a kill, a batch goes on from a snapshot of one attempt and the changes of another",
+        ("P1",),
+        (Edit("deploy/spark-defaults.conf", "checkpointFormatVersion 2", "checkpointFormatVersion 1"),),
+        ("tests/stream/test_state_by_change.py::test_a_repeated_batch_goes_on_from_its_own_state_alone",),
+    ),
+    Mutation(
+        "deltas-pile-up",
+        "no base takes the place of the deltas",
+        "the state grows with each batch, and so does the time of a restart",
+        ("P6",),
+        (Edit("state/store.py", "if not (stored and delta) or _is_due(head, bucket):", "if not (stored and delta):"),),
+        (_STORE + "test_a_base_takes_the_place_of_deltas_that_are_as_many_bytes_or_too_many",),
     ),
     Mutation(
         "window-forgets",

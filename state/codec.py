@@ -1,15 +1,17 @@
-"""Bytes of what is kept or shuffled: the state of a bucket, the changes of a step, parts of windows, runs, rejects.
+"""Bytes of what is kept or shuffled: a bucket's state and its deltas, changes of a step, parts of windows, runs, rejects.
 
 Layout, little endian; the head is padded to a multiple of eight bytes, so that the Arrow buffers behind it are aligned:
 
     0   4  magic "TDMK"
     4   1  version
-    5   1  kind: S state, C changes, W parts of windows, R runs, J rejects
+    5   1  kind: S state, D delta of a state, H head of what is stored, C changes, W parts of windows, R runs, J rejects
     6   2  zero
     8   4  CRC-32 of everything but these four bytes
-    12  4  n, the number of tables
-    16  8n length of each table; a table of changes without rows has length 0
-           the tables, each an Arrow IPC stream
+    12  4  n, the number of bodies
+    16  8n length of each body; a table of changes without rows has length 0
+           the bodies: tables, each an Arrow IPC stream; of a delta the length of its bytes (state/packing.py), 8 bytes, and those
+           bytes, compressed by Zstandard if there are fewer then; of a head the number of deltas, bytes of the base and of the
+           deltas, 8 each, and the token
 
 The version alone says how the bytes are read: bytes of another version, or damaged ones, are refused and never guessed at.
 Magic and version keep their places in every version, so a later version recognises these bytes and either reads them by a
@@ -21,78 +23,129 @@ stream says so itself. A state's runs name their device by its row in the device
 import struct
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
-from state import windows
+from state import packing, windows
 from state.columns import array, codes_of
+from state.delta import Delta
 from state.layout import BucketState, Changes, session_schema, status_schema
 
 VERSION = 2
 """1: a state had no windows; Spark's own aggregation kept them."""
-COMPRESSED_FROM = 1 << 20
-"""Bytes of a state's table above which its columns are compressed by LZ4; what is shuffled is compressed by Spark. Every batch
-sends a bucket's state through two sockets, into RocksDB and into a changelog, and a restart reads several of those: of 62,500
-devices 9 MB became 3.7, for 6 ms more of encoding and 1 of decoding. A small table's columns cost more than they save: 0.3 ms
-each way."""
+COMPRESSED_FROM = 1 << 14
+"""Bytes of a state's table above which its columns are compressed by Zstandard; what is shuffled is compressed by Spark. A whole
+state is written seldom, and read where the worker does not have it: a MB takes some 50 ms through the socket. Of 62,500 devices
+with a window each 16.7 MB became 8.0 by LZ4 and 5.0 by Zstandard, in about the same time. A small table's columns cost more
+than they save: 0.3 ms each way."""
 
 _MAGIC = b"TDMK"
 _HEAD = struct.Struct("<4sBcHLL")
 _LENGTH = struct.Struct("<Q")
+_STORED = struct.Struct("<QQQ16s")
 _CRC = slice(8, 12)
 _ROW = "row"
 _PLAIN = pa.ipc.IpcWriteOptions()
-_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
-Kind = Literal[b"S", b"C", b"W", b"R", b"J"]
-_KINDS = {b"S": "the state of a bucket", b"C": "changes", b"W": "parts of windows", b"R": "runs", b"J": "rejects"}
+Kind = Literal[b"S", b"D", b"H", b"C", b"W", b"R", b"J"]
+_KINDS = {
+    b"S": "the state of a bucket",
+    b"D": "a delta",
+    b"H": "the head of a bucket",
+    b"C": "changes",
+    b"W": "parts of windows",
+    b"R": "runs",
+    b"J": "rejects",
+}
 
 
 class CodecError(ValueError):
     """Bytes that this version cannot read; the text says what was found and what is supported."""
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is stored of a bucket: a base, and `deltas` since then. `token` has 16 bytes: see state/store.py."""
+
+    deltas: int
+    base_bytes: int
+    delta_bytes: int
+    token: bytes
+
+
 def encode(state: BucketState) -> bytes:
     """A bucket's state."""
     rows = pa.array(codes_of(state.runs.column("device")), pa.int32())
     runs = state.runs.set_column(0, pa.field(_ROW, pa.int32(), nullable=False), rows)
-    return _pack(b"S", [runs, state.devices, state.windows])
+    return _pack(b"S", [_ipc(table, stored=True) for table in (runs, state.devices, state.windows)])
 
 
 def decode(data: bytes) -> BucketState:
     """The state in the bytes of `encode`; CodecError when they are of another version, kind, or damaged."""
-    runs, devices, open_windows = _unpack(b"S", data)
+    runs, devices, open_windows = _unpack_tables(b"S", data)
     device = pa.DictionaryArray.from_arrays(array(runs.column(_ROW)), array(devices.column("device")))
     runs = runs.set_column(0, pa.field("device", device.type, nullable=False), device)
     return BucketState(runs, devices, open_windows)
 
 
+def encode_delta(delta: Delta) -> bytes:
+    """What changed in a bucket's state."""
+    data = packing.pack(delta)
+    compressed = pa.compress(data, codec="zstd")
+    return _pack(b"D", [_LENGTH.pack(len(data)) + (bytes(compressed) if compressed.size < len(data) else data)])
+
+
+def decode_delta(data: bytes) -> Delta:
+    """The delta in the bytes of `encode_delta`; CodecError as for `decode`."""
+    (body,) = _unpack(b"D", data)
+    try:
+        (length,) = _LENGTH.unpack_from(body)
+        packed = bytes(body)[_LENGTH.size :]
+        if len(packed) < length:
+            packed = pa.decompress(packed, length, codec="zstd", asbytes=True)
+        return packing.unpack(packed)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        raise _unreadable(_what(b"D", data), error) from error
+
+
+def encode_head(head: Head) -> bytes:
+    """What is stored of a bucket."""
+    return _pack(b"H", [_STORED.pack(head.deltas, head.base_bytes, head.delta_bytes, head.token)])
+
+
+def decode_head(data: bytes) -> Head:
+    """The head in the bytes of `encode_head`; CodecError as for `decode`."""
+    (body,) = _unpack(b"H", data)
+    return Head(*_STORED.unpack(body))
+
+
 def pack_changes(changes: Changes) -> bytes:
     """The changes of a step."""
     tables = [changes.sessions, changes.devices, changes.windows]
-    return _pack(b"C", [table if table.num_rows else None for table in tables])
+    return _pack(b"C", [_ipc(table) if table.num_rows else b"" for table in tables])
 
 
 def unpack_changes(data: bytes) -> Changes:
     """The changes in the bytes of `pack_changes`; CodecError as for `decode`. A table without rows has no measures."""
     schemas = session_schema(()), status_schema(()), windows.SCHEMA
-    tables = zip(_unpack(b"C", data), schemas, strict=True)
+    tables = zip(_unpack_tables(b"C", data), schemas, strict=True)
     return Changes(*(table if table.num_columns else schema.empty_table() for table, schema in tables))
 
 
 def pack(kind: Literal[b"W", b"R", b"J"], table: pa.Table) -> bytes:
     """One table: parts of windows (`state.windows.SCHEMA`), runs (`state.runs.schema`) or rejects."""
-    return _pack(kind, [table])
+    return _pack(kind, [_ipc(table)])
 
 
 def unpack(kind: Literal[b"W", b"R", b"J"], data: bytes) -> pa.Table:
     """The table in the bytes of `pack`; CodecError as for `decode`."""
-    return _unpack(kind, data)[0]
+    return _unpack_tables(kind, data)[0]
 
 
-def _pack(kind: Kind, tables: Sequence[pa.Table | None]) -> bytes:
-    bodies = [b"" if table is None else _ipc(table, stored=kind == b"S") for table in tables]
+def _pack(kind: Kind, bodies: Sequence[bytes | pa.Buffer]) -> bytes:
     lengths = b"".join(_LENGTH.pack(len(body)) for body in bodies)
     head = bytearray(_HEAD.pack(_MAGIC, VERSION, kind, 0, 0, len(bodies)))
     crc = zlib.crc32(lengths, zlib.crc32(head))
@@ -102,7 +155,7 @@ def _pack(kind: Kind, tables: Sequence[pa.Table | None]) -> bytes:
     return b"".join((head, lengths, *bodies))
 
 
-def _ipc(table: pa.Table, *, stored: bool) -> pa.Buffer:
+def _ipc(table: pa.Table, *, stored: bool = False) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     options = _COMPRESSED if stored and table.nbytes > COMPRESSED_FROM else _PLAIN
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
@@ -110,8 +163,16 @@ def _ipc(table: pa.Table, *, stored: bool) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _unpack(kind: Kind, data: bytes) -> list[pa.Table]:
-    what = f"{_KINDS[kind]}: {len(data)} bytes"
+def _what(kind: Kind, data: bytes) -> str:
+    return f"{_KINDS[kind]}: {len(data)} bytes"
+
+
+def _unreadable(what: str, error: Exception) -> CodecError:
+    return CodecError(f"{what} cannot be read as version {VERSION}: {error}")
+
+
+def _unpack(kind: Kind, data: bytes) -> list[pa.Buffer]:
+    what = _what(kind, data)
     if len(data) < _HEAD.size or bytes(data[:4]) != _MAGIC:
         msg = f"{what} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {VERSION}"
         raise CodecError(msg)
@@ -129,15 +190,22 @@ def _unpack(kind: Kind, data: bytes) -> list[pa.Table]:
         msg = f"{what} hold {_KINDS.get(kind_there, repr(kind_there))} instead"
         raise CodecError(msg)
     at = _HEAD.size + count * _LENGTH.size
-    buffer, tables = pa.py_buffer(data), []
+    buffer, bodies = pa.py_buffer(data), []
     try:
         for (length,) in _LENGTH.iter_unpack(data[_HEAD.size : at]):
-            tables.append(_table(buffer.slice(at, length)) if length else pa.table({}))
+            bodies.append(buffer.slice(at, length))
             at += length
+    except (IndexError, ValueError, struct.error) as error:
+        raise _unreadable(what, error) from error
+    return bodies
+
+
+def _unpack_tables(kind: Kind, data: bytes) -> list[pa.Table]:
+    bodies = _unpack(kind, data)
+    try:
+        return [_table(body) if body.size else pa.table({}) for body in bodies]
     except (pa.ArrowException, OSError) as error:
-        msg = f"{what} cannot be read as version {VERSION}: {error}"
-        raise CodecError(msg) from error
-    return tables
+        raise _unreadable(_what(kind, data), error) from error
 
 
 def _table(buffer: pa.Buffer) -> pa.Table:

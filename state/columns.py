@@ -179,7 +179,10 @@ def floats(table: pa.Table, name: str) -> Floats:
 
 def array(column: Column) -> Array:
     """One contiguous array of a column."""
-    whole: Array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    # `combine_chunks` copies even a single one (pyarrow 25).
+    whole: Array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return whole
 
 

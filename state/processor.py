@@ -3,10 +3,10 @@
     frame.groupBy("bucket").transformWithStateInPandas(
         BucketProcessor(rules, delays), outputStructType=OUTPUT, outputMode="Update", timeMode="None")
 
-It carries bytes: what they mean is decided in `state.bucket`, `state.table`, `state.windows` and `state.watermark`.
+It carries bytes: what they mean is decided in `state.bucket`, `state.table`, `state.windows` and `state.watermark`, and how the
+state is stored in `state.store`.
 
-Every batch gives each bucket a row of TIMES, so each bucket is advanced in each batch, and there are no timers. Every call on
-state is a round trip to the JVM over a socket: a bucket costs one get and at most one update a batch.
+Every batch gives each bucket a row of TIMES, so each bucket is advanced in each batch, and there are no timers.
 The names of the methods and their arguments are Spark's (4.1.1 calls them by keyword).
 """
 
@@ -19,22 +19,23 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessor,
     StatefulProcessorHandle,
     TimerValues,
-    ValueState,
 )
-from pyspark.sql.types import BinaryType, ByteType, StructField, StructType
+from pyspark.sql.types import BinaryType, ByteType, IntegerType, StructField, StructType
 from typing_extensions import override
 
 from state import codec, watermark
 from state.bucket import advance
 from state.layout import BucketState, empty_state
 from state.rules import Rules
+from state.store import Store
 from state.watermark import Delays
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STATE_NAME = "bucket"
-STATE_SCHEMA = StructType([StructField("state", BinaryType())])
+STATE_SCHEMAS = StructType([StructField("number", IntegerType())]), StructType([StructField("data", BinaryType())])
+"""Keys and values of the map state: see `state.store`."""
 OUTPUT = StructType([StructField("kind", ByteType()), StructField("payload", BinaryType())])
 
 PARTS, RUNS, CHANGES, REJECTS, COUNTS, SIZE, TIMES = range(7)
@@ -42,8 +43,9 @@ PARTS, RUNS, CHANGES, REJECTS, COUNTS, SIZE, TIMES = range(7)
 (`state.watermark.report`). Out: changes, the size of the state that was written, and TIMES once more
 (`state.watermark.EventTime`). Rejects and counts pass through."""
 
-SIZES = struct.Struct("<5q")
-"""Payload of a row of SIZE: bucket, open windows, devices, devices with an open session, bytes of the encoded state."""
+SIZES = struct.Struct("<7q")
+"""Payload of a row of SIZE: bucket, open windows, devices, devices with an open session, and `state.store.Written`: bytes stored,
+bytes written by this batch, bytes of the rows that it changed."""
 
 
 class BucketProcessor(StatefulProcessor):
@@ -60,7 +62,7 @@ class BucketProcessor(StatefulProcessor):
 
     @override
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._state: ValueState = handle.getValueState(STATE_NAME, STATE_SCHEMA)
+        self._store = Store(handle.getMapState(STATE_NAME, *STATE_SCHEMAS))
 
     @override
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator["pd.DataFrame"]:
@@ -80,24 +82,18 @@ class BucketProcessor(StatefulProcessor):
         time = watermark.combine([payload for kind, payload in rows if kind == TIMES], self._delays)
         parts = [codec.unpack(b"W", payload) for kind, payload in rows if kind == PARTS]
         runs = [codec.unpack(b"R", payload) for kind, payload in rows if kind == RUNS]
-        stored = self._state.get()
-        before = codec.decode(bytes(stored[0])) if stored else empty_state(self._rules)
+        stored = self._store.load(bucket)
+        before = stored.state if stored else empty_state(self._rules)
         after, changes, _ = advance(before, parts, runs, time.watermark_ms, self._rules)
         out = [row for row in rows if row[0] not in {PARTS, RUNS, TIMES}]
         out.append((TIMES, time.pack()))
         if after is not before:
-            out.append((SIZE, SIZES.pack(bucket, *self._write(after, is_stored=stored is not None))))
+            out.append((SIZE, SIZES.pack(bucket, *_rows(after), *self._store.save(bucket, stored, after))))
         if changes:
             out.append((CHANGES, codec.pack_changes(changes)))
         return out
 
-    def _write(self, state: BucketState, *, is_stored: bool) -> tuple[int, int, int, int]:
-        """Open windows, devices, devices with an open session, bytes."""
-        if not (state.devices.num_rows or state.windows.num_rows):
-            if is_stored:
-                self._state.clear()
-            return 0, 0, 0, 0
-        data = codec.encode(state)
-        self._state.update((data,))
-        sessions = state.devices.num_rows - state.devices.column("session").null_count
-        return state.windows.num_rows, state.devices.num_rows, sessions, len(data)
+
+def _rows(state: BucketState) -> tuple[int, int, int]:
+    """Open windows, devices, devices with an open session."""
+    return state.windows.num_rows, state.devices.num_rows, state.devices.num_rows - state.devices["session"].null_count

@@ -118,6 +118,29 @@ def only(windows: pa.Table, wanted: pa.Table) -> pa.Table:
     return compact(windows.filter(pa.array(np.isin(mine, others))))
 
 
+def rows_of(before: pa.Table, after: pa.Table) -> Ints:
+    """The row in `after` of each window of `before`, -1 where it has none. Both are tables of `SCHEMA`."""
+    size = before.num_rows
+    if _begins_with(after, before):
+        return np.arange(size)
+    names = list(KEY)
+    codes = _codes(concat([before.select(names), after.select(names)], _KEY_SCHEMA))
+    return _places(codes[:size], codes[size:])
+
+
+def _begins_with(table: pa.Table, first: pa.Table) -> bool:
+    """Whether the keys of `table` begin with those of `first`; False also when their dictionaries do not."""
+    for name in KEY:
+        part, whole = array(first.column(name)), array(table.column(name))
+        if name in TEXTS:
+            if not whole.dictionary.slice(0, len(part.dictionary)).equals(part.dictionary):
+                return False
+            part, whole = part.indices, whole.indices
+        if not whole.slice(0, len(part)).equals(part):
+            return False
+    return True
+
+
 def concat(tables: Sequence[pa.Table], schema: pa.Schema = SCHEMA) -> pa.Table:
     """All rows of all tables, with one dictionary for each text."""
     tables = [table for table in tables if table.num_rows]
@@ -152,7 +175,10 @@ def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
     heads = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     place = _places(ordered[heads], codes[:size])
     known = place >= 0
-    added = size + order[heads[~known]]
+    # In the order of the parts, so that it does not depend on how dictionaries are numbered.
+    new_heads = np.flatnonzero(~known)
+    new_heads = new_heads[np.argsort(order[heads[new_heads]])]
+    added = size + order[heads[new_heads]]
     changed = np.zeros(size + len(added), np.bool_)
     changed[place[known]] = True
     changed[size:] = True
@@ -161,7 +187,7 @@ def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
     for name, merge in MERGE.items():
         values = _numbers(whole, name)
         parts_of = merge.reduceat(values[size:][order], heads)
-        column = np.concatenate((values[:size], parts_of[~known]))
+        column = np.concatenate((values[:size], parts_of[new_heads]))
         column[place[known]] = merge(column[place[known]], parts_of[known])
         arrays.append(pa.array(column))
     return pa.Table.from_arrays(arrays, schema=SCHEMA), changed

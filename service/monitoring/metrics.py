@@ -183,7 +183,9 @@ class Metrics:
         self.state_rows = gauge(
             "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
         )
-        self.state_bytes = gauge("state_bytes", "Bytes of the state as it is written")
+        self.state_bytes = gauge("state_bytes", "Bytes of the state as it is stored")
+        self.state_written = counter("state_written_bytes", "Bytes of the state that batches wrote")
+        self.state_changed = counter("state_changed_bytes", "Bytes of the state's rows that batches changed")
         self.state_memory = gauge("state_memory_bytes", "Memory of the engine's state store")
         self._sizes: dict[int, tuple[int, ...]] = {}
         self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
@@ -266,7 +268,10 @@ class Metrics:
         for result in _OUTCOMES:
             self.writes.labels(result).inc(getattr(outcome, result))
         # A bucket is reported when it changes: after a restart the sums are those of the buckets that have changed since.
-        self._sizes |= {bucket: tuple(size) for bucket, *size in outcome.sizes}
+        for bucket, *size, written, changed in outcome.sizes:
+            self._sizes[bucket] = tuple(size)
+            self.state_written.inc(written)
+            self.state_changed.inc(changed)
         for kind, rows in zip(_STATE_ROWS, zip(*self._sizes.values(), strict=True), strict=False):
             self.state_rows.labels(kind).set(sum(rows))
         self.state_bytes.set(sum(size[-1] for size in self._sizes.values()))

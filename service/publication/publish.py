@@ -103,7 +103,7 @@ class Outcome:
     latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
     event_times: tuple[tuple[int, int], ...] = ()
     times: tuple[tuple[int, int, int], ...] = ()
-    sizes: tuple[tuple[int, int, int, int, int], ...] = ()
+    sizes: tuple[tuple[int, ...], ...] = ()
 
     def __add__(self, other: "Outcome") -> "Outcome":
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}

@@ -6,7 +6,6 @@ What is said here of Spark's files was tried with 4.1.1: tests/stream/test_check
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ __all__ = [
     "position",
     "require_whole",
     "state_damage",
+    "state_ids",
 ]
 
 LOGS = ("offsets", "commits")
@@ -40,7 +40,6 @@ NEWEST = 3
 
 MISSING = "is missing"
 _NOT_WHOLE = "is not what Spark writes: it is cut short or overwritten"
-_STATE = re.compile(r"^(\d+)(?:_[0-9a-f-]+)?\.(changelog|zip)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +122,17 @@ def require_whole(folder: Folder) -> None:
         raise CheckpointError(what, remedy=RESTORE)
 
 
+def state_ids(folder: Folder, batch: int) -> Mapping[str, str]:
+    """Which attempt's state a batch has committed, by the store's folder: its files are `<batch + 1>_<id>`, changelog or zip."""
+    _, _, text = folder.read(f"commits/{batch}").partition(b"\n")
+    operators = json.loads(text).get("stateUniqueIds") or {}
+    return {f"state/{name}/{number}": ids[0] for name, stores in operators.items() for number, ids in enumerate(stores)}
+
+
 def state_damage(folder: Folder, last_committed: int) -> Mapping[str, str]:
     """What is damaged among the state's files, by file, and which are missing of those that the next batch needs."""
     found = {}
-    stores: dict[str, dict[str, set[int]]] = {}
+    there = set()
     for file in folder.walk():
         if not file.name.startswith("state/"):
             continue
@@ -135,15 +141,21 @@ def state_damage(folder: Folder, last_committed: int) -> Mapping[str, str]:
             why = "is empty"
         if why:
             found[file.name] = why
-        store, _, last = file.name.rpartition("/")
-        if match := _STATE.match(last):
-            stores.setdefault(store, {}).setdefault(match[2], set()).add(int(match[1]))
-    version = last_committed + 1  # of a state store: 0 before the first batch
-    for store, there in stores.items():
-        snapshot = max((number for number in there.get("zip", ()) if number <= version), default=0)
-        for number in range(snapshot + 1, version + 1):
-            if number not in there.get("changelog", ()):
-                found[f"{store}/{number}.changelog"] = MISSING
+        there.add(file.name)
+    # Back from the last batch, until each store has a snapshot. What is wrong with a log is told by `damage`.
+    complete: set[str] = set()
+    logs = set(numbers(folder, "commits"))
+    for batch in range(last_committed, -1, -1):
+        if batch not in logs or bad_log(folder, f"commits/{batch}"):
+            break
+        for store, attempt in state_ids(folder, batch).items():
+            name = f"{store}/{batch + 1}_{attempt}"
+            if f"{name}.zip" in there:
+                complete.add(store)
+            elif store not in complete and f"{name}.changelog" not in there:
+                found[f"{name}.changelog"] = MISSING
+        if complete.issuperset(state_ids(folder, batch)):
+            break
     return found
 
 

@@ -39,12 +39,13 @@ from state.columns import ints
 from state.history import Payload
 from state.layout import Changes, status_schema
 from state.rules import Rules
+from state.store import restore
 from state.table import present
 
 
 def open_values(spark: SparkSession, settings: Settings, committed: Cut) -> DataFrame:
     """Open windows and sessions, and the devices, as the checkpoint's state has them after a batch: frames.OUTPUT."""
-    states = reader.buckets(spark, settings.service.checkpoint, committed.batch).select("state")
+    states = reader.buckets(spark, settings.service.checkpoint, committed.batch).select("stored")
     # A view that was removed, or was of another length, stays in the state until the watermark has passed it.
     wanted = {
         (view.name, measure): view.window_ms for view in settings.views for measure in settings.view_measures(view)
@@ -232,8 +233,8 @@ class _Present:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for state in batch["state"].to_pylist():
-                changes = present(codec.decode(state), self.rules)
+            for stored in batch["stored"]:
+                changes = present(restore(stored.as_py()), self.rules)
                 yield _changes(replace(changes, windows=self._served(changes.windows)))
 
     def _served(self, found: pa.Table) -> pa.Table:

@@ -5,6 +5,7 @@ is gone before it could be read is no damage.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,7 +110,7 @@ def _read_state(spark: SparkSession, root: str, folder: Folder, report: Report) 
     for attempt in range(1, ATTEMPTS + 1):
         try:
             report.rows = dict(_rows(spark, root))
-        except (PySparkException, Py4JJavaError, codec.CodecError, LookupError) as error:
+        except (PySparkException, Py4JJavaError, codec.CodecError) as error:
             newest = max(checkpoint.numbers(folder, "commits"), default=-1)
             if attempt < ATTEMPTS and newest != report.committed:
                 report.committed = newest
@@ -129,5 +130,8 @@ def _said(error: Exception) -> str:
 
 
 def _rows(spark: SparkSession, root: str) -> Mapping[str, int]:
-    runs, devices, windows = reader.read(spark, root)
-    return {"runs of open sessions": runs.num_rows, "devices": devices.num_rows, "windows": windows.num_rows}
+    counts = Counter[str]()
+    for _, state in reader.states(spark, root):
+        tables = {"runs of open sessions": state.runs, "devices": state.devices, "windows": state.windows}
+        counts.update({name: table.num_rows for name, table in tables.items()})
+    return counts

@@ -3,6 +3,7 @@
 Damage must either make no difference or be refused, at the start or by `verify`, with the file's name.
 """
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +75,12 @@ def start(spark: SparkSession, settings: Settings, folder: Path) -> World:
 
 
 def newest(folder: Path, pattern: str) -> Path:
-    return max(folder.glob(pattern), key=lambda path: int(path.name.partition(".")[0]))
+    return max(folder.glob(pattern), key=version)
+
+
+def version(path: Path) -> int:
+    """The number that the name of a log or of a file of the state begins with."""
+    return int(re.split("[._]", path.name)[0])
 
 
 def flip(path: Path) -> None:
@@ -86,9 +92,9 @@ def flip(path: Path) -> None:
 def changelog(folder: Path) -> Path:
     """One that the next batch needs: newer than its store's newest snapshot."""
     for store in (folder / "state").glob("*/*"):
-        snapshots = [int(path.stem) for path in store.glob("*.zip")]
+        snapshots = [version(path) for path in store.glob("*.zip")]
         last = newest(store, "*.changelog") if list(store.glob("*.changelog")) else None
-        if last is not None and int(last.stem) > max(snapshots, default=0):
+        if last is not None and version(last) > max(snapshots, default=0):
             return last
     pytest.fail("every changelog is in a snapshot: nothing is tested")
 
@@ -267,6 +273,7 @@ def test_the_shape_of_the_query_is_the_one_that_the_manifest_names(spark: SparkS
     root = str(whole / "checkpoint")
     operators = spark.read.format("state-metadata").load(root).select("operatorId", "operatorName").distinct()
     state = spark.read.format("statestore").option("operatorId", 0).option("stateVarName", "bucket").load(root)
-    columns = {f.name: f.dataType.simpleString() for f in state.schema if f.name in {"key", "value"}}
+    columns = {f.name: f.dataType.simpleString() for f in state.schema if f.name != "partition_id"}
     assert [tuple(row) for row in operators.collect()] == [(0, "transformWithStateInPandasExec")]
-    assert (manifest.QUERY_SHAPE, columns) == (2, {"key": "struct<bucket:int>", "value": "struct<state:binary>"})
+    types = {"key": "struct<bucket:int>", "user_map_key": "struct<number:int>", "user_map_value": "struct<data:binary>"}
+    assert (manifest.QUERY_SHAPE, columns) == (2, types)

@@ -108,8 +108,6 @@ def test_sessions_close_survive_a_restart_and_can_be_read_from_the_checkpoint(sp
             {"bucket": bucket, "view": "view", "key": "all", "start": MINUTE, "end": 2 * MINUTE, "count": count}
             for bucket, count in ((0, 1), (1, 3))
         ]
-        assert reader.operators(spark, query.checkpoint) == [0]
-        assert reader.read(spark, query.checkpoint, operator_id=0)[0].equals(runs)
 
         query.start()
         # One millisecond more, from bucket 1 alone: the silent bucket 0 is moved on, too.

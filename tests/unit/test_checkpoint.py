@@ -139,14 +139,21 @@ def test_an_offset_that_has_become_another_number_is_damage(folder: Path) -> Non
 
 
 def test_the_changes_since_a_snapshot_must_all_be_there(tmp_path: Path) -> None:
-    store = tmp_path / "state/0/3"
-    for name in ("4.zip", *(f"{n}.changelog" for n in range(3, 9))):
+    store = tmp_path / "state/0/1"
+    for batch in range(8):
+        ids = {"stateUniqueIds": {"0": [[f"{batch}a"], [f"{batch}b"]]}}
+        with_sums(tmp_path / f"commits/{batch}", b"v2\n" + json.dumps(ids).encode())
+        with_sums(tmp_path / f"state/0/0/{batch + 1}_{batch}a.zip", b"x")
+    for name in ("4_3b.zip", *(f"{n}_{n - 1}b.changelog" for n in range(3, 9))):
         with_sums(store / name, b"x")
     assert checkpoint.state_damage(Local(tmp_path), last_committed=7) == {}
     for version in (3, 4, 5, 7):  # 3 and 4 are in the snapshot
-        (store / f"{version}.changelog").unlink()
-    with_sums(store / "9.zip", b"x")  # of a batch that was not committed: it will be made again
+        (store / f"{version}_{version - 1}b.changelog").unlink()
+    with_sums(store / "7_other.changelog", b"x")  # of an attempt that was not committed
+    with_sums(store / "9_8b.zip", b"x")  # of a batch that was not committed: it will be made again
     found = checkpoint.state_damage(Local(tmp_path), last_committed=7)
-    assert found == {f"state/0/3/{n}.changelog": checkpoint.MISSING for n in (5, 7)}
-    with_sums(store / "8.zip", b"x")
+    assert found == {f"state/0/1/{n}_{n - 1}b.changelog": checkpoint.MISSING for n in (5, 7)}
+    with_sums(store / "8_other.zip", b"x")
+    assert checkpoint.state_damage(Local(tmp_path), last_committed=7) == found
+    with_sums(store / "8_7b.zip", b"x")
     assert checkpoint.state_damage(Local(tmp_path), last_committed=7) == {}

@@ -32,7 +32,7 @@ REPORT = BatchReport(
         refused_old=1,
         latency=(*LATENCY, 1),
         latency_ms=90_070,
-        sizes=((0, 9, 2, 1, 500), (1, 7, 3, 0, 300)),
+        sizes=((0, 9, 2, 1, 500, 50, 20), (1, 7, 3, 0, 300, 300, 40)),
     ),
     admitted=7,
     rejected={"late": 2, "early": 0},
@@ -96,6 +96,7 @@ def test_a_batch_is_counted_once(scraped: Scraped) -> None:
     rows = {kind: scraped.value("state_rows", kind=kind) for kind in ("windows", "devices", "sessions")}
     assert rows == {"windows": 16, "devices": 5, "sessions": 1}
     assert (scraped.value("state_bytes"), scraped.value("state_memory_bytes")) == (800, 4096)
+    assert (scraped.value("state_written_bytes_total"), scraped.value("state_changed_bytes_total")) == (350, 60)
     for phase, seconds in {"run": 0.25, "publish": 0.01, "source": 0.005, "planning": 0.02, "total": 0.34}.items():
         assert scraped.value("batch_seconds_count", phase=phase) == 1
         assert scraped.value("batch_seconds_sum", phase=phase) == pytest.approx(seconds)

@@ -19,10 +19,12 @@ from typing_extensions import override
 from state import codec, watermark, windows
 from state.bucket import advance
 from state.layout import empty_state
-from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMA, TIMES, BucketProcessor
+from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMAS, TIMES, BucketProcessor
 from state.rules import Rules
 from state.runs import fold
+from state.store import restore
 from state.watermark import Delays, EventTime
+from tests.entries import Entries
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))
 DELAYS = Delays(delay_ms=0, max_delay_ms=0, max_hold_ms=0)
@@ -34,39 +36,34 @@ class Operator(StatefulProcessorHandle):
     """One partition of `transformWithStateInPandas` with the buckets 0 to 3."""
 
     def __init__(self, rules):
-        self.rules, self.states, self.calls = rules, {}, []
+        self.rules, self.entries = rules, Entries()
 
-    # What a processor gets as its handle, and as its value state.
+    @property
+    def states(self):
+        return self.entries.states
+
+    @property
+    def calls(self):
+        return self.entries.calls
+
     @override
-    def getValueState(self, name, schema):
-        assert (name, schema) == ("bucket", STATE_SCHEMA)
-        return self
-
-    def get(self):
-        self.calls.append("get")
-        return self.states.get(self.key)
-
-    def update(self, value):
-        self.calls.append("update")
-        self.states[self.key] = value
-
-    def clear(self):
-        self.calls.append("clear")
-        self.states.pop(self.key, None)
+    def getMapState(self, name, key_schema, value_schema):
+        assert (name, key_schema, value_schema) == ("bucket", *STATE_SCHEMAS)
+        return self.entries
 
     def batch(self, watermark_ms, payloads):
         """Runs one batch in a new task, to this watermark; returns the changes by bucket, in order."""
-        self.calls = []
+        self.entries.calls = []
         processor = PICKLE.loads(PICKLE.dumps(BucketProcessor(self.rules, DELAYS)))
         processor.init(self)
         out, report = [], watermark.report(EventTime(watermark_ms, watermark_ms), {})
         for bucket in range(4):
-            self.key = (bucket,)
+            self.entries.key = (bucket,)
             rows = [row if isinstance(row, tuple) else (RUNS, row) for row in payloads.get(bucket, ())]
             rows.append((TIMES, report))
             columns = {"bucket": bucket, "kind": [kind for kind, _ in rows], "payload": [data for _, data in rows]}
             frames = iter([pd.DataFrame(columns)])
-            got = processor.handleInputRows(key=self.key, rows=frames, timerValues=TimerValues(-1, -1))
+            got = processor.handleInputRows(key=self.entries.key, rows=frames, timerValues=TimerValues(-1, -1))
             out += [(bucket, frame) for frame in got]
         processor.close()
         assert all(list(frame.columns) == OUTPUT.names for _, frame in out)
@@ -87,10 +84,10 @@ def brief(changes):
     return [(bucket, r["device"], r["start"], r["state"]) for bucket, c in changes for r in c.sessions.to_pylist()]
 
 
-def test_a_bucket_costs_one_get_and_one_update_where_something_changes():
+def test_a_bucket_costs_one_get_and_two_puts_where_something_changes():
     operator = Operator(RULES)
     operator.batch(0, {1: [payload(("a", 100)), payload(("b", 100), ("a", 105))]})
-    assert operator.calls == ["get", "get", "update", "get", "get"]
+    assert operator.calls == ["get", "get", "put", "put", "get", "get"]
     operator.batch(50, {})
     assert operator.calls == ["get"] * 4
 
@@ -107,7 +104,7 @@ def test_a_batch_closes_what_its_own_readings_have_passed():
     ((_, changes),) = operator.batch(120, {1: [payload(("a", 100)), part(40, length_ms=60), part(60)]})
     assert [(row["device"], row["state"]) for row in changes.sessions.to_pylist()] == [("a", "closed")]
     assert sorted(row["start"] for row in changes.windows.to_pylist()) == [40, 60]
-    stored = codec.decode(operator.states[(1,)][0])
+    stored = restore([operator.states[(1,)][key] for key in (0, 1)])
     assert (stored.windows.num_rows, stored.runs.num_rows) == (0, 0)
 
 
@@ -145,10 +142,11 @@ def test_rejects_and_counts_pass_through_and_leave_no_state():
 
 def test_state_that_cannot_be_read_fails_the_batch_and_stays():
     operator = Operator(RULES)
-    operator.states[(1,)] = (b"TDMK\x09" + bytes(60),)
+    operator.states[(1,)] = stored = {0: b"TDMK\x09" + bytes(60)}
     with pytest.raises(codec.CodecError, match="of version 9; supported is version 2"):
         operator.batch(0, {1: [payload(("a", 100))]})
-    assert operator.states[(1,)][0][4] == 9
+    assert operator.states[(1,)] is stored
+    assert len(stored) == 1
 
 
 def test_the_order_of_payloads_does_not_matter_to_the_bit():
@@ -164,7 +162,7 @@ def test_the_order_of_payloads_does_not_matter_to_the_bit():
     for _ in range(5):
         operator = Operator(wide)
         operator.batch(0, {1: rng.sample(parts, len(parts))})
-        written.add(operator.states[(1,)][0])
+        written.add(operator.states[(1,)][1])
     assert len(written) == 1
 
 

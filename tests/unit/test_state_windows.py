@@ -135,3 +135,14 @@ def test_only_the_wanted_windows_are_chosen():
     assert [(row["view"], row["start"]) for row in windows.only(state, wanted).to_pylist()] == [("one", 10)]
     assert windows.only(state, windows.empty()).num_rows == 0
     assert windows.only(windows.empty(), wanted).num_rows == 0
+
+
+def test_new_windows_come_in_the_order_of_their_parts_however_dictionaries_are_numbered():
+    rows = [("one", "t", key, 0, 10, [1.0]) for key in ("b", "a", "c")]
+    state = windows.advance(windows.empty(), table(rows[:2]), 0).open
+    key = pa.DictionaryArray.from_arrays(pa.array([2, 1], pa.int32()), pa.array(["c", "a", "b"]))
+    other = state.set_column(windows.TEXTS.index("key"), windows.SCHEMA.field("key"), key)
+    assert other.to_pylist() == state.to_pylist()
+    new = table([("one", "t", key, 1, 10, [1.0]) for key in ("b", "c", "a")])
+    opened = [windows.advance(each, new, 0).open["key"].to_pylist() for each in (state, other)]
+    assert opened == [["b", "a", "b", "c", "a"]] * 2

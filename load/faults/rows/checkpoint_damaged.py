@@ -15,6 +15,8 @@ from load.faults.by_hand import Refusal, start_damaged
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
 from service.errors import SetupError
+from service.files import Local
+from service.recovery import checkpoint
 
 CHECKPOINT_STATUS, SETUP_STATUS = 8, 10
 PAGE = "docs/operator.md"
@@ -81,9 +83,13 @@ def _newest_offsets(run: Run) -> Path:
 
 def _needed_changelog(run: Run) -> Path:
     """One that the next batch needs: what the last committed batch left of a store's state."""
-    committed = max(int(path.name) for path in (_folder(run) / "commits").glob("[0-9]*"))
-    found = sorted((_folder(run) / "state").rglob(f"{committed + 1}.changelog"))
-    return run.nemesis.pick(found)
+    mine = Local(_folder(run))
+    committed = checkpoint.numbers(mine, "commits")[-1]
+    files = [
+        f"{store}/{committed + 1}_{attempt}.changelog"
+        for store, attempt in checkpoint.state_ids(mine, committed).items()
+    ]
+    return run.nemesis.pick([_folder(run) / name for name in files])
 
 
 def _truncate(_run: Run, file: Path) -> None:
