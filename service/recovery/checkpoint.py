@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 LOGS = ("offsets", "commits")
+_VERSIONS = (b"v1", b"v2")
 NEWEST = 3
 """So many of the newest files are looked at; a query that goes on reads the last two."""
 
@@ -185,7 +186,7 @@ def bad_log(folder: Folder, name: str) -> str:
     except OSError as error:
         return f"cannot be read: {error}"
     # An offset line is "-" for a source that had none.
-    whole = version == b"v1" and lines and all(line == b"-" or _is_object(line) for line in lines)
+    whole = version in _VERSIONS and lines and all(line == b"-" or _is_object(line) for line in lines)
     return folder.problem(name) if whole else _NOT_WHOLE
 
 
