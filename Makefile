@@ -1,7 +1,7 @@
 # Tidemark's commands. On a machine with Python 3.11, a JDK 17 and Maven each of them does its own set-up.
 #
 #   make demo    the main job on embedded parts, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json)
-#   make test    ruff, mypy and every test on real parts, by two processes         (ARGS="-k lease")
+#   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
@@ -40,8 +40,8 @@ setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 demo: setup
 	@$(BIN)/python -m load.demo --for $(FOR) --rate $(RATE) --devices $(DEVICES) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
-# Two processes, one for each core; tests/conftest.py says what runs in which.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+# Three processes on two cores, as tests wait for servers half of the time; tests/conftest.py says what runs in which.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 STATIC := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 TIMED   = begin=$$(date +%s); trap 'echo "make $@: $$(($$(date +%s) - begin)) s"' EXIT
 

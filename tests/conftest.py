@@ -62,7 +62,7 @@ class _Groups(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """For `pytest -n 2 --dist loadscope --no-loadscope-reorder`."""
+    """For `pytest -n 3 --dist loadscope --no-loadscope-reorder`."""
     return _Groups(config, log)
 
 
