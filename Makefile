@@ -5,6 +5,7 @@
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
+#   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
 #   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
@@ -31,7 +32,7 @@ JSON ?=
 ID ?=
 NAMES ?=
 
-.PHONY: setup demo test check bench faults restart swap transcripts teeth classes lock registry clean
+.PHONY: setup demo test check bench faults hostile restart swap transcripts teeth classes lock registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -56,6 +57,9 @@ bench: setup
 
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))
+
+hostile: setup
+	@$(BIN)/python -m load.faults --id H --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 restart: setup classes
 	@$(BIN)/python -m load.restart --seed $(SEED) $(if $(JSON),--json $(JSON))

@@ -50,7 +50,7 @@ def open_values(spark: SparkSession, settings: Settings, committed: Cut) -> Data
     wanted = {
         (view.name, measure): view.window_ms for view in settings.views for measure in settings.view_measures(view)
     }
-    return states.mapInArrow(_Present(sessions.rules(settings), wanted, committed.watermark_ms), OUTPUT)
+    return states.mapInArrow(_Present(sessions.rules(settings), wanted), OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +223,10 @@ def closed_values(
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """States in, everything in them as changes out; of the windows those of `wanted`, their length by view and measure, that
-    the watermark has not passed. A bucket without input keeps the others for a while; they are told with what is closed.
-    """
+    """States in, everything in them as changes out; of the windows those of `wanted`, their length by view and measure."""
 
     rules: Rules
     wanted: Mapping[tuple[str, str], int]
-    watermark_ms: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -240,8 +237,7 @@ class _Present:
     def _served(self, found: pa.Table) -> pa.Table:
         names = zip(found["view"].to_pylist(), found["measure"].to_pylist(), strict=True)
         length = np.array([self.wanted.get(pair, -1) for pair in names], np.int64)
-        end = ints(found, "end")
-        chosen = (end - ints(found, "start") == length) & (end > self.watermark_ms)
+        chosen = ints(found, "end") - ints(found, "start") == length
         return windows.compact(found.filter(pa.array(chosen)))
 
 

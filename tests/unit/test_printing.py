@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from load.payloads import PAGE, TERMINAL
 from service.printing import document, printable, say
-from tests.payloads import PAGE, TERMINAL
 
 
 @pytest.mark.parametrize("payload", TERMINAL + PAGE)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from load.payloads import PAGE
 from service.errors import SchemaError, SetupError
 from service.monitoring import check
 from service.monitoring.metrics import Metrics
@@ -21,7 +22,6 @@ from service.quality import profile, sample, validation
 from service.quality.page import Page
 from service.quality.profile import draw, pattern
 from service.settings import parse
-from tests.payloads import PAGE
 
 MEASURES = ["temperature", "humidity"]
 REMEDY = "draw one"

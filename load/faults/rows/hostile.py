@@ -1,0 +1,312 @@
+"""H: a hostile fleet beside a good one: sizes, keys, headers, ids, schema ids, transactions and markup that nobody should send.
+
+What is good here are the devices of the generator. Everything else is sent by the cases below, one after the other; after each
+of them the lag must be back. The figures are those that `make hostile` prints.
+"""
+
+import contextlib
+import json
+import random
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import Producer
+
+from load.demo import SECTIONS
+from load.encode import SCHEMAS
+from load.faults.row import Figures, row
+from load.faults.run import STARTS_S, Run
+from load.payloads import PAGE, TERMINAL
+from load.registry import Registry
+from load.stage import PARTITIONS, TOPIC, percentile, to_toml
+
+MB = 1_000_000
+CANARY = "kanari-9c1e55"
+"""The registry's password: it must be nowhere but in its file."""
+_SUBJECT = f"{TOPIC}-value"
+_BEFORE_S = 20.0
+_ABORTED = 50
+_LATENCY = "tidemark_event_to_redis_seconds"
+_ACTIVE = {"script", "img", "svg", "iframe", "object", "embed", "form", "input", "video", "base", "marquee", "meta"}
+_SUITE = {
+    "name": "readings",
+    "expectations": [
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "device", "regex": "^never$"}},
+        {"type": "expect_column_values_to_be_between", "kwargs": {"column": "temperature", "min_value": -1e9}},
+    ],
+    "meta": {},
+}
+
+Message = Mapping[str, Any]
+"""What `Producer.produce` takes, without the topic."""
+
+
+@row("H", "a hostile fleet: sizes, keys, headers, ids, schemas, transactions, markup", stage={"sections": SECTIONS})
+def hostile(run: Run) -> Figures:
+    """Short: a tenth of the records of each case."""
+    share = 10 if run.short else 1
+    with Registry(user="tidemark", password=CANARY) as registry:
+        _configure(run, registry)
+        foreign = [registry.register("others-value", _foreign(number)) for number in range(10_000 // share)]
+        run.start()
+        run.load()
+        run.steady(20)
+        process, epoch = run.stage.service_pid, run.observer.epoch
+        before = _during(run, lambda: run.run_on(_BEFORE_S))
+        cases: dict[str, Iterator[Message]] = {
+            "large garbage": _garbage(run.seed, 1_500 // share),
+            "large keys and headers": _large_keys(20),
+            "foreign schema ids": _with_ids(foreign),
+            "names": _names(),
+            "strangers, early": _strangers(100_000 // share, ahead_ms=3_600_000),
+            "strangers, in time": _strangers(100_000 // share, ahead_ms=0),
+            "headers of ours": _our_headers(300),
+            "markup": _markup(),
+        }
+        worst: dict[str, float] = {}
+        for name, messages in cases.items():
+            with run.fault(name):
+                worst[name] = _during(run, lambda messages=messages: _send(run, messages))  # type: ignore[misc]
+            run.recover()
+        active = _active_elements(run)
+        with run.fault("transactions"):
+            without_record = _transactions(run)
+        run.recover()
+        run.steady()
+        ends = int(run.stage.service_pid != process) + run.observer.epoch - epoch
+        secrets = _secrets(run)
+        run.drain()
+        run.stop()
+    verdict = run.compare(lost={TOPIC: {0: without_record}})
+    listed = _tidemark(run, "rejects", "list", "-n", "10000000", "--json")
+    found = sum(1 for line in listed.splitlines() if line.startswith("{"))
+    if ends:
+        run.violation("P6", f"hostile records ended the process, or its query, {ends} times")
+    if found < verdict.compared["rejects"]:
+        run.violation("P4", f"{found} of {verdict.compared['rejects']} rejects are listed")
+    figures = {
+        "process_ends": ends,
+        "rejects_listed_share": round(found / max(1, verdict.compared["rejects"]), 6),
+        "keys_of_rejected_devices": _strange_keys(run),
+        "active_elements": active,
+        "raw_escapes": _raw_escapes(listed + _tidemark(run, "rejects", "list", "-n", "100000")),
+        "secrets_found": secrets,
+    }
+    for name in ("keys_of_rejected_devices", "active_elements", "raw_escapes", "secrets_found"):
+        if figures[name]:
+            run.violation("P6", f"{name}: {figures[name]}")
+    return {
+        **figures,
+        "p99_before_ms": before,
+        "p99_ms_by_case": worst,
+        "p99_ratio": round(max(worst.values()) / before, 2),
+        "mismatches": verdict.mismatches,
+    }
+
+
+def _configure(run: Run, registry: Registry) -> None:
+    for number in (1, 2):
+        registry.register(_SUBJECT, json.loads((SCHEMAS / f"{number}.avsc").read_text()))
+    settings = run.stage.settings
+    settings["input"]["reader_schema"] = 2
+    secret, suite = run.folder / "registry.password", run.folder / "readings.expectations.json"
+    secret.write_text(CANARY)
+    secret.chmod(0o600)
+    suite.write_text(json.dumps(_SUITE))
+    settings["registry"] = {"url": registry.url, "user": "tidemark", "password_file": str(secret)}
+    settings["quality"] = {"expectations": str(suite), "every": "2 s", "sample": 2_000}
+    run.stage.config.write_text(to_toml(settings), encoding="utf-8")
+    # Devices that are known, and whose names are markup: what they send is admitted and shown.
+    with contextlib.closing(sqlite3.connect(run.folder / "reference.db")) as database, database:
+        columns = [each[1] for each in database.execute("pragma table_info(devices)")]
+        rows = [(device, *["x"] * (len(columns) - 1)) for device in PAGE]
+        database.executemany(f"insert into devices values ({', '.join('?' * len(columns))})", rows)  # noqa: S608
+
+
+def _foreign(number: int) -> dict[str, Any]:
+    return {"type": "record", "name": f"Foreign{number}", "fields": [{"name": "device_id", "type": "string"}]}
+
+
+# The cases: each gives what to send.
+
+
+def _garbage(seed: int, count: int) -> Iterator[Message]:
+    chance = random.Random(seed)
+    bytes_ = chance.randbytes(MB)
+    for number in range(count):
+        yield {"value": struct.pack(">I", number) + bytes_[4:], "key": b"garbage"}
+
+
+def _large_keys(count: int) -> Iterator[Message]:
+    for number in range(count):
+        yield {"value": None, "headers": [("note", bytes(MB - 2_000))], "key": b"%d" % number}
+        yield {"value": None, "key": bytes(1_048_480 - 2_000)}
+        yield {"value": b"no reading", "key": bytes(MB // 2), "headers": [("note", bytes(MB // 2 - 2_000))]}
+
+
+def _with_ids(numbers: list[int]) -> Iterator[Message]:
+    for number in numbers:
+        yield {"value": b"\0" + struct.pack(">I", number) + b"\x02a"}
+
+
+def _names() -> Iterator[Message]:
+    for text in (*TERMINAL, "a" * 257, "\u00e9" * 129, "x" * 65_000, "", " ", "\u2003"):
+        name = text.encode("utf-8", "surrogatepass")
+        yield {"value": _reading(name), "key": name or None}
+
+
+def _strangers(count: int, ahead_ms: int) -> Iterator[Message]:
+    for number in range(count):
+        name = b"stranger-%d-%d" % (ahead_ms, number)
+        yield {"value": _reading(name, ahead_ms), "key": name}
+
+
+def _our_headers(count: int) -> Iterator[Message]:
+    ours = (
+        ("tidemark.omitted_bytes", b"abc"),
+        ("tidemark.reason", b"\xff\xfe"),
+        ("tidemark.offset", b"-1"),
+        ("tidemark-origin", b"junk"),
+        ("tidemark-origin", b"readings/0/0"),
+        ("tidemark.topic", b"elsewhere"),
+    )
+    for number in range(count):
+        yield {
+            "value": b"no reading %d" % number,
+            "headers": [ours[number % len(ours)], ours[(number // 6) % len(ours)]],
+        }
+
+
+def _markup() -> Iterator[Message]:
+    for _ in range(20):
+        for text in PAGE:
+            yield {"value": _reading(text.encode()), "key": text.encode()}
+            yield {"value": f'{{"device_id": "{text}"}}'.encode(), "key": text.encode(), "headers": [(text, b"x")]}
+
+
+def _reading(device: bytes, ahead_ms: int = 0) -> bytes:
+    """By schema 1, whose other measures are null."""
+    out = bytearray(b"\0\0\0\0\1")
+    for number in (len(device) << 1, (time.time_ns() // 1_000_000 + ahead_ms) << 1):
+        rest = number
+        while rest > 0x7F:
+            out.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        out.append(rest)
+        if number == len(device) << 1:
+            out += device
+    return bytes(out) + b"\x02" + struct.pack("<d", 20.0) + b"\0\0\0"
+
+
+def _send(run: Run, messages: Iterator[Message]) -> None:
+    options = {"bootstrap.servers": run.stage.broker.bootstrap, "message.max.bytes": 2 * MB, "linger.ms": 5}
+    producer = Producer({**options, "log_level": 0, "queue.buffering.max.kbytes": 65_536})
+    for number, message in enumerate(messages):
+        while True:
+            try:
+                producer.produce(TOPIC, partition=number % PARTITIONS, **message)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    if producer.flush(120):
+        run.violation("observed", "not all hostile records were sent")
+
+
+def _transactions(run: Run) -> int:
+    """One that is aborted, and one that never ends, until the broker ends it; how many offsets hold nothing to read."""
+    quiet = {"bootstrap.servers": run.stage.broker.bootstrap, "log_level": 0, "transaction.timeout.ms": 5_000}
+    for name in ("aborted", "endless"):
+        producer = Producer({**quiet, "transactional.id": name})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for _ in range(_ABORTED):
+            producer.produce(TOPIC, _reading(run.stage.fleet.names[0].encode()), partition=0)
+        producer.flush(30)
+        if name == "aborted":
+            producer.abort_transaction(30)
+    return 2 * (_ABORTED + 1)
+
+
+# What is seen of them.
+
+
+def _during(run: Run, act: Callable[[], None]) -> float:
+    """The 99th percentile of the latency in ms while something happens, and until the lag is back."""
+    before = run.stage.metrics()
+    act()
+    run.steady(5)
+    run.wait(lambda: (run.observer.lag or 0) < 2 * run.row.rate, STARTS_S, "the lag to be back")
+    after = run.stage.metrics()
+    names = [name for name in after if name.startswith(_LATENCY)]
+    return round(percentile({name: after[name] - before.get(name, 0.0) for name in names}, 0.99), 1)
+
+
+class _Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.active = 0
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        is_active = any(name.startswith("on") or "javascript:" in (value or "") for name, value in attributes)
+        # The page's own declarations of its encoding and its title are no payload's.
+        self.active += is_active or (tag in _ACTIVE and not (tag == "meta" and ("charset", "UTF-8") in attributes))
+
+
+def _active_elements(run: Run) -> int:
+    """Of the page that shows the sample, once it has some of the devices with names of markup."""
+    page = run.wait(lambda: next((p for p in [run.stage.get("/quality")[1]] if "alert(1)" in p), ""), 60, "their page")
+    elements = _Elements()
+    elements.feed(page)
+    return elements.active
+
+
+def _raw_escapes(text: str) -> int:
+    return sum(1 for each in text if each != "\n" and not each.isprintable() and each != " ")
+
+
+def _strange_keys(run: Run) -> int:
+    """Keys of devices that the reference does not have."""
+    with contextlib.closing(sqlite3.connect(run.folder / "reference.db")) as database:
+        known = {device for (device,) in database.execute("select device_id from devices")}
+    with run.stage.redis.client() as client:
+        devices: set[str] = {key.removeprefix("tidemark:device:") for key in client.scan_iter("tidemark:device:*")}
+        sessions = {
+            key.removeprefix("tidemark:session:").rpartition(":")[0] for key in client.scan_iter("tidemark:session:*")
+        }
+    return len((devices | sessions) - known)
+
+
+def _secrets(run: Run) -> int:
+    """Places at which the registry's password is found: files but its own, command lines, pages."""
+    secret = CANARY.encode()
+    own = run.folder / "registry.password"
+    found = [path for path in run.folder.rglob("*") if path.is_file() and path != own and secret in _bytes(path)]
+    service = psutil.Process(run.stage.service_pid)
+    lines = [" ".join(each.cmdline()) for each in (service, *service.children(recursive=True))]
+    pages = [run.stage.get(path)[1] for path in ("/metrics", "/readyz", "/quality", "/status")]
+    return len(found) + sum(CANARY in text for text in (*lines, *pages))
+
+
+def _bytes(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _tidemark(run: Run, *arguments: str) -> str:
+    command = [sys.executable, "-m", "service.cli", *arguments, "--config", str(run.stage.config)]
+    done = subprocess.run(command, capture_output=True, timeout=600, check=False)
+    if done.returncode:
+        run.violation(
+            "P4", f"{' '.join(arguments)}: status {done.returncode}: {done.stderr.decode(errors='replace')[-500:]}"
+        )
+    return done.stdout.decode(errors="backslashreplace")
