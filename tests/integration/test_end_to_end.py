@@ -143,8 +143,8 @@ def test_every_value_is_that_of_the_oracle_after_a_kill_under_load(stage: Stage,
     stage.wait_published(ends(sent))
     verdict = assert_nothing_differs(stage)
     assert published(stage) == sent.sent
-    assert verdict.progress["batch"] > progress["batch"]
-    assert verdict.progress["epoch"] == progress["epoch"] + 1
+    assert verdict.progress["batch"] > int(progress["batch"])
+    assert verdict.progress["epoch"] == int(progress["epoch"]) + 1
 
 
 def test_every_value_is_that_of_the_oracle_after_redis_has_lost_it_and_after_an_orderly_stop(
