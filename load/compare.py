@@ -38,12 +38,13 @@ def compare(
     reference: Reference | None = None,
     archive: Iterable[Record] = (),
     lost: Offsets | None = None,
-    may_be_behind: bool = False,
+    may_be_refused: bool = False,
 ) -> Verdict:
     """Read Redis, the rejects and the topics, and compare; `starts` to `archive` are as for `oracle.expected`.
 
     `lost` says of how many records each partition was robbed before anybody could read them. Readings that the service has
-    rejected for being behind the watermark are differences, unless they `may_be_behind`: then they are counted.
+    rejected for being behind the watermark, or of too many devices, are differences, unless they `may_be_refused`: then they are
+    counted.
     Raises redis.RedisError and KafkaException when one of them cannot be read.
     """
     rules = read_rules(Path(settings_path))
@@ -58,8 +59,8 @@ def compare(
         ends = {t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(progress["offsets"]).items()}
         verdict.progress = {name: int(progress[name]) for name in ("epoch", "batch", "watermark")}
         verdict.progress["idle"] = int(progress.get("idle", -1))
-        behind = _behind(rules, bootstrap) if may_be_behind else set()
-        verdict.behind = len(behind)
+        refused = _refused(rules, bootstrap) if may_be_refused else {}
+        verdict.refused = len(refused)
         wanted = expected(
             settings_path,
             bootstrap,
@@ -70,7 +71,7 @@ def compare(
             reference=reference,
             archive=archive,
             corrected=corrected(rules, bootstrap),
-            behind=behind,
+            refused=refused,
         )
         check_hashes(wanted, rules.prefix, _hashes(client, rules.prefix), verdict)
         names = [
@@ -96,13 +97,15 @@ def corrected(rules: Rules, bootstrap: str | None = None) -> set[Coordinate]:
     return found
 
 
-def _behind(rules: Rules, bootstrap: str | None) -> set[Coordinate]:
-    """The readings that were rejected for being behind the watermark, as their rejects say."""
-    places: set[Coordinate] = set()
+def _refused(rules: Rules, bootstrap: str | None) -> dict[Coordinate, str]:
+    """The readings that were rejected for what only the service knows, as their rejects say, and the reason."""
+    places: dict[Coordinate, str] = {}
     for record in records(rules, sorted({rules.rejects.format(topic=topic) for topic in rules.topics}), bootstrap):
         said = _said(record)
-        if said.get("reason") == b"late" and b"is behind the watermark" in said.get("detail", b""):
-            places.add((said["topic"].decode(), int(said["partition"]), int(said["offset"])))
+        reason = said.get("reason", b"").decode()
+        is_behind = reason == "late" and b"is behind the watermark" in said.get("detail", b"")
+        if is_behind or reason == "too_many_devices":
+            places[said["topic"].decode(), int(said["partition"]), int(said["offset"])] = reason
     return places
 
 

@@ -22,7 +22,7 @@ class Verdict:
 
     `compared` counts expected things by name. `duplicates` are rejects stored again, `ahead` are rejects beyond
     progress, `omitted` are rejects announced without their bytes for being too large, `merged` are sessions that say
-    they went into another, `behind` are readings that were rejected for being behind the watermark; none of these
+    they went into another, `refused` are readings that were rejected for what only the service knows; none of these
     is a difference.
     `partitions` has start, end, consumed, admitted and rejected by "topic[partition]".
     """
@@ -36,7 +36,7 @@ class Verdict:
     ahead: int = 0
     omitted: int = 0
     merged: int = 0
-    behind: int = 0
+    refused: int = 0
 
     @property
     def mismatches(self) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +92,7 @@ def expected(
     reference: Reference | None = None,
     archive: Iterable[Record] = (),
     corrected: Collection[Coordinate] = (),
-    behind: Collection[Coordinate] = (),
+    refused: Mapping[Coordinate, str] = MappingProxyType({}),
 ) -> Expected:
     """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
 
@@ -99,12 +100,13 @@ def expected(
     `archive` are records that were read before, all older than `starts`, for topics that have lost some since.
     `reference` is device -> column -> text; by default it is what the reference's database holds now.
     `corrected` are records that were rejected as late and that windows and sessions, not devices, hold all the same.
-    `behind` are readings that came behind the watermark: they are late, whatever the broker's time for them.
+    `refused` are readings that admission has rejected for what only the service knows: that they came behind the watermark
+    (`late`), or were of a device too many.
     Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
     they give nothing for 60 s.
     """
     rules = read_rules(Path(settings_path))
-    ledger = Ledger(rules, read_reference(rules) if reference is None else reference, corrected, behind)
+    ledger = Ledger(rules, read_reference(rules) if reference is None else reference, corrected, refused)
     there = records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions)
     for record in chain(archive, there):
         ledger.take(record)
@@ -228,7 +230,7 @@ class Ledger:
         rules: Rules,
         reference: Reference,
         corrected: Collection[Coordinate] = (),
-        behind: Collection[Coordinate] = (),
+        refused: Mapping[Coordinate, str] = MappingProxyType({}),
     ) -> None:
         self.watermark_ms = 0
         """What is below it is late."""
@@ -241,7 +243,7 @@ class Ledger:
         if self._unit not in {*UNITS, "iso"}:
             msg = f"input.event_time_unit = {self._unit!r}: {rules.event_time} has no timestamp logical type"
             raise ValueError(msg)
-        self._corrected, self._behind = frozenset(corrected), frozenset(behind)
+        self._corrected, self._refused = frozenset(corrected), refused
         self._admitted, self._with_late = _Columns(rules.measures), _Columns(rules.measures)
         self._paths = {name: path.split(".") for name, path in rules.measures.items()}
         self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
@@ -255,10 +257,8 @@ class Ledger:
         count.consumed += 1
         count.end = max(count.end, record.offset + 1)
         at_place = (*place, record.offset)
-        is_corrected, is_behind = at_place in self._corrected, at_place in self._behind
-        reason = self._decide(
-            record.broker_ms, record.key, record.value, is_corrected=is_corrected, is_behind=is_behind
-        )
+        is_corrected, refused = at_place in self._corrected, self._refused.get(at_place, "")
+        reason = self._decide(record.broker_ms, record.key, record.value, is_corrected=is_corrected, refused=refused)
         if reason is None:
             count.admitted += 1
         else:
@@ -315,7 +315,7 @@ class Ledger:
         value: bytes | None,
         *,
         is_corrected: bool = False,
-        is_behind: bool = False,
+        refused: str = "",
     ) -> str | None:
         """The reason of the first rule that applies; a record without one is kept, and one that is corrected and only late."""
         rules = self._rules
@@ -333,8 +333,8 @@ class Ledger:
         if event_ms is None or self._stranger(device):
             return self._stranger(device) or "no_time"
         reasons = list(self._reasons(device, event_ms, broker_ms, values))
-        if not reasons and (is_behind or event_ms < self.watermark_ms):
-            reasons = ["late"]
+        if not reasons and (refused or event_ms < self.watermark_ms):
+            reasons = [refused or "late"]
         if not reasons:
             self._admitted.add(device, event_ms, values)
         if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):

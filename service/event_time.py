@@ -1,6 +1,7 @@
 """Event time between the driver and the tasks of a batch, and in the checkpoint.
 
-    event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ...}
+    event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ..., "devices": ...}; the last is that
+                           of service/admission/device_limit.py
     event_time/N.unread    the partitions that had unread records when batch N began: [["readings", 3], ...]
 
 Spark's own watermark is not used: it follows the quickest partition, and drops what the others still have to give. A batch
@@ -19,6 +20,7 @@ from typing import Any
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
+from service.admission.device_limit import NONE
 from service.cut import Cut
 from service.errors import CheckpointError
 from service.files import RESTORE, Files, Folder, Local, local, unusable
@@ -34,30 +36,31 @@ _PROPERTY = "tidemark.event_time"
 _NONE: frozenset[int] = frozenset()
 
 
-def tell(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE) -> None:
-    """Tell the tasks of this thread's next jobs the event time before the batch, and the partitions that have unread records, by
-    number (`readings.partition_of`)."""
-    context.setLocalProperty(_PROPERTY, json.dumps([before.watermark_ms, before.newest_ms, sorted(unread)]))
+def tell(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE, devices: str = "") -> None:
+    """Tell the tasks of this thread's next jobs the event time before the batch, the partitions that have unread records, by
+    number (`readings.partition_of`), and the name of the list of devices to admit, "" for all."""
+    context.setLocalProperty(_PROPERTY, json.dumps([before.watermark_ms, before.newest_ms, sorted(unread), devices]))
 
 
-def told() -> tuple[EventTime, frozenset[int]]:
+def told() -> tuple[EventTime, frozenset[int], str]:
     """In a task: what `tell` has told it. Where nobody has, no event time has passed, as in a batch run over the past."""
     context = TaskContext.get()
     text = None if context is None else context.getLocalProperty(_PROPERTY)
     if not text:
-        return EventTime(), _NONE
-    watermark_ms, newest_ms, unread = json.loads(text)
-    return EventTime(watermark_ms, newest_ms), frozenset(unread)
+        return EventTime(), _NONE, ""
+    watermark_ms, newest_ms, unread, devices = json.loads(text)
+    return EventTime(watermark_ms, newest_ms), frozenset(unread), devices
 
 
-def read(folder: Folder, batch: int) -> EventTime:
-    """Event time after a batch that is committed; before the first one when `batch` is -1. Raises CheckpointError."""
+def read(folder: Folder, batch: int) -> tuple[EventTime, int]:
+    """Event time after a batch that is committed, and what is noted of the devices; before the first one when `batch` is -1.
+    Raises CheckpointError."""
     name = f"{FOLDER}/{batch}"
     if batch < 0:
-        return EventTime()
+        return EventTime(), NONE
     try:
         noted = json.loads(folder.read(name))
-        return EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"]))
+        return EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"])), int(noted.get("devices", NONE))
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{folder}/{name} cannot be read: {error}"
         raise CheckpointError(what, remedy=RESTORE) from error
@@ -68,7 +71,7 @@ class Log:
     """The checkpoint's log of event time, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
 
     files: Files | Local
-    _last: tuple[int, EventTime] = field(default=(-1, EventTime()))
+    _last: tuple[int, EventTime, int] = field(default=(-1, EventTime(), NONE))
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
@@ -78,14 +81,22 @@ class Log:
 
     def before(self, batch: int) -> EventTime:
         """Event time when a batch begins."""
-        if self._last[0] != batch - 1:
-            self._last = batch - 1, read(self.files, batch - 1)
-        return self._last[1]
+        return self._before(batch)[0]
 
-    def note(self, batch: int, after: EventTime) -> None:
+    def devices(self, batch: int) -> int:
+        """What is noted of the devices when a batch begins."""
+        return self._before(batch)[1]
+
+    def _before(self, batch: int) -> tuple[EventTime, int]:
+        if self._last[0] != batch - 1:
+            self._last = batch - 1, *read(self.files, batch - 1)
+        return self._last[1:]
+
+    def note(self, batch: int, after: EventTime, devices: int = NONE) -> None:
         """What a batch has reached: before it is committed."""
-        self._write(f"{batch}", {"watermark_ms": after.watermark_ms, "newest_ms": after.newest_ms})
-        self._last = batch, after
+        content = {"watermark_ms": after.watermark_ms, "newest_ms": after.newest_ms, "devices": devices}
+        self._write(f"{batch}", content)
+        self._last = batch, after, devices
         for name in (f"{batch - KEPT}", f"{batch - KEPT}.unread"):
             self.files.remove(f"{FOLDER}/{name}")
 

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, event_time, failpoint, failure, progress
 from service.admission import readings, verdicts
+from service.admission.device_limit import DeviceLimit
 from service.admission.schemas import Book, Known, of_checkpoint
 from service.admission.verdicts import Asking, UndecidedError
 from service.aggregation import sessions
@@ -130,6 +131,7 @@ class Publication:
     on_batch: Callable[[BatchReport], None]
     book: Book
     times: event_time.Log
+    limit: DeviceLimit
     holder: Holder | None = None
     after: tuple[int, int] | None = None
     covered: Covered | None = None
@@ -154,9 +156,10 @@ class Publication:
         snapshot = self.holder.snapshot if self.holder else None
         cut = progress.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
         before, unread = self.times.before(batch), self.times.unread(self.settings.kafka, cut)
+        noted = self.times.devices(batch)
         topics = self.settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
-        event_time.tell(self.spark.sparkContext, before, numbers)
+        event_time.tell(self.spark.sparkContext, before, numbers, self.limit.give(noted))
         cut = replace(cut, watermark_ms=before.watermark_ms)
         sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after, covered=self.covered)
         server = sink.server()
@@ -170,7 +173,8 @@ class Publication:
         finals = sink.finish()
         skewed = sink.skewed()
         sink.progress(server)
-        self.times.note(batch, after)
+        sizes = ((bucket, devices) for bucket, _, devices, *_ in outcome.sizes)
+        self.times.note(batch, after, self.limit.after(batch, noted, sizes))
         self.after = self.epoch, batch
         if self.covered is not None and cut.watermark_ms >= self.covered.until_ms:
             self.covered = None
@@ -275,9 +279,11 @@ def start(
     look_up = lookup.choose(settings, holder)
     records = source.stream(spark, settings.kafka)
     output = build(records, settings, attributes, tasks, look_up, schemas=book.plan)
-    times = event_time.Log.of(spark, settings.service.checkpoint)
+    checkpoint = settings.service.checkpoint
+    times = event_time.Log.of(spark, checkpoint)
+    limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.sessions.buckets)
     publication = Publication(
-        spark, settings, epoch, gate, on_batch, book, times, holder, after, covered, turn or nullcontext()
+        spark, settings, epoch, gate, on_batch, book, times, limit, holder, after, covered, turn or nullcontext()
     )
     writer = (
         output.writeStream.queryName(settings.service.name)

@@ -68,7 +68,7 @@ def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
         stream.close()
     # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
     start = parse_offsets(initial.rpartition("\n")[2])
-    watermark_ms = event_time.read(Files(spark, checkpoint), batch).watermark_ms
+    watermark_ms = event_time.read(Files(spark, checkpoint), batch)[0].watermark_ms
     return Cut(0, batch, watermark_ms, start, _offsets(entry, batch))
 
 

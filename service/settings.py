@@ -182,6 +182,8 @@ class Admission(Section):
     """A device is marked skewed when so many of its readings were early ..."""
     skewed_for_ms: Positive = Field(default=600_000, alias="skewed_for")
     """... with no longer than this between two of them; until its readings were admitted for that long, and none was early."""
+    max_devices: int = Field(default=1_000_000, ge=0)
+    """While the state has so many, no other device is admitted; 0 for no limit."""
     max_bytes: Size = Field(default=65_536, gt=0, le=(1 << 31) - 1)
     ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     unknown_device: Literal["keep", "reject"] = "keep"

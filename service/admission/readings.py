@@ -34,12 +34,16 @@ REASONS = (
     "out_of_range",
     "early",
     "late",
+    "too_many_devices",
 )
 """Why a record may be rejected; the first that applies, in this order, is its reason: whether it can be read, whose it is, what
-it says, and when. `early` is noted under its device's name, so it comes after all that speaks against the device."""
+it says, and when. `early` is noted under its device's name, so it comes after all that speaks against the device. The last is
+decided in the fold (service/admission/device_limit.py)."""
 
 BEHIND = "is behind the watermark"
 """In the detail of a late reading that its broker's time does not make late."""
+
+TOO_MANY = "the state has as many devices as admission.max_devices allows, and not this one"
 
 KEPT = "$"
 """Before the name of a column of Kafka's: no measure's name begins with it."""

@@ -24,7 +24,8 @@ import pyarrow.json
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service.admission.readings import BEHIND, REASONS, partition_of
+from service.admission.device_limit import are_known
+from service.admission.readings import BEHIND, REASONS, TOO_MANY, partition_of
 from service.aggregation import moments, tally, windows
 from service.aggregation.tally import Tally
 from service.aggregation.windows import Panes
@@ -56,8 +57,8 @@ class Fold:
     `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none, and `gap`
     and `interval` its columns with the devices' own session gaps and expected intervals, None where it has none.
     `ask` is told how many records have each schema id that is not known, and may raise: before they become rejects.
-    `told` says, in a task of a stream, what event time is before the batch and which partitions have unread records: readings
-    below the watermark are rejected as late, and every bucket is told what was read.
+    `told` says, in a task of a stream, what event time is before the batch, which partitions have unread records, and the list
+    of devices to admit: readings below the watermark are rejected as late, and every bucket is told what was read.
     Without `keep_rejects` what was not admitted is passed over. A filter in Spark would do the same, but the planner pushes it
     below the projection, where it repeats the expressions of admission (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
@@ -70,7 +71,7 @@ class Fold:
     topics: Sequence[str]
     attributes: Attributes | None = None
     ask: Callable[[Mapping[int, int]], None] | None = None
-    told: Callable[[], tuple[EventTime, Collection[int]]] | None = None
+    told: Callable[[], tuple[EventTime, Collection[int], str]] | None = None
     max_rows: int = 1_000_000
     gap: str | None = None
     interval: str | None = None
@@ -78,7 +79,7 @@ class Fold:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of readings.admit's rows in, batches of frames.FOLDED out."""
-        before, unread = self.told() if self.told is not None else (EventTime(), ())
+        before, unread, devices = self.told() if self.told is not None else (EventTime(), (), "")
         read = {number: Partition(is_unread=True) for number in unread}
         waiting: list[pa.RecordBatch] = []
         rows = 0
@@ -88,44 +89,53 @@ class Fold:
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= self.max_rows:
-                yield from self._read(waiting, before, read)
+                yield from self._read(waiting, before, devices, read)
                 waiting, rows = [], 0
         if waiting:
-            yield from self._read(waiting, before, read)
+            yield from self._read(waiting, before, devices, read)
         if self.told is not None and read:
             report = watermark.report(before, read)
             yield _rows(TIMES, np.arange(self.buckets, dtype=np.int32), [report] * self.buckets)
 
     def _read(
-        self, batches: list[pa.RecordBatch], before: EventTime, read: dict[int, Partition]
+        self, batches: list[pa.RecordBatch], before: EventTime, devices: str, read: dict[int, Partition]
     ) -> Iterator[pa.RecordBatch]:
         readings = pa.Table.from_batches(batches)
         for number, partition in _partitions(readings).items():
             read[number] = read.get(number, Partition()) | partition
-        yield from self.fold(readings, before.watermark_ms)
+        yield from self.fold(readings, before.watermark_ms, devices)
 
-    def fold(self, readings: pa.Table, watermark_ms: int = 0) -> Iterator[pa.RecordBatch]:
-        """One table of readings, any order. Those below the watermark are late."""
+    def fold(self, readings: pa.Table, watermark_ms: int = 0, devices: str = "") -> Iterator[pa.RecordBatch]:
+        """One table of readings, any order. Those below the watermark are late; with a list of `devices` no other is admitted."""
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
             if self.keep_rejects:
-                yield from self._rejects(readings.filter(rejected))
+                yield from self._rejects(readings.filter(rejected), devices)
             readings = readings.filter(pc.invert(rejected))
         late = pc.less(readings["event_ms"], watermark_ms)
         if pc.any(late).as_py():
-            yield from self._late(readings.filter(late), watermark_ms)
+            # What they belong to may be closed, and published as final.
+            them = readings.filter(late)
+            times = them["event_ms"].to_pylist()
+            yield from self._refused(them, "late", [f"event time {ms} ms {BEHIND}, {watermark_ms} ms" for ms in times])
+            yield _counts([tally.of_counts(tally.BEHIND, {0: them.num_rows})])
             readings = readings.filter(pc.invert(late))
+        if devices and readings.num_rows:
+            codes, names = factorise(readings["device"])
+            known = pa.array(are_known(names, devices)[codes])
+            strange = readings.filter(pc.invert(known))
+            if strange.num_rows:
+                yield from self._refused(strange, "too_many_devices", [TOO_MANY] * strange.num_rows)
+            readings = readings.filter(known)
         if readings.num_rows:
             yield from self._admitted(readings)
 
-    def _late(self, readings: pa.Table, watermark_ms: int) -> Iterator[pa.RecordBatch]:
-        """What they belong to may be closed, and published as final."""
+    def _refused(self, readings: pa.Table, reason: str, details: Sequence[str]) -> Iterator[pa.RecordBatch]:
         size = readings.num_rows
         places = [partition_of(number, self.topics) for number in readings["from_partition"].to_pylist()]
-        times = readings["event_ms"].to_pylist()
         columns = {
-            "reason": ["late"] * size,
-            "detail": [f"event time {time} ms {BEHIND}, {watermark_ms} ms" for time in times],
+            "reason": [reason] * size,
+            "detail": details,
             "topic": [topic for topic, _ in places],
             "partition": [partition for _, partition in places],
             "offset": readings["offset"],
@@ -133,12 +143,13 @@ class Fold:
         }
         rejects = pa.table({each.name: columns.get(each.name, pa.nulls(size)) for each in _REJECT}).cast(_REJECT)
         yield _by_bucket(REJECTS, readings["bucket"].to_numpy(), rejects, lambda part: codec.pack(b"J", part))
-        rejected = tally.of_counts(tally.REJECTED, {REASONS.index("late"): size})
-        yield _counts([rejected, tally.of_counts(tally.BEHIND, {0: size})])
+        yield _counts([tally.of_counts(tally.REJECTED, {REASONS.index(reason): size})])
 
-    def _rejects(self, rejected: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _rejects(self, rejected: pa.Table, devices: str) -> Iterator[pa.RecordBatch]:
         batches = rejected.to_batches()
         parsed = [_parsed(batch["reject"]) for batch in batches]
+        if devices:
+            parsed = [_of_known(rejects, devices) for rejects in parsed]
         ids = Counter(number for rejects in parsed for number in rejects["schema_id"].drop_null().to_pylist())
         if ids and self.ask is not None:
             self.ask(ids)
@@ -287,6 +298,16 @@ def _parsed(rejects: pa.Array) -> pa.Table:
         io.BytesIO(lines),
         pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
         pyarrow.json.ParseOptions(explicit_schema=_REJECT, unexpected_field_behavior="error"),
+    )
+
+
+def _of_known(rejects: pa.Table, devices: str) -> pa.Table:
+    """Early readings are noted under their devices' names: not of a device that would not be admitted."""
+    at = rejects.schema.get_field_index("device")
+    codes, names = factorise(rejects["device"].fill_null(""))
+    known = pa.array(are_known(names, devices)[codes])
+    return rejects.set_column(
+        at, rejects.schema.field(at), pc.if_else(known, rejects["device"], pa.scalar(None, pa.string()))
     )
 
 

@@ -200,7 +200,7 @@ class Correction:
             source,
             windows,
             earlier,
-            self._log.behind,
+            self._log.refused,
             from_ms,
             self._attributes,
             self._look_up,

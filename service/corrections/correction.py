@@ -79,7 +79,7 @@ def base(
     source: Source,
     late: pa.Table,
     earlier: pa.Table,
-    behind: Collection[Coordinates],
+    refused: Collection[Coordinates],
     from_ms: Mapping[str, int],
     attributes: Attributes | None,
     look_up: LookUp | None,
@@ -88,9 +88,9 @@ def base(
 ) -> Base:
     """One batch run. `late` are the windows that are wanted, `earlier` late readings that are in values already.
 
-    `behind` are the readings that came behind the watermark. `from_ms` has the devices whose runs are wanted, and since when.
+    `refused` is that of late.Log. `from_ms` has the devices whose runs are wanted, and since when.
     """
-    records = rebuild.records(spark, settings, source, behind=behind)
+    records = rebuild.records(spark, settings, source, refused=refused)
     admitted = readings.admit(records, settings, look_up, schemas=schemas)
     if earlier.num_rows:
         admitted = admitted.unionByName(spark.createDataFrame(earlier))

@@ -38,14 +38,14 @@ _RECORD = pa.schema(
 @dataclass(frozen=True, slots=True)
 class Log:
     """The late rejects by place, those of them that are in the span, the marks, and of those that are in values but not in
-    the rejects topic any more, the time of the youngest reading in ms (-1: there is none). `behind` are all that came behind the
-    watermark: admission alone would take them for readings that came in time."""
+    the rejects topic any more, the time of the youngest reading in ms (-1: there is none). `refused` are all that admission alone
+    would take: they came behind the watermark, or were of too many devices."""
 
     rejects: Mapping[Coordinates, Reject]
     span: Collection[Coordinates]
     marks: Mapping[Coordinates, Mark]
     gone_ms: int
-    behind: Collection[Coordinates] = ()
+    refused: Collection[Coordinates] = ()
 
     def state(self, place: Coordinates) -> str:
         """Of a reject: "open" when nothing has become of it."""
@@ -82,13 +82,13 @@ def _read(settings: Settings, found: Mapping[Coordinates, Mark], since_ms: int |
     held = {place for place, mark in found.items() if mark.state in IN_VALUES}
     late: dict[Coordinates, Reject] = {}
     span: set[Coordinates] = set()
-    behind: set[Coordinates] = set()
+    refused: set[Coordinates] = set()
     # All of the topic is read: a correction of today needs what an earlier one put into the same windows.
     for reject in reject_log.read(settings.kafka):
+        if reject.reason == "too_many_devices" or (reject.reason == "late" and readings.BEHIND in reject.detail):
+            refused.add(reject.place)
         if reject.reason != "late":
             continue
-        if readings.BEHIND in reject.detail:
-            behind.add(reject.place)
         within = (since_ms is None or reject.broker_ms >= since_ms) and (
             until_ms is None or reject.broker_ms < until_ms
         )
@@ -97,7 +97,7 @@ def _read(settings: Settings, found: Mapping[Coordinates, Mark], since_ms: int |
         if within or reject.place in held:
             late[reject.place] = reject
     gone = [int(found[place].said.get("event_ms", -1)) for place in held - late.keys()]
-    return Log(late, span, found, max(gone, default=-1), behind)
+    return Log(late, span, found, max(gone, default=-1), refused)
 
 
 def admitted(

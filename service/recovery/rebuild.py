@@ -154,10 +154,10 @@ def records(
     settings: Settings,
     chosen: Source,
     options: Mapping[str, str] | None = None,
-    behind: Collection[Coordinates] = (),
+    refused: Collection[Coordinates] = (),
 ) -> DataFrame:
-    """The chosen part of the topics, as `source.stream` gives it to the stream, without the readings `behind` the watermark;
-    `options` are more of the reader's."""
+    """The chosen part of the topics, as `source.stream` gives it to the stream, without those `refused` (late.Log); `options`
+    are more of the reader's."""
     places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
     read = (
         with_options(spark.read.format("kafka"), settings.kafka)
@@ -168,10 +168,10 @@ def records(
         .options(**(options or {}))
         .load()
     )
-    if not behind:
+    if not refused:
         return read
     names = ["topic", "partition", "offset"]
-    columns = zip(*((place.topic, place.partition, place.offset) for place in behind), strict=True)
+    columns = zip(*((place.topic, place.partition, place.offset) for place in refused), strict=True)
     types = pa.string(), pa.int32(), pa.int64()
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     return read.join(F.broadcast(spark.createDataFrame(pa.Table.from_arrays(arrays, names=names))), names, "left_anti")

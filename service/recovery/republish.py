@@ -244,7 +244,7 @@ class Republisher:
         cores = self._spark.sparkContext.defaultParallelism
         tasks = max(1, cores // 2)
         held, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
-        records = rebuild.records(self._spark, settings, source, behind=held.behind if held is not None else ())
+        records = rebuild.records(self._spark, settings, source, refused=held.refused if held is not None else ())
         if held is not None:
             rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up, self._schemas())
             corrections = self._spark.createDataFrame(late.plain(rows))

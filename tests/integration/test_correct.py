@@ -60,7 +60,7 @@ class Correcting(World):
     def assert_right(self) -> Verdict:
         """What the oracle says of all values, with what is marked as corrected."""
         assert contract.check(self.redis, self.prefix) == []
-        verdict = compare(self.config, may_be_behind=True)
+        verdict = compare(self.config, may_be_refused=True)
         assert verdict.ok, "\n".join(verdict.examples)
         assert min(verdict.compared[what] for what in ("windows", "sessions", "rejects")) > 0
         return verdict
@@ -220,7 +220,7 @@ def test_readings_behind_the_watermark_are_corrected_like_late_ones(world: Corre
     world.term(*BASE)
     behind = [reading("d1", 125.5, 99.0), reading("m", 130), reading("n", 300, 5.0), reading("p", 180, None)]
     places = world.term(*behind)
-    assert world.assert_right().behind == len(behind)
+    assert world.assert_right().refused == len(behind)
     first, *rest = places
     at_ms = BASE_MS + 125_500
     for since_ms, until_ms, corrected in ((at_ms, at_ms + 1, [first]), (0, None, rest)):

@@ -168,6 +168,11 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     ),
     "rejects": (lambda it: it.works(rejected={"late": RECORDS // 10}), 18, {"Rejects"}),
     "ids are invented": (lambda it: it.works(outcome={"new_devices": RECORDS // 3}), 14, {"InventedDevices"}),
+    "there are too many devices": (
+        once(lambda it: it.works(rejected={"too_many_devices": 3})),
+        3,
+        {"TooManyDevices"},
+    ),
     "a clock is ahead": (lambda it: it.works(skewed=1), 12, {"SkewedDevices"}),
     "an id cannot be looked up": (once(lambda it: it.metrics.lookups.labels("full").inc()), 3, {"Schemas"}),
     "event time stands": (stands, 14, {"WatermarkStands"}),

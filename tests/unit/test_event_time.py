@@ -27,7 +27,7 @@ def test_a_batch_begins_with_what_the_one_before_has_noted(tmp_path: Path) -> No
     log.note(1, EventTime(6, 18))
     log.note(1, EventTime(6, 18))
     assert Log(Local(tmp_path)).before(1) == EventTime(5, 17), "a replay begins with the same"
-    assert Log(Local(tmp_path)).before(2) == event_time.read(Local(tmp_path), 1) == EventTime(6, 18)
+    assert Log(Local(tmp_path)).before(2) == event_time.read(Local(tmp_path), 1)[0] == EventTime(6, 18)
 
 
 @pytest.mark.parametrize(

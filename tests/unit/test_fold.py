@@ -432,7 +432,7 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
 
 def told(watermark_ms, *unread):
     """What a task of a stream is told."""
-    return replace(FOLD, told=lambda: (EventTime(watermark_ms, watermark_ms), unread))
+    return replace(FOLD, told=lambda: (EventTime(watermark_ms, watermark_ms), unread, ""))
 
 
 def test_readings_below_the_watermark_are_late_and_can_be_found():

@@ -76,12 +76,12 @@ def partition_behind(run: Run) -> Figures:
     run.drain()
     behind = _behind(run)
     run.stop()
-    verdict = run.compare(may_be_behind=True)
+    verdict = run.compare(may_be_refused=True)
     if unread or brief:
         run.violation("policy", f"{unread:.0f} readings of unread records and {brief:.0f} of {BRIEF_S} s were late")
-    if not behind or verdict.behind != behind:
+    if not behind or verdict.refused != behind:
         run.violation(
-            "P4", f"{behind:.0f} readings were counted as behind the watermark, {verdict.behind} can be found"
+            "P4", f"{behind:.0f} readings were counted as behind the watermark, {verdict.refused} can be found"
         )
     if _most(run, _SPREAD) < held_s - WINDOW_S:
         run.violation("P7", f"a partition was {held_s:.0f} s behind, {_SPREAD} said {_most(run, _SPREAD):.0f} at most")

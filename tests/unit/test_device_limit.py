@@ -1,0 +1,55 @@
+"""When the limit on devices is noted, and which devices a list has."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark import SparkFiles
+
+from service.admission import device_limit
+from service.admission.device_limit import NONE, DeviceLimit
+from service.files import Local
+
+NO_SPARK: Any = None
+
+
+def limit(devices: int, folder: Path) -> DeviceLimit:
+    return DeviceLimit(NO_SPARK, "", Local(folder), devices, buckets=2)
+
+
+def test_the_state_is_full_from_the_limit_on_and_has_room_again_well_below_it(tmp_path: Path) -> None:
+    it = limit(100, tmp_path)
+    assert it.after(0, NONE, [(0, 50), (1, 49)]) == NONE
+    assert it.after(1, NONE, [(0, 51)]) == 1
+    assert it.after(2, 1, []) == 1
+    assert it.after(3, 1, [(0, 46)]) == 1, "95 are not enough room"
+    assert it.after(4, 1, [(0, 45)]) == NONE
+    assert it.after(5, NONE, [(1, 1_000)]) == 5
+
+
+def test_after_a_restart_a_full_state_stays_full_until_all_buckets_have_told_their_devices(tmp_path: Path) -> None:
+    it = limit(100, tmp_path)
+    assert it.after(8, 7, [(0, 1)]) == 7
+    assert it.after(9, 7, [(1, 1)]) == NONE
+
+
+def test_without_a_limit_everybody_is_admitted(tmp_path: Path) -> None:
+    it = limit(0, tmp_path)
+    assert it.after(0, NONE, [(0, 1 << 40)]) == NONE
+    assert it.after(1, 7, []) == NONE, "it was taken away with a restart"
+    assert it.give(NONE) == ""
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_000])
+def test_the_devices_of_a_list_are_known_and_no_others(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"d\u00e9vice {number}" for number in range(count)]
+    np.sort(device_limit.hashes(pa.array(names, pa.string()))).tofile(tmp_path / "list")
+    monkeypatch.setattr(SparkFiles, "get", lambda _: str(tmp_path / "list"))
+    device_limit._load.cache_clear()
+    asked = pa.array(["", *names[::-1], "device", "d\u00e9vice"], pa.string())
+    assert device_limit.are_known(asked, "list").tolist() == [False, *[True] * count, False, False]
+    device_limit._load.cache_clear()
