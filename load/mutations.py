@@ -735,6 +735,16 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "room-forgotten",
+        "after a restart the state is taken for empty until its buckets have changed",
+        "a replay admits devices that the attempt before it has rejected",
+        ("P1", "P6"),
+        (Edit("service/admission/device_limit.py", "has_room = len(self._sizes) == self.buckets and", "has_room ="),),
+        (
+            "tests/unit/test_device_limit.py::test_after_a_restart_a_full_state_stays_full_until_all_buckets_have_told_their_devices",
+        ),
+    ),
+    Mutation(
         "kept-state-trusted",
         "a worker uses the state that it keeps of a bucket whatever is stored",
         "a replay counts readings of the attempt that failed, and another worker's batches are lost",
