@@ -1,5 +1,6 @@
 """The command line: `tidemark run`, `tidemark check`, `tidemark status`, `tidemark checkpoint`, `tidemark republish`,
-`tidemark profile`, `tidemark correct`, `tidemark rejects`, `tidemark devices`, `tidemark schemas`, `tidemark version`.
+`tidemark profile`, `tidemark correct`, `tidemark rejects`, `tidemark skip`, `tidemark devices`, `tidemark schemas`,
+`tidemark version`.
 
 Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
 """
@@ -104,6 +105,13 @@ def _republish(given: argparse.Namespace) -> int:
     return 0
 
 
+def _skip(given: argparse.Namespace) -> int:
+    from service.recovery import skip_command  # noqa: PLC0415
+
+    skip_command.skip(settings.load(given.config), given.offsets, say, dry=given.dry_run)
+    return 0
+
+
 def _correct(given: argparse.Namespace) -> int:
     from service.corrections import correct  # noqa: PLC0415
 
@@ -188,6 +196,9 @@ def _parser() -> argparse.ArgumentParser:
     correct.add_argument("--since", required=True, metavar="TIME", help="those that the broker got since, such as 2h")
     correct.add_argument("--until", metavar="TIME", help="those that the broker got before")
     correct.add_argument("--again", action="store_true", help="also those that were corrected before: for a new prefix")
+    skip = add("skip", "Give up offsets that the service has named as unreadable, and nothing else.", _skip)
+    skip.add_argument("offsets", nargs="+", metavar="TOPIC:PARTITION:OFFSET[-OFFSET]", help="both ends are included")
+    skip.add_argument("--dry-run", action="store_true", help="only say what would be skipped")
     profile = add("profile", "Draw expectations of the readings from the newest records of the topics.", _profile)
     profile.add_argument("--readings", type=_count, default=20_000, metavar="N", help="of so many records; 20000")
     profile.add_argument(
@@ -202,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     checkpoint.add_argument("--dry-run", action="store_true", help="init: only show the manifest that would be written")
     correct.add_argument("--dry-run", action="store_true", help="only say how many values would be corrected")
-    for command in (run, check, status, checkpoint, republish, schemas, correct, profile, devices):
+    for command in (run, check, status, checkpoint, republish, schemas, correct, skip, profile, devices):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
     reject_commands.add(add("rejects", "What was not admitted: list it, show it, send it again.", reject_commands.run))
     add("version", "Print the versions of Tidemark, Spark and Python.", _version)

@@ -16,7 +16,8 @@
     |-- QueryError           9   the streaming query failed for a reason that is none of the above
     |   |-- WorkerLostError      an executor or a Python worker died, was killed or cut off
     |   `-- SparkLostError       Spark itself has ended: the JVM, or the application on the cluster
-    `-- SetupError          10   the machine: a port in use, no JDK, no jars, no disk
+    |-- SetupError          10   the machine: a port in use, no JDK, no jars, no disk
+    `-- UnreadableRecordError  11   records that no process can read, and that an operator has to skip
 
 Which of them may pass by themselves is said by failure.transient. A message says what happened, where
 (topic[partition]@offset, batch, file), which limit it met and what to do.
@@ -138,3 +139,10 @@ class SetupError(TidemarkError):
 
     code = "SETUP"
     status = 10
+
+
+class UnreadableRecordError(TidemarkError):
+    """Records that end every process that reads them: `tidemark skip` goes on behind them."""
+
+    code = "UNREADABLE"
+    status = 11

@@ -8,8 +8,9 @@ Spark's own watermark is not used: it follows the quickest partition, and drops 
 begins with the event time that the one before has noted; state/watermark.py says how far it moves on. Which partitions have
 unread records is noted before the batch runs, and a replay is told the same.
 
-Only a batch that is as large as `kafka.max_per_batch` allows can leave records unread that were there when it was planned. Any
-other one reads all of them, and what comes later is not older, by the broker's time, than what it has read.
+Only a batch that is as large as `kafka.max_per_batch` allows can leave records unread that were there when it was planned, or
+one that was narrowed before it is replayed (service/recovery/narrow.py). Any other one reads all of them, and what comes later is
+not older, by the broker's time, than what it has read.
 """
 
 import json
@@ -72,6 +73,7 @@ class Log:
 
     files: Files | Local
     _last: tuple[int, EventTime, int] = field(default=(-1, EventTime(), NONE))
+    _is_first: bool = True
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
@@ -103,18 +105,26 @@ class Log:
     def unread(self, kafka: Kafka, cut: Cut) -> frozenset[tuple[str, int]]:
         """The partitions with records behind the cut; the same for a replay. Raises SourceError."""
         partitions = sum(len(each) for each in cut.end.values())
-        if cut.rows < kafka.max_per_batch - partitions:  # the source rounds each partition's share
+        is_small = cut.rows < kafka.max_per_batch - partitions  # the source rounds each partition's share
+        is_first, self._is_first = self._is_first, False
+        if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
             return frozenset()
         name = f"{cut.batch}.unread"
         try:
             noted: list[tuple[str, int]] = json.loads(self.files.read(f"{FOLDER}/{name}"))
         except FileNotFoundError:
+            if is_small:
+                return frozenset()
             noted = _unread(kafka, cut)
             self._write(name, noted)
         except (OSError, ValueError) as error:
             what = f"{self.files}/{FOLDER}/{name} cannot be read: {error}"
             raise CheckpointError(what, remedy=RESTORE) from error
         return frozenset((topic, partition) for topic, partition in noted)
+
+    def leaves(self, kafka: Kafka, cut: Cut) -> None:
+        """Note anew what a batch leaves unread that was made shorter after it was planned. Raises SourceError."""
+        self._write(f"{cut.batch}.unread", _unread(kafka, cut))
 
     def _write(self, name: str, content: Any) -> None:
         try:

@@ -10,6 +10,7 @@ the query from its checkpoint inside the running driver, under the same epoch; w
                WorkerLostError     an executor or a Python worker is gone
                InjectedError       a test asked for it
     stays      SettingsError, SchemaError, ReferenceDataError, ReferenceTooOldError, FencedError, CheckpointError, SetupError
+               UnreadableRecordError                                   an operator has to decide
                SourceRefusedError, DataLossError, SinkRefusedError     waiting does not bring rights, topics or records
                SparkLostError      there is nothing left to restart in: the process must be a new one
                QueryError          nobody knows what it is, and a new process is the better cure

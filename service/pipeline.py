@@ -30,6 +30,7 @@ from service.kafka import source
 from service.kafka.offsets import unavailable
 from service.publication.covered import Covered
 from service.publication.publish import OUTCOME_SCHEMA, Outcome, Sink
+from service.recovery.skips import Care
 from service.reference import lookup
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
@@ -114,6 +115,7 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
 class Publication:
     """What foreachBatch runs, and what it remembers: `failure` is the exception that ended the query, as it was raised,
     and `after` the (epoch, batch) that progress in Redis has reached, as far as is known. `turn` is held while it writes.
+    `care` ends the query before a batch that it must not read: the frame is evaluated later.
 
     The order is the guarantee:
     1 rejects to Kafka, flushed;
@@ -136,6 +138,7 @@ class Publication:
     after: tuple[int, int] | None = None
     covered: Covered | None = None
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    care: Care = field(default_factory=Care)
     failure: BaseException | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -155,6 +158,7 @@ class Publication:
         # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
         snapshot = self.holder.snapshot if self.holder else None
         cut = progress.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
+        self.care.check(cut)
         before, unread = self.times.before(batch), self.times.unread(self.settings.kafka, cut)
         noted = self.times.devices(batch)
         topics = self.settings.kafka.topics
@@ -267,23 +271,25 @@ def start(
     after: tuple[int, int] | None = None,
     turn: AbstractContextManager[Any] | None = None,
     covered: Covered | None = None,
+    care: Care | None = None,
 ) -> tuple[StreamingQuery, Publication]:
     """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is.
 
     `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `book` is open; the
-    checkpoint's own if not given. `turn` is held by whoever writes values. `covered` is as for Sink.
+    checkpoint's own if not given. `turn` is held by whoever writes values. `covered` is as for Sink, `care` as for Publication.
     """
     book = book or of_checkpoint(spark, settings)
     tasks = spark.sparkContext.defaultParallelism
     attributes = holder.attributes if holder else None
     look_up = lookup.choose(settings, holder)
-    records = source.stream(spark, settings.kafka)
+    care = care or Care()
+    records = source.stream(spark, settings.kafka, careful=care.is_needed)
     output = build(records, settings, attributes, tasks, look_up, schemas=book.plan)
     checkpoint = settings.service.checkpoint
     times = event_time.Log.of(spark, checkpoint)
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.sessions.buckets)
     publication = Publication(
-        spark, settings, epoch, gate, on_batch, book, times, limit, holder, after, covered, turn or nullcontext()
+        spark, settings, epoch, gate, on_batch, book, times, limit, holder, after, covered, turn or nullcontext(), care
     )
     writer = (
         output.writeStream.queryName(settings.service.name)

@@ -33,6 +33,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint, failure, owner, pipeline, session
 from service.admission import schemas
+from service.admission.readings import UNREADABLE
 from service.admission.schemas import NewSchemaError
 from service.cut import Offsets
 from service.errors import FencedError, SparkLostError, TidemarkError
@@ -47,8 +48,9 @@ from service.publication.redis_link import EpochLostError, WritesLostError
 from service.publication.silence import Silence
 from service.quality.checker import Checker
 from service.quality.page import Page
-from service.recovery import resume
+from service.recovery import resume, starts
 from service.recovery.republish import Republisher
+from service.recovery.skips import ReadAnewError
 from service.reference import lookup
 from service.reference.refresher import Refresher
 from service.reference.snapshots import Holder
@@ -112,6 +114,7 @@ class Runner:
                 session.on_jvm_signals(self._ask_to_stop, "TERM", "INT")
             http = server.Server(self.metrics, self.status, settings.metrics.address, settings.metrics.port, self._page)
             cleanup.callback(http.close)
+            self.metrics.unreadable.set(starts.unreadable(settings))
             _log.info("metrics at http://%s:%d/metrics", settings.metrics.address, http.port)
             cleanup.callback(self._lease.release)
             epoch = self._begin_term()
@@ -162,6 +165,10 @@ class Runner:
         silence.look(asked_ms, reached)
         self.metrics.asked(asked_ms)
 
+    def _on_skip(self, offsets: int) -> None:
+        _log.warning("%d offsets are skipped, as `tidemark skip` was told", offsets)
+        self.metrics.rejects.labels(UNREADABLE).inc(offsets)
+
     def _begin_term(self, at_least: int = 0) -> int | None:
         """Wait for the lease and begin a term; None when told to stop meanwhile."""
         while not self.stop.is_set():
@@ -192,6 +199,10 @@ class Runner:
                 self._in_batch.clear()
                 self.metrics.batch_fails()
                 _log.info("%s: known now, the query goes on with it", found)
+            except ReadAnewError as found:
+                self._in_batch.clear()
+                self.metrics.batch_fails()
+                _log.info("%s: the query is started again", found)
             except WritesLostError as error:
                 self._writes_lost = error.what
                 self.metrics.failures.labels("redis_data").inc()
@@ -213,7 +224,7 @@ class Runner:
         self.metrics.keeps(retention_ms)
         if not self._lease.confirm():
             raise self._lost()
-        for gap in resume.prepare(spark, settings):
+        for gap in resume.prepare(spark, settings, self._on_skip):
             _log.warning("going on without what is lost: %s", gap)
         if self._book is None:
             self._book = schemas.book(spark, settings, lambda result: self.metrics.lookups.labels(result).inc())
@@ -221,6 +232,8 @@ class Runner:
         book.open(resume.position(spark, settings))
         self.metrics.schemas.set(len(book.plan.schemas))
         with ExitStack() as cleanup:
+            care = cleanup.enter_context(starts.counted(spark, settings))
+            self.metrics.unreadable.set(0)
             holder = self._hold_reference(spark)
             self._check_quality(spark, holder, book)
             silence = self._silence(spark, epoch, holder)
@@ -242,6 +255,7 @@ class Runner:
                 after=self._lease.reached,
                 turn=silence.turn,
                 covered=republisher.covered,
+                care=care,
             )
             lag = Lag(
                 settings.kafka,
@@ -420,7 +434,7 @@ class Runner:
 
     def _judge(self, query: StreamingQuery, raised: BaseException | None) -> None:
         """Return when the end is what was asked for, raise its name otherwise."""
-        if isinstance(raised, FencedError | WritesLostError | NewSchemaError):
+        if isinstance(raised, FencedError | WritesLostError | NewSchemaError | ReadAnewError):
             raise raised
         if self._lease.lost.is_set():
             raise self._lost()

@@ -21,17 +21,22 @@ CONSUMER_OPTIONS = {
 }
 
 
-def stream(spark: SparkSession, kafka: Kafka) -> DataFrame:
+ONE_AT_A_TIME = {"kafka.max.poll.records": "1"}
+"""For a reader that must not read ahead: the client decompresses all that a poll returns, also behind the end of the range."""
+
+
+def stream(spark: SparkSession, kafka: Kafka, *, careful: bool = False) -> DataFrame:
     """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp.
 
     A batch ends at the last stable offset of each partition. Its offsets include those of aborted records and of the
-    transactions' markers, for which there is no row.
+    transactions' markers, for which there is no row. With `careful` it never reads ahead, which is slower.
     """
     return (
         with_options(spark.readStream.format("kafka"), kafka)
         .option("subscribe", ",".join(kafka.topics))
         .option("startingOffsets", kafka.starting)
         .option("maxOffsetsPerTrigger", kafka.max_per_batch)
+        .options(**(ONE_AT_A_TIME if careful else {}))
         .load()
     )
 

@@ -200,6 +200,7 @@ def _kafka(given: Settings) -> Iterator[Line]:
         yield from _rejects(client, given, topic, found)
     there = {name: found[name] for name in kafka.topics if name in found}
     if there:
+        yield from durability.decompression(there.values())
         yield from durability.retention(given, there)
 
 

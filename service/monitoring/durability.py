@@ -1,6 +1,6 @@
 """What keeps records safe until they are read, and for how long: a topic's copies and its retention against our lag."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from service.errors import DataLossError
 from service.files import Local
@@ -11,6 +11,7 @@ from service.recovery import checkpoint
 from service.settings import Settings
 from service.units import format_duration
 
+COMPRESSION, PLAIN = "compression.type", "uncompressed"
 DOWN_MS = 86_400_000
 """An outage of less than a day should lose nothing: somebody sees it and mends it."""
 
@@ -31,6 +32,17 @@ def copies(topic: topics.Topic) -> Iterator[Line]:
     if "compact" in configuration.get("cleanup.policy", ""):
         detail = f"cleanup.policy is {configuration['cleanup.policy']}: readings of a key are deleted, read or not"
         yield Line(name, "warn", detail, "Set cleanup.policy=delete")
+
+
+def decompression(found: Iterable[topics.Topic]) -> Iterator[Line]:
+    """One line for all topics in which a few KB may be records of gigabytes."""
+    names = [f"{topic.name} ({topic.max_bytes})" for topic in found if topic.configuration.get(COMPRESSION) != PLAIN]
+    if names:
+        detail = (
+            f"max.message.bytes of {', '.join(names)} bounds records as they are compressed: a few KB may be gigabytes"
+        )
+        remedy = f"If not all producers are trusted, set {COMPRESSION}={PLAIN}: the broker then refuses such records"
+        yield Line("decompression", "warn", detail, remedy)
 
 
 def retention(given: Settings, there: Mapping[str, topics.Topic]) -> Iterator[Line]:

@@ -118,7 +118,9 @@ class Metrics:
 
         self.records = counter("records", "Kafka records in finished batches")
         self.admitted = counter("readings_admitted", "Readings that were admitted")
-        self.rejects = counter("rejects", "Readings that were not admitted", "reason", readings.REASONS)
+        self.rejects = counter(
+            "rejects", "Readings that were not admitted", "reason", (*readings.REASONS, readings.UNREADABLE)
+        )
         self.behind = counter(
             "readings_behind", "Readings that were rejected as late because the watermark had passed them"
         )
@@ -150,6 +152,7 @@ class Metrics:
         self.lookups = counter(
             "schema_lookups", "Schema ids that were looked up while running, by how that ended", "result", LOOK_UPS
         )
+        self.unreadable = gauge("unreadable_offsets", "Offsets that the service has named when it ended as unreadable")
         self.schemas = gauge("schemas", "Writers' schemas that the query decodes")
         self.republished = counter(
             "republished", "Values that were published again after Redis had lost them", "kind", _PUBLISHED[:3]

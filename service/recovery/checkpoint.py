@@ -17,6 +17,7 @@ from service.files import RESTORE, Folder, Local, local
 from service.progress import parse_offsets
 
 __all__ = [
+    "FIRST",
     "LOGS",
     "MISSING",
     "RESTORE",
@@ -24,6 +25,7 @@ __all__ = [
     "bad_log",
     "damage",
     "damaged",
+    "ends",
     "last_batch",
     "local",
     "numbers",
@@ -36,6 +38,8 @@ __all__ = [
 
 LOGS = ("offsets", "commits")
 _VERSIONS = (b"v1", b"v2")
+FIRST = "sources/0/0"
+"""Where the first batch begins, as the source has noted it for itself."""
 NEWEST = 3
 """So many of the newest files are looked at; a query that goes on reads the last two."""
 
@@ -70,11 +74,11 @@ def position(folder: Folder) -> Position | None:
     if last is None:
         return None
     if last in numbers(folder, "commits"):
-        return Position(last + 1, _ends(folder, f"offsets/{last}"))
+        return Position(last + 1, ends(folder, last))
     if last > 0:
-        return Position(last, _ends(folder, f"offsets/{last - 1}"))
-    # Where the first batch begins, the source has noted for itself; a byte for older versions stands before it.
-    _, _, text = folder.read("sources/0/0").partition(b"v1\n")
+        return Position(last, ends(folder, last - 1))
+    # A byte for older versions stands before it.
+    _, _, text = folder.read(FIRST).partition(b"v1\n")
     return Position(0, parse_offsets(text.decode()))
 
 
@@ -197,7 +201,9 @@ def _bad_json(folder: Folder, name: str) -> str:
         return f"cannot be read: {error}"
 
 
-def _ends(folder: Folder, name: str) -> Offsets:
+def ends(folder: Folder, batch: int) -> Offsets:
+    """Where a batch that was begun ends; raises CheckpointError."""
+    name = f"offsets/{batch}"
     # One source stands once for every branch of the plan that reads it, each time with the same offsets.
     found = {line for line in folder.read(name).decode().split("\n")[2:] if line != "-"}
     if len(found) != 1:

@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,12 @@ from service.admission.schemas import Known
 from service.aggregation import sessions
 from service.cut import Cut, Offsets
 from service.errors import SourceError
+from service.files import Files
 from service.frames import CHANGES, OUTPUT, PARTS, RUNS
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
-from service.kafka.source import with_options
+from service.kafka.source import ONE_AT_A_TIME, with_options
+from service.recovery import skips
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
 from service.rejects.reject_log import Coordinates
@@ -156,18 +159,25 @@ def records(
     options: Mapping[str, str] | None = None,
     refused: Collection[Coordinates] = (),
 ) -> DataFrame:
-    """The chosen part of the topics, as `source.stream` gives it to the stream, without those `refused` (late.Log); `options`
-    are more of the reader's."""
+    """The chosen part of the topics, as `source.stream` gives it to the stream, without those `refused` (late.Log), and without
+    what was skipped; `options` are more of the reader's."""
     places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
-    read = (
-        with_options(spark.read.format("kafka"), settings.kafka)
-        .option("failOnDataLoss", "true")  # whatever the stream accepts: a value that lacks readings is not told
-        .option("assign", json.dumps(places))
-        .option("startingOffsets", _json(chosen.begin))
-        .option("endingOffsets", _json(chosen.end))
-        .options(**(options or {}))
-        .load()
-    )
+    spans = skips.pending(chosen.begin, skips.read(Files(spark, settings.service.checkpoint)))
+    options = {**(options or {}), **(ONE_AT_A_TIME if spans else {})}
+
+    def between(begin: Offsets, end: Offsets) -> DataFrame:
+        return (
+            with_options(spark.read.format("kafka"), settings.kafka)
+            .option("failOnDataLoss", "true")  # whatever the stream accepts: a value that lacks readings is not told
+            .option("assign", json.dumps(places))
+            .option("startingOffsets", _json(begin))
+            .option("endingOffsets", _json(end))
+            .options(**options)
+            .load()
+        )
+
+    parts = [between(begin, end) for begin, end in skips.stretches(chosen.begin, chosen.end, spans)]
+    read = reduce(DataFrame.union, parts)
     if not refused:
         return read
     names = ["topic", "partition", "offset"]

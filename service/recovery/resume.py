@@ -3,14 +3,15 @@
 1  the checkpoint's logs are whole                                          service/recovery/checkpoint.py
 2  its manifest fits this version, these settings and these topics          service/recovery/manifest.py
    a new checkpoint does not take the place of one whose work is in Redis already
-3  Kafka still has every record from where the query goes on
+3  skipped offsets are outside of the next batch                            service/recovery/narrow.py
+4  Kafka still has every record from where the query goes on
 
 What does not hold is a CheckpointError or a DataLossError, and nothing has been written by then. The state's files are not
 read here: Spark reads those it needs before the first batch writes, and names what it cannot read.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from service.kafka.offsets import Edges, committed, edges
 from service.progress import parse_offsets
 from service.publication import redis_client, redis_link
 from service.publication.redis_keys import Keys
-from service.recovery import checkpoint, manifest
+from service.recovery import checkpoint, manifest, narrow
 from service.recovery.manifest import Manifest
 from service.settings import Kafka, Settings
 
@@ -55,10 +56,13 @@ class Gap:
         )
 
 
-def prepare(spark: SparkSession, settings: Settings) -> Sequence[Gap]:
+def prepare(
+    spark: SparkSession, settings: Settings, on_skip: Callable[[int], object] = lambda _: None
+) -> Sequence[Gap]:
     """Make sure that the query can go on. The gaps are what is lost and accepted (kafka.on_data_loss = "continue").
 
-    Writes the manifest of a new checkpoint, and sets the session's shuffle partitions to those of an old one.
+    Writes the manifest of a new checkpoint, and sets the session's shuffle partitions to those of an old one. `on_skip` gets the
+    number of offsets that the query has skipped since the last time.
     Raises CheckpointError, DataLossError; SourceError and SinkError when Kafka or Redis cannot be asked.
     """
     files = _files(spark, settings)
@@ -80,6 +84,10 @@ def prepare(spark: SparkSession, settings: Settings) -> Sequence[Gap]:
             _require_all_of_it(settings)
         if found is None:
             files.create(manifest.NAME, wanted.encode())
+        skipped = narrow.apply(files, settings.kafka)
+        if skipped:
+            on_skip(skipped)
+            position = checkpoint.position(files)
     return _gaps(settings.kafka, position.offsets) if position is not None else []
 
 

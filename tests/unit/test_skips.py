@@ -1,0 +1,156 @@
+"""Skipped offsets: how they are named, and that a topic is read around them, whole and once."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.cut import Cut, Offsets
+from service.errors import CheckpointError, SettingsError
+from service.files import Local
+from service.recovery import skips
+from service.recovery.skip_command import MOST, refuse
+from service.recovery.skips import Care, ReadAnewError, Span
+
+
+def span(begin: int, end: int, partition: int = 0) -> Span:
+    return Span("readings", partition, begin, end)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("readings:2:1207", span(1207, 1208, 2)),
+        ("readings:0:5-5", span(5, 6)),
+        ("a.b_c-d:10:0-99", Span("a.b_c-d", 10, 0, 100)),
+    ],
+)
+def test_both_ends_of_a_range_are_included(text: str, found: Span) -> None:
+    assert Span.parse(text) == found
+    assert Span.parse(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["readings", "readings:0", "readings:0:7-5", "readings:0:-1", "readings[0]@7", "r:0:5 "]
+)
+def test_what_names_no_offsets_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="names no offsets"):
+        Span.parse(text)
+
+
+PLACES = st.builds(
+    lambda partition, begin, many: span(begin, begin + many, partition),
+    st.integers(0, 2),
+    st.integers(0, 30),
+    st.integers(1, 8),
+)
+SPANS = st.lists(PLACES, max_size=6)
+
+
+def places(begin: Offsets, end: Offsets) -> list[tuple[int, int]]:
+    return [(p, o) for p, last in end["readings"].items() for o in range(begin["readings"].get(p, 0), last)]
+
+
+def offsets_of(spans: Any) -> set[tuple[int, int]]:
+    return {(each.partition, offset) for each in spans for offset in range(each.begin, each.end)}
+
+
+@given(SPANS, SPANS)
+def test_merging_and_taking_away_are_those_of_sets(some: list[Span], others: list[Span]) -> None:
+    merged = skips.merged(some)
+    assert offsets_of(merged) == offsets_of(some)
+    assert all(a.partition != b.partition or a.end < b.begin for a, b in pairwise(merged)), "adjacent ones are one"
+    assert offsets_of(skips.without(some, others)) == offsets_of(some) - offsets_of(others)
+
+
+OFFSETS = st.lists(st.integers(0, 40), min_size=3, max_size=3)
+
+
+@given(SPANS, OFFSETS, OFFSETS)
+def test_stretches_and_skips_are_the_whole_without_overlap(some: list[Span], first: list[int], many: list[int]) -> None:
+    begin = {"readings": dict(enumerate(first))}
+    end = {"readings": {p: first[p] + many[p] for p in range(3)}}
+    found = [each for part in skips.stretches(begin, end, skips.merged(some)) for each in places(*part)]
+    assert len(found) == len(set(found))
+    assert set(found) == set(places(begin, end)) - offsets_of(some)
+
+
+@given(SPANS, st.lists(OFFSETS, min_size=1, max_size=4))
+def test_batches_as_they_are_planned_read_around_the_skips(some: list[Span], steps: list[list[int]]) -> None:
+    """Spark plans from where the last batch ended to where Kafka ends; what it plans over a skip is narrowed, again and again."""
+    spans, read = skips.merged(some), list[tuple[int, int]]()
+    at: Offsets = {"readings": {0: 0, 1: 0, 2: 0}}
+    kafka = [0, 0, 0]
+    for step in steps:
+        kafka = [now + more for now, more in zip(kafka, step, strict=True)]
+        # Nobody can skip what Kafka does not have: a skip is known from when its end is there.
+        known = tuple(each for each in spans if each.end <= kafka[each.partition])
+        while at["readings"] != dict(enumerate(kafka)):
+            begin = skips.jumped(at, known)
+            planned = {"readings": {p: max(end, begin["readings"][p]) for p, end in enumerate(kafka)}}
+            end = skips.narrowed(begin, planned, known)
+            Care(skips.pending(begin, known)).check(Cut(1, 0, 0, begin, end))
+            read += places(begin, end)
+            assert (begin, end) != (at, at), "it goes on"
+            at = end
+            if skips.narrowed(begin, planned, known) == planned:
+                break
+        spans = tuple(each for each in spans if each in known or each.begin >= at["readings"][each.partition])
+    assert len(read) == len(set(read))
+    assert not set(read) & offsets_of(spans)
+    reached = {(p, o) for p, end in at["readings"].items() for o in range(end)}
+    assert set(read) == reached - offsets_of(spans)
+
+
+def test_a_batch_over_a_skip_is_not_read() -> None:
+    care = Care((span(5, 7),))
+    for begin, end in ((0, 5), (7, 9)):
+        care.check(Cut(1, 3, 0, {"readings": {0: begin}}, {"readings": {0: end}}))
+    for begin, end in ((0, 6), (6, 7), (0, 9), (6, 9)):
+        with pytest.raises(ReadAnewError, match="batch 3 reaches over readings:0:5-6"):
+            care.check(Cut(1, 3, 0, {"readings": {0: begin}}, {"readings": {0: end}}))
+
+
+def test_care_ends_with_its_cause() -> None:
+    assert not Care().is_needed
+    care = Care((), suspect=3)
+    assert care.is_needed
+    nothing: Offsets = {"readings": {0: 1}}
+    care.check(Cut(1, 3, 0, nothing, nothing))
+    with pytest.raises(ReadAnewError, match="batch 3 is committed"):
+        care.check(Cut(1, 4, 0, nothing, nothing))
+    Care((span(5, 7),), suspect=3).check(Cut(1, 4, 0, nothing, nothing))
+
+
+def test_the_file_keeps_all_skips(tmp_path: Path) -> None:
+    folder = Local(tmp_path)
+    assert skips.read(folder) == ()
+    skips.write(folder, [span(7, 9), span(5, 7), span(1, 2, 1)])
+    assert skips.read(folder) == (span(5, 9), span(1, 2, 1))
+    assert skips.pending({"readings": {0: 8, 1: 2}}, skips.read(folder)) == (span(5, 9),)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"format": 2, "skips": []}', '{"format": 1, "skips": [["readings", 0]]}']
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / skips.NAME).write_text(content)
+    with pytest.raises(CheckpointError, match=r"skips\.json"):
+        skips.read(Local(tmp_path))
+
+
+def test_what_cannot_be_skipped_is_named_all_at_once() -> None:
+    begin, ends = {"readings": {0: 10}}, {"readings": {0: 20, 1: 100_000}}
+    refuse([span(10, 20), span(0, MOST - 10, 1)], begin, ends)
+    with pytest.raises(SettingsError) as refused:
+        refuse([span(9, 11), span(19, 21), span(0, MOST, 1), Span("others", 0, 1, 2)], begin, ends)
+    for said in (
+        "offsets below 10 are read",
+        "the partition ends at 20",
+        "others:0:1: there is no such",
+        "more than 10000",
+    ):
+        assert said in str(refused.value)

@@ -1,0 +1,96 @@
+"""How often the query has ended at a batch, and which of its records a probe names."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.admission.schemas import NewSchemaError
+from service.errors import FencedError, SetupError, SinkError, SparkLostError, TidemarkError, WorkerLostError
+from service.files import Local
+from service.recovery import probe, skips, starts
+from service.recovery.skips import ReadAnewError, Span
+from service.recovery.starts import Starts
+
+
+def test_ends_without_a_known_reason_are_counted_at_one_batch() -> None:
+    first = Starts().again(7, is_replay=False)
+    assert first == Starts(7, 0, running=True)
+    died_at_9 = first.again(9, is_replay=True)
+    assert died_at_9.ends == 1
+    again = died_at_9.again(9, is_replay=True)
+    assert again.ends == 2
+    stopped = Starts(9, again.ends, running=False).again(9, is_replay=True)
+    assert stopped.ends == 2, "a known reason counts for nothing and forgives nothing"
+    assert stopped.again(10, is_replay=True).ends == 1
+    assert stopped.again(10, is_replay=False).ends == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "is_counted"),
+    [
+        (WorkerLostError("a worker"), True),
+        (SparkLostError("the JVM"), True),
+        (SetupError("java.lang.OutOfMemoryError: Java heap space"), True),
+        (RuntimeError("something that nobody has foreseen"), True),
+        (SetupError("no disk"), False),
+        (SinkError("Redis is away"), False),
+        (FencedError("another"), False),
+        (NewSchemaError("2"), False),
+        (ReadAnewError("batch 7"), False),
+    ],
+)
+def test_what_counts(error: Exception, is_counted: bool) -> None:
+    assert starts.counts(error) is is_counted
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"batch": 1, "more": 2}'])
+def test_a_count_that_cannot_be_read_begins_anew(tmp_path: Path, content: str) -> None:
+    (tmp_path / starts.NAME).write_text(content)
+    assert starts.read(Local(tmp_path)) == Starts()
+
+
+BATCHES = st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["good", "large", "deadly"])), max_size=12)
+
+
+@given(BATCHES, st.integers(0, 5))
+def test_a_probe_names_every_unreadable_offset_and_no_other(batches: list[tuple[int, str]], ahead: int) -> None:
+    """A process reads whole record batches and tells their offsets later than it has read the next ones: `ahead` of them."""
+    kinds = [kind for many, kind in batches for _ in range(many)]
+
+    def run(spans: Sequence[Span]) -> Iterator[tuple[int, bool]]:
+        for span in spans:
+            untold: list[tuple[int, bool]] = []
+            for offset in range(span.begin, span.end):
+                if kinds[offset] == "deadly":
+                    return
+                untold.append((offset, kinds[offset] == "good"))
+                if len(untold) > ahead:
+                    yield untold.pop(0)
+            yield from untold
+
+    # A process that begins at an offset passes it: nothing is read ahead of the first record batch.
+    def exact(spans: Sequence[Span]) -> Iterator[tuple[int, bool]]:
+        told = list(run(spans))
+        first = spans[0].begin
+        yield from told or ([(first, kinds[first] == "good")] if kinds[first] != "deadly" else [])
+
+    asked = [Span("readings", 0, 0, len(kinds) // 2), Span("readings", 1, len(kinds) // 2, len(kinds))]
+    found = skips.merged(probe.found([each for each in asked if each.offsets], exact))
+    bad = {offset for each in found for offset in range(each.begin, each.end)}
+    assert bad == {offset for offset, kind in enumerate(kinds) if kind != "good"}
+
+
+def test_a_probe_gives_up_after_many_deaths() -> None:
+    found = list(probe.found([Span("readings", 0, 0, 1_000_000)], lambda _: ()))
+    assert len(found) == probe.DEATHS
+
+
+def test_the_error_names_the_command_that_mends_it() -> None:
+    error = starts._named(812, (Span("readings", 2, 1207, 1211), Span("readings", 3, 5, 6)))
+    assert isinstance(error, TidemarkError)
+    assert error.status == 11
+    assert "Batch 812" in error.what
+    assert "tidemark skip --config FILE --dry-run readings:2:1207-1210 readings:3:5`" in error.remedy
