@@ -58,6 +58,7 @@ _STORE = "tests/unit/test_state_store.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
 _COVERED = "tests/integration/test_covered.py::"
 _REPUBLISH = "tests/integration/test_republish.py::"
+_SKIPS = "tests/unit/test_skips.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
@@ -1300,6 +1301,23 @@ MUTATIONS = (
             ),
         ),
         ("tests/integration/test_quality.py::test_a_drifted_measure_is_named_while_the_stream_goes_on",),
+    ),
+    Mutation(
+        "skip-swallows-a-neighbour",
+        "a batch begins one offset behind the end of a skip",
+        "a reading beside a record that nobody can read is lost, and no reject says so",
+        ("P4", "P6"),
+        (
+            Edit(
+                "service/recovery/skips.py",
+                "found.setdefault(span.topic, {})[span.partition] = span.end",
+                "found.setdefault(span.topic, {})[span.partition] = span.end + 1",
+            ),
+        ),
+        (
+            _SKIPS + "test_stretches_and_skips_are_the_whole_without_overlap",
+            _SKIPS + "test_batches_as_they_are_planned_read_around_the_skips",
+        ),
     ),
     Mutation(
         "oracle-off-by-one",

@@ -33,7 +33,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint, failure, owner, pipeline, session
 from service.admission import schemas
-from service.admission.readings import UNREADABLE
 from service.admission.schemas import NewSchemaError
 from service.cut import Offsets
 from service.errors import FencedError, SparkLostError, TidemarkError
@@ -54,6 +53,7 @@ from service.recovery.skips import ReadAnewError
 from service.reference import lookup
 from service.reference.refresher import Refresher
 from service.reference.snapshots import Holder
+from service.rejects.delivery import UNREADABLE
 from service.settings import Settings
 from service.warm_up import WarmUp
 

@@ -40,9 +40,6 @@ REASONS = (
 it says, and when. `early` is noted under its device's name, so it comes after all that speaks against the device. The last is
 decided in the fold (service/admission/device_limit.py)."""
 
-UNREADABLE = "unreadable"
-"""The reason of records that an operator has skipped (`tidemark skip`), because nobody could read them: the pass never does."""
-
 BEHIND = "is behind the watermark"
 """In the detail of a late reading that its broker's time does not make late."""
 

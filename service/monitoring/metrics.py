@@ -30,6 +30,7 @@ from service.monitoring.event_time_metrics import EventTime
 from service.publication.publish import LATENCY_BOUNDS_MS
 from service.quality.gauges import Quality
 from service.reference.database import REASONS
+from service.rejects.delivery import UNREADABLE
 
 if TYPE_CHECKING:
     from service.cut import Offsets
@@ -118,9 +119,7 @@ class Metrics:
 
         self.records = counter("records", "Kafka records in finished batches")
         self.admitted = counter("readings_admitted", "Readings that were admitted")
-        self.rejects = counter(
-            "rejects", "Readings that were not admitted", "reason", (*readings.REASONS, readings.UNREADABLE)
-        )
+        self.rejects = counter("rejects", "Readings that were not admitted", "reason", (*readings.REASONS, UNREADABLE))
         self.behind = counter(
             "readings_behind", "Readings that were rejected as late because the watermark had passed them"
         )

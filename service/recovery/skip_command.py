@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from service import clock, owner, session
-from service.admission.readings import UNREADABLE
 from service.cut import Cut, Offsets
 from service.errors import FencedError, SettingsError
 from service.files import Files, Local, local
@@ -28,6 +27,7 @@ from service.recovery import checkpoint, skips
 from service.recovery.checkpoint import Position
 from service.recovery.skips import Span
 from service.rejects import delivery
+from service.rejects.delivery import UNREADABLE
 from service.settings import Kafka, Settings
 
 MOST = 10_000

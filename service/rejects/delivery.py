@@ -20,6 +20,8 @@ from service.rejects.fetch import Headers, Record
 from service.settings import Kafka
 
 HEADER = "tidemark."
+UNREADABLE = "unreadable"
+"""The reason of records that an operator has skipped (`tidemark skip`), because nobody could read them: the pass never does."""
 _NAMES = [HEADER + name for name in ("reason", "detail", "topic", "partition", "offset", "broker_ms", "epoch", "batch")]
 _OMITTED = HEADER + "omitted_bytes"
 _NUMBERS = {"partition", "offset", "broker_ms", "epoch", "batch", "omitted_bytes"}

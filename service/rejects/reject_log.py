@@ -77,9 +77,12 @@ def read(kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None)
 
 
 def whole(kafka: Kafka, reject: Reject) -> Reject | None:
-    """The reject with the bytes that did not fit the rejects topic, from the input topic; None when they are gone."""
+    """The reject with the bytes that did not fit the rejects topic, from the input topic; None when they are gone, or
+    when nobody can read them."""
     if reject.omitted_bytes is None:
         return reject
+    if reject.reason == delivery.UNREADABLE:
+        return None
     place = reject.place
     message = scan.one(kafka, place.topic, place.partition, place.offset)
     if message is None:

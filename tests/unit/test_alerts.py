@@ -154,6 +154,7 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "Kafka is away": (kafka_is_away, 10, {"NotRunning", "LagUnknown", "QueryRestarts", "Failures"}),
     "a batch hangs": (hangs, 4, {"Stuck"}),
     "drivers come and go": (lambda it: it.works(epoch=it.batch), 6, {"DriverRestarts"}),
+    "records cannot be read": (once(lambda it: it.metrics.unreadable.set(4)), 3, {"Unreadable"}),
     "retention comes near": (once(lambda it: it.metrics.headrooms({"r": {0: DAY_S}})), 3, {"Retention"}),
     "records are lost": (once(lambda it: it.metrics.lost.inc(3)), 3, {"RecordsLost"}),
     "Redis has lost data": (once(lambda it: it.metrics.data_lost.inc()), 3, {"RedisLostData"}),

@@ -31,6 +31,7 @@ STAYS = {
     "QueryError",
     "SparkLostError",
     "SetupError",
+    "UnreadableRecordError",
 }
 
 

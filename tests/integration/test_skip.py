@@ -1,0 +1,101 @@
+"""Records that no process can read: the service names them, a command skips exactly them, and the service goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from load.parts import LOG_APPEND_TIME, Broker, Redis
+from service.cli import main
+from service.errors import UnreadableRecordError
+from service.files import Local
+from service.recovery import skips, starts
+from tests.integration.daemon import STARTS_S, World, until
+
+pytestmark = pytest.mark.integration
+
+ZEROS = 300 << 20
+"""Bytes of a record; some KB with zstd."""
+
+
+@pytest.fixture
+def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> World:
+    topic = f"skip-{prefix}"
+    broker_part.create_topic(topic, 2, LOG_APPEND_TIME)
+    return World(broker_part, redis_part, tmp_path, topic)
+
+
+def send_zeros(world: World, partition: int, many: int) -> list[skips.Span]:
+    """Records that nobody can read, and where they are."""
+    found: list[skips.Span] = []
+    options = {"bootstrap.servers": world.broker.bootstrap, "log_level": 0, "compression.type": "zstd"}
+    producer = Producer({**options, "message.max.bytes": 1_000_000_000, "queue.buffering.max.kbytes": 1_000_000})
+    for _ in range(many):
+        producer.produce(
+            world.topic,
+            bytes(ZEROS),
+            partition=partition,
+            on_delivery=lambda error, message: found.append(
+                skips.Span(world.topic, partition, message.offset(), message.offset() + 1)
+            ),
+        )
+        assert producer.flush(60) == 0
+    return found
+
+
+def listed(world: World, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Where the rejects with the reason `unreadable` are."""
+    capsys.readouterr()
+    assert main(["rejects", "list", "--config", str(world.config), "--reason", "unreadable", "--json"]) == 0
+    found = map(json.loads, capsys.readouterr().out.splitlines())
+    return sorted(f"{each['topic']}:{each['partition']}:{each['offset']}" for each in found)
+
+
+def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Good readings stand before, between and behind four records of zeros, in two partitions."""
+    world.send(40)
+    with world.start("first") as service:
+        until(lambda: world.counted() == world.sent, STARTS_S, "the first readings are counted")
+        assert service.stop() == 0
+    unreadable = []
+    world.send(10)
+    unreadable += send_zeros(world, 0, 1)
+    world.send(10)
+    unreadable += send_zeros(world, 1, 2)
+    unreadable += send_zeros(world, 0, 1)
+    world.send(10)
+    names = [str(each) for each in skips.merged(unreadable)]
+
+    statuses: list[int] = []
+    while not statuses or statuses[-1] != UnreadableRecordError.status:
+        assert len(statuses) <= starts.LIMIT
+        with world.start(f"start-{len(statuses)}") as service:
+            statuses.append(service.process.wait(STARTS_S))
+    said = service.log.read_text().splitlines()[-1]
+    for name in names:
+        assert name in said
+
+    asked = ["skip", "--config", str(world.config), *names]
+    before = {path.name: path.read_bytes() for path in (world.folder / "checkpoint").glob("*.json")}
+    capsys.readouterr()
+    assert main([*asked, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("would be skipped") == len(names)
+    assert {path.name: path.read_bytes() for path in (world.folder / "checkpoint").glob("*.json")} == before
+    assert listed(world, capsys) == []
+    for said in ("skipped", "skipped already"):
+        capsys.readouterr()
+        assert main(asked) == 0
+        assert capsys.readouterr().out.count(f"{said}\n") == len(names)
+    assert skips.read(Local(world.folder / "checkpoint")) == skips.merged(unreadable)
+
+    with world.start("last") as service:
+        until(lambda: world.counted() == world.sent, STARTS_S, "all readings are counted")
+        assert service.metric("rejects_total", reason="unreadable") == 4
+        world.send(10)
+        until(lambda: world.counted() == world.sent, 60, "the service goes on")
+        until(lambda: sum(world.group().values()) == world.sent + 4, 10, "the group is behind all records")
+        assert service.stop() == 0
+    assert listed(world, capsys) == sorted(str(each) for each in unreadable)
