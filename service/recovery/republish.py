@@ -27,7 +27,7 @@ command takes the lease and does it itself.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,11 +37,13 @@ from service.admission.schemas import Known
 from service.corrections import correct, late
 from service.cut import Cut
 from service.errors import SinkError
+from service.files import Files
 from service.publication import covered
 from service.publication.covered import Covered
 from service.publication.publish import Outcome, Sink
 from service.publication.redis_keys import Keys
-from service.recovery import rebuild
+from service.recovery import rebuild, skips
+from service.recovery.skips import Span
 from service.reference import lookup
 from service.reference.snapshots import Snapshot
 from service.settings import Settings
@@ -66,8 +68,10 @@ def parse_mark(text: str) -> tuple[int, int | None]:
     return int(at_ms), int(whole[0]) if whole else (0 if why == LOST else None)
 
 
-def lost(held: Cut | None, committed: Cut | None) -> str:
+def lost(held: Cut | None, committed: Cut | None, skipped: Sequence[Span] = ()) -> str:
     """What Redis lacks of the last committed batch, "" when it has all of it; `held` is what progress says.
+
+    `skipped` offsets are not lacking: the end of a committed batch is moved behind them (service/recovery/narrow.py).
 
     Progress is written before a batch is committed, so it may be ahead by a batch, or by many where the checkpoint is an
     older copy or a new one. The number of a batch, or an epoch, says nothing between two checkpoints: the offsets do,
@@ -77,9 +81,10 @@ def lost(held: Cut | None, committed: Cut | None) -> str:
         return ""
     if held is None:
         return f"there is no progress, batch {committed.batch} is committed"
+    reached = skips.jumped(held.end, skipped)
     for topic, ends in sorted(committed.end.items()):
         for partition, end in sorted(ends.items()):
-            offset = held.end.get(topic, {}).get(partition, 0)
+            offset = reached.get(topic, {}).get(partition, 0)
             if offset < end:
                 said = f"progress (batch {held.batch} of epoch {held.epoch}) is at {topic}[{partition}]@{offset}"
                 return f"{said}, batch {committed.batch} is committed up to {end}"
@@ -138,7 +143,7 @@ class Republisher:
         """
         committed = progress.committed(self._spark, self._settings.service.checkpoint)
         held, _, rebuild_mark = self._held(Sink(self._settings, committed or Cut(0, 0, 0, {}, {})))
-        why = known or lost(held, committed)
+        why = known or lost(held, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
         if held is not None and is_read_again(held, committed):
             rebuild_mark = self._mark_rebuild(held.watermark_ms)
         if rebuild_mark:

@@ -94,6 +94,7 @@ def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
     with world.start("last") as service:
         until(lambda: world.counted() == world.sent, STARTS_S, "all readings are counted")
         assert service.metric("rejects_total", reason="unreadable") == 4
+        assert service.metric("redis_data_lost_total") == 0
         world.send(10)
         until(lambda: world.counted() == world.sent, 60, "the service goes on")
         until(lambda: sum(world.group().values()) == world.sent + 4, 10, "the group is behind all records")

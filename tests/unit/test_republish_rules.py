@@ -11,6 +11,7 @@ from service.publication.redis_keys import Keys
 from service.publication.redis_rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
 from service.recovery.rebuild import Partition, Source, needed_from_ms, source
 from service.recovery.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
+from service.recovery.skips import Span
 from tests.outputs import MINUTE, T0, settings, window_table
 
 COMMITTED = Cut(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
@@ -52,6 +53,12 @@ def test_nothing_is_lost(held: Cut | None, committed: Cut | None) -> None:
 )
 def test_what_is_lost_is_said(held: Cut | None, said: str) -> None:
     assert said in lost(held, COMMITTED)
+
+
+def test_what_was_skipped_behind_the_last_batch_is_not_lost() -> None:
+    held = replace(HELD, end={"readings": {0: 97, 1: 50}})
+    assert lost(held, COMMITTED, [Span("readings", 0, 97, 100), Span("readings", 1, 3, 4)]) == ""
+    assert "readings[0]@99" in lost(held, COMMITTED, [Span("readings", 0, 97, 99)])
 
 
 @pytest.mark.parametrize(
