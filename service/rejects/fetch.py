@@ -27,7 +27,8 @@ _OPTIONS: clients.Options = {
     "queued.max.messages.kbytes": 16 << 10,
     "fetch.message.max.bytes": 1 << 20,
     "fetch.max.bytes": 16 << 20,
-    "receive.message.max.bytes": 1 << 30,
+    # librdkafka's limit of what it decompresses with zstd, too: a record batch of more is passed over.
+    "receive.message.max.bytes": 256 << 20,
     # After the last record of a partition, the next request waits behind one that waits for more: half a second by default.
     "fetch.wait.max.ms": 10,
     # What has read ahead enough looks again after this long: a second by default.
@@ -61,7 +62,9 @@ class Record:
 
 
 def records(kafka: Kafka, rejects: Iterable[Row]) -> Generator[tuple[Row, Record | None]]:
-    """Each row of frames.REJECT_TYPE with its record, None for what Kafka no longer has; in the order of the partitions.
+    """Each row of frames.REJECT_TYPE with its record, None for what Kafka no longer has or nobody can decompress.
+
+    They come in the order of the partitions.
 
     The consumer is this process's own: one thread at a time. Raises SourceError.
     """
@@ -96,6 +99,7 @@ def _read(
     kafka: Kafka, consumer: Consumer, stretches: Mapping[_Place, Sequence[Row]]
 ) -> Iterator[tuple[Row, Record | None]]:
     left = {place: deque(rows) for place, rows in stretches.items()}
+    asked = {place: int(rows[0]["offset"]) for place, rows in stretches.items()}
     consumer.assign([TopicPartition(*place, rows[0]["offset"]) for place, rows in stretches.items()])
     until_s = clock.monotonic_s() + _SILENCE_S
     while left:
@@ -106,11 +110,18 @@ def _read(
                 raise SourceError(what, remedy="Check the brokers; the batch is replayed")
             continue
         until_s = clock.monotonic_s() + _SILENCE_S
-        error, offset = message.error(), int(message.offset() or 0)
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
-        place = place_of(message)
+        error, offset, place = message.error(), int(message.offset() or 0), place_of(message)
         rows = left.get(place)
+        if error is not None and error.code() == KafkaError._BAD_COMPRESSION:
+            # Of a record batch: the next row is in it when it is where the client was sent to, else it is behind it.
+            if rows and rows[0]["offset"] == asked[place]:
+                yield rows.popleft(), None
+            if rows:
+                asked[place] = int(rows[0]["offset"])
+                consumer.seek(TopicPartition(*place, asked[place]))
+                continue
+        elif error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
         if rows is None:
             continue
         # Where there is nothing at an offset, the consumer goes to the oldest record there is: a later one, or, of a partition

@@ -50,8 +50,9 @@ class World:
         if limit is not None:
             broker.create_topic(self.rejects, partitions, {**LOG_APPEND_TIME, "max.message.bytes": str(limit)})
 
-    def send(self, records: Iterable[Sent]) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 10_000_000, "log_level": 0})
+    def send(self, records: Iterable[Sent], **options: str | int) -> None:
+        fixed: dict[str, str | int] = {"bootstrap.servers": self.bootstrap, "message.max.bytes": 10_000_000}
+        producer = Producer({**fixed, "log_level": 0, **options})
         for each in records:
             producer.produce(self.topic, each.value, each.key, partition=each.partition, headers=list(each.headers))
         assert producer.flush(30) == 0
@@ -118,6 +119,24 @@ def test_a_copy_has_the_bytes_of_its_record_and_no_other(broker_part: Broker, pr
     world.copy(world.row(offset, partition) for partition, offset in chosen)
     wanted = {place: (records[place].key, records[place].value, list(records[place].headers), None) for place in chosen}
     assert world.by_place() == wanted
+
+
+def test_records_beside_one_that_nobody_can_decompress_are_copied(broker_part: Broker, prefix: str) -> None:
+    world = World(broker_part, prefix)
+    zeros = Sent(bytes(300 << 20))
+    for record in (Sent(b"0"), zeros, zeros, Sent(b"3"), zeros, Sent(b"5")):
+        world.send([record], **{"compression.type": "zstd", "message.max.bytes": 1_000_000_000})
+    world.copy(world.row(offset) for offset in (0, 1, 3, 5))
+    gone = (None, None, [], 0)
+    key = b"key"
+    assert world.by_place() == {
+        (0, 0): (key, b"0", [], None),
+        (0, 1): gone,
+        (0, 3): (key, b"3", [], None),
+        (0, 5): (key, b"5", [], None),
+    }
+    world.copy([world.row(4)])
+    assert len(world.copied()) == 5
 
 
 def test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_ever(
