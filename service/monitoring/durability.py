@@ -36,7 +36,9 @@ def copies(topic: topics.Topic) -> Iterator[Line]:
 
 def decompression(found: Iterable[topics.Topic]) -> Iterator[Line]:
     """One line for all topics in which a few KB may be records of gigabytes."""
-    names = [f"{topic.name} ({topic.max_bytes})" for topic in found if topic.configuration.get(COMPRESSION) != PLAIN]
+    names = [
+        f"{topic.name} ({topic.max_bytes})" for topic in found if topic.configuration.get(COMPRESSION, PLAIN) != PLAIN
+    ]
     if names:
         detail = (
             f"max.message.bytes of {', '.join(names)} bounds records as they are compressed: a few KB may be gigabytes"

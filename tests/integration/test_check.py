@@ -80,7 +80,7 @@ def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, t
     lines = world.lines()
     assert not of(lines, "fail")
     # The tests' broker is alone; it keeps records for ever.
-    assert set(of(lines, "warn")) == {f"topic {world.topic}"}
+    assert set(of(lines, "warn")) == {f"topic {world.topic}", "decompression"}
     assert "one copy" in of(lines, "warn")[f"topic {world.topic}"]
     found = of(lines, "ok")
     assert "Java 17" in found["java"]

@@ -8,9 +8,10 @@ from confluent_kafka import Producer
 
 from load.parts import LOG_APPEND_TIME, Broker, Redis
 from service.cli import main
-from service.errors import UnreadableRecordError
+from service.errors import FencedError, UnreadableRecordError
 from service.files import Local
-from service.recovery import skips, starts
+from service.lease import Lease
+from service.recovery import skip_command, skips, starts
 from tests.integration.daemon import STARTS_S, World, until
 
 pytestmark = pytest.mark.integration
@@ -52,6 +53,7 @@ def listed(world: World, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return sorted(f"{each['topic']}:{each['partition']}:{each['offset']}" for each in found)
 
 
+@pytest.mark.timeout(1200)
 def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,3 +102,67 @@ def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
         until(lambda: sum(world.group().values()) == world.sent + 4, 10, "the group is behind all records")
         assert service.stop() == 0
     assert listed(world, capsys) == sorted(str(each) for each in unreadable)
+
+
+def begun(world: World, committed: int, planned: int) -> Path:
+    """A checkpoint by hand: batch 0 is committed and ends at one offset of both partitions, batch 1 is begun."""
+    folder = world.folder / "checkpoint"
+    for name in ("offsets", "commits", "event_time"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"x"}')
+    for batch, end in enumerate((committed, planned)):
+        line = json.dumps({world.topic: {"0": end, "1": end}})
+        (folder / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{line}")
+    (folder / "commits" / "0").write_text("v1\n{}")
+    (folder / "event_time" / "0").write_text('{"watermark_ms": 0, "newest_ms": 0}')
+    return folder
+
+
+def test_the_command_takes_only_offsets_that_are_still_to_be_read(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.send(40)
+    folder = begun(world, 5, 10)
+
+    def skip(*places: str) -> tuple[int, str]:
+        capsys.readouterr()
+        status = main(["skip", "--config", str(world.config), *(f"{world.topic}:{place}" for place in places)])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    for places, why in (
+        (("0:4-6",), "offsets below 5 are read and counted"),
+        (("0:7", "1:19-20"), "the partition ends at 20"),
+        (("2:7",), "there is no such partition"),
+    ):
+        status, said = skip(*places)
+        assert (status, why in said) == (2, True), said
+    world.redis.hset(f"{world.topic}:progress", mapping={"epoch": 1, "batch": 1})
+    status, said = skip("0:7")
+    assert (status, "Batch 1 is published" in said) == (2, True), said
+    world.redis.hset(f"{world.topic}:progress", "batch", 0)
+    assert not (folder / skips.NAME).exists()
+    assert listed(world, capsys) == []
+
+    assert skip("0:7", "1:19") == (0, f"{world.topic}:0:7: 1 offset skipped\n{world.topic}:1:19: 1 offset skipped\n")
+    status, said = skip("0:6-8", "0:7")
+    assert said.splitlines()[-1] == f"{world.topic}:0:7: skipped already"
+    assert listed(world, capsys) == sorted(f"{world.topic}:{place}" for place in ("0:6", "0:7", "0:8", "1:19"))
+    assert (folder / "offsets" / "1").read_text().endswith('{"0": 10, "1": 10}}'), "the log is the service's to write"
+
+
+def test_the_command_waits_for_a_service_that_runs_and_gives_up(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.send(40)
+    folder = begun(world, 5, 10)
+    monkeypatch.setattr(skip_command, "WAIT_S", 1.0)
+    lease = Lease(world.settings(), "another:1:2:3")
+    assert lease.acquire() == 1
+    try:
+        assert main(["skip", "--config", str(world.config), f"{world.topic}:0:7"]) == FencedError.status
+    finally:
+        lease.release()
+    assert "holds the lease" in capsys.readouterr().err
+    assert not (folder / skips.NAME).exists()
+    assert listed(world, capsys) == []

@@ -62,7 +62,14 @@ def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("run",), ("fly", "--config", "x"), ("run", "--config", "x", "--fast"), ("correct", "--config", "x")],
+    [
+        (),
+        ("run",),
+        ("fly", "--config", "x"),
+        ("run", "--config", "x", "--fast"),
+        ("correct", "--config", "x"),
+        ("skip", "--config", "x"),
+    ],
 )
 def test_a_wrong_command_line_ends_with_2(arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -130,3 +137,13 @@ def test_rejects_that_cannot_be_meant_are_refused_before_anything_is_asked(
     path.write_text(GOOD)
     assert main(["rejects", arguments[0], "--config", str(path), *arguments[1:]]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_offsets_that_cannot_be_meant_are_refused_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dry: tuple[str, ...]
+) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(GOOD)
+    assert main(["skip", "--config", str(path), *dry, "readings:0:5", "readings[0]@7"]) == 2
+    assert "'readings[0]@7' names no offsets" in capsys.readouterr().err

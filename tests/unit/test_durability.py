@@ -59,3 +59,14 @@ def test_a_limit_in_bytes_is_a_warning_and_lost_records_are_a_failure() -> None:
     assert line.status == "ok"
     unreadable = Topic("readings", 1, 3, {})
     assert "not readable" in warned(*durability.keeping(unreadable, None, DAY_MS))[0]
+
+
+def test_topics_that_take_compressed_records_of_any_size_are_one_warning() -> None:
+    limit = {"max.message.bytes": "1048588"}
+    takes = [topic(**limit, compression_type=kind) for kind in ("producer", "gzip", "zstd", "lz4", "snappy")]
+    (line,) = durability.decompression(takes)
+    assert line.status == "warn"
+    assert line.detail.count("readings (1048588)") == len(takes)
+    assert "compression.type=uncompressed" in line.remedy
+    assert list(durability.decompression([topic(**limit, compression_type="uncompressed")])) == []
+    assert list(durability.decompression([Topic("readings", 4, 3, {})])) == [], "its configuration is not readable"
