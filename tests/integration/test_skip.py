@@ -1,6 +1,7 @@
 """Records that no process can read: the service names them, a command skips exactly them, and the service goes on."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from confluent_kafka import Producer
 
 from load.parts import LOG_APPEND_TIME, Broker, Redis
 from service.cli import main
-from service.errors import FencedError, UnreadableRecordError
+from service.errors import FencedError, SparkLostError, UnreadableRecordError
 from service.files import Local
 from service.lease import Lease
 from service.recovery import skip_command, skips, starts
@@ -27,7 +28,7 @@ def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -
     return World(broker_part, redis_part, tmp_path, topic)
 
 
-def send_zeros(world: World, partition: int, many: int) -> list[skips.Span]:
+def send_zeros(world: World, partition: int, many: int, size: int = ZEROS) -> list[skips.Span]:
     """Records that nobody can read, and where they are."""
     found: list[skips.Span] = []
     options = {"bootstrap.servers": world.broker.bootstrap, "log_level": 0, "compression.type": "zstd"}
@@ -35,7 +36,7 @@ def send_zeros(world: World, partition: int, many: int) -> list[skips.Span]:
     for _ in range(many):
         producer.produce(
             world.topic,
-            bytes(ZEROS),
+            bytes(size),
             partition=partition,
             on_delivery=lambda error, message: found.append(
                 skips.Span(world.topic, partition, message.offset(), message.offset() + 1)
@@ -102,6 +103,32 @@ def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
         until(lambda: sum(world.group().values()) == world.sent + 4, 10, "the group is behind all records")
         assert service.stop() == 0
     assert listed(world, capsys) == sorted(str(each) for each in unreadable)
+
+
+@pytest.mark.timeout(1200)
+def test_large_records_that_kill_together_are_read_one_at_a_time(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of them can be read, but not as many as the client decompresses in one poll: nothing is to be skipped."""
+    many, size = 150, 15 << 20
+    world.send(10)
+    send_zeros(world, 0, many, size)
+    world.send(10)
+    with world.start("killed") as service:
+        assert service.process.wait(STARTS_S) == SparkLostError.status
+    folder = Local(world.folder / "checkpoint")
+    found = starts.read(folder)
+    assert (found.batch, found.running) == (0, True)
+    folder.replace(starts.NAME, json.dumps({**asdict(found), "ends": starts.LIMIT - 1}).encode())
+    with world.start("careful") as service:
+        until(lambda: world.counted() == world.sent, STARTS_S, "all readings are counted")
+        until(lambda: service.metric("rejects_total", reason="oversized") == many, 60, "the others are rejected")
+        world.send(10)
+        until(lambda: world.counted() == world.sent, STARTS_S, "the service goes on")
+        assert service.stop() == 0
+    assert "batch 0 is committed: the query is started again" in service.log.read_text()
+    assert not starts.read(folder).running
+    assert listed(world, capsys) == []
 
 
 def begun(world: World, committed: int, planned: int) -> Path:
