@@ -23,7 +23,6 @@ from load.generator import Generator
 from load.parts import check_machine
 from load.report import told
 from load.stage import TOPIC, VIEWS, Stage
-from service import session
 from service.errors import SetupError, TidemarkError
 
 BATCHES = 10
@@ -42,8 +41,7 @@ def archive(folder: Path, scratch: Path) -> list[Path]:
 
 def _archived(file: Path, name: str, scratch: Path, submit_options: Sequence[str]) -> Path:
     file.unlink(missing_ok=True)
-    key = f"spark.{name}.extraJavaOptions"
-    setting = f"{key}={session.conf()[key]} -XX:ArchiveClassesAtExit={file} -Xlog:disable"
+    setting = f"spark.{name}.extraJavaOptions=-XX:ArchiveClassesAtExit={file} -Xlog:disable"
     fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
     with Stage(
         scratch, fleet, views=VIEWS, supervised=True, submit_options=["--conf", setting, *submit_options]

@@ -40,6 +40,7 @@ TASKS_IN_DRIVER = ("--driver-cores", "2", "--conf", f"{session.TASKS}=driver")
 
 _DRIVER = "org.apache.spark.deploy.worker.DriverWrapper"
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_ELSEWHERE = frozenset({"SPARK_WORKER_DIR", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP"})
 _GONE_S = 20.0
 
 T = TypeVar("T")
@@ -104,20 +105,19 @@ class Cluster(Started):
     def __init__(self, folder: Path, cores: int = 2, memory: str = "6g") -> None:
         self.folder = folder.absolute()
         self.work = self.folder / "work"
+        self.secret = self.folder / "cluster.secret"
         self._cores = cores
         self._submissions: list[Child] = []
         temporary = self.folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
+        told = {"PYSPARK_PYTHON": sys.executable, "TIDEMARK_DATA": str(self.folder)}
+        self._environ = {name: value for name, value in {**os.environ, **told}.items() if name not in _ELSEWHERE}
         environ = {
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "TIDEMARK_DATA": str(self.folder),
+            **self._environ,
             "TMPDIR": str(temporary),
             # perf data of a JVM would be a file in the machine's own temporary folder.
             "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
         }
-        for name in ("SPARK_WORKER_DIR", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP"):
-            environ.pop(name, None)
         self._master = _Master(self.folder, environ)
         # The driver takes a core of the worker's, which need not be a real one.
         self._worker = _Worker(self.folder, environ, self.master_url, cores + 1, memory)
@@ -171,7 +171,7 @@ class Cluster(Started):
         """deploy/submit; returns the driver's id as soon as the master has given it."""
         log = self.folder / "submit.log"
         offset = log.stat().st_size if log.exists() else 0
-        environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, **(environment or {})}
+        environ = {**self._environ, **(environment or {})}
         cores = f"spark.cores.max={self._cores}"
         command = [str(DEPLOY / "submit"), str(config), "--master", self.master_url, "--conf", cores, *options]
         child = spawn(command, cwd=self.folder, log=log, environ=environ)
@@ -187,10 +187,10 @@ class Cluster(Started):
 
         return self._until(driver, "the master to take the driver")
 
-    def kill_driver(self, driver: str) -> None:
+    def kill_driver(self, driver: str, environment: Mapping[str, str] | None = None) -> None:
         """deploy/driver kill: the orderly end through the master; returns when the master has been told."""
         command = [str(DEPLOY / "driver"), "kill", self.master_url, driver]
-        environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        environ = {**self._environ, **(environment or {})}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=START_S)
         if done.returncode:
             what = f"deploy/driver kill {driver} ended with status {done.returncode}: {done.stderr}"
@@ -222,6 +222,10 @@ class Cluster(Started):
     def executor_pids(self) -> list[int]:
         """The executors' JVMs."""
         return [process.pid for process in self._children(_EXECUTOR)]
+
+    def pids(self) -> tuple[int, int]:
+        """Of master and worker."""
+        return self._master.pid, self._worker.pid
 
     def driver_logs(self) -> list[Path]:
         """The drivers' stdout files, oldest first; each takes what the JVM and Python of all its restarts print."""

@@ -60,6 +60,10 @@ _COVERED = "tests/integration/test_covered.py::"
 _REPUBLISH = "tests/integration/test_republish.py::"
 _SKIPS = "tests/unit/test_skips.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
+_OURS_ALONE = (
+    "tests/integration/test_end_to_end.py::"
+    "test_it_listens_on_loopback_keeps_its_files_to_itself_and_adds_an_operators_java_options_to_ours"
+)
 _FENCE = """if not current then
   return redis.error_reply('EPOCHLOST there is no epoch')
 elseif current > epoch then
@@ -1317,6 +1321,49 @@ MUTATIONS = (
         (
             _SKIPS + "test_stretches_and_skips_are_the_whole_without_overlap",
             _SKIPS + "test_batches_as_they_are_planned_read_around_the_skips",
+        ),
+    ),
+    Mutation(
+        "all-interfaces",
+        "deploy/run lets the driver listen on every address",
+        "another host reaches its ports",
+        ("P9",),
+        (Edit("deploy/run", "${SPARK_LOCAL_IP:-127.0.0.1}", "${SPARK_LOCAL_IP:-0.0.0.0}"),),
+        (_OURS_ALONE,),
+    ),
+    Mutation(
+        "checkpoint-for-all",
+        "Hadoop gives the files of the checkpoint the modes that it gives all files",
+        "another user of the host reads what devices have sent",
+        ("P9",),
+        (Edit("deploy/spark-defaults.conf", "spark.hadoop.fs.permissions.umask-mode 077\n", ""),),
+        (_OURS_ALONE,),
+    ),
+    Mutation(
+        "java-options-replaced",
+        "our Java options are in the setting that an operator's replace",
+        "with any option of an operator's the limits of Avro are gone, and a poisoned record ends the JVM",
+        ("P6",),
+        (Edit("deploy/spark-defaults.conf", "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"),),
+        (_OURS_ALONE,),
+    ),
+    Mutation(
+        "secret-submitted",
+        "deploy/submit sends passwords with the rest of its environment",
+        "the master keeps them in its recovery directory",
+        ("P9",),
+        (Edit("deploy/submit", "TIDEMARK_*PASSWORD=?* | TIDEMARK_*URL=*://*:*@*)", "no)"),),
+        ("tests/integration/test_supervise.py::test_a_submission_with_a_secret_in_its_environment_is_refused",),
+    ),
+    Mutation(
+        "connections-unbounded",
+        "the metrics port takes as many connections as come",
+        "whoever reaches it takes a thread with each",
+        ("P9",),
+        (Edit("service/monitoring/server.py", "if self._free.acquire(blocking=False):", "if True:"),),
+        (
+            "tests/unit/test_server.py::"
+            "test_one_connection_more_than_there_may_be_is_closed_and_the_others_are_answered",
         ),
     ),
     Mutation(

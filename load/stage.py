@@ -30,6 +30,7 @@ from typing import Any, Self, TypeVar
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from load.certificates import Authority
 from load.cluster import ENDED, Cluster
 from load.encode import SCHEMAS
 from load.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
@@ -60,7 +61,8 @@ class Stage:
     """Broker, Redis, reference and service in `folder`, which is emptied first.
 
     `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
-    `cluster`, by deploy/submit; `master` is of no account then. `redis` are settings of redis.conf.
+    `cluster`, by deploy/submit; `master` is of no account then. `redis` are settings of redis.conf. With an `authority`
+    the broker has listeners with TLS, too.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Stage:
         submit_options: Sequence[str] = (),
         supervised: bool = False,
         redis: Mapping[str, str] | None = None,
+        authority: Authority | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
@@ -83,7 +86,7 @@ class Stage:
         self._topic_config = dict(topic_config)
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
-        self.broker = Broker(self.folder)
+        self.broker = Broker(self.folder, authority=authority)
         self.redis = Redis(self.folder, settings=redis)
         self.metrics_port = free_port()
         self.config = self.folder / "tidemark.toml"
@@ -182,10 +185,10 @@ class Stage:
             "PYSPARK_PYTHON": sys.executable,
             "TMPDIR": str(self.folder / "tmp"),
             "SPARK_LOCAL_DIRS": str(self.folder / "tmp"),
-            "SPARK_LOCAL_IP": HOST,
             "JAVA_TOOL_OPTIONS": options,
             **(environment or {}),
         }
+        env.pop("SPARK_LOCAL_IP", None)  # deploy/run has a default
         command = [str(ROOT / "deploy" / "run"), str(self.config), "--master", self.master, *self.submit_options]
         self._service = spawn(command, cwd=self.folder, log=self.log, environ=env)
 

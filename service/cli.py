@@ -50,6 +50,7 @@ def daemon() -> None:
 def _run(given: argparse.Namespace) -> int:
     from service import runner  # noqa: PLC0415 - Spark takes a second to import, `tidemark version` should not wait
 
+    os.umask(0o077)  # the JVM that is started inherits it; under spark-submit the scripts have set it before both
     faulthandler.enable()  # Kafka's, Arrow's and Redis's clients are native: should one crash, say where
     return runner.run(settings.load(given.config), master=given.master)
 

@@ -6,6 +6,7 @@ command line, which wins. In plain Python and in tests the JVM is started here, 
 
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
@@ -114,6 +115,15 @@ def parallelism(given: Mapping[str, str]) -> dict[str, str]:
     return {"spark.default.parallelism": str(cores)} if cores else {}
 
 
+def cluster_secret(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's setting without which a driver of a standalone cluster does not start: some secret, which nobody uses.
+
+    The cluster's own is taken from the JVM's credentials or environment before the settings are looked at, and is
+    nowhere in them (SecurityManager.initializeAuth and getSecretKey, Spark 4.1.1).
+    """
+    return {"spark.authenticate.secret": secrets.token_hex(32)} if given["spark.master"].startswith("spark:") else {}
+
+
 def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
     """A session as Tidemark needs it. `settings` gives the application's name; `master` is local[*] unless given.
 
@@ -131,7 +141,8 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
         given = dict(SparkConf().getAll())
         given["spark.master"] = master_of(given)
         builder = builder.master(given["spark.master"])
-        chosen = {**unix_sockets(jvm.java.lang.System.getProperty("java.io.tmpdir")), **parallelism(given)}
+        temporary = jvm.java.lang.System.getProperty("java.io.tmpdir")
+        chosen = {**unix_sockets(temporary), **parallelism(given), **cluster_secret(given)}
     else:
         os.environ.setdefault("LOG4J_CONFIGURATION_FILE", str(DEPLOY / "log4j2.properties"))
         master = master or "local[*]"

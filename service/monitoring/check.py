@@ -304,9 +304,8 @@ def _kinds(schema: Any, path: Sequence[str]) -> set[str]:
 
 
 def _avro_limit() -> int:
-    found = re.search(
-        r"avro\.limits\.bytes\.maxLength=(\d+)", session.conf().get("spark.executor.extraJavaOptions", "")
-    )
+    options = session.conf().get("spark.executor.defaultJavaOptions", "")
+    found = re.search(r"avro\.limits\.bytes\.maxLength=(\d+)", options)
     return int(found[1]) if found else 1 << 31
 
 

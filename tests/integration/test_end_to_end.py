@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from load.compare import Verdict, compare
@@ -20,9 +21,11 @@ from load.fleet import Fleet, FleetSettings
 from load.generator import Generator, Summary
 from load.stage import TOPIC, Stage
 from schemas import contract
+from tests import exposure
 
 pytestmark = pytest.mark.end_to_end
 
+OPERATORS = "-Dtidemark.operator=us"
 RATE = 1_000.0
 SECONDS = 15.0
 STARTS_S = 180.0
@@ -42,7 +45,9 @@ FLEET = FleetSettings(
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("end_to_end") / "stage"
-    with Stage(folder, Fleet(13, FLEET), views=VIEWS, sections=SECTIONS, master="local[2]") as running:
+    options = ("--conf", f"spark.driver.extraJavaOptions={OPERATORS}")
+    fleet = Fleet(13, FLEET)
+    with Stage(folder, fleet, views=VIEWS, sections=SECTIONS, master="local[2]", submit_options=options) as running:
         yield running
 
 
@@ -145,6 +150,19 @@ def test_every_value_is_that_of_the_oracle_after_a_kill_under_load(stage: Stage,
     assert published(stage) == sent.sent
     assert verdict.progress["batch"] > int(progress["batch"])
     assert verdict.progress["epoch"] == int(progress["epoch"]) + 1
+
+
+def test_it_listens_on_loopback_keeps_its_files_to_itself_and_adds_an_operators_java_options_to_ours(
+    stage: Stage,
+) -> None:
+    if not stage.metrics():
+        start(stage)
+    found = exposure.listeners(exposure.tree(stage.service_pid))
+    assert found
+    assert exposure.beyond_loopback(found) == []
+    assert exposure.open_to_others(stage.folder / "checkpoint", stage.folder / "tmp") == []
+    words = psutil.Process(stage.service_pid).cmdline()
+    assert {OPERATORS, "-Dorg.apache.avro.limits.bytes.maxLength=1048576"} <= set(words)
 
 
 def test_every_value_is_that_of_the_oracle_after_redis_has_lost_it_and_after_an_orderly_stop(

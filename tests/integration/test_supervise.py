@@ -4,35 +4,46 @@ Every time the service is back by itself and goes on from its checkpoint; in the
 value is compared with the oracle.
 """
 
-import contextlib
+import json
 import os
+import secrets
 import signal
 import stat
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 import pytest
 
+from load.certificates import Authority
 from load.cluster import DEPLOY, ENDED, TASKS_IN_DRIVER, Cluster
 from load.compare import compare
 from load.demo import SECTIONS
+from load.encode import SCHEMAS
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator, Summary
 from load.part import is_alive
-from load.stage import TOPIC, Stage
+from load.registry import Registry
+from load.stage import TOPIC, Stage, to_toml
+from service.errors import SetupError
+from tests import exposure
 
 pytestmark = pytest.mark.end_to_end
 
 STARTS_S = 180.0
 RATE = 400.0
-HIDDEN = "xyzzy-of-the-day"
 FLEET = FleetSettings(devices=200, rate=RATE, dropout_share=0.2, dropout_ms=14_000, dropout_every_ms=30_000)
 VIEWS = ({"name": "type", "by": ["type"], "window": "10 s", "retain": "1 d"},)
+OPERATORS = "-Dtidemark.operator=of-the-{}"
+OPTIONS = tuple(f"spark.{name}.extraJavaOptions={OPERATORS.format(name)}" for name in ("driver", "executor"))
+USER = "tidemark"
 
 
 @dataclass
@@ -42,6 +53,9 @@ class Load:
     stage: Stage
     generator: Generator
     finish: Callable[[], Summary]
+    without_secrets: Path
+    """The settings of somebody who reads the same by ways that ask for none."""
+    secrets: dict[str, str] = field(default_factory=dict)
 
     def published(self) -> int:
         """Records up to which everything is in Redis."""
@@ -61,12 +75,24 @@ class Load:
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
-    folder = tmp_path_factory.mktemp("supervise") / "stage"
-    with Stage(folder, Fleet(17, FLEET), views=VIEWS, sections=SECTIONS, supervised=True) as stage:
-        with stage.redis.client() as client:
-            client.acl_setuser("service", enabled=True, passwords=[f"+{HIDDEN}"], keys=["*"], categories=["+@all"])
-        with_secret = stage.redis.url.replace("redis://", f"redis://service:{HIDDEN}@")
-        stage.start_service({"TIDEMARK_REDIS__URL": with_secret})
+    folder = tmp_path_factory.mktemp("supervise")
+    authority = Authority(folder / "authority")
+    options = [word for option in OPTIONS for word in ("--conf", option)]
+    made = Stage(
+        folder / "stage",
+        Fleet(17, FLEET),
+        views=VIEWS,
+        sections=SECTIONS,
+        supervised=True,
+        submit_options=options,
+        authority=authority,
+    )
+    with ExitStack() as parts:
+        stage = parts.enter_context(made)
+        without_secrets = stage.config
+        hidden = with_secrets(stage, authority, parts)
+        stage.start_service()
+        hidden["cluster"] = stage.cluster.secret.read_bytes()[-64:].decode()
         generator = Generator(stage.broker.bootstrap, TOPIC, stage.fleet)
         with ThreadPoolExecutor(1) as threads:
             running = threads.submit(generator.run)
@@ -77,9 +103,36 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
 
             try:
                 stage.wait_ready(STARTS_S)
-                yield Load(stage, generator, finish)
+                yield Load(stage, generator, finish, without_secrets, hidden)
             finally:
                 generator.stop()
+
+
+def with_secrets(stage: Stage, authority: Authority, parts: ExitStack) -> dict[str, str]:
+    """Everything that the service connects to asks for a password, each from a file; returns them by whose they are."""
+    hidden = {name: f"canary-{name}-{secrets.token_hex(8)}" for name in ("kafka", "redis", "registry", "reference")}
+    files = {name: stage.folder / f"{name}.password" for name in hidden}
+    for name, file in files.items():
+        file.write_text(hidden[name])
+        stage.settings.setdefault(name, {})["password_file"] = str(file)
+    registry = parts.enter_context(Registry(user=USER, password=hidden["registry"]))
+    for file in sorted(SCHEMAS.glob("*.avsc")):
+        assert registry.register(f"{TOPIC}-value", json.loads(file.read_text())) == int(file.stem)
+    stage.settings["input"]["reader_schema"] = int(file.stem)
+    stage.broker.add_user(USER, hidden["kafka"])
+    with stage.redis.client() as client:
+        client.acl_setuser(USER, enabled=True, passwords=[f"+{hidden['redis']}"], keys=["*"], categories=["+@all"])
+    stage.settings["kafka"] |= {
+        "bootstrap": stage.broker.secure("SCRAM"),
+        "user": USER,
+        "ca_file": str(authority.ca_file),
+    }
+    stage.settings["redis"]["url"] = stage.redis.url.replace("://", f"://{USER}@")
+    stage.settings["registry"] |= {"url": registry.url, "user": USER}
+    stage.settings["reference"]["user"] = USER
+    stage.config = stage.folder / "with-secrets.toml"
+    stage.config.write_text(to_toml({**stage.settings, "views": stage.settings.pop("views")}))
+    return hidden
 
 
 def kill(pid: int) -> None:
@@ -140,24 +193,72 @@ def test_what_is_killed_comes_back_and_goes_on(load: Load, fault: Callable[[Stag
     assert is_new_driver != all(map(is_alive, old))
 
 
-def test_no_page_log_or_command_line_shows_a_secret(load: Load) -> None:
-    cluster = load.stage.cluster
+def test_no_secret_is_in_a_log_a_page_a_command_line_an_environment_the_checkpoint_or_what_the_master_remembers(
+    load: Load,
+) -> None:
+    stage, cluster = load.stage, load.stage.cluster
     driver, _ = newest(cluster)
-    logs = [*cluster.folder.rglob("std*"), *cluster.folder.glob("*/*.log")]
-    shown: dict[object, str] = {path: path.read_text(errors="replace") for path in logs}
-    of_driver = [f"{cluster.worker_page}/logPage/?driverId={driver}&logType={log}" for log in ("stdout", "stderr")]
-    for page in [cluster.page, cluster.worker_page, *of_driver]:
-        with urllib.request.urlopen(f"http://{page}", timeout=10) as answer:
-            shown[page] = answer.read().decode()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            shown[process.pid] = " ".join(process.cmdline())
+    logs = [f"{cluster.worker_page}/logPage/?driverId={driver}&logType={log}" for log in ("stdout", "stderr")]
+    own = f"127.0.0.1:{stage.metrics_port}"
+    paths = [f"{own}/{path}" for path in ("metrics", "status", "quality", "healthz", "readyz")]
+    pages = [page for each in (cluster.page, cluster.worker_page) for page in (each, f"{each}/json/")]
+    answers = {page: answer(page) for page in (*pages, *logs, *paths)}
+    kept = dict(exposure.files(cluster.folder, stage.folder / "checkpoint"))
+    del kept[cluster.secret]
+    running = dict(exposure.processes())
 
-    assert [where for where, text in shown.items() if HIDDEN in text] == []
-    # It is there to be found: the driver was given it, and what the master has to remember nobody else may read.
-    assert HIDDEN in psutil.Process(cluster.driver_pids()[1]).environ()["TIDEMARK_REDIS__URL"]
-    assert any("Launch Command" in text and str(load.stage.config) in text for text in shown.values())
-    assert stat.S_IMODE((cluster.folder / "recovery").stat().st_mode) == 0o700
+    assert exposure.shown(load.secrets, [*answers.items(), *kept.items(), *running.items()]) == []
+    # They would be found there: what shows other things of the driver was looked at.
+    config = str(stage.config).encode()
+    for looked_at in (answers, kept, running):
+        assert any(config in text for text in looked_at.values())
+    assert any(config in text for path, text in kept.items() if "recovery" in str(path))
+    environ = psutil.Process(cluster.driver_pids()[1]).environ()
+    assert environ[exposure.FROM_WORKER] == load.secrets["cluster"]
+
+
+def test_nobody_beyond_this_host_and_user_reaches_a_port_or_a_file(load: Load) -> None:
+    cluster = load.stage.cluster
+    found = exposure.listeners(exposure.tree(*cluster.pids()))
+    assert found
+    assert exposure.beyond_loopback(found) == []
+
+    folders = [cluster.folder / name for name in ("recovery", "work", "local", "tmp")]
+    assert any(stat.S_ISSOCK(path.lstat().st_mode) for path in (cluster.folder / "tmp").iterdir())
+    assert exposure.open_to_others(*folders, load.stage.folder / "checkpoint") == []
+
+
+def test_who_has_another_secret_is_not_heard_by_the_master(load: Load, tmp_path: Path) -> None:
+    cluster = load.stage.cluster
+    subprocess.run([DEPLOY / "secret", tmp_path / "other"], check=True)
+    before = cluster.drivers()
+    with pytest.raises(SetupError, match="ended with status"):
+        cluster.kill_driver(newest(cluster)[0], {"TIDEMARK_CLUSTER_SECRET": str(tmp_path / "other")})
+    assert cluster.drivers() == before
+
+
+def test_a_submission_with_a_secret_in_its_environment_is_refused(load: Load) -> None:
+    for name, value in (("TIDEMARK_KAFKA__PASSWORD", "x"), ("TIDEMARK_REDIS__URL", "redis://me:x@127.0.0.1:1")):
+        with pytest.raises(SetupError, match=f"the master would keep the secret in {name}"):
+            load.stage.cluster.submit(load.stage.config, {name: value})
+
+
+def test_an_operators_java_options_are_added_to_ours(load: Load) -> None:
+    cluster = load.stage.cluster
+    for name, pid in (("driver", cluster.driver_pids()[0]), ("executor", cluster.executor_pids()[0])):
+        words = psutil.Process(pid).cmdline()
+        assert OPERATORS.format(name) in words
+        assert "-Dorg.apache.avro.limits.bytes.maxLength=1048576" in words
+
+
+def answer(page: str) -> bytes:
+    """What it answers, whatever its status."""
+    try:
+        with urllib.request.urlopen(f"http://{page}", timeout=10) as found:
+            return bytes(found.read())
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.read()
 
 
 def test_sigterm_ends_it_for_good_and_every_value_is_that_of_the_oracle(load: Load) -> None:
@@ -172,16 +273,24 @@ def test_sigterm_ends_it_for_good_and_every_value_is_that_of_the_oracle(load: Lo
         assert client.get("tidemark:lease") is None
     assert newest(stage.cluster)[1] == "FINISHED"
     assert stage.cluster.executor_pids() == []
-    verdict = compare(stage.config)
+    verdict = compare(load.without_secrets)
     assert verdict.ok, "\n".join(verdict.examples)
     assert min(verdict.compared[what] for what in ("windows", "sessions", "devices", "rejects")) > 0
 
 
 def test_a_driver_that_does_its_tasks_itself_takes_over_comes_back_and_is_killed_by_the_script(load: Load) -> None:
-    """The checkpoint is that of the driver with executors."""
+    """The checkpoint is that of the driver with executors. At first Redis refuses its password, and nothing shows that."""
     stage, cluster = load.stage, load.stage.cluster
     epoch = load.term()[0]
+    password = Path(stage.settings["redis"]["password_file"])
+    password.write_text("canary-wrong")
     driver = cluster.submit(stage.config, options=TASKS_IN_DRIVER)
+    log = cluster.work / driver / "stdout"
+    stage.wait(lambda: log.exists() and "SINK_REFUSED" in log.read_text(), STARTS_S, "Redis to refuse the password")
+    wrong = {"wrong": "canary-wrong", **load.secrets}
+    texts = [*exposure.files(cluster.work, cluster.folder / "recovery"), *exposure.processes()]
+    assert exposure.shown(wrong, texts) == []
+    password.write_text(load.secrets["redis"])
     assert_publishes_after(load, epoch)
     assert f"{driver} RUNNING on worker-" in status(cluster)
 

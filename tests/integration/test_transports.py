@@ -4,6 +4,7 @@ The embedded Redis and PostgreSQL are built without TLS: load/proxy.py ends it f
 """
 
 import hashlib
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import redis
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JJavaError
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from load.certificates import Authority
@@ -31,6 +33,8 @@ from tests.stream.records import make_settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
+CANARY = "canary-that-is-wrong"
+"""A password that is refused, and that no error shows."""
 AWKWARD = 'pa/s"s\\9@:#'
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -100,13 +104,14 @@ def test_both_kafka_clients_come_in_and_the_check_says_so(
     assert {"kafka", "kafka in Spark"} <= ok
 
 
-def refused(spark: SparkSession, kafka: Kafka) -> None:
-    """Neither client comes in."""
-    with pytest.raises(KafkaException):
+def refused(spark: SparkSession, kafka: Kafka) -> str:
+    """Neither client comes in; returns what both said."""
+    with pytest.raises(KafkaException) as of_librdkafka:
         clients.admin(kafka).list_topics(timeout=5)
     reader = source.with_options(spark.read.format("kafka"), kafka)
-    with pytest.raises(Py4JJavaError, match=r"SaslAuthenticationException|SslAuthenticationException"):
+    with pytest.raises(Py4JJavaError, match=r"SaslAuthenticationException|SslAuthenticationException") as of_java:
         reader.option("subscribe", ",".join(kafka.topics)).load().count()
+    return f"{of_librdkafka.value!r} {of_java.value}"
 
 
 @pytest.mark.parametrize(
@@ -119,13 +124,14 @@ def test_who_knows_no_password_or_shows_no_certificate_or_trusts_another_stays_o
     broker_part.add_user("tidemark", AWKWARD)
     login = dict(logins(broker_part, secret)[listener])
     if wrong == "password":
-        secret.write_text("wrong")
+        secret.write_text(CANARY)
     elif wrong == "authority":
         login["ca_file"] = str(stranger.ca_file)
     else:
         own = stranger.issue("tidemark")
         login |= {"certificate": str(own.certificate), "key": str(own.key)}
-    refused(spark, Kafka.model_validate({"bootstrap": broker_part.secure(listener), "topics": ["any"], **login}))
+    given = Kafka.model_validate({"bootstrap": broker_part.secure(listener), "topics": ["any"], **login})
+    assert CANARY not in refused(spark, given) + repr(given)
 
 
 # Redis
@@ -169,6 +175,10 @@ def test_redis_over_tls_lets_each_user_do_what_it_is_for(
             pytest.raises(redis.ConnectionError, match="verify"),
         ):
             fooled.ping()
+        secret.write_text(CANARY)
+        with redis_client.client(of("tidemark")) as service, pytest.raises(redis.ConnectionError) as error:
+            service.ping()
+        assert CANARY not in "".join(traceback.format_exception(error.value))
         with part.client() as admin:
             assert admin.dbsize() == 1
 
@@ -194,6 +204,10 @@ def test_postgres_is_verified_with_its_name(
             )
 
         assert snapshots.fetch(spark, of(proxy.port, authority)).num_rows == 1
+        wrong = of(proxy.port, authority).model_copy(update={"password": SecretStr(CANARY)})
+        with pytest.raises(ReferenceDataError, match="password authentication failed") as error:
+            snapshots.fetch(spark, wrong)
+        assert CANARY not in "".join(traceback.format_exception(error.value))
         for port, trusted in ((proxy.port, stranger), (another.port, authority)):
             with pytest.raises(ReferenceDataError, match=r"(?i)certificat|hostname|PKIX"):
                 snapshots.fetch(spark, of(port, trusted))
@@ -218,6 +232,10 @@ def test_the_registry_over_tls_asks_for_a_certificate(
         client = Client(settings.Registry.model_validate(good))
         assert client.schema(number) == schema
         client.close()
+        secret.write_text(CANARY)
+        with pytest.raises(RegistryError, match="401") as error:
+            Client(settings.Registry.model_validate(good)).schema(number)
+        assert CANARY not in "".join(traceback.format_exception(error.value))
         for wrong in (
             {"ca_file": stranger.ca_file},
             {"certificate": foreign.certificate, "key": foreign.key},

@@ -12,7 +12,7 @@ from service.errors import TidemarkError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
-PROMISES = {f"P{number}" for number in range(1, 9)}
+PROMISES = {f"P{number}" for number in range(1, 10)}
 NAMED = sorted(set(re.findall(r"`((?:service|state|schemas|deploy|tests|load|docs)/[^`]+)`", PAGE)))
 
 
