@@ -1325,10 +1325,10 @@ MUTATIONS = (
     ),
     Mutation(
         "all-interfaces",
-        "deploy/run lets the driver listen on every address",
+        "deploy/run leaves it to Spark where the driver listens",
         "another host reaches its ports",
         ("P9",),
-        (Edit("deploy/run", "${SPARK_LOCAL_IP:-127.0.0.1}", "${SPARK_LOCAL_IP:-0.0.0.0}"),),
+        (Edit("deploy/run", 'export SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}"\n', ""),),
         (_OURS_ALONE,),
     ),
     Mutation(
