@@ -166,7 +166,7 @@ class Runner:
         self.metrics.asked(asked_ms)
 
     def _on_skip(self, offsets: int) -> None:
-        _log.warning("%d offsets are skipped, as `tidemark skip` was told", offsets)
+        _log.warning("offsets that the query has skipped, as `tidemark skip` was told: %d", offsets)
         self.metrics.rejects.labels(UNREADABLE).inc(offsets)
 
     def _begin_term(self, at_least: int = 0) -> int | None:
