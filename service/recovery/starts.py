@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from service import failure
 from service.admission.schemas import NewSchemaError
 from service.cut import Offsets
-from service.errors import QueryError, SetupError, SourceError, UnreadableRecordError
+from service.errors import FencedError, QueryError, SetupError, SourceError, UnreadableRecordError
 from service.files import Files, Folder, Local, local
 from service.recovery import checkpoint, probe, skips
 from service.recovery.skips import Care, ReadAnewError
@@ -91,7 +91,7 @@ def counted(spark: SparkSession, settings: Settings) -> Iterator[Care]:
     try:
         yield Care(skips.pending(position.offsets, spans) if position is not None else spans, suspect)
     except BaseException as error:
-        if not counts(error):
+        if not counts(error) and not isinstance(error, FencedError):  # then the file is the new writer's
             _write(folder, replace(starts, running=False))
         raise
     _write(folder, replace(starts, running=False))

@@ -1,18 +1,23 @@
 """How often the query has ended at a batch, and which of its records a probe names."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from service.admission.schemas import NewSchemaError
 from service.errors import FencedError, SetupError, SinkError, SparkLostError, TidemarkError, WorkerLostError
 from service.files import Local
 from service.recovery import probe, skips, starts
-from service.recovery.skips import ReadAnewError, Span
+from service.recovery.skips import Care, ReadAnewError, Span
 from service.recovery.starts import Starts
+from service.settings import Settings
+from tests.stream.records import make_settings
 
 
 def test_ends_without_a_known_reason_are_counted_at_one_batch() -> None:
@@ -50,6 +55,43 @@ def test_what_counts(error: Exception, is_counted: bool) -> None:
 def test_a_count_that_cannot_be_read_begins_anew(tmp_path: Path, content: str) -> None:
     (tmp_path / starts.NAME).write_text(content)
     assert starts.read(Local(tmp_path)) == Starts()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """With a checkpoint by hand: batch 0 is committed, batch 1 is begun."""
+    folder = Local(tmp_path / "checkpoint")
+    for batch, end in enumerate((5, 10)):
+        folder.replace(f"offsets/{batch}", f'v1\n{{}}\n{{"readings":{{"0":{end}}}}}'.encode())
+    folder.replace("commits/0", b"v1\n{}")
+    skips.write(folder, [Span("readings", 0, 3, 5), Span("readings", 0, 7, 8)])
+    return make_settings(tmp_path, service={"checkpoint": str(folder.root)})
+
+
+def test_a_start_is_counted_by_how_it_ends(settings: Settings) -> None:
+    folder, nobody = Local(Path(settings.service.checkpoint)), cast("SparkSession", None)
+
+    def start(error: Exception | None) -> tuple[int, bool]:
+        with suppress(TidemarkError), starts.counted(nobody, settings) as care:
+            assert care == Care((Span("readings", 0, 7, 8),)), "what lies behind the query is no concern of it"
+            assert starts.read(folder).running
+            if error is not None:
+                raise error
+        found = starts.read(folder)
+        assert found.batch == 1
+        return found.ends, found.running
+
+    assert start(None) == (0, False)
+    assert start(WorkerLostError("a worker")) == (0, True)
+    assert start(SinkError("Redis is away")) == (1, False)
+    assert start(SparkLostError("the JVM")) == (1, True)
+    assert start(None) == (2, False)
+
+
+def test_what_the_last_process_has_named_is_shown_until_the_next_one_has_probed(settings: Settings) -> None:
+    assert starts.unreadable(settings) == 0
+    Local(Path(settings.service.checkpoint)).replace(starts.NAME, b'{"batch": 1, "ends": 2, "unreadable": 4}')
+    assert starts.unreadable(settings) == 4
 
 
 BATCHES = st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["good", "large", "deadly"])), max_size=12)
