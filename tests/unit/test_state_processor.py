@@ -16,6 +16,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from typing_extensions import override
 
+from load.entries import Entries
 from state import codec, watermark, windows
 from state.bucket import advance
 from state.layout import empty_state
@@ -24,7 +25,6 @@ from state.rules import Rules
 from state.runs import fold
 from state.store import restore
 from state.watermark import Delays, EventTime
-from tests.entries import Entries
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))
 DELAYS = Delays(delay_ms=0, max_delay_ms=0, max_hold_ms=0)
