@@ -89,9 +89,10 @@ local function write()
   end
 
   -- What a new row does to a closed value: 'keep' (it says the same), 'write', 'behind' (it is an open session with fewer readings
-  -- than silence has closed: its writer reads the topic again), or nil: it is refused. Then whether silence had closed it, and
-  -- the revision that it has from now on.
-  local function judge(key, stored, i)
+  -- than silence has closed in an earlier term: its writer may read the topic again), or nil: it is refused. Then whether silence
+  -- had closed it, and the revision that it has from now on. The term that had silence close a session has its readings: with fewer
+  -- of them it is parted, as its device's gap has become smaller.
+  local function judge(key, stored, i, is_earlier)
     local found = call('HMGET', key, 'closed_by', 'revision', unpack(content))
     local is_like, is_idle, revision = true, found[1] == 'idle', tonumber(found[2] or nil) or 0
     for j, name in ipairs(content) do
@@ -100,7 +101,8 @@ local function write()
     if is_idle and is_like then
       return column_of.closed_by[i] == 'watermark' and 'write' or 'keep', true, revision
     elseif is_idle then
-      local is_behind = column_of.state and column_of.state[i] == 'open' and tonumber(found[3]) > tonumber(column_of.count[i])
+      local is_behind = is_earlier and column_of.state and column_of.state[i] == 'open'
+        and tonumber(found[3]) > tonumber(column_of.count[i])
       return is_behind and 'behind' or 'write', true, revision + 1
     end
     return is_same(stored, i) and 'keep' or nil, false, revision
@@ -133,7 +135,7 @@ local function write()
       local is_poorer = rising and is_alike and (tonumber(stored[rising] or nil) or 0) > tonumber(risen[i])
       if is_closed then
         verdict = is_same(stored, i) and 'keep' or nil
-        if content then verdict, is_idle, revision = judge(key, stored, i) end
+        if content then verdict, is_idle, revision = judge(key, stored, i, stored_epoch < epoch) end
       end
       if is_older(stored_epoch, stored_batch) or verdict == 'behind' or (is_poorer and (is_idle or not is_closed)) then
         old, go = old + 1, false

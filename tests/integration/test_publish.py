@@ -475,6 +475,16 @@ def test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_top
     assert contract.check(target.client, target.prefix) == []
 
 
+def test_a_session_that_silence_has_closed_is_parted_when_the_gap_of_its_device_becomes_smaller(target: Target) -> None:
+    name = f"session:d1:{T0}"
+    ended = changes([session(count=2, last=T0 + 9, state="closed", reason="gap")])
+    assert Sink(target.settings, cut(1), closed_by="idle").write([ended]).closed == 1
+    assert target.write(2, changes([session(count=1), session(start=T0 + 9, last=T0 + 9)])).refused_old == 0
+    assert [target.read(key)["count"] for key in (name, f"session:d1:{T0 + 9}")] == ["1", "1"], "each reading once"
+    assert (target.read(name)["state"], target.read(name)["revision"]) == ("open", "1")
+    assert contract.check(target.client, target.prefix) == []
+
+
 def test_the_watermark_closes_a_session_that_silence_had_closed_once(target: Target) -> None:
     name = f"session:d1:{T0}"
     ended = changes([session(count=2, state="closed", reason="gap")])
