@@ -9,6 +9,7 @@
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
 #   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
+#   make walks   random walks through the service behind decoding, compared with plain lists   (SEED=3 WALKS=200 JSON=out.json)
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
 #   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
 #   make clean   removes .venv and .build, all that the others made
@@ -31,8 +32,9 @@ SEED ?= 7
 JSON ?=
 ID ?=
 NAMES ?=
+WALKS ?= 200
 
-.PHONY: setup demo test check bench faults hostile restart swap transcripts teeth classes lock registry clean
+.PHONY: setup demo test check bench faults hostile restart swap transcripts walks teeth classes lock registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -69,6 +71,9 @@ swap: setup
 
 transcripts: setup
 	@$(BIN)/python -m load.transcripts $(if $(JSON),--json $(JSON)) $(NAMES)
+
+walks: setup
+	@$(BIN)/python -m load.walks --walks $(WALKS) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 teeth: setup
 	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))

@@ -57,6 +57,7 @@ _WINDOWS = "tests/unit/test_state_windows.py::"
 _STORE = "tests/unit/test_state_store.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
 _COVERED = "tests/integration/test_covered.py::"
+_WALKS = "tests/integration/test_walks.py::test_a_random_walk_ends_as_plain_lists_say"
 _REPUBLISH = "tests/integration/test_republish.py::"
 _SKIPS = "tests/unit/test_skips.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
@@ -1225,7 +1226,40 @@ MUTATIONS = (
         (
             _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks[merged]",
             "tests/integration/test_silence.py::test_an_earlier_reading_joins_sessions_that_silence_has_closed",
+            _WALKS,
         ),
+    ),
+    Mutation(
+        "late-by-gap",
+        "a reading within the session gap of its device's last closed session counts as late for it",
+        "when a gap has grown, readings that came in time are in no session",
+        ("P1", "P4"),
+        (
+            Edit(
+                "state/table.py",
+                "    codes, names = _common_codes(before.devices, runs)\n    devices = Devices(",
+                "    offline = before.devices.filter(before.devices['session'].is_null()).to_pylist()\n"
+                "    closed = {row['device']: row['last_seen'] + rules.gap_ms for row in offline}\n"
+                "    starts = zip(runs['device'].to_pylist(), runs['start'].to_pylist(), strict=True)\n"
+                "    runs = runs.filter(pa.array([start > closed.get(name, -1) for name, start in starts], pa.bool_()))\n"
+                "    codes, names = _common_codes(before.devices, runs)\n    devices = Devices(",
+            ),
+        ),
+        (_WALKS,),
+    ),
+    Mutation(
+        "parted-waits",
+        "an open session with fewer readings than silence has closed is refused, whoever writes it",
+        "a session that a smaller gap has parted keeps the readings of its other part: they count twice",
+        ("P1",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "judge(key, stored, i, stored_epoch < epoch)",
+                "judge(key, stored, i, true)",
+            ),
+        ),
+        (_PUBLISH + "test_a_session_that_silence_has_closed_is_parted_when_the_gap_of_its_device_becomes_smaller",),
     ),
     Mutation(
         "silence-taken-back",

@@ -1,0 +1,287 @@
+"""The steps of a walk, as Hypothesis' rule-based state machine: a failure shrinks, and prints its script.
+
+    add        a batch of readings: in order, out of order, late, ahead of the broker's time, poisoned, twice
+    lag        the same, of partitions that are not read to their end
+    replay     the same, after attempts that died half-way
+    change     the same, after a restart with another session gap and other views
+    silence    the clock goes on and nothing comes
+    swap       another reference: sites, session gaps and intervals of devices' own
+    trouble    another process takes over; a writer of an earlier epoch goes on; stored state is damaged; Redis loses its epoch
+               or its progress
+
+After each step Redis and the rejects are compared with load/walks/plain.py, and with what was there before the step.
+"""
+
+# ruff: noqa: S101 - these are the steps of a test
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, ClassVar, NamedTuple
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from load.expected import View
+from load.walks import plain
+from load.walks.plain import Plain, Reading, Rules
+from load.walks.world import COMPUTED, FINISHED, HALF_WRITTEN, PREFIX, PUBLISHED, WRITER, WRITTEN, World, differences
+from schemas import contract
+
+BASE_MS = 1_790_000_040_000
+DEVICES = ("a", "ü b*", "北:|50%")
+GAPS_MS = (5_000, 10_000, 15_000, 30_000)
+EDGES_MS = sorted({0, *(sign * (gap + by) for gap in (*GAPS_MS, 20_000) for by in (-1, 0, 1) for sign in (1, -1))})
+VALUES: tuple[tuple[float | None, float | None], ...] = ((20.0, None), (21.5, 40.25), (None, 41.0), (-0.25, 0.0))
+
+
+class Record(NamedTuple):
+    """A record of a step. Its time is `by_ms` from now (`near` = 0), from one of the latest three readings of its device (1 to
+    3), or from half-way between the latest two (4)."""
+
+    device: str
+    near: int
+    by_ms: int
+    partition: int
+    values: tuple[float | None, float | None]
+    behind_ms: int
+    poison: str
+    times: int
+
+
+def views(choice: int) -> tuple[View, ...]:
+    """A view that never changes, and others; one that gets another length gets another name."""
+    steps = (10_000, 5_000, 20_000)[choice % 3]
+    more = [
+        View("slide", ("device",), 20_000, steps, plain.MEASURES),
+        View(f"site_{choice % 2}", ("site",), (10_000, 30_000)[choice % 2], 10_000, ("t",) if choice < 3 else ("h",)),
+        View("both", ("site", "device"), 15_000, 15_000, ("h",)),
+    ]
+    return (View("all", (), 10_000, 10_000, ("t",)), *more[: 1 + choice // 2])
+
+
+records = st.lists(
+    st.builds(
+        Record,
+        st.sampled_from(DEVICES),
+        st.integers(0, 4),
+        st.sampled_from(EDGES_MS),
+        st.integers(0, 2),
+        st.sampled_from(VALUES),
+        st.sampled_from((0, 0, 0, 20_000, 60_000)),
+        st.sampled_from(("", "", "", "", "", "undecodable")),
+        st.sampled_from((1, 1, 1, 2)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+pauses = st.sampled_from((0, 0, 1_000, 5_000, 10_000, 20_000, 40_000))
+chances = st.integers(0, 7)
+deaths = st.lists(
+    st.tuples(st.sampled_from((COMPUTED, HALF_WRITTEN, WRITTEN, FINISHED, PUBLISHED)), st.booleans()),
+    min_size=1,
+    max_size=2,
+)
+own = st.fixed_dictionaries(
+    {
+        "site": st.sampled_from((None, "north", "s|t%")),
+        "gap": st.sampled_from((None, None, "5000", "30000", "999000")),
+        "interval": st.sampled_from((None, "3000", "12000")),
+    }
+)
+
+
+class Walk(RuleBasedStateMachine):
+    """One walk; `client` and `url` are of a Redis of its own. `walks` and `steps` are counted, those of shrinking too."""
+
+    client: ClassVar[Any]
+    url: ClassVar[str]
+    count: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count["walks"] += 1
+        self.world = World(self.client, self.url, Rules(10_000, views(0), {}, "v0"))
+        self.plain = Plain()
+        self.now_ms, self.silent_since_ms = BASE_MS, -1
+        self.events = {device: [BASE_MS] for device in DEVICES}
+        self.offsets: Counter[int] = Counter()
+        self.backlog: list[Reading] = []
+        self.before: dict[str, dict[str, str]] = {}
+
+    @rule(given=records, pass_ms=pauses, chance=chances)
+    def add(self, given: list[Record], pass_ms: int, chance: int) -> None:
+        """A batch of all that there is."""
+        self._batch(given, pass_ms, chance)
+
+    @rule(given=records, pass_ms=pauses, limits=st.tuples(*[st.sampled_from((0, 1, 99))] * 3), chance=chances)
+    def lag(self, given: list[Record], pass_ms: int, limits: tuple[int, ...], chance: int) -> None:
+        """A batch of at most so many records of each partition."""
+        self._batch(given, pass_ms, chance, limits=limits)
+
+    @rule(given=records, pass_ms=pauses, dies=deaths, chance=chances)
+    def replay(self, given: list[Record], pass_ms: int, dies: list[tuple[str, bool]], chance: int) -> None:
+        """A batch whose first attempts die at such points; the next one is made by the same process or by another."""
+        self._batch(given, pass_ms, chance, dies=dies)
+
+    @rule(given=records, pass_ms=pauses, gap_ms=st.sampled_from(GAPS_MS), choice=st.integers(0, 5), chance=chances)
+    def change(self, given: list[Record], pass_ms: int, gap_ms: int, choice: int, chance: int) -> None:
+        """A restart with another session gap and other views. All devices have a reading in the batch after it, which by an
+        odd `chance` has died before, with the old settings."""
+        self.backlog += [self._reading(device, self.now_ms, self.now_ms, 0, VALUES[0]) for device in DEVICES]
+        settings = {"gap_ms": gap_ms, "views": views(choice)}
+        self._batch(given, pass_ms, chance, dies=[(COMPUTED, True)] * (chance % 2), settings=settings)
+
+    def _batch(
+        self,
+        given: list[Record],
+        pass_ms: int,
+        chance: int,
+        *,
+        limits: tuple[int, ...] = (),
+        dies: Sequence[tuple[str, bool]] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.now_ms += pass_ms
+        self.backlog += [each for record in given for each in self._readings(record)]
+        readings = self._read(limits)
+        unread = {each.partition for each in self.backlog}
+        if not readings:
+            return
+        self.silent_since_ms = -1
+        random = Random(chance)
+        for point, is_same_process in dies:
+            assert self.world.attempt(readings, unread, random, point) is None
+            note(f"  died when it was {point}, {'goes on' if is_same_process else 'another process follows'}")
+            self._watch()
+            if not is_same_process:
+                self.stop()
+        if settings is not None:
+            self._configure(**settings)
+            self.stop()
+        outcome = self.world.attempt(readings, unread, random)
+        assert outcome is not None
+        assert outcome.admitted + sum(outcome.rejected) == len(readings), f"{len(readings)} records, {outcome}"
+        self.plain.batch(readings, unread, self.world.rules)
+        assert (outcome.refused_final, outcome.refused_old) == (0, self.plain.refused), outcome
+        assert (self.world.time.watermark_ms, self.world.time.newest_ms) == (
+            self.plain.watermark_ms,
+            self.plain.newest_ms,
+        )
+
+    @rule(ms=st.sampled_from((1_000, 12_000, 20_000, 30_000, 600_000)))
+    def silence(self, ms: int) -> None:
+        """Nothing comes. It counts from the first look that finds nothing, if no record is left to read."""
+        if self.silent_since_ms < 0:
+            self.silent_since_ms = self.now_ms
+        note(f"  silent for {ms} ms")
+        from_ms, self.now_ms = self.now_ms, self.now_ms + ms
+        self.world.be_silent(from_ms, self.now_ms, has_read_all=not self.backlog)
+        line_ms = self.now_ms - plain.IDLE_AFTER_MS
+        if not self.backlog and line_ms >= self.silent_since_ms and line_ms > self.plain.watermark_ms:
+            self.plain.silence(line_ms, self.world.rules)
+
+    @rule(reference=st.dictionaries(st.sampled_from(DEVICES), own))
+    def swap(self, reference: dict[str, dict[str, str | None]]) -> None:
+        """Another snapshot serves from the next batch on."""
+        self._configure(reference=reference, version=f"v{int(self.world.rules.version[1:]) + 1}")
+
+    def stop(self) -> None:
+        """Another process takes over."""
+        self.world.restart()
+        self.plain.restart()
+        self.silent_since_ms = -1
+        note(f"  epoch {self.world.epoch}")
+
+    @rule(what=st.sampled_from(("stop", "frozen", "damaged", "epoch", "progress")), chance=st.integers(0, 1_000))
+    def trouble(self, what: str, chance: int) -> None:
+        """Another process takes over; writers of earlier epochs go on; stored state is damaged; Redis loses a key."""
+        if what == "stop":
+            self.stop()
+        elif what == "frozen":
+            self.world.wake()
+        elif what == "damaged" and self.world.entries.states:
+            self.world.damage(Random(chance))
+        elif what == "epoch" or (what == "progress" and self.world.after):
+            self.world.lose(what)
+
+    @invariant()
+    def is_as_plain(self) -> None:
+        """P1, P2, P4: all values and rejects are those of plain lists, none went back, each reading is in one session."""
+        self.count["steps"] += 1
+        found = self._watch()
+        lines = differences(found, self.plain.there)
+        assert not lines, "\n".join(lines)
+        assert self.world.rejects == self.plain.rejects
+        counts: Counter[str] = Counter()
+        for key, fields in found.items():
+            if key.startswith("session:") and fields["state"] != "merged":
+                counts[key.removeprefix("session:").rpartition(":")[0]] += int(fields["count"])
+        assert counts == self.plain.admitted or self.plain.waiting
+        assert self.plain.admitted.total() + len(self.plain.rejects) == self.offsets.total() - len(self.backlog)
+
+    def teardown(self) -> None:
+        """The contract holds."""
+        assert contract.check(self.client, PREFIX) == []
+
+    def _watch(self) -> dict[str, dict[str, str]]:
+        """What is in Redis now; nothing of it has gone back since the last look."""
+        found = self.world.read()
+        for key, was in self.before.items():
+            now = found.get(key)
+            assert now is not None, f"{key} is gone"
+            if was.get("closed_by") == "watermark":
+                assert not differences({key: now}, {key: {n: was[n] for n in was.keys() - WRITER}}), key
+            for name in ("revision", "last_seen", *(("count",) if key.startswith("window") else ())):
+                assert int(was.get(name, 0)) <= int(now.get(name, 0)), f"{key}: {name} went back"
+            if was.get("closed_by") == "idle" and any(
+                was.get(n) != now.get(n) for n in ("count", "last", "merged_into")
+            ):
+                assert int(now["revision"]) == int(was["revision"]) + 1, f"{key}: changed, and no revision says so"
+        self.before = found
+        return found
+
+    def _configure(self, **fields: Any) -> None:
+        self.world.configure(replace(self.world.rules, **fields))
+        note(f"  {fields}")
+
+    def _readings(self, record: Record) -> list[Reading]:
+        broker_ms = self.now_ms - record.behind_ms
+        newest = self.events[record.device]
+        near = (self.now_ms, *reversed(newest))[record.near % 4 % (len(newest) + 1)]
+        if record.near == 4:
+            near = sum(newest[-2:]) // len(newest[-2:])
+        at_ms = min(max(near + record.by_ms, broker_ms - plain.MAX_DELAY_MS), broker_ms + plain.MAX_AHEAD_MS)
+        made = [
+            self._reading(record.device, at_ms, broker_ms, record.partition, record.values, record.poison)
+            for _ in range(record.times)
+        ]
+        if not record.poison:
+            self.events[record.device] = sorted({*newest, at_ms})[-3:]
+        return made
+
+    def _reading(
+        self, device: str, at_ms: int, broker_ms: int, partition: int, values: tuple[Any, ...], poison: str = ""
+    ) -> Reading:
+        offset = self.offsets[partition]
+        self.offsets[partition] += 1
+        said = poison or ", ".join(f"{name} {value}" for name, value in zip(plain.MEASURES, values, strict=True))
+        at, broker = ((ms - BASE_MS) / 1000 for ms in (at_ms, broker_ms))
+        note(f"  {partition}@{offset}: {device!r} at {at} s, in Kafka at {broker} s: {said}")
+        return Reading(
+            device, at_ms, broker_ms, partition, offset, dict(zip(plain.MEASURES, values, strict=True)), poison
+        )
+
+    def _read(self, limits: tuple[int, ...]) -> list[Reading]:
+        """The records of the next batch; the others stay."""
+        found: Counter[int] = Counter()
+        read: list[Reading] = []
+        for each in self.backlog:
+            if not limits or found[each.partition] < limits[each.partition]:
+                read.append(each)
+            found[each.partition] += 1
+        self.backlog = [each for each in self.backlog if each not in read]
+        note(f"  reads {len(read)}, leaves {len(self.backlog)}")
+        return read

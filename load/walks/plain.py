@@ -1,0 +1,301 @@
+"""What Redis and the rejects must hold after a walk: plain lists and loops over single readings, no code of the service.
+
+A setting that changes holds from the next batch on. What that means is documented in docs/data-engineer.md:
+
+    a view, an attribute    a reading counts in the windows of the views and attributes of its batch, for good
+    sessions.gap            open sessions are joined and parted anew. What was joined inside one cell stays joined
+    a device's own gap      the same, from the batch on in which the device has a reading
+
+Where a smaller gap parts a session that silence has closed in an earlier term, the earlier part waits until the watermark
+closes it, or it has as many readings: Redis cannot tell its writer from one that reads the topic again.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from load.expected import View, key_text
+
+MAX_DELAY_MS, MAX_AHEAD_MS, MAX_HOLD_MS, IDLE_AFTER_MS = 30_000, 5_000, 20_000, 5_000
+CELL_MS = 10_000
+MAX_DURATION_MS = 16 * CELL_MS
+RETAIN_MS = 300_000
+MEASURES = ("t", "h")
+
+Fields = dict[str, str | int | float]
+Attributes = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A record; `poison` is the reason for which admission rejects it, "" where it does not."""
+
+    device: str
+    event_ms: int
+    broker_ms: int
+    partition: int
+    offset: int
+    values: Mapping[str, float | None]
+    poison: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings that may change; `reference` is device -> column -> text: `site`, and in ms `gap` and `interval`."""
+
+    gap_ms: int
+    views: tuple[View, ...]
+    reference: Mapping[str, Attributes]
+    version: str
+
+
+@dataclass(slots=True)
+class _Window:
+    end: int
+    readings: list[tuple[int, float]] = field(default_factory=list)
+    closed_by: str = ""
+    revision: int = 0
+
+
+@dataclass(slots=True)
+class _Device:
+    """`groups` are what was joined inside one cell, of open sessions; `open` are those sessions after the last batch."""
+
+    last_seen: int = 0
+    gap_ms: int | None = None
+    interval_ms: int | None = None
+    values: dict[str, tuple[int, float]] = field(default_factory=dict)
+    groups: list[list[Reading]] = field(default_factory=list)
+    open: dict[int, Fields] = field(default_factory=dict)
+    told: tuple[int | None, bool] | None = None
+    silent: tuple[int | None, bool] | None = None
+
+
+class Plain:
+    """`there` is what must be in Redis, `rejects` are reasons by (partition, offset), `admitted` counts readings by device.
+
+    `waiting` are sessions of which Redis has more than the state, `refused` is how many the last batch had of them.
+    """
+
+    def __init__(self) -> None:
+        self.watermark_ms, self.newest_ms = 0, -1
+        self.term, self.refused = 1, 0
+        self.there: dict[str, Fields] = {}
+        self.waiting: set[str] = set()
+        self._terms: dict[str, int] = {}
+        self.rejects: dict[tuple[int, int], str] = {}
+        self.admitted: Counter[str] = Counter()
+        self._windows: dict[tuple[str, str, str, int], _Window] = {}
+        self._devices: dict[str, _Device] = {}
+
+    def batch(self, readings: Sequence[Reading], unread: Collection[int], rules: Rules) -> None:
+        """A batch of these readings, after which these partitions still have records."""
+        self.refused = 0
+        for each in readings:
+            if each.poison or each.event_ms < self.watermark_ms:
+                self.rejects[each.partition, each.offset] = each.poison or "late"
+        on_time = [each for each in readings if (each.partition, each.offset) not in self.rejects]
+        self._advance(readings, unread)
+        self._count(on_time, rules)
+        self._close_windows(self.watermark_ms, "watermark")
+        for each in on_time:
+            self.admitted[each.device] += 1
+            self._see(self._devices.setdefault(each.device, _Device()), each, rules)
+        spoke = {each.device for each in on_time}
+        for name, device in list(self._devices.items()):
+            self._move(name, device, rules, has_spoken=name in spoke)
+            if not device.open and device.last_seen + RETAIN_MS < self.watermark_ms:
+                del self._devices[name]
+
+    def silence(self, line_ms: int, rules: Rules) -> None:
+        """Input is silent, and the clock closes what is open up to this event time."""
+        self._close_windows(line_ms, "idle")
+        for name, device in self._devices.items():
+            gap_ms = rules.gap_ms if device.gap_ms is None else device.gap_ms
+            found = _sessions(device.groups, gap_ms)
+            left = [session for session in found if session[-1].event_ms + gap_ms >= line_ms]
+            for number, session in enumerate(found):
+                if session not in left:
+                    self._put(name, _closed(found, number, gap_ms, "idle"))
+            now = _status(device, [session[0].event_ms for session in left], line_ms)
+            if now != device.silent:
+                self._tell(name, device, now, rules)
+            device.silent = now
+
+    def restart(self) -> None:
+        """Another term begins. What silence has closed is closed anew, as far as the state has it open."""
+        self.term += 1
+        for device in self._devices.values():
+            device.silent = device.told
+
+    def _advance(self, readings: Sequence[Reading], unread: Collection[int]) -> None:
+        self.newest_ms = max([self.newest_ms, *(each.event_ms for each in readings if not each.poison)])
+        line_ms = held_ms = self.newest_ms - MAX_DELAY_MS - MAX_AHEAD_MS
+        for partition in unread:
+            read = [each.broker_ms for each in readings if each.partition == partition]
+            held_ms = min(held_ms, max(read) - MAX_DELAY_MS if read else self.watermark_ms)
+        self.watermark_ms = max(self.watermark_ms, held_ms, line_ms - MAX_HOLD_MS)
+
+    def _count(self, on_time: Iterable[Reading], rules: Rules) -> None:
+        for each in on_time:
+            for view in rules.views:
+                key = key_text(view.by, each.device, rules.reference.get(each.device, {}))
+                for measure in view.measures:
+                    value = each.values[measure]
+                    start = each.event_ms // view.step_ms * view.step_ms
+                    while value is not None and start > each.event_ms - view.window_ms:
+                        place = view.name, measure, key, start
+                        window = self._windows.setdefault(place, _Window(start + view.window_ms))
+                        window.revision += window.closed_by == "idle"
+                        window.closed_by = ""
+                        window.readings.append((each.event_ms, value))
+                        start -= view.step_ms
+
+    def _close_windows(self, line_ms: int, closed_by: str) -> None:
+        for (view, measure, key, start), window in self._windows.items():
+            if window.closed_by == "watermark":
+                continue
+            if window.end <= line_ms:
+                window.closed_by = closed_by
+            self.there[f"window:{view}:{measure}:{key}:{start}"] = _shown(start, window)
+
+    def _see(self, device: _Device, each: Reading, rules: Rules) -> None:
+        own = rules.reference.get(each.device, {})
+        gap, interval = own.get("gap"), own.get("interval")
+        device.gap_ms = None if gap is None else min(int(gap), MAX_DURATION_MS)
+        device.interval_ms = None if interval is None else int(interval)
+        device.last_seen = max(device.last_seen, each.event_ms)
+        device.groups.append([each])
+        for measure, value in each.values.items():
+            if value is not None:
+                device.values[measure] = max(device.values.get(measure, (-1, 0.0)), (each.event_ms, value))
+
+    def _move(self, name: str, device: _Device, rules: Rules, *, has_spoken: bool) -> None:
+        gap_ms = rules.gap_ms if device.gap_ms is None else device.gap_ms
+        device.groups = _joined(device.groups, gap_ms)
+        found = _sessions(device.groups, gap_ms)
+        starts = [session[0].event_ms for session in found]
+        for start, was in device.open.items():
+            if start not in starts:
+                into = max(each for each in starts if each < start)
+                self._put(name, {**was, "state": "merged", "reason": "merged", "merged_into": into})
+        before, device.open = device.open, {}
+        for number, session in enumerate(found):
+            if session[-1].event_ms + gap_ms < self.watermark_ms:
+                self._put(name, _closed(found, number, gap_ms, "watermark"))
+                device.groups = [group for group in device.groups if group[0] not in session]
+            else:
+                device.open[session[0].event_ms] = said = _said(session)
+                if said != before.get(session[0].event_ms):
+                    self._put(name, said)
+        now = _status(device, device.open, self.watermark_ms)
+        if has_spoken or now != device.told:
+            self._tell(name, device, now, rules)
+        device.told = device.silent = now
+
+    def _put(self, device: str, session: Fields) -> None:
+        """What silence has closed stays so until it says something else, or the watermark has passed it."""
+        key = f"session:{device}:{session['start']}"
+        was = self.there.get(key, {})
+        revision = int(was.get("revision", 0))
+        if was.get("closed_by") == "idle":
+            is_less = session["state"] == "open" and int(session["count"]) < int(was["count"])
+            if is_less and self._terms[key] < self.term:
+                self.waiting.add(key)
+                self.refused += 1
+                return
+            is_same = all(was.get(name) == session.get(name) for name in ("count", "last", "merged_into"))
+            if is_same and session["closed_by"] != "watermark":
+                self._terms[key] = self.term
+                self.waiting.discard(key)
+                return
+            revision += not is_same
+        self.there[key], self._terms[key] = {**session, "revision": revision}, self.term
+        self.waiting.discard(key)
+
+    def _tell(self, name: str, device: _Device, now: tuple[int | None, bool], rules: Rules) -> None:
+        session, is_quiet = now
+        shown: Fields = {
+            "status": "offline" if session is None else "quiet" if is_quiet else "online",
+            "last_seen": device.last_seen,
+            "session": "" if session is None else session,
+            "reference": rules.version,
+        }
+        site = rules.reference.get(name, {}).get("site")
+        if site is not None:
+            shown["ref.site"] = site
+        for measure, (at, value) in device.values.items():
+            shown |= {measure: value, f"{measure}.at": at}
+        self.there[f"device:{name}"] = shown
+
+
+def _joined(groups: Iterable[list[Reading]], gap_ms: int) -> list[list[Reading]]:
+    """Groups of one device and cell that are not further apart than the gap become one."""
+    found: list[list[Reading]] = []
+    for group in sorted(groups, key=lambda each: each[0].event_ms):
+        is_near = bool(found) and group[0].event_ms - found[-1][-1].event_ms <= gap_ms
+        if is_near and group[0].event_ms // CELL_MS == found[-1][-1].event_ms // CELL_MS:
+            found[-1] = sorted(found[-1] + group, key=lambda each: each.event_ms)
+        else:
+            found.append(group)
+    return found
+
+
+def _sessions(groups: Iterable[list[Reading]], gap_ms: int) -> list[list[Reading]]:
+    """A group joins the session before it if the gap allows it and the session may last to the end of the group's cell."""
+    found: list[list[Reading]] = []
+    for group in groups:
+        cell_end_ms = (group[0].event_ms // CELL_MS + 1) * CELL_MS
+        is_near = bool(found) and group[0].event_ms - found[-1][-1].event_ms <= gap_ms
+        if is_near and cell_end_ms <= found[-1][0].event_ms + MAX_DURATION_MS:
+            found[-1] = found[-1] + group
+        else:
+            found.append(list(group))
+    return found
+
+
+def _said(session: list[Reading]) -> Fields:
+    start, last = session[0].event_ms, session[-1].event_ms
+    said: Fields = {"start": start, "last": last, "count": len(session), "duration": last - start}
+    said |= {"state": "open", "reason": "", "closed_by": ""}
+    for measure in MEASURES:
+        values = [value for each in session if (value := each.values[measure]) is not None]
+        said[f"{measure}.count"] = len(values)
+        if values:
+            said |= {f"{measure}.mean": sum(values) / len(values)}
+            said |= {f"{measure}.min": min(values), f"{measure}.max": max(values)}
+    return said
+
+
+def _closed(found: list[list[Reading]], number: int, gap_ms: int, closed_by: str) -> Fields:
+    following = found[number + 1 : number + 2]
+    is_cut = any(each[0].event_ms - found[number][-1].event_ms <= gap_ms for each in following)
+    reason = "max_duration" if is_cut else "gap"
+    return {**_said(found[number]), "state": "closed", "reason": reason, "closed_by": closed_by}
+
+
+def _status(device: _Device, starts: Collection[int], line_ms: int) -> tuple[int | None, bool]:
+    """The start of the latest open session, and whether the device is quiet."""
+    is_late = device.interval_ms is not None and device.last_seen + device.interval_ms < line_ms
+    return max(starts, default=None), bool(starts) and is_late
+
+
+def _shown(start: int, window: _Window) -> Fields:
+    times, values = [ms for ms, _ in window.readings], [value for _, value in window.readings]
+    mean = sum(values) / len(values)
+    return {
+        "start": start,
+        "end": window.end,
+        "count": len(values),
+        "sum": sum(values),
+        "mean": mean,
+        "min": min(values),
+        "max": max(values),
+        "stddev": math.sqrt(sum((value - mean) ** 2 for value in values) / len(values)),
+        "first": min(times),
+        "last": max(times),
+        "final": int(window.closed_by != ""),
+        "closed_by": window.closed_by,
+        "revision": window.revision,
+    }

@@ -1,0 +1,365 @@
+"""The service behind decoding, without Spark: admitted columns -> fold -> operator -> publish -> Redis, all real.
+
+What Spark does in between is done here in its stead: rows meet by bucket, the entries of the state of an attempt that failed
+are thrown away, workers keep their caches, and the driver makes the steps of service/pipeline.py in their order.
+"""
+
+# ruff: noqa: S101 - these are the steps of a test
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
+from typing_extensions import override
+
+from load.entries import Entries
+from load.expected import View
+from load.walks import plain
+from load.walks.plain import MEASURES, Fields, Reading, Rules
+from service import pipeline
+from service.aggregation import sessions
+from service.cut import Cut
+from service.errors import FencedError
+from service.frames import OUTPUT, REJECTS, TIMES
+from service.publication import silence
+from service.publication.publish import Outcome, Sink
+from service.publication.quiet import Seen, Tables
+from service.publication.redis_link import WritesLostError
+from service.reference.attributes import Index
+from service.settings import Settings, parse
+from state import codec, windows
+from state.codec import CodecError
+from state.processor import STATE_NAME, STATE_SCHEMAS, BucketProcessor
+from state.store import Cache, Store, restore
+from state.watermark import EventTime, report
+
+PREFIX = "walk"
+WRITER = {"epoch", "batch", "updated"}
+"""Fields that say who wrote a value, and when."""
+BUCKETS, LOOK_MS = 2, 10_000
+COMPUTED, HALF_WRITTEN, WRITTEN, FINISHED, PUBLISHED = "computed", "half written", "written", "finished", "published"
+"""Where an attempt may die: what it has done by then."""
+
+_OUTPUT = to_arrow_schema(OUTPUT)
+_ADMITTED = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("device", pa.string()),
+        ("event_ms", pa.int64()),
+        ("broker_ms", pa.int64()),
+        ("from_partition", pa.int32()),
+        ("offset", pa.int64()),
+        *((measure, pa.float64()) for measure in MEASURES),
+        ("reject", pa.string()),
+    ]
+)
+"""Rows of readings.admit."""
+
+Written = tuple[Sink, list[list[pa.RecordBatch]]]
+
+
+def bucket_of(device: str) -> int:
+    """Any function of the device will do: Spark's own hash is decided in Spark."""
+    return zlib.crc32(device.encode()) % BUCKETS
+
+
+class _Worker(BucketProcessor):
+    """The operator in a worker with a cache of its own."""
+
+    def __init__(self, settings: Settings, cache: Cache) -> None:
+        super().__init__(sessions.rules(settings), sessions.delays(settings))
+        self._cache = cache
+
+    @override
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._store = Store(handle.getMapState(STATE_NAME, *STATE_SCHEMAS), self._cache)
+
+
+class _Handle(StatefulProcessorHandle):
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+
+    @override
+    def getMapState(self, *_: Any, **__: Any) -> Entries:
+        return self._entries
+
+
+@dataclass
+class World:
+    """`after` is the (epoch, batch) that progress has reached; `frozen` is what a writer of an earlier epoch may still write."""
+
+    client: Any
+    url: str
+    rules: Rules
+
+    def __post_init__(self) -> None:
+        self.client.flushall()
+        self.entries, self.caches = Entries(), [Cache(), Cache()]
+        self.epoch, self.batch, self.after = 1, 0, None
+        self.time = EventTime()
+        self.offsets: dict[int, int] = {}
+        self.rejects: dict[tuple[int, int], str] = {}
+        self.frozen: list[Written] = []
+        self.client.set(f"{PREFIX}:epoch", self.epoch)
+        self.configure(self.rules)
+        self._seen, self._tables = Seen(), None
+
+    after: tuple[int, int] | None = None
+    _tables: Tables | None = None
+
+    def configure(self, rules: Rules) -> None:
+        """Settings and the reference from now on."""
+        self.rules = rules
+        self.settings = parse(_document(self.url, rules))
+        columns = {name: [row.get(name) for row in rules.reference.values()] for name in ("site", "gap", "interval")}
+        table = {name: pa.array(column, pa.string()) for name, column in columns.items()}
+        self.reference = Index(pa.table({"device": pa.array(list(rules.reference), pa.string()), **table}))
+
+    def restart(self) -> None:
+        """Another process takes over, under a new epoch."""
+        self.epoch += 1
+        self.client.set(f"{PREFIX}:epoch", self.epoch)
+        self.caches = [Cache(), Cache()]
+        self._seen, self._tables = Seen(), None
+        epoch, batch, *_ = self._sink().run("held")
+        self.after = (int(epoch), int(batch)) if epoch else None
+
+    def attempt(
+        self, readings: Sequence[Reading], unread: Collection[int], chance: Random, dies: str | None = None
+    ) -> Outcome | None:
+        """A batch of these readings; None when it dies."""
+        kept = {key: dict(values) for key, values in self.entries.states.items()}
+        outcome = self._attempt(readings, unread, chance, dies)
+        if outcome is None:
+            self.entries.states = kept
+            return None
+        self._tables = None
+        self.batch += 1
+        return outcome
+
+    def _attempt(
+        self, readings: Sequence[Reading], unread: Collection[int], chance: Random, dies: str | None
+    ) -> Outcome | None:
+        for each in readings:
+            self.offsets[each.partition] = max(each.offset + 1, self.offsets.get(each.partition, 0))
+        sink, outcome, rejects = self._sink(), Outcome(), dict[tuple[int, int], str]()
+        server = sink.server()
+        parts = self._computed(readings, unread, chance, rejects)
+        self.frozen = [*self.frozen, (sink, parts)][-3:]
+        if dies == COMPUTED:
+            return None
+        for part in parts:
+            outcome += sink.write(part)
+            if dies == HALF_WRITTEN:
+                return None
+        after = EventTime(*max([(self.time.watermark_ms, self.time.newest_ms), *outcome.event_times]))
+        if dies == WRITTEN:
+            return None
+        sink = replace(sink, cut=replace(sink.cut, watermark_ms=after.watermark_ms))
+        sink.finish()
+        if dies == FINISHED:
+            return None
+        sink.progress(server)
+        self.after = self.epoch, self.batch
+        if dies == PUBLISHED:
+            return None
+        self.time = after
+        self.rejects |= rejects
+        return outcome
+
+    def _computed(
+        self, readings: Sequence[Reading], unread: Collection[int], chance: Random, rejects: dict[tuple[int, int], str]
+    ) -> list[list[pa.RecordBatch]]:
+        """Rows of OUTPUT by bucket, in any order. Rejects go to Kafka, before anything else: they are taken out here."""
+        rows: dict[int, list[tuple[int, bytes]]] = {}
+        for row in self._folded(readings, unread, chance):
+            rows.setdefault(row["bucket"], []).append((row["kind"], row["payload"]))
+        parts = []
+        for bucket in chance.sample(sorted(rows), len(rows)):
+            found = self.operate(bucket, chance.sample(rows[bucket], len(rows[bucket])), chance.choice(self.caches))
+            for kind, payload in found:
+                for each in codec.unpack(b"J", payload).to_pylist() if kind == REJECTS else ():
+                    rejects[each["partition"], each["offset"]] = each["reason"]
+            kinds, payloads = zip(*[row for row in found if row[0] != REJECTS], strict=True)
+            arrays = [pa.array(kinds, pa.int8()), pa.array(payloads, pa.binary())]
+            parts.append([pa.RecordBatch.from_arrays(arrays, schema=_OUTPUT)])
+        whole = [[batch for part in parts for batch in part]]
+        return parts if chance.random() < 0.5 else whole
+
+    def _folded(self, readings: Sequence[Reading], unread: Collection[int], chance: Random) -> Iterator[dict[str, Any]]:
+        fold = pipeline.folding(self.settings, self.reference)
+        fold = replace(fold, told=lambda: (self.time, unread), max_rows=chance.choice([2, 1000, 1000]))
+        tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
+        for each in readings:
+            chance.choice(tasks).append(each)
+        for task in tasks:
+            at = chance.randint(0, len(task))
+            for batch in fold([_columns(part) for part in (task[:at], task[at:])]):
+                yield from batch.to_pylist()
+
+    def operate(self, bucket: int, rows: Sequence[tuple[int, bytes]], cache: Cache) -> list[tuple[int, bytes]]:
+        """What the operator makes of a bucket's rows, by a worker with this cache."""
+        worker = _Worker(self.settings, cache)
+        self.entries.key = (bucket,)
+        worker.init(_Handle(self.entries))
+        kinds, payloads = zip(*rows, strict=True)
+        frame = pd.DataFrame({"kind": kinds, "payload": payloads})
+        made = worker.handleInputRows(key=self.entries.key, rows=iter([frame]), timerValues=TimerValues(-1, -1))
+        return [row for each in made for row in zip(each["kind"].tolist(), each["payload"], strict=True)]
+
+    def be_silent(self, from_ms: int, until_ms: int, *, has_read_all: bool) -> None:
+        """Looks at the topics find nothing new; what service/publication/silence.py closes then is closed at the end."""
+        reached = {"readings": dict(self.offsets)} if has_read_all else None
+        for asked_ms in (*range(from_ms, until_ms, LOOK_MS), until_ms):
+            self._seen = self._seen.look(asked_ms, reached)
+        line_ms = self._seen.line_ms(plain.IDLE_AFTER_MS, self.time.watermark_ms)
+        if line_ms is None or not self.batch:
+            return
+        if self._tables is None:
+            self._tables = Tables(
+                [replace(s, windows=windows.empty()) for s in self.states()], sessions.rules(self.settings)
+            )
+        cut = replace(self._sink().cut, batch=self.batch - 1, watermark_ms=line_ms)
+        sink = replace(self._sink(), cut=cut, closed_by="idle")
+        for number in self._tables.due(line_ms):
+            state, changes = self._tables.step(number, line_ms)
+            sink.write([silence._row(changes)])
+            self._tables.keep(number, state)
+        sink.sweep("idle")
+
+    def states(self) -> Iterable[Any]:
+        """The states of the buckets, from what is stored."""
+        return [restore([stored[key] for key in sorted(stored)]) for stored in self.entries.states.values()]
+
+    def wake(self) -> None:
+        """Writers of earlier epochs write what they had, and are refused."""
+        woken, self.frozen = [each for each in self.frozen if each[0].cut.epoch < self.epoch], []
+        for sink, parts in woken:
+            with suppress(FencedError):
+                written = sum((sink.write(part) for part in parts), Outcome()).written
+                assert not written, f"a writer of epoch {sink.cut.epoch} wrote {written} values"
+            for step in (sink.finish, sink.progress):
+                with suppress(FencedError):
+                    step()
+                    msg = f"a writer of epoch {sink.cut.epoch} was not refused"
+                    raise AssertionError(msg)
+
+    def damage(self, chance: Random) -> None:
+        """An entry of a bucket is damaged: a worker that reads it names that, and writes nothing. Then it is mended."""
+        key = chance.choice(sorted(self.entries.states))
+        stored = self.entries.states[key]
+        entry = chance.choice(sorted(stored))
+        data = bytearray(stored[entry])
+        at = chance.randrange(len(data))
+        data[at] ^= 1 << chance.randrange(8)
+        broken = self.entries.states[key] = {**stored, entry: chance.choice([bytes(data), bytes(data[:at])])}
+        try:
+            self.operate(key[0], [(TIMES, report(self.time, {}))], Cache())
+        except CodecError:
+            assert self.entries.states[key] == broken
+            self.entries.states[key] = stored
+            return
+        msg = f"bucket {key[0]}: entry {entry} was damaged, and nobody noticed"
+        raise AssertionError(msg)
+
+    def lose(self, name: str) -> None:
+        """Redis loses a key: what is written then is refused, and the key comes back."""
+        key = f"{PREFIX}:{name}"
+        data = self.client.dump(key)
+        self.client.delete(key)
+        try:
+            self._sink().finish()
+        except WritesLostError:
+            self.client.restore(key, 0, data)
+            return
+        msg = f"a Redis without {name} was written to"
+        raise AssertionError(msg)
+
+    def read(self) -> dict[str, dict[str, str]]:
+        """All windows, sessions and devices, by key without the prefix."""
+        keys = [key for kind in ("window", "session", "device") for key in self.client.keys(f"{PREFIX}:{kind}:*")]
+        pipe = self.client.pipeline(transaction=False)
+        for key in keys:
+            pipe.hgetall(key)
+        return {key.partition(":")[2]: fields for key, fields in zip(keys, pipe.execute(), strict=True)}
+
+    def _sink(self) -> Sink:
+        cut = Cut(
+            self.epoch, self.batch, self.time.watermark_ms, {}, {"readings": dict(self.offsets)}, self.rules.version
+        )
+        return Sink(self.settings, cut, self.reference.only(["site"]), self.after)
+
+
+def differences(found: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Fields]) -> list[str]:
+    """What Redis has and should not have, lacks, or has otherwise; but for who wrote it, and when."""
+    lines = [
+        f"{key}: is {found.get(key, 'lacking')}, not {wanted.get(key, 'there')}" for key in found.keys() ^ wanted.keys()
+    ]
+    for key in found.keys() & wanted.keys():
+        names = (found[key].keys() - WRITER) | wanted[key].keys()
+        here = {name: (found[key].get(name), wanted[key].get(name)) for name in names}
+        lines += [
+            f"{key}: {name} = {is_!r}, not {said!r}" for name, (is_, said) in here.items() if not _is_same(is_, said)
+        ]
+    return sorted(lines)
+
+
+def _is_same(text: str | None, value: str | float | None) -> bool:
+    if text is None or not isinstance(value, float):
+        return text == (None if value is None else str(value))
+    return abs(float(text) - value) <= 1e-9 * max(1.0, abs(value))
+
+
+def _columns(readings: Sequence[Reading]) -> pa.RecordBatch:
+    rows = []
+    for each in readings:
+        row: dict[str, Any] = {"broker_ms": each.broker_ms, "from_partition": each.partition, "offset": each.offset}
+        if each.poison:
+            place = {"topic": "readings", "partition": each.partition, "offset": each.offset}
+            row["reject"] = json.dumps({"reason": each.poison, **place, "broker_ms": each.broker_ms})
+        else:
+            row |= {"bucket": bucket_of(each.device), "device": each.device, "event_ms": each.event_ms, **each.values}
+        rows.append(row)
+    return pa.RecordBatch.from_pylist(rows, schema=_ADMITTED)
+
+
+def _document(url: str, rules: Rules) -> dict[str, Any]:
+    def view(each: View) -> dict[str, Any]:
+        times = {"window": each.window_ms, "slide": each.step_ms}
+        return {
+            "name": each.name,
+            "by": each.by,
+            "measures": each.measures,
+            **{n: f"{ms} ms" for n, ms in times.items()},
+        }
+
+    gap, longest, retain = (f"{ms} ms" for ms in (rules.gap_ms, plain.MAX_DURATION_MS, plain.RETAIN_MS))
+    return {
+        "service": {"checkpoint": "unused"},
+        "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
+        "input": {"measures": {name: name for name in MEASURES}},
+        "admission": {
+            "max_delay": f"{plain.MAX_DELAY_MS} ms",
+            "max_ahead": f"{plain.MAX_AHEAD_MS} ms",
+            "max_hold": f"{plain.MAX_HOLD_MS} ms",
+            "idle_after": f"{plain.IDLE_AFTER_MS} ms",
+        },
+        "reference": {
+            "url": "jdbc:sqlite:unused",
+            "query": "unused",
+            "columns": ["site"],
+            "session_gap": "gap",
+            "expected_interval": "interval",
+        },
+        "views": [view(each) for each in rules.views],
+        "sessions": {"gap": gap, "max_duration": longest, "retain": retain, "buckets": BUCKETS},
+        "redis": {"url": url, "prefix": PREFIX, "chunk": 10},
+    }
