@@ -21,6 +21,8 @@ CONSUMER_OPTIONS = {
 }
 
 
+READ_AHEAD = int(CONSUMER_OPTIONS["max.poll.records"])
+"""So many records behind the end of its range the client may decompress."""
 ONE_AT_A_TIME = {"kafka.max.poll.records": "1"}
 """For a reader that must not read ahead: the client decompresses all that a poll returns, also behind the end of the range."""
 

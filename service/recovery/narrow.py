@@ -1,6 +1,7 @@
 """Skips, written into Spark's offset log before a query starts: see service/recovery/skips.py.
 
-    offsets/N       of a batch that is begun and not committed: ends at the first skip of each partition
+    offsets/N       of a batch that is begun and not committed: ends at the first skip of each partition, or so far before it that
+                    nothing of it is read ahead: only the records in between are read one at a time
     offsets/N-1     where batch N begins (sources/0/0 for the first batch): behind a skip that it would begin with
 
 The log of commits stays as it is, and so does the state: a batch over a skip was never read to its end, so nothing of it is in
@@ -13,6 +14,7 @@ import json
 from service import event_time
 from service.cut import Cut, Offsets
 from service.files import Files
+from service.kafka.source import READ_AHEAD
 from service.recovery import checkpoint, skips
 from service.settings import Kafka
 
@@ -29,7 +31,7 @@ def apply(files: Files, kafka: Kafka) -> int:
     batch = position.batch
     if checkpoint.last_batch(files) == batch:
         end = checkpoint.ends(files, batch)
-        shorter = skips.narrowed(begin, end, spans)
+        shorter = skips.narrowed(begin, end, spans, READ_AHEAD)
         if shorter != end:
             # What the batch leaves unread now has to hold the watermark, however small the batch has become.
             event_time.Log(files).leaves(kafka, Cut(0, batch, 0, begin, shorter))

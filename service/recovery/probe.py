@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from service.cut import Offsets
 from service.errors import SourceError
-from service.kafka.source import CONSUMER_OPTIONS
+from service.kafka.source import READ_AHEAD
 from service.recovery import skips
 from service.recovery.skips import Span
 from service.settings import Kafka
@@ -31,8 +31,6 @@ MEMORY = 1 << 30
 """Bytes of address space that a process may have."""
 DIED = 77
 """Exit status of a process that lacks memory and could still end in order; one that aborts has a negative status."""
-READ_AHEAD = int(CONSUMER_OPTIONS["max.poll.records"])
-"""So many records behind the end of its range Kafka's client may decompress: what kills may be one of them."""
 DEATHS = 64
 """After so many the offsets that were found are named; the next start finds the others."""
 

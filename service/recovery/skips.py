@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from service.cut import Cut, Offsets
 from service.errors import CheckpointError, SettingsError
 from service.files import RESTORE, Files, Folder, Local, unusable
+from service.kafka.source import READ_AHEAD
 
 NAME = "skips.json"
 FORMAT = 1
@@ -57,33 +58,33 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """How a query has to read. `pending` skips are ahead of it; processes have ended at batch `suspect`, None for none.
+    """How a query has to read: `pending` skips are ahead of it, and it reads the batch `careful`, if any, one record at a time.
 
-    With either of them it reads one record at a time: Kafka's client decompresses as many as it may return in one poll, also
-    those behind the end of the batch.
+    Kafka's client decompresses as many records as it may return in one poll, also those behind the end of the batch.
     """
 
     pending: Sequence[Span] = ()
-    suspect: int | None = None
+    careful: int | None = None
 
     @property
     def is_needed(self) -> bool:
-        return bool(self.pending) or self.suspect is not None
+        return self.careful is not None
 
     def check(self, cut: Cut) -> None:
-        """Raise ReadAnewError for a batch over a skip, or when there is nothing any more to be careful about."""
-        over = [str(span) for span in self.pending if _has(cut, span)]
+        """Raise ReadAnewError for a batch over a skip, or near one and not careful, or behind the careful one."""
+        ahead = 0 if cut.batch == self.careful else READ_AHEAD
+        over = [str(span) for span in self.pending if _has(cut, span, ahead)]
         if over:
             what = f"batch {cut.batch} reaches over {', '.join(over)}"
             raise ReadAnewError(what)
-        if not self.pending and self.suspect is not None and cut.batch > self.suspect:
-            what = f"batch {self.suspect} is committed"
+        if self.careful is not None and cut.batch > self.careful:
+            what = f"batch {self.careful} is committed"
             raise ReadAnewError(what)
 
 
-def _has(cut: Cut, span: Span) -> bool:
+def _has(cut: Cut, span: Span, ahead: int) -> bool:
     start = cut.start.get(span.topic, {}).get(span.partition, 0)
-    return start < span.end and span.begin < cut.end.get(span.topic, {}).get(span.partition, 0)
+    return start < span.end and span.begin < cut.end.get(span.topic, {}).get(span.partition, 0) + ahead
 
 
 def read(folder: Folder) -> tuple[Span, ...]:
@@ -152,16 +153,26 @@ def jumped(begin: Offsets, spans: Iterable[Span]) -> Offsets:
     return found
 
 
-def narrowed(begin: Offsets, end: Offsets, spans: Iterable[Span]) -> Offsets:
-    """Where a range from `begin` (jumped) ends that would reach over skips: where the first of them begins."""
+def is_near(begin: Offsets, spans: Iterable[Span], ahead: int = READ_AHEAD) -> bool:
+    """Whether a query that goes on at `begin` (jumped) could read a skip although the skip is not in its range."""
+    return any(0 <= span.begin - begin.get(span.topic, {}).get(span.partition, 0) <= ahead for span in spans)
+
+
+def narrowed(begin: Offsets, end: Offsets, spans: Sequence[Span], ahead: int = 0) -> Offsets:
+    """Where a range from `begin` (jumped) ends that would reach over skips: where the first of them begins.
+
+    With `ahead` it ends so many offsets before them. One that begins nearer than that goes up to them, and has so many offsets
+    of each partition at most: it is read slowly.
+    """
     found = {topic: dict(partitions) for topic, partitions in end.items()}
-    for span in spans:
-        first = begin.get(span.topic, {}).get(span.partition, 0)
-        if first <= span.begin < found.get(span.topic, {}).get(span.partition, 0):
-            found[span.topic][span.partition] = span.begin
+    near = ahead > 0 and is_near(begin, spans, ahead)
     for topic, partitions in found.items():
         for partition, offset in partitions.items():
-            partitions[partition] = max(offset, begin.get(topic, {}).get(partition, 0))
+            first = begin.get(topic, {}).get(partition, 0)
+            mine = [span.begin for span in spans if (span.topic, span.partition) == (topic, partition)]
+            limits = [at if near else at - ahead for at in mine if at >= first]
+            limits += [first + ahead] if near else []
+            partitions[partition] = max(first, min([offset, *limits]))
     return found
 
 

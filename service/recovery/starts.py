@@ -79,17 +79,18 @@ def counted(spark: SparkSession, settings: Settings) -> Iterator[Care]:
     spans, position = skips.read(folder), checkpoint.position(folder)
     batch = position.batch if position is not None else 0
     starts = read(folder).again(batch, is_replay=position is not None and checkpoint.last_batch(folder) == batch)
-    suspect = None
+    pending = skips.pending(position.offsets, spans) if position is not None else spans
+    careful = batch if position is not None and skips.is_near(position.offsets, pending) else None
     if position is not None and starts.ends >= LIMIT:
         _log.warning("batch %d has ended the query %d times: probing its records", batch, starts.ends)
         found = _probe(settings.kafka, position.offsets, checkpoint.ends(folder, batch), spans)
         if found:
             _write(folder, replace(starts, running=False, unreadable=sum(span.offsets for span in found)))
             raise _named(batch, found)
-        starts, suspect = replace(starts, ends=0), batch
+        starts, careful = replace(starts, ends=0), batch
     _write(folder, starts)
     try:
-        yield Care(skips.pending(position.offsets, spans) if position is not None else spans, suspect)
+        yield Care(pending, careful)
     except BaseException as error:
         if not counts(error) and not isinstance(error, FencedError):  # then the file is the new writer's
             _write(folder, replace(starts, running=False))

@@ -10,6 +10,7 @@ from service import event_time
 from service.cut import Cut
 from service.event_time import Log
 from service.files import Files, Local
+from service.kafka.source import READ_AHEAD
 from service.recovery import checkpoint, narrow, skips
 from service.recovery.checkpoint import Position
 from service.recovery.skips import Span
@@ -68,6 +69,20 @@ def test_a_batch_ends_at_a_skip_and_the_next_one_begins_behind_it(folder: Files)
     assert narrow.apply(folder, KAFKA) == 0
     assert checkpoint.ends(folder, 2) == {"readings": {0: 20, 1: 40}}
     assert checkpoint.ends(folder, 0) == {"readings": {0: 10, 1: 10}}
+
+
+def test_far_before_a_skip_a_batch_ends_where_nothing_of_it_is_read_ahead(folder: Files) -> None:
+    far = 5 * READ_AHEAD
+    begin(folder, 0, 2 * far, 2 * far)
+    skips.write(folder, [span(0, far, far + 1)])
+    narrow.apply(folder, KAFKA)
+    assert checkpoint.ends(folder, 0) == {"readings": {0: far - READ_AHEAD, 1: 2 * far}}
+    commit(folder, 0)
+    begin(folder, 1, 2 * far, 4 * far)
+    narrow.apply(folder, KAFKA)
+    assert checkpoint.ends(folder, 1) == {"readings": {0: far, 1: 2 * far + READ_AHEAD}}, (
+        "what is read slowly is little"
+    )
 
 
 def test_a_batch_that_begins_with_a_skip_begins_behind_it(folder: Files) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from service.cut import Cut, Offsets
 from service.errors import CheckpointError, SettingsError
 from service.files import Local
+from service.kafka.source import READ_AHEAD
 from service.recovery import skips
 from service.recovery.skip_command import MOST, refuse
 from service.recovery.skips import Care, ReadAnewError, Span
@@ -78,51 +79,55 @@ def test_stretches_and_skips_are_the_whole_without_overlap(some: list[Span], fir
     assert set(found) == set(places(begin, end)) - offsets_of(some)
 
 
-@given(SPANS, st.lists(OFFSETS, min_size=1, max_size=4))
-def test_batches_as_they_are_planned_read_around_the_skips(some: list[Span], steps: list[list[int]]) -> None:
-    """Spark plans from where the last batch ended to where Kafka ends; what it plans over a skip is narrowed, again and again."""
-    spans, read = skips.merged(some), list[tuple[int, int]]()
-    at: Offsets = {"readings": {0: 0, 1: 0, 2: 0}}
-    kafka = [0, 0, 0]
-    for step in steps:
-        kafka = [now + more for now, more in zip(kafka, step, strict=True)]
-        # Nobody can skip what Kafka does not have: a skip is known from when its end is there.
-        known = tuple(each for each in spans if each.end <= kafka[each.partition])
-        while at["readings"] != dict(enumerate(kafka)):
-            begin = skips.jumped(at, known)
-            planned = {"readings": {p: max(end, begin["readings"][p]) for p, end in enumerate(kafka)}}
-            end = skips.narrowed(begin, planned, known)
-            Care(skips.pending(begin, known)).check(Cut(1, 0, 0, begin, end))
-            read += places(begin, end)
-            assert (begin, end) != (at, at), "it goes on"
-            at = end
-            if skips.narrowed(begin, planned, known) == planned:
-                break
-        spans = tuple(each for each in spans if each in known or each.begin >= at["readings"][each.partition])
+@given(SPANS, OFFSETS, st.integers(1, 12), st.integers(0, 12))
+def test_batches_as_they_are_planned_read_around_the_skips(
+    some: list[Span], ends: list[int], most: int, ahead: int
+) -> None:
+    """Spark plans `most` records of each partition; what it plans over a skip is narrowed, batch by batch."""
+    kafka = {p: end + 10 for p, end in enumerate(ends)}
+    spans = tuple(each for each in skips.merged(some) if each.end <= kafka[each.partition])
+    at: Offsets = {"readings": dict.fromkeys(range(3), 0)}
+    read: list[tuple[int, int]] = []
+    while at["readings"] != kafka:
+        begin = skips.jumped(at, spans)
+        planned = {"readings": {p: min(end, begin["readings"][p] + most) for p, end in kafka.items()}}
+        end = skips.narrowed(begin, planned, spans, ahead)
+        assert end != at, "it goes on"
+        if not skips.is_near(begin, spans, ahead):
+            behind = {"readings": {p: offset + ahead for p, offset in end["readings"].items()}}
+            assert not set(places(begin, behind)) & offsets_of(spans), "nothing that is skipped is read ahead"
+        read += places(begin, end)
+        at = end
+    everything = {(p, o) for p, end in kafka.items() for o in range(end)}
     assert len(read) == len(set(read))
-    assert not set(read) & offsets_of(spans)
-    reached = {(p, o) for p, end in at["readings"].items() for o in range(end)}
-    assert set(read) == reached - offsets_of(spans)
+    assert set(read) == everything - offsets_of(spans)
 
 
-def test_a_batch_over_a_skip_is_not_read() -> None:
-    care = Care((span(5, 7),))
-    for begin, end in ((0, 5), (7, 9)):
-        care.check(Cut(1, 3, 0, {"readings": {0: begin}}, {"readings": {0: end}}))
-    for begin, end in ((0, 6), (6, 7), (0, 9), (6, 9)):
-        with pytest.raises(ReadAnewError, match="batch 3 reaches over readings:0:5-6"):
-            care.check(Cut(1, 3, 0, {"readings": {0: begin}}, {"readings": {0: end}}))
+def reads(care: Care, batch: int, begin: int, end: int) -> None:
+    care.check(Cut(1, batch, 0, {"readings": {0: begin}}, {"readings": {0: end}}))
 
 
-def test_care_ends_with_its_cause() -> None:
-    assert not Care().is_needed
-    care = Care((), suspect=3)
-    assert care.is_needed
-    nothing: Offsets = {"readings": {0: 1}}
-    care.check(Cut(1, 3, 0, nothing, nothing))
+def test_a_batch_over_a_skip_is_not_read_and_near_it_only_with_care() -> None:
+    careful, quick = Care((span(50_000, 50_002),), careful=3), Care((span(50_000, 50_002),))
+    assert (careful.is_needed, quick.is_needed, Care().is_needed) == (True, False, False)
+    reads(careful, 3, 0, 50_000)
+    reads(careful, 3, 50_002, 60_000)
+    reads(quick, 3, 0, 50_000 - READ_AHEAD)
+    for care, begin, end in (
+        (careful, 0, 50_001),
+        (careful, 50_001, 50_002),
+        (careful, 0, 60_000),
+        (quick, 0, 50_001 - READ_AHEAD),
+        (quick, 0, 60_000),
+    ):
+        with pytest.raises(ReadAnewError, match="batch 3 reaches over readings:0:50000-50001"):
+            reads(care, 3, begin, end)
+
+
+def test_care_ends_with_its_batch() -> None:
+    reads(Care((), careful=3), 3, 1, 1)
     with pytest.raises(ReadAnewError, match="batch 3 is committed"):
-        care.check(Cut(1, 4, 0, nothing, nothing))
-    Care((span(5, 7),), suspect=3).check(Cut(1, 4, 0, nothing, nothing))
+        reads(Care((), careful=3), 4, 1, 1)
 
 
 def test_the_file_keeps_all_skips(tmp_path: Path) -> None:
