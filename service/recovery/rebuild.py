@@ -163,20 +163,19 @@ def records(
     what was skipped; `options` are more of the reader's."""
     places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
     spans = skips.pending(chosen.begin, skips.read(Files(spark, settings.service.checkpoint)))
-    options = {**(options or {}), **(ONE_AT_A_TIME if spans else {})}
 
-    def between(begin: Offsets, end: Offsets) -> DataFrame:
+    def between(begin: Offsets, end: Offsets, careful: bool) -> DataFrame:
         return (
             with_options(spark.read.format("kafka"), settings.kafka)
             .option("failOnDataLoss", "true")  # whatever the stream accepts: a value that lacks readings is not told
             .option("assign", json.dumps(places))
             .option("startingOffsets", _json(begin))
             .option("endingOffsets", _json(end))
-            .options(**options)
+            .options(**(options or {}), **(ONE_AT_A_TIME if careful else {}))
             .load()
         )
 
-    parts = [between(begin, end) for begin, end in skips.stretches(chosen.begin, chosen.end, spans)]
+    parts = [between(*part) for part in skips.stretches(chosen.begin, chosen.end, spans)]
     read = reduce(DataFrame.union, parts)
     if not refused:
         return read

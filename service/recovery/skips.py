@@ -176,13 +176,15 @@ def narrowed(begin: Offsets, end: Offsets, spans: Sequence[Span], ahead: int = 0
     return found
 
 
-def stretches(begin: Offsets, end: Offsets, spans: Sequence[Span]) -> Iterator[tuple[Offsets, Offsets]]:
-    """The contiguous ranges, each as (begin, end), that together are `begin` to `end` without the skips."""
+def stretches(
+    begin: Offsets, end: Offsets, spans: Sequence[Span], ahead: int = READ_AHEAD
+) -> Iterator[tuple[Offsets, Offsets, bool]]:
+    """The contiguous ranges that together are `begin` to `end` without the skips: (begin, end, whether to read it with care)."""
     while True:
         after = jumped(begin, spans)
         first = {topic: {p: after.get(topic, {}).get(p, 0) for p in partitions} for topic, partitions in end.items()}
-        last = narrowed(first, end, spans)
-        yield first, last
+        last = narrowed(first, end, spans, ahead)
+        yield first, last, is_near(first, spans, ahead)
         if all(last[topic][partition] >= offset for topic, each in end.items() for partition, offset in each.items()):
             return
         begin = last

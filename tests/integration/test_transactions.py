@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 from load.parts import CREATE_TIME, Broker, Redis
 from service import pipeline
 from service.cut import Offsets
+from service.files import Local
 from service.kafka import clients
 from service.kafka.offsets import edges
 from service.kafka.source import with_options
 from service.monitoring.lag import Lag
 from service.pipeline import BatchReport
-from service.recovery import rebuild
+from service.recovery import rebuild, skips
 from service.rejects import scan
 from service.settings import Settings
 from tests.stream.records import BASE_MS, make_settings, reading
@@ -135,3 +136,11 @@ def test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read(world
     assert [message.offset() for message in scan.messages(world.settings.kafka, [world.topic])] == [0]
     world.producer.commit_transaction(30)
     assert (world.publish().admitted, world.window()["count"]) == (3, "4")
+
+
+def test_what_reads_the_topic_again_leaves_skipped_offsets_out(world: World) -> None:
+    world.send(0, 1, 2)
+    skips.write(Local(Path(world.settings.service.checkpoint)), [skips.Span(world.topic, 0, 1, 2)])
+    chosen = rebuild.Source({world.topic: {0: 0}}, {world.topic: {0: 4}}, 0)
+    found = rebuild.records(world.spark, world.settings, chosen).select("offset").collect()
+    assert sorted(row.offset for row in found) == [0, 2]

@@ -70,11 +70,17 @@ def test_merging_and_taking_away_are_those_of_sets(some: list[Span], others: lis
 OFFSETS = st.lists(st.integers(0, 40), min_size=3, max_size=3)
 
 
-@given(SPANS, OFFSETS, OFFSETS)
-def test_stretches_and_skips_are_the_whole_without_overlap(some: list[Span], first: list[int], many: list[int]) -> None:
+@given(SPANS, OFFSETS, OFFSETS, st.integers(0, 12))
+def test_stretches_and_skips_are_the_whole_without_overlap(
+    some: list[Span], first: list[int], many: list[int], ahead: int
+) -> None:
     begin = {"readings": dict(enumerate(first))}
     end = {"readings": {p: first[p] + many[p] for p in range(3)}}
-    found = [each for part in skips.stretches(begin, end, skips.merged(some)) for each in places(*part)]
+    found = []
+    for start, last, careful in skips.stretches(begin, end, skips.merged(some), ahead):
+        found += places(start, last)
+        behind = {"readings": {p: offset + ahead for p, offset in last["readings"].items()}}
+        assert careful or not set(places(start, behind)) & offsets_of(some), "nothing that is skipped is read ahead"
     assert len(found) == len(set(found))
     assert set(found) == set(places(begin, end)) - offsets_of(some)
 
