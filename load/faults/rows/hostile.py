@@ -1,12 +1,13 @@
 """H: a hostile fleet beside a good one: sizes, keys, headers, ids, schema ids, transactions and markup that nobody should send.
 
 What is good here are the devices of the generator. Everything else is sent by the cases below, one after the other; after each
-of them the lag must be back. The figures are those that `make hostile` prints.
+of them the lag must be back. At last come records that no process can read, which an operator has to skip.
 """
 
 import contextlib
 import json
 import random
+import re
 import sqlite3
 import struct
 import subprocess
@@ -22,11 +23,13 @@ from confluent_kafka import Producer
 
 from load.demo import SECTIONS
 from load.encode import SCHEMAS
+from load.faults.hand import Reading, send
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
 from load.payloads import PAGE, TERMINAL
 from load.registry import Registry
 from load.stage import PARTITIONS, TOPIC, percentile, to_toml
+from service.errors import UnreadableRecordError
 
 MB = 1_000_000
 CANARY = "kanari-9c1e55"
@@ -105,6 +108,7 @@ def hostile(run: Run) -> Figures:
             run.violation("P6", f"{name}: {figures[name]}")
     return {
         **figures,
+        **_unreadable(run),
         "p99_before_ms": before,
         "p99_ms_by_case": worst,
         "p99_ratio": round(max(worst.values()) / before, 2),
@@ -234,6 +238,50 @@ def _transactions(run: Run) -> int:
         if name == "aborted":
             producer.abort_transaction(30)
     return 2 * (_ABORTED + 1)
+
+
+def _unreadable(run: Run) -> Figures:
+    """Four records of 300 MB between good readings, on a service at rest whose values were compared: skipped by their names."""
+    names, now_ms = run.stage.fleet.names[:40], time.time_ns() // 1_000_000
+    good = send(run, [Reading(name, now_ms, partition=1) for name in names[:20]])
+    places: list[str] = []
+    options = {"bootstrap.servers": run.stage.broker.bootstrap, "compression.type": "zstd", "message.max.bytes": 10**9}
+    producer = Producer({**options, "log_level": 0, "queue.buffering.max.kbytes": 1_000_000})
+    for _ in range(4):
+        producer.produce(TOPIC, bytes(300 << 20), partition=1, on_delivery=lambda _, m: places.append(_place(m)))
+        producer.flush(60)
+    good += send(run, [Reading(name, now_ms, partition=1) for name in names[20:]])
+    attempts = 0
+    with run.fault("records that nobody can read", restarts=True):
+        run.start(wait=False)
+
+        def is_named() -> bool:
+            nonlocal attempts
+            status = run.stage.exit_status
+            if status not in {None, UnreadableRecordError.status}:
+                attempts += 1
+                run.start_again()
+            return status == UnreadableRecordError.status
+
+        run.until(is_named, 4 * STARTS_S, "the service to name what it cannot read")
+        said = re.findall(rf"{TOPIC}:\d+:\d+(?:-\d+)?", run.stage.last_words())
+        _tidemark(run, "skip", *dict.fromkeys(said))
+        run.start()
+    run.wait(
+        lambda: run.stage.metrics().get("tidemark_readings_admitted_total", 0.0) >= good, STARTS_S, "good readings"
+    )
+    run.stop()
+    listed = map(
+        json.loads, _tidemark(run, "rejects", "list", "-n", "100", "--reason", "unreadable", "--json").splitlines()
+    )
+    skipped = sorted(f"{each['topic']}:{each['partition']}:{each['offset']}" for each in listed)
+    if skipped != sorted(places):
+        run.violation("P4", f"{sorted(places)} cannot be read, {skipped} were skipped")
+    return {"attempts": attempts, "skipped": len(skipped)}
+
+
+def _place(message: Any) -> str:
+    return f"{message.topic()}:{message.partition()}:{message.offset()}"
 
 
 # What is seen of them.
