@@ -62,6 +62,7 @@ faults: setup
 
 hostile: setup
 	@$(BIN)/python -m load.faults --id H --seed $(SEED) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m pytest -m hostile
 
 restart: setup classes
 	@$(BIN)/python -m load.restart --seed $(SEED) $(if $(JSON),--json $(JSON))

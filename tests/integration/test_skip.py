@@ -54,6 +54,7 @@ def listed(world: World, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return sorted(f"{each['topic']}:{each['partition']}:{each['offset']}" for each in found)
 
 
+@pytest.mark.hostile
 @pytest.mark.timeout(1200)
 def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
     world: World, capsys: pytest.CaptureFixture[str]
@@ -105,6 +106,7 @@ def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
     assert listed(world, capsys) == sorted(str(each) for each in unreadable)
 
 
+@pytest.mark.hostile
 @pytest.mark.timeout(1200)
 def test_large_records_that_kill_together_are_read_one_at_a_time(
     world: World, capsys: pytest.CaptureFixture[str]
