@@ -741,6 +741,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "no-text-asked",
+        "the reference is asked for device ids that are no UTF-8",
+        "one record ends the query, and again at each start",
+        ("P6",),
+        (Edit("service/reference/lookup.py", "_readable(encoded.dictionary)", "encoded.dictionary"),),
+        ("tests/stream/test_reference.py::test_an_id_that_is_no_utf8_is_rejected_and_disturbs_no_look_up",),
+    ),
+    Mutation(
         "room-forgotten",
         "after a restart the state is taken for empty until its buckets have changed",
         "a replay admits devices that the attempt before it has rejected",

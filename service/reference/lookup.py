@@ -90,8 +90,18 @@ class Asked:
 
         def ask(devices: pa.Array) -> pa.Array:
             encoded = devices.fill_null("").dictionary_encode()
-            found = attributes.of(encoded.dictionary).take(encoded.indices)
+            found = attributes.of(_readable(encoded.dictionary)).take(encoded.indices)
             columns = [found[column].combine_chunks() for column in (KNOWN, *names.values())]
             return pa.StructArray.from_arrays(columns, [KNOWN, *names])
 
         return ask
+
+
+def _readable(devices: pa.Array) -> pa.Array:
+    """The ids as text. The engine asks for those of all records, also where admission says that the id is no UTF-8: those have
+    replacement characters here, and whatever is found for them is not used."""
+    try:
+        devices.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array([each.decode(errors="replace") for each in devices.cast(pa.binary()).to_pylist()], pa.string())
+    return devices

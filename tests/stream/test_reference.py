@@ -1,5 +1,7 @@
 """A reference that changes while the pass runs, and limits of a device's own, on real Spark."""
 
+from dataclasses import replace
+
 import pytest
 
 from service.reference.attributes import Serving
@@ -114,6 +116,29 @@ def test_a_swap_is_seen_by_admission(spark, tmp_path):
             Expect(
                 rejects=["out_of_range", "unknown_device", "out_of_range"],
                 windows={("device", "temperature", "a", 0): (2, 25.5), ("device", "temperature", "b", 0): (1, 31.0)},
+            ),
+        ],
+        Serving(tmp_path / "reference", ("low", "high")),
+    )
+
+
+@pytest.mark.parametrize("unknown", ["keep", "reject"])
+def test_an_id_that_is_no_utf8_is_rejected_and_disturbs_no_look_up(spark, tmp_path, unknown):
+    """The reference is asked for the devices of all records, also of those that are rejected."""
+    ranges = {"ranges": {"temperature": ["low", "high"]}}
+    no_text = [b"\xff\xfe\xfd", b"\xed\xa0\x80", b"\xc0\x80x", b"\xf8\x88\x80", b"\xe2\x82\xff"]
+    records = [reading("xxx", second) for second in range(len(no_text))]
+    records = [replace(r, value=r.value.replace(b"xxx", bad), key=bad) for r, bad in zip(records, no_text, strict=True)]
+    run(
+        spark,
+        make_settings(tmp_path, reference={**SOURCE, **ranges}, admission={"unknown_device": unknown}),
+        tmp_path,
+        [
+            Swap([("a", "0", "30")]),
+            Add(reading("a", 0, 20.0), *records, reading("a", 1, 31.0), reading("a", 2, 22.0)),
+            Expect(
+                windows={("device", "temperature", "a", 0): (2, 21.0)},
+                rejects=["out_of_range", *["undecodable"] * len(no_text)],
             ),
         ],
         Serving(tmp_path / "reference", ("low", "high")),

@@ -130,9 +130,9 @@ def _configure(run: Run, registry: Registry) -> None:
     run.stage.config.write_text(to_toml(settings), encoding="utf-8")
     # Devices that are known, and whose names are markup: what they send is admitted and shown.
     with contextlib.closing(sqlite3.connect(run.folder / "reference.db")) as database, database:
-        columns = [each[1] for each in database.execute("pragma table_info(devices)")]
-        rows = [(device, *["x"] * (len(columns) - 1)) for device in PAGE]
-        database.executemany(f"insert into devices values ({', '.join('?' * len(columns))})", rows)  # noqa: S608
+        rest = database.execute("select * from devices limit 1").fetchone()[1:]
+        marks = ", ".join("?" * (1 + len(rest)))
+        database.executemany(f"insert into devices values ({marks})", [(name, *rest) for name in PAGE])  # noqa: S608
 
 
 def _foreign(number: int) -> dict[str, Any]:
