@@ -42,7 +42,7 @@ _ACTIVE = {"script", "img", "svg", "iframe", "object", "embed", "form", "input",
 _SUITE = {
     "name": "readings",
     "expectations": [
-        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "device", "regex": "^never$"}},
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "device", "regex": "^[^<>]*$"}},
         {"type": "expect_column_values_to_be_between", "kwargs": {"column": "temperature", "min_value": -1e9}},
     ],
     "meta": {},
@@ -189,8 +189,8 @@ def _our_headers(count: int) -> Iterator[Message]:
         }
 
 
-def _markup() -> Iterator[Message]:
-    for _ in range(20):
+def _markup(times: int = 20) -> Iterator[Message]:
+    for _ in range(times):
         for text in PAGE:
             yield {"value": _reading(text.encode()), "key": text.encode()}
             yield {"value": f'{{"device_id": "{text}"}}'.encode(), "key": text.encode(), "headers": [(text, b"x")]}
@@ -310,10 +310,15 @@ class _Elements(HTMLParser):
 
 
 def _active_elements(run: Run) -> int:
-    """Of the page that shows the sample, once it has some of the devices with names of markup."""
-    page = run.wait(lambda: next((p for p in [run.stage.get("/quality")[1]] if "alert(1)" in p), ""), 60, "their page")
+    """Of the page that shows a sample, once it has some of the devices with names of markup."""
+
+    def shown() -> str:
+        _send(run, _markup(times=1))
+        page = run.stage.get("/quality")[1]
+        return page if "alert(1)" in page else ""
+
     elements = _Elements()
-    elements.feed(page)
+    elements.feed(run.wait(shown, 60, "a page with their names"))
     return elements.active
 
 
