@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from typing_extensions import override
 
+from load import admitted
 from load.entries import Entries
 from load.expected import View
 from load.walks import plain
@@ -49,19 +50,7 @@ COMPUTED, HALF_WRITTEN, WRITTEN, FINISHED, PUBLISHED = "computed", "half written
 """Where an attempt may die: what it has done by then."""
 
 _OUTPUT = to_arrow_schema(OUTPUT)
-_ADMITTED = pa.schema(
-    [
-        ("bucket", pa.int32()),
-        ("device", pa.string()),
-        ("event_ms", pa.int64()),
-        ("broker_ms", pa.int64()),
-        ("from_partition", pa.int32()),
-        ("offset", pa.int64()),
-        *((measure, pa.float64()) for measure in MEASURES),
-        ("reject", pa.string()),
-    ]
-)
-"""Rows of readings.admit."""
+_ADMITTED = admitted.schema(MEASURES)
 
 Written = tuple[Sink, list[list[pa.RecordBatch]]]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from service.files import Files, Local
+from service.files import RESTORE, Files, Local, unusable
 from state import reader
 from state.columns import array
 
@@ -38,7 +38,7 @@ Bools = NDArray[np.bool_]
 
 
 def hashes(devices: pa.Array) -> Hashes:
-    """One for each device; no sender can make one that is another device's."""
+    """One for each device. Whoever finds another with a known one's hash has had one device more admitted."""
     digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in devices.to_pylist())
     return np.frombuffer(digests, np.uint64)
 
@@ -101,10 +101,14 @@ class DeviceLimit:
             return self.files.read(f"{FOLDER}/{batch}")
         except FileNotFoundError:
             content = self._listed(batch)
-        self.files.replace(f"{FOLDER}/{batch}", content)
-        for name in self.files.names(FOLDER):
-            if name != str(batch):
-                self.files.remove(f"{FOLDER}/{name}")
+        try:
+            self.files.replace(f"{FOLDER}/{batch}", content)
+            for name in self.files.names(FOLDER):
+                if name != str(batch):
+                    self.files.remove(f"{FOLDER}/{name}")
+        except OSError as error:
+            what = f"{self.files}/{FOLDER}/{batch}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
         return content
 
     def _listed(self, batch: int) -> bytes:

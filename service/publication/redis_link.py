@@ -33,6 +33,7 @@ from redis.exceptions import (
 from service import clock, settings
 from service.errors import FencedError, SinkError, SinkRefusedError
 from service.publication import redis_client
+from service.publication.redis_keys import Keys
 
 IN_FLIGHT = 3
 """Calls sent and not yet answered: Redis works on one while the next is packed and another waits in the socket."""
@@ -126,6 +127,15 @@ class Budget:
             else:
                 self.succeeded()
                 return result
+
+
+def progress(settings: settings.Settings, name: str) -> bytes | None:
+    """A field of the progress that Redis has of the last published batch; None where nothing is published. Raises SinkError."""
+    place = Place(redis_client.shown(settings.redis), "the progress")
+    with redis_client.client(settings.redis) as client:
+        budget = Budget(settings.redis.retry_for_ms, place)
+        value: bytes | None = budget.attempt(lambda: client.hget(Keys(settings.redis.prefix).progress, name))
+    return value
 
 
 def _code(error: Exception) -> str:

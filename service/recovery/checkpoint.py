@@ -153,13 +153,14 @@ def state_damage(folder: Folder, last_committed: int) -> Mapping[str, str]:
     for batch in range(last_committed, -1, -1):
         if batch not in logs or bad_log(folder, f"commits/{batch}"):
             break
-        for store, attempt in state_ids(folder, batch).items():
+        ids = state_ids(folder, batch)
+        for store, attempt in ids.items():
             name = f"{store}/{batch + 1}_{attempt}"
             if f"{name}.zip" in there:
                 complete.add(store)
             elif store not in complete and f"{name}.changelog" not in there:
                 found[f"{name}.changelog"] = MISSING
-        if complete.issuperset(state_ids(folder, batch)):
+        if complete.issuperset(ids):
             break
     return found
 

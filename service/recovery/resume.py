@@ -25,7 +25,7 @@ from service.files import Files, unusable
 from service.kafka import clients, topics
 from service.kafka.offsets import Edges, committed, edges
 from service.progress import parse_offsets
-from service.publication import redis_client, redis_link
+from service.publication import redis_link
 from service.publication.redis_keys import Keys
 from service.recovery import checkpoint, manifest, narrow
 from service.recovery.manifest import Manifest
@@ -162,7 +162,8 @@ def _require_all_of_it(settings: Settings) -> None:
     """
     kafka = settings.kafka
     with _consumer(kafka) as consumer:
-        source, before = f"Redis, key {Keys(settings.redis.prefix).progress},", _progress(settings)
+        source, stored = f"Redis, key {Keys(settings.redis.prefix).progress},", redis_link.progress(settings, "offsets")
+        before = parse_offsets(stored.decode()) if stored else {}
         if not before:
             source, before = f"Kafka's consumer group {kafka.group}", committed(consumer, kafka)
         if not before:
@@ -195,17 +196,6 @@ def _require_all_of_it(settings: Settings) -> None:
         source,
         shown,
     )
-
-
-def _progress(settings: Settings) -> Offsets:
-    place = redis_link.Place(redis_client.shown(settings.redis), "the progress")
-    client = redis_client.client(settings.redis)
-    try:
-        budget = redis_link.Budget(settings.redis.retry_for_ms, place)
-        found = budget.attempt(lambda: client.hget(Keys(settings.redis.prefix).progress, "offsets"))
-    finally:
-        client.close()
-    return parse_offsets(found.decode()) if found else {}
 
 
 # What Kafka has deleted meanwhile

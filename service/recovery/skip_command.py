@@ -20,9 +20,7 @@ from service.files import Files, Local, local
 from service.kafka import topics
 from service.kafka.offsets import edges_now
 from service.lease import Lease, Waiting
-from service.publication import redis_client
-from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place
+from service.publication import redis_link
 from service.recovery import checkpoint, skips
 from service.recovery.checkpoint import Position
 from service.recovery.skips import Span
@@ -75,7 +73,8 @@ def _chosen(
             for t, each in edges_now(settings.kafka, uncommitted=True).items()
         }
         refuse(new, begin, ends)
-        if position is not None and checkpoint.last_batch(folder) == position.batch <= _published(settings):
+        published = int(redis_link.progress(settings, "batch") or -1)
+        if position is not None and checkpoint.last_batch(folder) == position.batch <= published:
             what = f"Batch {position.batch} is published: its records were read"
             raise SettingsError(what, remedy="Start the service, which commits it; then see what is left to skip")
     return position, new, known
@@ -98,15 +97,6 @@ def refuse(new: Sequence[Span], begin: Offsets, ends: Offsets) -> None:
         problems.append(f"{many} offsets are more than {MOST}")
     if problems:
         raise SettingsError("; ".join(problems), remedy="Name the offsets that the service has named, and only those")
-
-
-def _published(settings: Settings) -> int:
-    """The batch that progress in Redis has reached, -1 for none."""
-    place = Place(redis_client.shown(settings.redis), "the progress")
-    with redis_client.client(settings.redis) as client:
-        budget = Budget(settings.redis.retry_for_ms, place)
-        found = budget.attempt(lambda: client.hget(Keys(settings.redis.prefix).progress, "batch"))
-    return int(found) if found is not None else -1
 
 
 def _reject(kafka: Kafka, spans: Sequence[Span], cut: Cut) -> None:

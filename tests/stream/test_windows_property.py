@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from load import admitted
 from load.transcripts.builders import KAFKA
 from service import pipeline
 from service.admission import readings
@@ -46,19 +47,7 @@ CHANGED = [
 """The same views with other lengths, slides and measures."""
 BUCKETS = 4
 SITES = ("north", "a|b", "50%", None)
-ADMITTED = pa.schema(
-    [
-        ("bucket", pa.int32()),
-        ("device", pa.string()),
-        ("event_ms", pa.int64()),
-        ("broker_ms", pa.int64()),
-        ("from_partition", pa.int32()),
-        ("offset", pa.int64()),
-        *((measure, pa.float64()) for measure in MEASURES),
-        ("reject", pa.string()),
-    ]
-)
-"""Rows of readings.admit."""
+ADMITTED = admitted.schema(MEASURES)
 
 
 def site_of(device):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from load import admitted
 from service.admission.readings import REASONS
 from service.aggregation import moments, tally
 from service.aggregation.fold import STRETCH, Fold
@@ -32,19 +33,7 @@ PANES = ((View(name="panes", by=("device",), window=10_000), ("t", "h")),)
 """One view that shows the panes themselves."""
 FOLD = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"))
 REJECT_FIELDS = REJECT_TYPE.fieldNames()
-SCHEMA = pa.schema(
-    [
-        pa.field("bucket", pa.int32()),
-        pa.field("device", pa.string()),
-        pa.field("event_ms", pa.int64()),
-        pa.field("broker_ms", pa.int64()),
-        pa.field("from_partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("t", pa.float64()),
-        pa.field("h", pa.float64()),
-        pa.field("reject", pa.string()),
-    ]
-)
+SCHEMA = admitted.schema(("t", "h"))
 
 
 def bucket_of(device):

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from confluent_kafka import Producer
 
 from load.demo import SECTIONS
 from load.encode import SCHEMAS
+from load.faults import raw
 from load.faults.hand import Reading, send
+from load.faults.raw import Message
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
 from load.payloads import PAGE, TERMINAL
 from load.registry import Registry
-from load.stage import PARTITIONS, TOPIC, percentile, to_toml
+from load.stage import TOPIC, percentile, to_toml
 from service.errors import UnreadableRecordError
 
 MB = 1_000_000
@@ -47,9 +49,6 @@ _SUITE = {
     ],
     "meta": {},
 }
-
-Message = Mapping[str, Any]
-"""What `Producer.produce` takes, without the topic."""
 
 
 @row("H", "a hostile fleet: sizes, keys, headers, ids, schemas, transactions, markup", stage={"sections": SECTIONS})
@@ -77,7 +76,7 @@ def hostile(run: Run) -> Figures:
         worst: dict[str, float] = {}
         for name, messages in cases.items():
             with run.fault(name):
-                worst[name] = _during(run, lambda messages=messages: _send(run, messages))  # type: ignore[misc]
+                worst[name] = _during(run, lambda messages=messages: raw.send(run, messages))  # type: ignore[misc]
             run.recover()
         active = _active_elements(run)
         with run.fault("transactions"):
@@ -165,13 +164,13 @@ def _with_ids(numbers: list[int]) -> Iterator[Message]:
 def _names() -> Iterator[Message]:
     for text in (*TERMINAL, "a" * 257, "\u00e9" * 129, "x" * 65_000, "", " ", "\u2003"):
         name = text.encode("utf-8", "surrogatepass")
-        yield {"value": _reading(name), "key": name or None}
+        yield {"value": raw.reading(name, _now_ms()), "key": name or None}
 
 
 def _strangers(count: int, ahead_ms: int) -> Iterator[Message]:
     for number in range(count):
         name = b"stranger-%d-%d" % (ahead_ms, number)
-        yield {"value": _reading(name, ahead_ms), "key": name}
+        yield {"value": raw.reading(name, _now_ms() + ahead_ms), "key": name}
 
 
 def _our_headers(count: int) -> Iterator[Message]:
@@ -193,37 +192,12 @@ def _our_headers(count: int) -> Iterator[Message]:
 def _markup(times: int = 20) -> Iterator[Message]:
     for _ in range(times):
         for text in PAGE:
-            yield {"value": _reading(text.encode()), "key": text.encode()}
+            yield {"value": raw.reading(text.encode(), _now_ms()), "key": text.encode()}
             yield {"value": f'{{"device_id": "{text}"}}'.encode(), "key": text.encode(), "headers": [(text, b"x")]}
 
 
-def _reading(device: bytes, ahead_ms: int = 0) -> bytes:
-    """By schema 1, whose other measures are null."""
-    out = bytearray(b"\0\0\0\0\1")
-    for number in (len(device) << 1, (time.time_ns() // 1_000_000 + ahead_ms) << 1):
-        rest = number
-        while rest > 0x7F:
-            out.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        out.append(rest)
-        if number == len(device) << 1:
-            out += device
-    return bytes(out) + b"\x02" + struct.pack("<d", 20.0) + b"\0\0\0"
-
-
-def _send(run: Run, messages: Iterator[Message]) -> None:
-    options = {"bootstrap.servers": run.stage.broker.bootstrap, "message.max.bytes": 2 * MB, "linger.ms": 5}
-    producer = Producer({**options, "log_level": 0, "queue.buffering.max.kbytes": 65_536})
-    for number, message in enumerate(messages):
-        while True:
-            try:
-                producer.produce(TOPIC, partition=number % PARTITIONS, **message)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        producer.poll(0)
-    if producer.flush(120):
-        run.violation("observed", "not all hostile records were sent")
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _transactions(run: Run) -> int:
@@ -234,7 +208,7 @@ def _transactions(run: Run) -> int:
         producer.init_transactions(30)
         producer.begin_transaction()
         for _ in range(_ABORTED):
-            producer.produce(TOPIC, _reading(run.stage.fleet.names[0].encode()), partition=0)
+            producer.produce(TOPIC, raw.reading(run.stage.fleet.names[0].encode(), _now_ms()), partition=0)
         producer.flush(30)
         if name == "open":
             run.steady(5)
@@ -244,7 +218,7 @@ def _transactions(run: Run) -> int:
 
 def _unreadable(run: Run) -> Figures:
     """Four records of 300 MB between good readings, on a service at rest whose values were compared: skipped by their names."""
-    names, now_ms = run.stage.fleet.names[:40], time.time_ns() // 1_000_000
+    names, now_ms = run.stage.fleet.names[:40], _now_ms()
     good = send(run, [Reading(name, now_ms, partition=1) for name in names[:20]])
     places: list[str] = []
     options = {"bootstrap.servers": run.stage.broker.bootstrap, "compression.type": "zstd", "message.max.bytes": 10**9}
@@ -315,7 +289,7 @@ def _active_elements(run: Run) -> int:
     """Of the page that shows a sample, once it has some of the devices with names of markup."""
 
     def shown() -> str:
-        _send(run, _markup(times=1))
+        raw.send(run, _markup(times=1))
         page = run.stage.get("/quality")[1]
         return page if "alert(1)" in page else ""
 
