@@ -1,5 +1,6 @@
 """A batch's cut: what a micro-batch covers, and on whose authority it is published."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,3 +31,13 @@ class Cut:
             for topic, partitions in self.end.items()
             for partition, offset in partitions.items()
         )
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Offsets as the Kafka source writes them: `{"topic":{"0":123}}`."""
+    return {
+        topic: {
+            int(partition): int(offset) for partition, offset in sorted(partitions.items(), key=lambda p: int(p[0]))
+        }
+        for topic, partitions in json.loads(text).items()
+    }

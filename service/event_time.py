@@ -21,7 +21,6 @@ from typing import Any
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
-from service.admission.device_limit import NONE
 from service.cut import Cut
 from service.errors import CheckpointError
 from service.files import RESTORE, Files, Folder, Local, local, unusable
@@ -32,6 +31,8 @@ from state.watermark import EventTime
 FOLDER = "event_time"
 KEPT = 200
 """Batches; twice what Spark keeps of its own logs (`spark.sql.streaming.minBatchesToRetain`)."""
+NO_LIST = -1
+"""Noted of the devices where all are admitted."""
 
 _PROPERTY = "tidemark.event_time"
 _NONE: frozenset[int] = frozenset()
@@ -58,10 +59,10 @@ def read(folder: Folder, batch: int) -> tuple[EventTime, int]:
     Raises CheckpointError."""
     name = f"{FOLDER}/{batch}"
     if batch < 0:
-        return EventTime(), NONE
+        return EventTime(), NO_LIST
     try:
         noted = json.loads(folder.read(name))
-        return EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"])), int(noted.get("devices", NONE))
+        return EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"])), int(noted.get("devices", NO_LIST))
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{folder}/{name} cannot be read: {error}"
         raise CheckpointError(what, remedy=RESTORE) from error
@@ -72,7 +73,7 @@ class Log:
     """The checkpoint's log of event time, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
 
     files: Files | Local
-    _last: tuple[int, EventTime, int] = field(default=(-1, EventTime(), NONE))
+    _last: tuple[int, EventTime, int] = field(default=(-1, EventTime(), NO_LIST))
     _is_first: bool = True
 
     @classmethod
@@ -94,7 +95,7 @@ class Log:
             self._last = batch - 1, *read(self.files, batch - 1)
         return self._last[1:]
 
-    def note(self, batch: int, after: EventTime, devices: int = NONE) -> None:
+    def note(self, batch: int, after: EventTime, devices: int = NO_LIST) -> None:
         """What a batch has reached: before it is committed."""
         content = {"watermark_ms": after.watermark_ms, "newest_ms": after.newest_ms, "devices": devices}
         self._write(f"{batch}", content)

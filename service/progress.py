@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import event_time
-from service.cut import Cut, Offsets
+from service.cut import Cut, Offsets, parse_offsets
 from service.errors import CheckpointError, QueryError
 from service.files import Files
 
@@ -70,16 +70,6 @@ def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
     start = parse_offsets(initial.rpartition("\n")[2])
     watermark_ms = event_time.read(Files(spark, checkpoint), batch)[0].watermark_ms
     return Cut(0, batch, watermark_ms, start, _offsets(entry, batch))
-
-
-def parse_offsets(text: str) -> Offsets:
-    """Offsets as the Kafka source writes them: `{"topic":{"0":123}}`."""
-    return {
-        topic: {
-            int(partition): int(offset) for partition, offset in sorted(partitions.items(), key=lambda p: int(p[0]))
-        }
-        for topic, partitions in json.loads(text).items()
-    }
 
 
 @dataclass(frozen=True, slots=True)

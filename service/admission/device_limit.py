@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
+from service.event_time import NO_LIST
 from service.files import RESTORE, Files, Local, unusable
 from state import reader
 from state.columns import array
 
 FOLDER = "devices"
-NONE = -1
-"""Noted where there is room."""
 ROOM = 0.95
 """There is room again when the state has less than this share of the limit: a list is not made for each device that comes."""
 
@@ -69,24 +68,24 @@ class DeviceLimit:
     _given: str = ""
 
     def after(self, batch: int, noted: int, sizes: Iterable[tuple[int, int]]) -> int:
-        """What to note after a batch: the batch whose devices are known from now on, or NONE. `noted` is what was noted before
+        """What to note after a batch: the batch whose devices are known from now on, or NO_LIST. `noted` is what was noted before
         it, `sizes` the buckets that it has changed and their devices."""
         self._sizes |= dict(sizes)
         devices = sum(self._sizes.values())
         if not self.limit:
-            return NONE
-        if noted == NONE:
-            return batch if devices >= self.limit else NONE
+            return NO_LIST
+        if noted == NO_LIST:
+            return batch if devices >= self.limit else NO_LIST
         # After a restart, until all buckets have changed, there may be more.
         has_room = len(self._sizes) == self.buckets and devices < ROOM * self.limit
-        return NONE if has_room else noted
+        return NO_LIST if has_room else noted
 
     def give(self, noted: int) -> str:
         """Give the tasks of the next batch the devices that are known; the name of their list, "" where all are admitted.
 
         Raises CheckpointError, or Spark's error where the state cannot be read.
         """
-        if noted == NONE:
+        if noted == NO_LIST:
             return ""
         name = f"devices-{noted}"
         if name != self._given:

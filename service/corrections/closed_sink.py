@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from service import clock, failpoint, progress
-from service.cut import Cut
+from service import clock, failpoint
+from service.cut import Cut, parse_offsets
 from service.errors import SinkError
 from service.publication import redis_client
 from service.publication.redis_keys import Keys
@@ -144,7 +144,7 @@ def held(settings: Settings, mark: str = "") -> Cut:
     if not {"epoch", "batch", "watermark", "offsets"} <= said.keys():
         msg = f"{place}: there is no progress"
         raise SinkError(msg, remedy="Start the service first: it has published nothing yet")
-    ends = progress.parse_offsets(said["offsets"])
+    ends = parse_offsets(said["offsets"])
     return Cut(int(said["epoch"]), int(said["batch"]), int(said["watermark"]), {}, ends, said.get("reference", ""))
 
 

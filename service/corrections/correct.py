@@ -37,7 +37,7 @@ from service.recovery.rebuild import Source
 from service.reference import lookup, snapshots
 from service.reference.attributes import SERVING, Attributes
 from service.reference.lookup import LookUp
-from service.reference.refresher import snapshot_folder
+from service.reference.snapshots import snapshot_folder
 from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark, State

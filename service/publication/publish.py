@@ -20,7 +20,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +38,7 @@ from service.publication.redis_keys import Keys
 from service.publication.redis_link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link
 from service.publication.redis_rows import (
     DEVICE,
+    SCRIPT,
     SESSION,
     Call,
     Rows,
@@ -58,7 +58,6 @@ from state.watermark import EventTime
 
 __all__ = ["LATENCY_BOUNDS_MS", "OUTCOME_SCHEMA", "EpochLostError", "Outcome", "Sink", "WritesLostError"]
 
-SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
 LATENCY_BOUNDS_MS = (10, 25, *range(50, 1001, 50), 1250, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000)
 """Upper bounds, inclusive, of the latency histogram; one more bucket holds what is above the last."""

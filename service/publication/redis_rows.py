@@ -6,6 +6,7 @@ Arrow formats whole columns; Python only sees one list per column, and msgpack p
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -21,6 +22,8 @@ from state.layout import CLOSED
 from state.windows import TEXTS
 
 Call = tuple[str, bytes]
+
+SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service import event_time
-from service.cut import Offsets
+from service.cut import Offsets, parse_offsets
 from service.errors import CheckpointError
 from service.files import RESTORE, Folder, Local, local
-from service.progress import parse_offsets
 
 __all__ = [
     "FIRST",

@@ -35,7 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service import clock, pipeline, progress
 from service.admission.schemas import Known
 from service.corrections import correct, late
-from service.cut import Cut
+from service.cut import Cut, parse_offsets
 from service.errors import SinkError
 from service.files import Files
 from service.publication import covered
@@ -302,7 +302,7 @@ class Republisher:
         epoch, batch, watermark, offsets, reference, *marks = map(_text, sink.run("held"))
         if not (epoch and batch and watermark and offsets):
             return None, marks[0], marks[1]
-        held = Cut(int(epoch), int(batch), int(watermark), {}, progress.parse_offsets(offsets), reference)
+        held = Cut(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
         return held, marks[0], marks[1]
 
 

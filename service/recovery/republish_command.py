@@ -18,7 +18,7 @@ from service.publication.redis_link import Budget, Place
 from service.recovery import rebuild
 from service.recovery.republish import ASKED, LOOK_S, Republisher, mark, summary
 from service.reference import snapshots
-from service.reference.refresher import snapshot_folder
+from service.reference.snapshots import snapshot_folder
 from service.settings import Settings
 
 

@@ -19,12 +19,11 @@ from typing import Any
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
-from service.cut import Offsets
+from service.cut import Offsets, parse_offsets
 from service.errors import CheckpointError, DataLossError
 from service.files import Files, unusable
 from service.kafka import clients, topics
 from service.kafka.offsets import Edges, committed, edges
-from service.progress import parse_offsets
 from service.publication import redis_link
 from service.publication.redis_keys import Keys
 from service.recovery import checkpoint, manifest, narrow

@@ -8,18 +8,17 @@ is `reference.max_age`: what is older does not serve. While running that ends th
 import logging
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from service import clock
-from service.errors import ReferenceDataError, ReferenceTooOldError, SettingsError, TidemarkError
+from service.errors import ReferenceDataError, ReferenceTooOldError, TidemarkError
 from service.monitoring.metrics import Metrics
-from service.recovery import checkpoint
 from service.reference import snapshots
 from service.reference.database import UnreadableError, reason_of
 from service.reference.lookup import LARGEST_JOINED
+from service.reference.snapshots import snapshot_folder
 from service.settings import Reference, Settings
 from service.units import format_duration
 
@@ -163,12 +162,3 @@ class Refresher:
     def _show(self) -> None:
         snapshot = self.holder.snapshot
         self._metrics.reference(snapshot.version, snapshot.table.num_rows, self._age_s)
-
-
-def snapshot_folder(settings: Settings) -> Path:
-    """Where the last good reference lives: beside the query's own files in the checkpoint."""
-    folder = checkpoint.local(settings.service.checkpoint)
-    if folder is None:
-        what = f"service.checkpoint = {settings.service.checkpoint!r}: with [reference] it must be a folder"
-        raise SettingsError(what, remedy="Name a folder that the driver and every executor share")
-    return folder / "reference"

@@ -32,14 +32,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from service import clock
-from service.errors import ReferenceDataError, SetupError
-from service.files import FULL, MAKE_ROOM
+from service.errors import ReferenceDataError, SettingsError, SetupError
+from service.files import FULL, MAKE_ROOM, local
 from service.reference.attributes import DEVICE, SERVING, Serving, Stored, indexed, without_index
 from service.reference.database import READ_MS, UnreadableError, fetch, innermost
 from service.reference.expectations import require_columns, validate
 
 if TYPE_CHECKING:
-    from service.settings import Reference
+    from service.settings import Reference, Settings
 
 __all__ = [
     "Holder",
@@ -391,3 +391,12 @@ def _replace(path: Path, content: Any) -> None:
         msg = f"{path}: the reference snapshot cannot be written ({error.strerror})"
         remedy = MAKE_ROOM if FULL.search(msg) else "Give the service a checkpoint folder that it may write"
         raise SetupError(msg, remedy=remedy) from error
+
+
+def snapshot_folder(settings: "Settings") -> Path:
+    """Where the last good reference lives: beside the query's own files in the checkpoint."""
+    folder = local(settings.service.checkpoint)
+    if folder is None:
+        what = f"service.checkpoint = {settings.service.checkpoint!r}: with [reference] it must be a folder"
+        raise SettingsError(what, remedy="Name a folder that the driver and every executor share")
+    return folder / "reference"

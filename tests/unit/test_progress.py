@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cut import Cut
-from service.progress import Progress, parse_offsets
+from service.cut import Cut, parse_offsets
+from service.progress import Progress
 
 OFFSETS = st.dictionaries(
     st.text(min_size=1, max_size=20),
