@@ -172,8 +172,9 @@ def measure_bare(config: Path) -> dict[str, float]:
     from pyspark.sql import DataFrame  # noqa: PLC0415 - only a reference's process needs Spark
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    from service import session, settings  # noqa: PLC0415
+    from service import settings  # noqa: PLC0415
     from service.kafka import source  # noqa: PLC0415
+    from service.spark import session  # noqa: PLC0415
 
     def discard(frame: DataFrame, _batch: int) -> None:
         frame.write.format("noop").mode("append").save()
@@ -198,9 +199,10 @@ def measure_floor(config: Path) -> list[float]:
     """In a process with a JVM of its own: read the topic as a batch, decode it, throw it away."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - only the floor's process needs Spark
 
-    from service import session, settings  # noqa: PLC0415
+    from service import settings  # noqa: PLC0415
     from service.admission import decode, schemas  # noqa: PLC0415
     from service.kafka import source  # noqa: PLC0415
+    from service.spark import session  # noqa: PLC0415
 
     chosen = settings.load(config)
     spark = session.build(chosen)

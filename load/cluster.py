@@ -28,8 +28,8 @@ import psutil
 
 from load.part import HOST, POLL_S, START_S, Part, Started, free_port, is_alive
 from load.tied import Child, spawn
-from service import session
 from service.errors import SetupError
+from service.spark import session
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 ENDED = frozenset({"FINISHED", "FAILED", "ERROR", "KILLED"})

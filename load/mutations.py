@@ -129,7 +129,7 @@ MUTATIONS = (
         "a query remembers what progress held when it began, not what its last batch wrote",
         "an older copy of the data is taken for the present, and its values become final",
         ("P1", "P7"),
-        (Edit("service/pipeline.py", "        self.after = self.epoch, batch\n", ""),),
+        (Edit("service/pipeline/builder.py", "        self.after = self.epoch, batch\n", ""),),
         (
             _PUBLICATION
             + "test_writes_that_redis_lost_between_two_batches_are_noticed_by_the_next_and_nothing_is_written",
@@ -142,7 +142,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/publication/publish.py",
+                "service/pipeline/batch_publisher.py",
                 "self._link().run([call], budget, server)[0]",
                 "self._link().run([call], budget)[0]",
             ),
@@ -156,7 +156,7 @@ MUTATIONS = (
         ("P2", "P5"),
         (
             Edit(
-                "service/publication/publish.py",
+                "service/pipeline/batch_publisher.py",
                 "replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)",
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
@@ -181,7 +181,7 @@ MUTATIONS = (
         ("P3",),
         (
             Edit(
-                "service/publication/publish.py",
+                "service/pipeline/batch_publisher.py",
                 "yield from each.calls(stamp, self.settings.redis.chunk)",
                 "for names in ({*each.fields} - {'sum'}, {'sum', *each.kind.same}):\n"
                 "                some = {name: column for name, column in each.fields.items() if name in names}\n"
@@ -295,7 +295,7 @@ MUTATIONS = (
         "every offset of a batch without a record is taken for lost",
         "a producer with transactions raises the alarm for lost records",
         ("P7",),
-        (Edit("service/pipeline.py", "min(without, unavailable(self.settings.kafka, cut))", "without"),),
+        (Edit("service/pipeline/builder.py", "min(without, unavailable(self.settings.kafka, cut))", "without"),),
         (_TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",),
     ),
     Mutation(
@@ -305,7 +305,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/publication/quiet.py",
+                "service/daemon/idle_detection.py",
                 "if reached is None or reached != self.reached or was_away:",
                 "if reached and not self.since_ms:",
             ),
@@ -336,14 +336,14 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/pipeline.py",
+                "service/pipeline/builder.py",
                 "            self._publish(frame, batch)\n",
                 "            ready = frame.localCheckpoint()\n"
                 "            late, self.late = self.late, (lambda: self._publish(ready, batch))\n"
                 "            late()\n",
             ),
             Edit(
-                "service/pipeline.py",
+                "service/pipeline/builder.py",
                 "    failure: BaseException | None = None\n",
                 "    failure: BaseException | None = None\n    late: Callable[[], None] = lambda: None\n",
             ),
@@ -357,7 +357,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/pipeline.py",
+                "service/pipeline/builder.py",
                 "            self.failure = error\n            raise\n",
                 "            self.failure = error\n",
             ),
@@ -371,7 +371,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/pipeline.py",
+                "service/pipeline/builder.py",
                 "        planned = clock.monotonic_s()\n",
                 "        sink.progress()\n        planned = clock.monotonic_s()\n",
             ),
@@ -385,7 +385,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/pipeline.py",
+                "service/pipeline/builder.py",
                 "        finals = sink.finish()\n",
                 "        sink.progress()\n        finals = sink.finish()\n",
             ),
@@ -399,7 +399,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/pipeline.py",
+                "service/pipeline/builder.py",
                 "        planned = clock.monotonic_s()\n",
                 "        sink.finish()\n        planned = clock.monotonic_s()\n",
             ),
@@ -413,7 +413,7 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/publication/publish.py",
+                "service/pipeline/batch_publisher.py",
                 "            delivery.flush(self.settings.kafka, self.cut)\n",
                 "            pass\n",
             ),
@@ -463,7 +463,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/publication/redis_link.py",
+                "service/redis/link.py",
                 "connection = self._connected()\n                sent = 0\n",
                 "connection = self._connected()\n                waiting.clear()\n                sent = 0\n",
             ),
@@ -475,7 +475,7 @@ MUTATIONS = (
         "a new term takes the epoch of the one before",
         "the fence cannot tell the two writers apart",
         ("P5",),
-        (Edit("service/lease.py", "tonumber(ARGV[3])) + 1\n", "tonumber(ARGV[3]))\n"),),
+        (Edit("service/daemon/lease.py", "tonumber(ARGV[3])) + 1\n", "tonumber(ARGV[3]))\n"),),
         (_LEASE + "test_every_term_has_a_larger_epoch",),
     ),
     Mutation(
@@ -483,7 +483,7 @@ MUTATIONS = (
         "the lease is given to whoever asks",
         "two writers duel, each fencing the other",
         ("P5",),
-        (Edit("service/lease.py", "if holder and holder ~= ARGV[1] and holder", "if false and holder"),),
+        (Edit("service/daemon/lease.py", "if holder and holder ~= ARGV[1] and holder", "if false and holder"),),
         (_LEASE + "test_a_second_writer_waits_and_is_told_for_whom",),
     ),
     Mutation(
@@ -649,7 +649,7 @@ MUTATIONS = (
         "nobody is asked about a schema id that is not known",
         "the first records of a new schema are rejected, though it can be read",
         ("P4",),
-        (Edit("service/aggregation/fold.py", "if ids and self.ask is not None:", "if False:"),),
+        (Edit("service/aggregation/partial_aggregation.py", "if ids and self.ask is not None:", "if False:"),),
         (
             "tests/integration/test_schemas.py::"
             "test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_record",
@@ -677,7 +677,7 @@ MUTATIONS = (
         "the checkpoint's logs are not looked at before the query starts",
         "Spark begins again at batch 0 beside the state of the old batches",
         ("P1", "P7"),
-        (Edit("service/recovery/checkpoint.py", "    if broken:\n", "    if False:\n"),),
+        (Edit("service/checkpoint/logs.py", "    if broken:\n", "    if False:\n"),),
         (_CHECKPOINT + "test_a_checkpoint_without_its_logs_is_refused_and_not_begun_again",),
     ),
     Mutation(
@@ -685,7 +685,7 @@ MUTATIONS = (
         "a start is not compared with the checkpoint's manifest",
         "state of other settings, or of another topic, is gone on with",
         ("P1", "P7"),
-        (Edit("service/recovery/resume.py", "            manifest.require(str(files), found, wanted)\n", ""),),
+        (Edit("service/checkpoint/resume.py", "            manifest.require(str(files), found, wanted)\n", ""),),
         (
             _RESUME + "test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says",
             _RESUME + "test_a_topic_that_was_made_again_is_noticed",
@@ -696,7 +696,7 @@ MUTATIONS = (
         "a new checkpoint takes the place of one whose records cannot all be read again",
         "windows and sessions lack what came before, and no error says so",
         ("P1", "P7"),
-        (Edit("service/recovery/resume.py", "            _require_all_of_it(settings)\n", "            pass\n"),),
+        (Edit("service/checkpoint/resume.py", "            _require_all_of_it(settings)\n", "            pass\n"),),
         (_RESUME + "test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same",),
     ),
     Mutation(
@@ -704,7 +704,7 @@ MUTATIONS = (
         "records that Kafka has deleted before they were read are gone on without",
         "the loss is silent",
         ("P7",),
-        (Edit("service/recovery/resume.py", "if gaps and kafka.on_data_loss != CONTINUE:", "if False:"),),
+        (Edit("service/checkpoint/resume.py", "if gaps and kafka.on_data_loss != CONTINUE:", "if False:"),),
         (_RESUME + "test_records_deleted_before_they_were_read_are_named_and_counted",),
     ),
     Mutation(
@@ -712,7 +712,7 @@ MUTATIONS = (
         "a writer that was fenced takes it for a failure that may pass",
         "it comes back under the same epoch, again and again",
         ("P5",),
-        (Edit("service/failure.py", "_PASSES = (SourceError,", "_PASSES = (FencedError, SourceError,"),),
+        (Edit("service/pipeline/failure.py", "_PASSES = (SourceError,", "_PASSES = (FencedError, SourceError,"),),
         ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
     ),
     Mutation(
@@ -720,7 +720,7 @@ MUTATIONS = (
         "no failure of the query is taken for one that may pass",
         "each time the broker or Redis is away costs a new process",
         ("P8",),
-        (Edit("service/failure.py", "_PASSES = (SourceError, SinkError,", "_PASSES = ("),),
+        (Edit("service/pipeline/failure.py", "_PASSES = (SourceError, SinkError,", "_PASSES = ("),),
         ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
     ),
     Mutation(
@@ -730,7 +730,7 @@ MUTATIONS = (
         ("P1", "P2"),
         (
             Edit(
-                "service/aggregation/fold.py",
+                "service/aggregation/partial_aggregation.py",
                 'late = pc.less(readings["event_ms"], watermark_ms)',
                 'late = pc.less(readings["event_ms"], -1)',
             ),
@@ -828,7 +828,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/aggregation/fold.py",
+                "service/aggregation/partial_aggregation.py",
                 "self._buckets(view.name, groups.keys)",
                 "np.arange(len(groups.keys), dtype=np.int32) % self.buckets",
             ),
@@ -862,7 +862,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/event_time.py",
+                "service/checkpoint/event_time.py",
                 "            noted: list",
                 "            raise FileNotFoundError\n            noted: list",
             ),
@@ -882,7 +882,7 @@ MUTATIONS = (
         "a batch tells event time only to some of the buckets",
         "the session of a device that falls silent never closes",
         ("P1",),
-        (Edit("service/aggregation/fold.py", "np.arange(self.buckets, dtype", "np.arange(1, dtype"),),
+        (Edit("service/aggregation/partial_aggregation.py", "np.arange(self.buckets, dtype", "np.arange(1, dtype"),),
         (
             "tests/unit/test_fold.py::test_every_bucket_is_told_what_was_read_of_each_partition",
             _SCRIPTS + "test_silent_buckets_are_closed_and_closed_windows_leave_the_state",
@@ -895,7 +895,7 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/rejects/replay.py",
+                "service/commands/replay.py",
                 "known = _finish(settings.kafka, known, say)",
                 "known = {}",
             ),
@@ -907,7 +907,11 @@ MUTATIONS = (
         "what a killed replay has begun is open again without a look into the topic",
         "the next run sends again what the killed one had sent",
         ("P4",),
-        (Edit("service/rejects/replay.py", "if name == ORIGIN and text is not None and text in places:", "if False:"),),
+        (
+            Edit(
+                "service/commands/replay.py", "if name == ORIGIN and text is not None and text in places:", "if False:"
+            ),
+        ),
         (_REJECTS + "test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice",),
     ),
     Mutation(
@@ -915,7 +919,7 @@ MUTATIONS = (
         "a replay goes on when another has begun",
         "both send the same rejects",
         ("P4",),
-        (Edit("service/rejects/replay.py", "    fence.check()\n", ""),),
+        (Edit("service/commands/replay.py", "    fence.check()\n", ""),),
         (_REJECTS + "test_a_run_that_another_has_overtaken_sends_nothing",),
     ),
     Mutation(
@@ -933,7 +937,7 @@ MUTATIONS = (
         ("P7",),
         (
             Edit(
-                "service/recovery/republish_command.py",
+                "service/commands/republish.py",
                 "        _committed(spark, settings)\n        snapshot",
                 "        snapshot",
             ),
@@ -961,7 +965,7 @@ MUTATIONS = (
         ("P4", "P6"),
         (
             Edit(
-                "service/rejects/replay.py",
+                "service/commands/replay.py",
                 "places = {_origin(mark): place for place, mark in taken.items()}",
                 'places = {_origin(Mark(place, "open", {})): place for place in taken}',
             ),
@@ -1007,7 +1011,7 @@ MUTATIONS = (
         ("P7",),
         (
             Edit(
-                "service/reference/refresher.py",
+                "service/daemon/refresher.py",
                 "        if age_ms <= self._reference.max_age_ms:\n",
                 "        if True:\n",
             ),
@@ -1019,7 +1023,7 @@ MUTATIONS = (
         "a batch that is repeated sees the newest reference, not the one that it saw the first time",
         "a window counts readings at two sites",
         ("P1",),
-        (Edit("service/reference/refresher.py", "        if not self._may_be_replayed and not", "        if not"),),
+        (Edit("service/daemon/refresher.py", "        if not self._may_be_replayed and not", "        if not"),),
         (_REFRESHER + "test_after_a_silence_the_first_batch_sees_the_newest_and_a_batch_that_is_replayed_what_it_saw",),
     ),
     Mutation(
@@ -1085,7 +1089,7 @@ MUTATIONS = (
         ("P1", "P5"),
         (
             Edit(
-                "service/corrections/correct.lua",
+                "service/recompute/correct.lua",
                 "elseif is_there and not is_closed and stored[1] ~= 'merged' then",
                 "elseif false then",
             ),
@@ -1097,7 +1101,7 @@ MUTATIONS = (
         "correct.lua does not ask whether another correction has begun",
         "a run that was overtaken takes back what the newer one wrote",
         ("P5",),
-        (Edit("service/corrections/correct.lua", "if newest ~= a.number then", "if false then"),),
+        (Edit("service/recompute/correct.lua", "if newest ~= a.number then", "if false then"),),
         (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
     ),
     Mutation(
@@ -1107,7 +1111,7 @@ MUTATIONS = (
         ("P2",),
         (
             Edit(
-                "service/corrections/correct.lua",
+                "service/recompute/correct.lua",
                 "elseif is_closed and not merges and tonumber",
                 "elseif false and tonumber",
             ),
@@ -1119,7 +1123,7 @@ MUTATIONS = (
         "correct.lua writes while Redis is being republished to",
         "a value is a correction of what Redis had lost",
         ("P1",),
-        (Edit("service/corrections/correct.lua", "if (call('GET', KEYS[4]) or '') ~= a.mark then", "if false then"),),
+        (Edit("service/recompute/correct.lua", "if (call('GET', KEYS[4]) or '') ~= a.mark then", "if false then"),),
         (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
     ),
     Mutation(
@@ -1127,7 +1131,7 @@ MUTATIONS = (
         "a correction computes values without what earlier ones have put into them",
         "each takes back the one before, or is refused",
         ("P1",),
-        (Edit("service/corrections/correction.py", "    if earlier.num_rows:\n", "    if False:\n"),),
+        (Edit("service/recompute/correction.py", "    if earlier.num_rows:\n", "    if False:\n"),),
         (_AS_IF_IN_TIME,),
     ),
     Mutation(
@@ -1146,7 +1150,7 @@ MUTATIONS = (
         "what a killed correction has begun is no concern of the next one's",
         "some values have a late reading and others do not, for ever",
         ("P1",),
-        (Edit("service/corrections/late.py", 'if self.state(place) == "correcting" or (', "if ("),),
+        (Edit("service/recompute/late.py", 'if self.state(place) == "correcting" or (', "if ("),),
         ("tests/unit/test_late.py::test_what_is_to_be_corrected",),
     ),
     Mutation(
@@ -1154,7 +1158,7 @@ MUTATIONS = (
         "late readings are marked as corrected before the values are written",
         "a crash between the two loses them for good",
         ("P1",),
-        (Edit("service/corrections/correct.py", 'self._mark("correcting", ready)', 'self._mark("corrected", ready)'),),
+        (Edit("service/recompute/correct.py", 'self._mark("correcting", ready)', 'self._mark("corrected", ready)'),),
         (_FINISHED,),
     ),
     Mutation(
@@ -1164,7 +1168,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/recovery/republish.py",
+                "service/recompute/republish.py",
                 "        if held is not None:\n            rows",
                 "        if False:\n            rows",
             ),
@@ -1176,7 +1180,7 @@ MUTATIONS = (
         "values of the past are written beside closed ones of the same time",
         "sessions and windows that never existed count readings a second time, after a change of a gap, a view or a site",
         ("P1", "P2"),
-        (Edit("service/publication/publish.py", "if self.covered is not None:", "if False:"),),
+        (Edit("service/pipeline/batch_publisher.py", "if self.covered is not None:", "if False:"),),
         (
             _COVERED + "test_no_session_is_made_over_a_closed_one_of_its_device",
             _COVERED + "test_a_final_window_covers_its_start_where_the_reference_makes_the_keys",
@@ -1190,7 +1194,7 @@ MUTATIONS = (
         ("P1", "P2"),
         (
             Edit(
-                "service/recovery/republish.py",
+                "service/recompute/republish.py",
                 "if held is not None and is_read_again(held, committed):",
                 "if False:",
             ),
@@ -1202,7 +1206,7 @@ MUTATIONS = (
         "a republish leaves closed values as they are where a correction is lost",
         "late readings that are marked as corrected are in no value, for ever",
         ("P1",),
-        (Edit("service/recovery/republish.py", "            self._corrected(said)\n", ""),),
+        (Edit("service/recompute/republish.py", "            self._corrected(said)\n", ""),),
         (_CORRECT + "test_what_redis_loses_of_a_correction_comes_back_when_it_is_asked_to",),
     ),
     Mutation(
@@ -1212,7 +1216,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/corrections/closed_sink.py",
+                "service/recompute/closed_sink.py",
                 "Budget(self.settings.redis.retry_for_ms, place), self.server)",
                 "Budget(self.settings.redis.retry_for_ms, place))",
             ),
@@ -1226,7 +1230,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/publication/redis_rows.py",
+                "service/publication/rows.py",
                 'SAYS = ("count", "last", "merged_into")',
                 'SAYS = ("count", "last")',
             ),
@@ -1355,7 +1359,7 @@ MUTATIONS = (
         ("P4", "P6"),
         (
             Edit(
-                "service/recovery/skips.py",
+                "service/checkpoint/skips.py",
                 "found.setdefault(span.topic, {})[span.partition] = span.end",
                 "found.setdefault(span.topic, {})[span.partition] = span.end + 1",
             ),

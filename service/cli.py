@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from service import settings
+from service.commands import rejects as reject_commands
 from service.errors import CheckpointError, TidemarkError
 from service.printing import document, printable, say
-from service.rejects import reject_commands
 
 TRACE = "TIDEMARK_TRACE"
 """What deploy/log4j2.properties prints of exceptions in the JVM: "none" or "full"."""
@@ -66,7 +66,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _run(given: argparse.Namespace) -> int:
-    from service import runner  # noqa: PLC0415 - Spark takes a second to import, `tidemark version` should not wait
+    from service.daemon import runner  # noqa: PLC0415 - Spark takes a second to import, `tidemark version` should not wait
 
     os.umask(0o077)  # the JVM that is started inherits it; under spark-submit the scripts have set it before both
     faulthandler.enable()  # Kafka's, Arrow's and Redis's clients are native: should one crash, say where
@@ -74,7 +74,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from service.monitoring import check  # noqa: PLC0415
+    from service.commands import check  # noqa: PLC0415
 
     lines = check.check_file(given.config)
     for line in lines:
@@ -98,8 +98,9 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _checkpoint(given: argparse.Namespace) -> int:
-    from service import session  # noqa: PLC0415
-    from service.recovery import resume, verify  # noqa: PLC0415
+    from service.checkpoint import resume  # noqa: PLC0415
+    from service.commands import verify  # noqa: PLC0415
+    from service.spark import session  # noqa: PLC0415
 
     loaded = settings.load(given.config)
     spark = session.build(loaded, master="local[*]")
@@ -118,21 +119,21 @@ def _checkpoint(given: argparse.Namespace) -> int:
 
 
 def _republish(given: argparse.Namespace) -> int:
-    from service.recovery import republish_command  # noqa: PLC0415
+    from service.commands import republish as republish_command  # noqa: PLC0415
 
     republish_command.by_hand(settings.load(given.config), say=say, dry=given.dry_run)
     return 0
 
 
 def _skip(given: argparse.Namespace) -> int:
-    from service.recovery import skip_command  # noqa: PLC0415
+    from service.commands import skip as skip_command  # noqa: PLC0415
 
     skip_command.skip(settings.load(given.config), given.offsets, say, dry=given.dry_run)
     return 0
 
 
 def _correct(given: argparse.Namespace) -> int:
-    from service.corrections import correct  # noqa: PLC0415
+    from service.recompute import correct  # noqa: PLC0415
 
     since_ms, until_ms = reject_commands.span(given)
     correct.correct(settings.load(given.config), since_ms, until_ms, say=say, again=given.again, dry=given.dry_run)
@@ -149,7 +150,7 @@ def _profile(given: argparse.Namespace) -> int:
 
 
 def _devices(given: argparse.Namespace) -> int:
-    from service.monitoring import devices  # noqa: PLC0415
+    from service.commands import devices  # noqa: PLC0415
 
     found = devices.skewed(settings.load(given.config).redis)
     for line in [document(found)] if given.json else devices.table(found):
@@ -158,7 +159,7 @@ def _devices(given: argparse.Namespace) -> int:
 
 
 def _schemas(given: argparse.Namespace) -> int:
-    from service.admission import compatibility  # noqa: PLC0415
+    from service.commands import compatibility  # noqa: PLC0415
 
     lines = compatibility.check(settings.load(given.config), given.files)
     for line in lines:

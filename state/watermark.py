@@ -9,7 +9,7 @@ than `max_hold_ms`.
 
 Each task of a batch reports what it has read to every bucket, so each bucket computes the same watermark from the same rows, and
 a batch closes what its own readings have passed. The next batch rejects readings below it as late. A replay reads the same
-records and is told the same unread partitions (service/event_time.py), and so has the same watermark.
+records and is told the same unread partitions (service/checkpoint/event_time.py), and so has the same watermark.
 """
 
 import struct

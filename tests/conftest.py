@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
-from service import session
+from service.spark import session
 
 # Most JVMs of the tests live for less than a minute: they spend more on C2's compilations than those save. A service that
 # starts, publishes a batch and stops takes 32 s of a core with this option and 56 s without (JDK 17, Spark 4.1.1). The launcher

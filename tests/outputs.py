@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service.aggregation import moments, tally
-from service.cut import Cut
-from service.frames import CHANGES, COUNTS, OUTPUT, REJECT_TYPE, REJECTS
+from service.aggregation import moments, task_counters
+from service.micro_batch import Cut
+from service.row_schemas import CHANGES, COUNTS, OUTPUT, REJECT_TYPE, REJECTS
 from service.settings import Settings, parse
 from state import codec
 from state import windows as window_tables
@@ -123,5 +123,5 @@ def stats(*readings: tuple[int, int]) -> pa.RecordBatch:
     """(broker_ms, count) each."""
     nothing = np.zeros(len(readings), np.int64)
     at, counts = (np.array(column, np.int64) for column in zip(*readings, strict=True))
-    payload = tally.Tally(nothing + tally.LATENCY, nothing, at, counts).pack()
+    payload = task_counters.Tally(nothing + task_counters.LATENCY, nothing, at, counts).pack()
     return row(COUNTS, payload)

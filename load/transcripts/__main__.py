@@ -27,8 +27,9 @@ from load.transcripts.live import Live
 from load.transcripts.profile import IDLE_AFTER_MS, document, known, write_reference
 from load.transcripts.pure import Pure
 from load.transcripts.transcript import Output, Step, Transcript, TranscriptError, changes, judge, load
-from service import session, settings
+from service import settings
 from service.errors import TidemarkError
+from service.spark import session
 
 FOLDER = ROOT / ".build" / "transcripts"
 RIGHT = ROOT / "tests" / "transcripts"

@@ -17,10 +17,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from load.transcripts.hush import Hush, content
 from load.transcripts.profile import COLUMNS, MEASURES
 from load.transcripts.transcript import Output, Record, Step, Transcript
-from service import event_time, frames, pipeline
+from service import row_schemas
 from service.aggregation import moments
-from service.publication import silence
-from service.publication.quiet import Tables
+from service.checkpoint import event_time
+from service.daemon import idle_closer
+from service.daemon.idle_detection import Tables
+from service.pipeline import builder
 from service.reference.attributes import Index
 from service.settings import Settings
 from state import codec
@@ -62,7 +64,7 @@ class Builders:
         self._begin()
         rows = spark.createDataFrame(list(known), ", ".join(f"{name} string" for name in ("device", *COLUMNS)))
         records = spark.readStream.schema(KAFKA).parquet(str(self._input))
-        output = pipeline.build(records, settings, Index(rows.toArrow()), tasks=1)
+        output = builder.build(records, settings, Index(rows.toArrow()), tasks=1)
         self._query = (
             output.writeStream.outputMode("update")
             .option("checkpointLocation", str(folder / "checkpoint"))
@@ -132,9 +134,9 @@ class Builders:
         self._finish(self.watermark_ms, "watermark")
 
     def _close(self, line_ms: int) -> None:
-        """As service/publication/silence.py does."""
+        """As service/daemon/idle_closer.py does."""
         if self._tables is None:
-            self._tables = silence.tables(self._spark, str(self._folder / "checkpoint"), self._settings)
+            self._tables = idle_closer.tables(self._spark, str(self._folder / "checkpoint"), self._settings)
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
             self._tables.keep(number, state)
@@ -150,11 +152,11 @@ class Builders:
     def _take(self, frame: DataFrame, batch: int) -> None:
         event_time.tell(self._spark.sparkContext, self._times.before(batch))
         for row in frame.toArrow().to_pylist():
-            if row["kind"] == frames.CHANGES:
+            if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
-            elif row["kind"] == frames.TIMES:
+            elif row["kind"] == row_schemas.TIMES:
                 self._times.note(batch, EventTime.unpack(row["payload"]))
-            elif row["kind"] == frames.REJECTS:
+            elif row["kind"] == row_schemas.REJECTS:
                 for reject in codec.unpack(b"J", row["payload"]).to_pylist():
                     self._output[f"reject {reject['offset'] - self._begins + 1}"] = {"reason": reject["reason"]}
 

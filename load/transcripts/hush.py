@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from load.transcripts.transcript import Fields, Output, Record
-from service.publication.quiet import Seen
+from service.daemon.idle_detection import Seen
 
 EVERY_MS = 2_000
 """How often the topics are looked at."""

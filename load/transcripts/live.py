@@ -229,7 +229,7 @@ class Clock:
 
 def _is_worker(process: psutil.Process) -> bool:
     try:
-        return "service.pyworker" in process.cmdline()
+        return "service.spark.pyworker" in process.cmdline()
     except psutil.Error:  # it has just ended
         return False
 

@@ -1,7 +1,7 @@
 """The service behind decoding, without Spark: admitted columns -> fold -> operator -> publish -> Redis, all real.
 
 What Spark does in between is done here in its stead: rows meet by bucket, the entries of the state of an attempt that failed
-are thrown away, workers keep their caches, and the driver makes the steps of service/pipeline.py in their order.
+are thrown away, workers keep their caches, and the driver makes the steps of service/pipeline/builder.py in their order.
 """
 
 # ruff: noqa: S101 - these are the steps of a test
@@ -25,16 +25,16 @@ from load.entries import Entries
 from load.expected import View
 from load.walks import plain
 from load.walks.plain import MEASURES, Fields, Reading, Rules
-from service import pipeline
 from service.aggregation import sessions
-from service.cut import Cut
+from service.daemon import idle_closer
+from service.daemon.idle_detection import Seen, Tables
 from service.errors import FencedError
-from service.frames import OUTPUT, REJECTS, TIMES
-from service.publication import silence
-from service.publication.publish import Outcome, Sink
-from service.publication.quiet import Seen, Tables
-from service.publication.redis_link import WritesLostError
+from service.micro_batch import Cut
+from service.pipeline import builder
+from service.pipeline.batch_publisher import Outcome, Sink
+from service.redis.link import WritesLostError
 from service.reference.attributes import Index
+from service.row_schemas import OUTPUT, REJECTS, TIMES
 from service.settings import Settings, parse
 from state import codec, windows
 from state.codec import CodecError
@@ -184,7 +184,7 @@ class World:
         return parts if chance.random() < 0.5 else whole
 
     def _folded(self, readings: Sequence[Reading], unread: Collection[int], chance: Random) -> Iterator[dict[str, Any]]:
-        fold = pipeline.folding(self.settings, self.reference)
+        fold = builder.folding(self.settings, self.reference)
         fold = replace(fold, told=lambda: (self.time, unread, ""), max_rows=chance.choice([2, 1000, 1000]))
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         for each in readings:
@@ -205,7 +205,7 @@ class World:
         return [row for each in made for row in zip(each["kind"].tolist(), each["payload"], strict=True)]
 
     def be_silent(self, from_ms: int, until_ms: int, *, has_read_all: bool) -> None:
-        """Looks at the topics find nothing new; what service/publication/silence.py closes then is closed at the end."""
+        """Looks at the topics find nothing new; what service/daemon/idle_closer.py closes then is closed at the end."""
         reached = {"readings": dict(self.offsets)} if has_read_all else None
         for asked_ms in (*range(from_ms, until_ms, LOOK_MS), until_ms):
             self._seen = self._seen.look(asked_ms, reached)
@@ -220,7 +220,7 @@ class World:
         sink = replace(self._sink(), cut=cut, closed_by="idle")
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
-            sink.write([silence._row(changes)])
+            sink.write([idle_closer._row(changes)])
             self._tables.keep(number, state)
         sink.sweep("idle")
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from service.event_time import NO_LIST
-from service.files import RESTORE, Files, Local, unusable
+from service.checkpoint.event_time import NO_LIST
+from service.spark.files import RESTORE, Files, Local, unusable
 from state import reader
 from state.columns import array
 

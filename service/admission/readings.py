@@ -11,8 +11,8 @@ from service.admission import device_ids
 from service.admission.decode import Decoder
 from service.admission.schemas import Known
 from service.admission.schemas import known as known_schemas
-from service.frames import REJECT_TYPE
 from service.reference.lookup import LookUp, bounds
+from service.row_schemas import REJECT_TYPE
 from service.settings import Settings
 from state.rules import EVENT_MS_LIMIT
 

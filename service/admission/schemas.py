@@ -31,14 +31,15 @@ from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pyspark.sql import SparkSession
 
-from service import clock, files
+from service import clock
 from service.admission.registry import Client, record
-from service.admission.verdicts import ALL, shown
-from service.cut import Offsets
+from service.admission.unknown_schemas import ALL, shown
+from service.checkpoint import resume
+from service.checkpoint.logs import RESTORE, Position
 from service.errors import CheckpointError, RegistryError, SchemaError
-from service.recovery import resume
-from service.recovery.checkpoint import RESTORE, Position
+from service.micro_batch import Offsets
 from service.settings import Settings
+from service.spark import files
 
 FOLDER = "schemas"
 INDEX = f"{FOLDER}/index.json"
@@ -201,7 +202,7 @@ class Index(BaseModel):
 
 
 class Files(Protocol):
-    """A checkpoint's folder: service/files.py."""
+    """A checkpoint's folder: service/spark/files.py."""
 
     def read(self, name: str) -> bytes: ...
 

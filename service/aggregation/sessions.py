@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame
 
-from service.frames import OUTPUT
+from service.row_schemas import OUTPUT
 from service.settings import Settings
 from state.processor import BucketProcessor
 from state.rules import Rules

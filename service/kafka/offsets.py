@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from service import clock
-from service.cut import Cut, Offsets
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
+from service.micro_batch import Cut, Offsets
 from service.settings import Kafka
 
 Edges = Mapping[str, Mapping[int, tuple[int, int]]]

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from service import clock
 
 if TYPE_CHECKING:
-    from service.pipeline import BatchReport
+    from service.pipeline.builder import BatchReport
 
 KEPT_S = 60.0
 """A scrape comes between many batches, and must not miss the one that matters."""

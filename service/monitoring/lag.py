@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from service import clock
-from service.cut import Offsets
 from service.errors import SettingsError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
 from service.kafka.offsets import Headrooms, edges, headrooms
+from service.micro_batch import Offsets
 from service.settings import Kafka
 
 EVERY_S = 2.0

@@ -23,21 +23,22 @@ from prometheus_client import (
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service import clock, failure
+from service import clock
 from service.admission import readings
 from service.admission.schemas import LOOK_UPS
 from service.monitoring.event_time_metrics import EventTime
-from service.publication.publish import LATENCY_BOUNDS_MS
-from service.quality.gauges import Quality
+from service.monitoring.quality_metrics import Quality
+from service.pipeline import failure
+from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS
 from service.reference.database import REASONS
 from service.rejects.delivery import UNREADABLE
 
 if TYPE_CHECKING:
-    from service.cut import Offsets
     from service.kafka.offsets import Headrooms
-    from service.pipeline import BatchReport
-    from service.progress import Progress
-    from service.publication.publish import Outcome
+    from service.micro_batch import Offsets
+    from service.pipeline.batch_publisher import Outcome
+    from service.pipeline.batch_report import Progress
+    from service.pipeline.builder import BatchReport
     from service.settings import Settings
 
 _once: Callable[[], None] = disable_created_metrics

@@ -18,8 +18,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from service.errors import SetupError
 from service.monitoring.metrics import Metrics
+from service.monitoring.quality_page import Page
 from service.monitoring.status import Status
-from service.quality.page import Page
 
 CONNECTIONS = 32
 REQUEST_S = 10.0

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from service import clock
 
 if TYPE_CHECKING:
-    from service.cut import Offsets
     from service.errors import TidemarkError
-    from service.pipeline import BatchReport
+    from service.micro_batch import Offsets
+    from service.pipeline.builder import BatchReport
     from service.settings import Metrics
 
 State = Literal["waiting", "starting", "running", "restarting", "stopping"]

@@ -1,6 +1,6 @@
 """Covered spans: event time for which Redis has closed values already, so that no other value may begin in it.
 
-Values of the past are computed again after a loss (service/recovery/republish.py) and when a new checkpoint reads the topic
+Values of the past are computed again after a loss (service/recompute/republish.py) and when a new checkpoint reads the topic
 into a prefix in use. Both follow the rules of today. Where a session gap, a view's grid or a device's site has changed,
 these rules give values that never existed, beside those that readers have seen, and readings count twice. Therefore:
 
@@ -22,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.publication import redis_client, redis_keys
-from service.publication.redis_link import Budget, Place
+from service.redis import client as redis_client
+from service.redis import keys as redis_keys
+from service.redis.link import Budget, Place
 from service.settings import Settings, View
 from state.columns import Bools, Ints, Keys, ints
 from state.layout import MERGED, Changes

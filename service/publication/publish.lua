@@ -3,7 +3,7 @@
 --         6 idle (windows that are final because input is silent, and that the watermark has not passed)
 --         7 skewed (devices whose clocks are ahead, by their last early reading)  8 rebuild
 --   ARGV  1 what to do: write | early | skewed | keys | finish | idle | progress | held | mark | forget | stale | unmark
---         2 its arguments, msgpack (service/publication/publish.py packs them)
+--         2 its arguments, msgpack (service/pipeline/batch_publisher.py packs them)
 -- Runs on Redis 6.2 and later, one node; key names of rows are in the arguments, so not on Redis Cluster.
 -- Numbers arrive as text: Lua's own formatting keeps 14 digits of a double.
 

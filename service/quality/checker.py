@@ -23,15 +23,15 @@ from pyspark.sql import SparkSession
 
 from service import clock
 from service.admission.schemas import Known
-from service.cut import Offsets
 from service.errors import SchemaError, SetupError
+from service.micro_batch import Offsets
 from service.monitoring.metrics import Metrics
+from service.monitoring.quality_page import Page
+from service.pipeline.side_job import SideJob
 from service.quality import sample
-from service.quality.page import Page
 from service.quality.validation import OUTCOME, PAGE, SAMPLE
 from service.reference.lookup import LookUp
 from service.settings import Settings
-from service.side_job import SideJob
 
 LIMIT_S = 120.0
 """How long a validation may take."""

@@ -30,15 +30,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from service import failure, session
 from service.errors import SchemaError, SettingsError, SetupError, SourceError, TidemarkError
 from service.kafka import clients, topics
+from service.pipeline import failure
 from service.quality import sample
 from service.quality.sample import ADMITTED, AHEAD, DEVICE, OF_DEVICE, REASON
 from service.quality.validation import labels
 from service.reference import lookup, snapshots
 from service.reference.lookup import LookUp
 from service.settings import Settings
+from service.spark import session
 
 DEFAULT = Path("schemas/readings.expectations.json")
 MOSTLY = 0.99

@@ -23,11 +23,11 @@ from pyspark.sql import functions as F
 
 from service.admission import readings
 from service.admission.schemas import Known
-from service.cut import Offsets
 from service.kafka import clients
 from service.kafka.offsets import edges
-from service.recovery import rebuild
-from service.recovery.rebuild import Source
+from service.micro_batch import Offsets
+from service.recompute import rebuild
+from service.recompute.rebuild import Source
 from service.reference.lookup import LookUp
 from service.settings import Kafka, Settings
 

@@ -139,7 +139,7 @@ def _open(path: Path, columns: tuple[str, ...]) -> Index:
 
 
 def _hash(devices: Any) -> NDArray[np.uint64]:
-    from pandas.util import hash_array  # noqa: PLC0415 - 0.3 s that a start spends on it elsewhere (service/runner.py)
+    from pandas.util import hash_array  # noqa: PLC0415 - 0.3 s that a start spends on it elsewhere (service/daemon/runner.py)
 
     texts = np.asarray(devices.to_numpy(zero_copy_only=False) if isinstance(devices, pa.Array) else devices.to_numpy())
     return hash_array(texts.astype(object, copy=False), categorize=False)

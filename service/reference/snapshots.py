@@ -33,10 +33,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from service import clock
 from service.errors import ReferenceDataError, SettingsError, SetupError
-from service.files import FULL, MAKE_ROOM, local
 from service.reference.attributes import DEVICE, SERVING, Serving, Stored, indexed, without_index
 from service.reference.database import READ_MS, UnreadableError, fetch, innermost
 from service.reference.expectations import require_columns, validate
+from service.spark.files import FULL, MAKE_ROOM, local
 
 if TYPE_CHECKING:
     from service.settings import Reference, Settings

@@ -11,10 +11,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from service.cut import Cut
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
 from service.kafka.clients import DELIVERY_S
+from service.micro_batch import Cut
 from service.rejects import fetch
 from service.rejects.fetch import Headers, Record
 from service.settings import Kafka

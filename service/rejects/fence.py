@@ -8,9 +8,9 @@ begin again in a Redis that lost its data, and an old run could find its own num
 import secrets
 
 from service.errors import FencedError
-from service.publication import redis_client
-from service.publication.redis_keys import Keys
-from service.publication.redis_link import Budget, Place
+from service.redis import client as redis_client
+from service.redis.keys import Keys
+from service.redis.link import Budget, Place
 from service.settings import Redis
 
 _REMEDY = "Only one may run at a time. What this one has begun the other finishes; run it again for the rest"

@@ -14,9 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from service import clock
 from service.errors import SourceError
-from service.kafka import clients
+from service.kafka import clients, scan
 from service.kafka.offsets import place_of
-from service.rejects import scan
 from service.settings import Kafka
 
 JUMP = 1_000

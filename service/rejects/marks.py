@@ -16,9 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from service import clock
 from service.errors import SourceError
-from service.kafka import clients, topics
+from service.kafka import clients, scan, topics
 from service.kafka.clients import DELIVERY_S, TIMEOUT_S
-from service.rejects import scan
 from service.rejects.reject_log import Coordinates
 from service.settings import Kafka
 

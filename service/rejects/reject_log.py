@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from service.errors import SettingsError
-from service.rejects import delivery, scan
+from service.kafka import scan
+from service.rejects import delivery
 from service.settings import Kafka
 
 ORIGIN = "tidemark-origin"

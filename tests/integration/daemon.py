@@ -19,8 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from load.part import PATIENCE, free_port, is_alive
 from load.parts import Broker, Redis
 from load.tied import spawn
-from service import session, settings
+from service import settings
 from service.settings import Settings
+from service.spark import session
 
 STARTS_S = 240.0
 STOPS_S = 30.0 * PATIENCE

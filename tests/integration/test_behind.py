@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from load.parts import Broker, Redis
-from service import pipeline
 from service.monitoring.metrics import Metrics
-from service.pipeline import BatchReport
+from service.pipeline import builder
+from service.pipeline.builder import BatchReport
 from service.rejects import reject_log
 from service.rejects.reject_log import Coordinates
 from tests.integration.world import World
@@ -26,7 +26,7 @@ def run(world: World, spark: SparkSession, records: list[tuple[int, Record]], ma
         world.producer.produce(world.topic, record.value, partition=partition, timestamp=record.at)
     assert world.producer.flush(30) == 0
     reports: list[BatchReport] = []
-    query, _ = pipeline.start(spark, world.settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append)
+    query, _ = builder.start(spark, world.settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append)
     try:
         query.processAllAvailable()
     finally:

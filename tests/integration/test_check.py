@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from load.parts import CREATE_TIME, LOG_APPEND_TIME, Broker, Redis
-from service.monitoring.check import Line, checks
+from service.commands.check import Line, checks
 from service.settings import Settings, parse
 
 pytestmark = pytest.mark.integration

@@ -10,11 +10,11 @@ import pytest
 
 from load.parts import Redis
 from schemas import contract
-from service.corrections.closed_sink import ClosedSink, Written, held, server, session_starts
 from service.errors import FencedError, SinkError
-from service.publication.publish import Sink
-from service.publication.redis_keys import Keys
-from service.publication.redis_rows import Rows, past, session_rows, window_rows
+from service.pipeline.batch_publisher import Sink
+from service.publication.rows import Rows, past, session_rows, window_rows
+from service.recompute.closed_sink import ClosedSink, Written, held, server, session_starts
+from service.redis.keys import Keys
 from service.rejects.fence import Fence
 from state.layout import session_schema
 from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window, window_table

@@ -18,10 +18,9 @@ from load.parts import Broker, Redis
 from schemas import contract
 from service import failpoint
 from service.cli import main
-from service.corrections import correct
 from service.errors import FencedError, SinkError
 from service.failpoint import InjectedError, Plan, Point
-from service.recovery import republish
+from service.recompute import correct, republish
 from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark

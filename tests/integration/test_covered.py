@@ -9,9 +9,9 @@ import pytest
 from load.parts import Redis
 from schemas import contract
 from service import clock
+from service.pipeline.batch_publisher import Outcome, Sink
 from service.publication import covered
 from service.publication.covered import Covered
-from service.publication.publish import Outcome, Sink
 from service.settings import Settings, View
 from tests.outputs import MINUTE, T0, changes, cut, session, settings, windows
 

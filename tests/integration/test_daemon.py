@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from load.parts import Broker, Redis
-from service import runner
+from service.daemon import runner
 from service.errors import CheckpointError, SourceRefusedError
 from tests.integration.daemon import STARTS_S, Service, World, until
 

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from load.parts import Broker
-from service.cut import Offsets
+from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
 from tests.outputs import settings
 

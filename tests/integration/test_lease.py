@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from load.parts import Redis
+from service.daemon.lease import Lease, Waiting
 from service.errors import FencedError, SinkError
-from service.lease import Lease, Waiting
-from service.publication.publish import EpochLostError, Sink
+from service.pipeline.batch_publisher import EpochLostError, Sink
 from tests.outputs import cut, settings, window
 
 pytestmark = pytest.mark.integration
@@ -68,7 +68,7 @@ def test_every_term_has_a_larger_epoch(writers: Writers) -> None:
 def test_a_holder_that_is_provably_gone_is_not_waited_for(writers: Writers) -> None:
     killed = f"""
 from service import owner
-from service.lease import Lease
+from service.daemon.lease import Lease
 from tests.outputs import settings
 lease = Lease(settings({writers.part.url!r}, {writers.prefix!r}, lease="1 h"), owner.here())
 print(lease.acquire(), flush=True)
@@ -146,8 +146,8 @@ FROZEN = """
 import sys
 from tests.outputs import cut, settings, window
 from service.errors import TidemarkError
-from service.lease import Lease
-from service.publication.publish import Sink
+from service.daemon.lease import Lease
+from service.pipeline.batch_publisher import Sink
 
 url, prefix = sys.argv[1:]
 configured = settings(url, prefix, lease="300 ms")

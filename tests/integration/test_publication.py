@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from load.parts import CREATE_TIME, Broker, Redis
-from service import pipeline
 from service.errors import FencedError, SinkError, SourceError
-from service.pipeline import BatchReport, Publication
-from service.publication.redis_link import WritesLostError
+from service.pipeline import builder
+from service.pipeline.builder import BatchReport, Publication
+from service.redis.link import WritesLostError
 from service.rejects import delivery
 from tests.stream.records import BASE_MS, Record, make_settings, reading
 
@@ -61,7 +61,7 @@ class World:
         assert producer.flush(30) == 0
 
     def start(self) -> tuple[StreamingQuery, Publication]:
-        return pipeline.start(
+        return builder.start(
             self.spark,
             self.settings,
             holder=None,

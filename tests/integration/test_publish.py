@@ -15,13 +15,13 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from load.parts import Broker, Redis
 from schemas import contract
 from service import clock
-from service.admission.early import Early
-from service.cut import Cut
+from service.commands.devices import skewed, table
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
-from service.monitoring.devices import skewed, table
-from service.publication.publish import EpochLostError, Outcome, Sink
-from service.publication.redis_keys import Keys
-from service.publication.redis_link import WritesLostError
+from service.micro_batch import Cut
+from service.pipeline.batch_publisher import EpochLostError, Outcome, Sink
+from service.publication.early import Early
+from service.redis.keys import Keys
+from service.redis.link import WritesLostError
 from service.reference.attributes import Index
 from service.rejects import delivery
 from service.settings import Settings

@@ -8,8 +8,8 @@ import redis
 from load.parts import Redis
 from service import settings
 from service.errors import SinkRefusedError
-from service.publication import redis_client
-from service.publication.redis_link import Budget, Link, Place
+from service.redis import client as redis_client
+from service.redis.link import Budget, Link, Place
 
 pytestmark = pytest.mark.integration
 

@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service import clock, settings
+from service.daemon import refresher
+from service.daemon.refresher import Refresher
 from service.errors import ReferenceDataError, ReferenceTooOldError
 from service.monitoring.metrics import Metrics
-from service.reference import refresher, snapshots
-from service.reference.refresher import Refresher
+from service.reference import snapshots
 from service.reference.snapshots import UnreadableError
 
 pytestmark = [

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from load.parts import LOG_APPEND_TIME, Broker
-from service.cut import Cut
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients, topics
+from service.micro_batch import Cut
 from service.rejects import delivery, fetch, reject_log
 from service.rejects.fetch import JUMP, Record
 from service.settings import Kafka

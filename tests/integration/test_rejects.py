@@ -15,9 +15,12 @@ from confluent_kafka import Producer
 from load.parts import Broker, Redis
 from service import settings
 from service.cli import main
-from service.cut import Cut
+from service.commands import dissect, replay
+from service.commands import rejects as reject_commands
 from service.errors import FencedError, SettingsError
-from service.rejects import delivery, dissect, marks, reject_commands, reject_log, replay, scan
+from service.kafka import scan
+from service.micro_batch import Cut
+from service.rejects import delivery, marks, reject_log
 from service.rejects.fence import Fence
 from service.rejects.fetch import Record
 from service.rejects.marks import Mark

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from load.parts import Broker, Redis
 from service.errors import CheckpointError
-from service.publication.redis_link import WritesLostError
-from service.recovery.republish import ASKED, LOST, mark
+from service.recompute.republish import ASKED, LOST, mark
+from service.redis.link import WritesLostError
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
 

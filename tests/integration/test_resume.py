@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 
 from load.parts import Broker, Redis
 from load.stage import to_toml
-from service import pipeline
+from service.checkpoint import manifest, resume
 from service.cli import main
 from service.errors import CheckpointError, DataLossError
 from service.kafka import clients, topics
 from service.kafka.offsets import edges, headrooms
-from service.pipeline import BatchReport
-from service.recovery import manifest, resume
+from service.pipeline import builder
+from service.pipeline.builder import BatchReport
 from service.settings import Settings, parse
 
 pytestmark = pytest.mark.integration
@@ -158,7 +158,7 @@ def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSessi
 
     def run() -> None:
         resume.prepare(spark, settings)
-        query, publication = pipeline.start(
+        query, publication = builder.start(
             spark, settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append
         )
         try:
@@ -213,7 +213,7 @@ def test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same(
     world.broker.create_topic(world.name + "x", 1)
     if evidence == "redis":
         world.redis.hset(f"{world.name}:progress", "offsets", json.dumps({world.name + "x": {"0": 0}}))
-        with caplog.at_level(logging.WARNING, "service.recovery.resume"):
+        with caplog.at_level(logging.WARNING, "service.checkpoint.resume"):
             resume.prepare(spark, whole)
         assert "the topic is read again from its beginning" in caplog.text
 

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from load.parts import Broker, Redis
 from schemas import contract
-from service import progress
-from service.publication.publish import Outcome
-from service.publication.silence import Silence
+from service.daemon.idle_closer import Silence
+from service.pipeline import batch_report
+from service.pipeline.batch_publisher import Outcome
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
 
@@ -35,7 +35,7 @@ class Quiet(World):
             self.epoch = 1
             self.redis.set(self.key("epoch"), 1)
         self.publish(self.reached, *records)
-        found = progress.committed(self.spark, self.settings.service.checkpoint)
+        found = batch_report.committed(self.spark, self.settings.service.checkpoint)
         assert found is not None
         self.reached = self.epoch, found.batch
 

@@ -8,11 +8,13 @@ import pytest
 from confluent_kafka import Producer
 
 from load.parts import LOG_APPEND_TIME, Broker, Redis
+from service.checkpoint import skips
 from service.cli import main
+from service.commands import skip as skip_command
+from service.daemon import starts
+from service.daemon.lease import Lease
 from service.errors import FencedError, SparkLostError, UnreadableRecordError
-from service.files import Local
-from service.lease import Lease
-from service.recovery import skip_command, skips, starts
+from service.spark.files import Local
 from tests.integration.daemon import STARTS_S, World, until
 
 pytestmark = pytest.mark.integration

@@ -10,17 +10,17 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from load.parts import CREATE_TIME, Broker, Redis
-from service import pipeline
-from service.cut import Offsets
-from service.files import Local
-from service.kafka import clients
+from service.checkpoint import skips
+from service.kafka import clients, scan
 from service.kafka.offsets import edges
 from service.kafka.source import with_options
+from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
-from service.pipeline import BatchReport
-from service.recovery import rebuild, skips
-from service.rejects import scan
+from service.pipeline import builder
+from service.pipeline.builder import BatchReport
+from service.recompute import rebuild
 from service.settings import Settings
+from service.spark.files import Local
 from tests.stream.records import BASE_MS, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -58,7 +58,7 @@ class World:
     def publish(self) -> BatchReport:
         """Run the query until nothing is left to read; the batch that had records."""
         reports: list[BatchReport] = []
-        query, publication = pipeline.start(
+        query, publication = builder.start(
             self.spark, self.settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append
         )
         try:

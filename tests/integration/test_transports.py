@@ -22,11 +22,11 @@ from load.proxy import Proxy
 from load.registry import Registry
 from service import settings
 from service.admission.registry import Client
+from service.commands.check import checks
 from service.errors import ReferenceDataError, RegistryError
 from service.kafka import clients, source, topics
 from service.kafka.offsets import edges
-from service.monitoring.check import checks
-from service.publication import redis_client
+from service.redis import client as redis_client
 from service.reference import snapshots
 from service.settings import Kafka
 from tests.stream.records import make_settings

@@ -8,9 +8,9 @@ import pytest
 
 from load.parts import Redis
 from schemas import contract
-from service.lease import Lease
-from service.publication.publish import Sink
-from service.publication.redis_link import EpochLostError, WritesLostError
+from service.daemon.lease import Lease
+from service.pipeline.batch_publisher import Sink
+from service.redis.link import EpochLostError, WritesLostError
 from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window, windows
 
 pytestmark = pytest.mark.integration

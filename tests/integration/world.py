@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 from load.parts import CREATE_TIME, Broker, Redis
 from load.stage import to_toml
 from schemas import contract
-from service import pipeline, settings
+from service import settings
+from service.pipeline import builder
+from service.pipeline.batch_publisher import Outcome
 from service.publication.covered import Covered
-from service.publication.publish import Outcome
-from service.recovery.republish import Republisher
+from service.recompute.republish import Republisher
 from service.rejects.reject_log import Coordinates
 from tests.stream.records import BASE_MS, Record, make_document
 
@@ -109,7 +110,7 @@ class World:
     ) -> list[Coordinates]:
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
         places = self.send(records)
-        query, publication = pipeline.start(
+        query, publication = builder.start(
             self.spark,
             self.settings,
             holder=None,

@@ -22,8 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from load.transcripts.builders import KAFKA
-from service import event_time, frames, pipeline
-from service.aggregation import moments, tally
+from service import row_schemas
+from service.aggregation import moments, task_counters
+from service.checkpoint import event_time
+from service.pipeline import builder
 from service.reference import lookup, snapshots
 from service.reference.attributes import SERVING, Attributes, Index, Serving
 from service.settings import Settings
@@ -47,7 +49,7 @@ class World:
     sessions: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
     rejects: list[dict[str, Any]] = field(default_factory=list)
-    counts: list[tally.Tally] = field(default_factory=list)
+    counts: list[task_counters.Tally] = field(default_factory=list)
     sizes: dict[int, list[int]] = field(default_factory=dict)
     batches: int = 0
     added: int = 0
@@ -65,7 +67,7 @@ class World:
         elif self.reference is not None:
             attributes = Index(self.reference.toArrow())
             look_up = lookup.Joined(self.reference, lookup.bounds(self.settings))
-        output = pipeline.build(records, self.settings, attributes, 2, look_up)
+        output = builder.build(records, self.settings, attributes, 2, look_up)
         self.query = (
             output.writeStream.queryName(self.settings.service.name)
             .outputMode("update")
@@ -102,17 +104,17 @@ class World:
 
     def _take(self, table: pa.Table) -> None:
         for row in table.to_pylist():
-            if row["kind"] == frames.CHANGES:
+            if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]))
-            elif row["kind"] == frames.REJECTS:
+            elif row["kind"] == row_schemas.REJECTS:
                 self.rejects += codec.unpack(b"J", row["payload"]).to_pylist()
-            elif row["kind"] == frames.COUNTS:
-                self.counts.append(tally.unpack(row["payload"]))
-            elif row["kind"] == frames.TIMES:
+            elif row["kind"] == row_schemas.COUNTS:
+                self.counts.append(task_counters.unpack(row["payload"]))
+            elif row["kind"] == row_schemas.TIMES:
                 self.time = EventTime.unpack(row["payload"])
             else:
-                assert row["kind"] == frames.SIZE, row
-                bucket, *size = frames.SIZES.unpack(row["payload"])
+                assert row["kind"] == row_schemas.SIZE, row
+                bucket, *size = row_schemas.SIZES.unpack(row["payload"])
                 self.sizes[bucket] = size
 
     def _take_changes(self, changes: Changes) -> None:
@@ -125,7 +127,7 @@ class World:
 
     def counted(self, what: int, of: int = 0) -> int:
         """What the tallies of all batches say."""
-        return tally.total(self.counts).sum(what, of)
+        return task_counters.total(self.counts).sum(what, of)
 
 
 def finished(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,13 @@ import pytest
 
 from load.oracle import may_be_named
 from load.transcripts.builders import KAFKA
-from service import pipeline
 from service.admission import readings
 from service.admission.readings import DETAIL_LETTERS, REASONS
-from service.aggregation import tally
-from service.frames import COUNTS, FOLDED, REJECT_TYPE, REJECTS
+from service.aggregation import task_counters
+from service.pipeline import builder
 from service.reference import lookup
 from service.reference.attributes import Index
+from service.row_schemas import COUNTS, FOLDED, REJECT_TYPE, REJECTS
 from state import codec
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_settings
 from tests.stream.records import rows as rows_of
@@ -474,16 +474,16 @@ def test_times_that_the_state_cannot_keep_are_rejected_and_do_not_break_the_fold
     ]
     assert reasons(decide(spark, settings, records)) == list(BOTH_WRONG.values())
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
-    folded = readings.admit(frame, settings).mapInArrow(pipeline.folding(settings, None), FOLDED).collect()
+    folded = readings.admit(frame, settings).mapInArrow(builder.folding(settings, None), FOLDED).collect()
     payloads = [row["payload"] for row in folded if row["kind"] == REJECTS]
     rejects = [reject for payload in payloads for reject in codec.unpack(b"J", payload).to_pylist()]
     rejected = {each["offset"]: each["reason"] for each in rejects}
     assert rejected == {
         record.offset: reason for record, reason in zip(records, BOTH_WRONG.values(), strict=True) if reason
     }
-    counts = tally.total([tally.unpack(row["payload"]) for row in folded if row["kind"] == COUNTS])
-    assert counts.sum(tally.ADMITTED) == 2
-    assert counts.sum(tally.REJECTED, REASONS.index("early")) == list(BOTH_WRONG.values()).count("early")
+    counts = task_counters.total([task_counters.unpack(row["payload"]) for row in folded if row["kind"] == COUNTS])
+    assert counts.sum(task_counters.ADMITTED) == 2
+    assert counts.sum(task_counters.REJECTED, REASONS.index("early")) == list(BOTH_WRONG.values()).count("early")
 
 
 def test_a_writers_schema_with_an_added_field_is_read_by_readers_that_lack_it(spark, tmp_path):

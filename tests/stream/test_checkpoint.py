@@ -12,12 +12,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service import failure
+from service.checkpoint import logs, manifest
+from service.checkpoint.manifest import Manifest
+from service.commands import verify
 from service.errors import CheckpointError
-from service.files import Files, Local
-from service.recovery import checkpoint, manifest, verify
-from service.recovery.manifest import Manifest
+from service.pipeline import failure
 from service.settings import Settings
+from service.spark.files import Files, Local
 from tests.stream.records import make_settings, reading
 from tests.stream.script import Add, Check, Expect, Restart, World, run
 
@@ -63,7 +64,7 @@ def copy(whole: Path, tmp_path: Path) -> Path:
 
 def start(spark: SparkSession, settings: Settings, folder: Path) -> World:
     """One more start; CheckpointError as the service would raise it."""
-    checkpoint.require_whole(Files(spark, settings.service.checkpoint))
+    logs.require_whole(Files(spark, settings.service.checkpoint))
     world = World(spark, settings, (folder / "input").resolve().parent)
     try:
         world.settle()

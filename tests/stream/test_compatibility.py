@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from service.admission import compatibility
 from service.cli import main
+from service.commands import compatibility
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_settings
 from tests.stream.test_admission import decide, reasons
 

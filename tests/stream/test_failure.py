@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from typing_extensions import override
 
 from service.errors import CheckpointError, QueryError, SinkError, TidemarkError, WorkerLostError
-from service.failure import named, transient
+from service.pipeline.failure import named, transient
 
 pytestmark = pytest.mark.spark
 

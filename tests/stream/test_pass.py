@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from service.admission import readings
-from service.aggregation import tally
+from service.aggregation import task_counters
 from state import reader
 from tests.stream.records import BASE_MS, Record, avro, make_settings, reading
 from tests.stream.script import Add, Check, Expect, Restart, run
@@ -44,8 +44,8 @@ def test_the_plan_is_one_scan_one_fold_one_shuffle_and_one_operator(spark, tmp_p
         assert [p.numInputRows for p in with_data] == [3]
         assert [len(p.stateOperators) for p in with_data] == [1]
         assert with_data[0].observedMetrics == {}
-        assert world.counted(tally.ADMITTED) == 2
-        assert world.counted(tally.REJECTED, readings.REASONS.index("undecodable")) == 1
+        assert world.counted(task_counters.ADMITTED) == 2
+        assert world.counted(task_counters.REJECTED, readings.REASONS.index("undecodable")) == 1
 
     run(
         spark,
@@ -353,7 +353,7 @@ def test_unknown_devices_are_kept_under_a_name_of_their_own_or_rejected(spark, t
     known = ("site", "temperature", "north", 0)
 
     def counted(world):
-        assert world.counted(tally.UNKNOWN) == 1
+        assert world.counted(task_counters.UNKNOWN) == 1
 
     (tmp_path / "keep").mkdir(exist_ok=True)
     run(

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from load import admitted
 from load.transcripts.builders import KAFKA
-from service import pipeline
 from service.admission import readings
 from service.aggregation import moments
-from service.frames import PARTS
+from service.pipeline import builder
 from service.reference.attributes import Index
+from service.row_schemas import PARTS
 from state import codec, reader, windows
 from state.windows import MOMENTS
 from tests.stream.records import BASE_MS, Record, avro, make_settings, rows
@@ -217,7 +217,7 @@ def folds(tmp_path_factory):
     @cache
     def of(numbers):
         configured = configure(folder, [(*VIEWS, *CHANGED)[number] for number in numbers])
-        return configured, pipeline.folding(configured, attributes)
+        return configured, builder.folding(configured, attributes)
 
     return of
 
@@ -247,7 +247,7 @@ def test_a_reading_at_the_edge_is_in_the_window_that_it_starts(tmp_path):
         ],
     )
     events = [("a", BASE_MS + ms, {"temperature": float(ms)}) for ms in (-1, 0, 59_999, 60_000)]
-    found = Buckets().step([folded(events, pipeline.folding(configured, None))], 0)[0].to_pylist()
+    found = Buckets().step([folded(events, builder.folding(configured, None))], 0)[0].to_pylist()
     assert sorted((row["view"], row["key"], (row["start"] - BASE_MS) // 1_000, row["count"]) for row in found) == [
         ("sliding", "all", -120, 1),
         ("sliding", "all", -60, 3),
@@ -260,7 +260,7 @@ def test_a_reading_at_the_edge_is_in_the_window_that_it_starts(tmp_path):
 
 
 def test_readings_without_values_are_no_windows(tmp_path):
-    fold = pipeline.folding(configure(tmp_path, VIEWS[:2]), None)
+    fold = builder.folding(configure(tmp_path, VIEWS[:2]), None)
     assert folded([("a", BASE_MS, {})], fold) == {}
     assert folded([], fold) == {}
 
@@ -295,7 +295,7 @@ def test_windows_of_many_random_readings_are_those_of_a_plain_recomputation(spar
     records = [record(*event) for event in events]
     rng.shuffle(records)
     frame = spark.createDataFrame(rows([*records, Record(b"junk", BASE_MS)]), KAFKA).repartition(2)
-    sent = pipeline.fold(readings.admit(frame, configured), configured, reference).toArrow().to_pylist()
+    sent = builder.fold(readings.admit(frame, configured), configured, reference).toArrow().to_pylist()
     changed, closed = Buckets().step([by_bucket(sent)], 0)
     right = expected(events, configured)
     assert len(right) > 4_000

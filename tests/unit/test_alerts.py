@@ -11,10 +11,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from service import clock
-from service.cut import Cut
+from service.micro_batch import Cut
 from service.monitoring.metrics import Metrics
-from service.pipeline import BatchReport
-from service.publication.publish import LATENCY_BOUNDS_MS, Outcome
+from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS, Outcome
+from service.pipeline.builder import BatchReport
 from tests.alerts import RULES, assert_selects, check
 from tests.stream.records import make_settings
 

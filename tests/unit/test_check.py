@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from service.commands import check
 from service.errors import SetupError
-from service.monitoring import check
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
 from service.monitoring.status import Status

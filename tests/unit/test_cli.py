@@ -86,7 +86,7 @@ def test_check_of_wrong_settings_is_one_failing_line(tmp_path: Path, capsys: pyt
 
 def test_archives_are_dropped_from_the_import_path() -> None:
     program = (
-        "import sys; from service import pyworker; pyworker.drop_archives(); "
+        "import sys; from service.spark import pyworker; pyworker.drop_archives(); "
         "print([p for p in (*sys.path, *sys.path_importer_cache) if p.endswith(('.zip', '.jar'))])"
     )
     environment = {**os.environ, "PYTHONPATH": "/nowhere/pyspark.zip:/nowhere/spark-core.jar"}

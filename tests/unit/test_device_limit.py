@@ -10,8 +10,8 @@ from pyspark import SparkFiles
 
 from service.admission import device_limit
 from service.admission.device_limit import DeviceLimit
-from service.event_time import NO_LIST
-from service.files import Local
+from service.checkpoint.event_time import NO_LIST
+from service.spark.files import Local
 
 NO_SPARK: Any = None
 

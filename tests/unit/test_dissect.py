@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.rejects import dissect
+from service.commands import dissect
 from service.settings import Input
 from service.units import format_time, parse_time_ms
 from tests.stream.records import BASE_MS, avro, write_schemas

@@ -1,8 +1,8 @@
 """What is said of a topic's copies and retention."""
 
+from service.commands import durability
+from service.commands.finding import Line
 from service.kafka.topics import Topic
-from service.monitoring import durability
-from service.monitoring.finding import Line
 
 DAY_MS = 86_400_000
 SAFE = {

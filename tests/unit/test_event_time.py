@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from service import event_time
-from service.cut import Cut
+from service.checkpoint import event_time
+from service.checkpoint.event_time import KEPT, Log
 from service.errors import CheckpointError
-from service.event_time import KEPT, Log
-from service.files import Local
+from service.micro_batch import Cut
 from service.settings import Kafka
+from service.spark.files import Local
 from state.watermark import EventTime
 
 KAFKA = Kafka(bootstrap="nowhere:1", topics=("readings",), max_per_batch=100)

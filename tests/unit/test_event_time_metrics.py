@@ -4,10 +4,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service import clock
-from service.cut import Cut
+from service.micro_batch import Cut
 from service.monitoring.event_time_metrics import KEPT_S, EventTime
-from service.pipeline import BatchReport
-from service.publication.publish import Outcome
+from service.pipeline.batch_publisher import Outcome
+from service.pipeline.builder import BatchReport
 
 T0 = 1_700_000_000_000
 

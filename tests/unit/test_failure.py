@@ -2,10 +2,10 @@
 
 import pytest
 
-from service.admission import verdicts
+from service.admission import unknown_schemas
 from service.errors import TidemarkError
-from service.failure import CALM_S, GIVE_UP_S, Patience, named, transient
-from service.publication.redis_link import EpochLostError
+from service.pipeline.failure import CALM_S, GIVE_UP_S, Patience, named, transient
+from service.redis.link import EpochLostError
 
 PASSES = {
     "SourceError",
@@ -42,7 +42,7 @@ def families(root: type[TidemarkError]) -> list[type[TidemarkError]]:
 def test_every_family_of_errors_either_may_pass_or_does_not() -> None:
     found = {family.__name__: transient(family("what")) for family in families(TidemarkError)}
     assert {name for name, passes in found.items() if passes} == PASSES
-    assert {name for name, passes in found.items() if not passes} == STAYS | {verdicts.UndecidedError.__name__}
+    assert {name for name, passes in found.items() if not passes} == STAYS | {unknown_schemas.UndecidedError.__name__}
 
 
 def test_waits_grow_to_a_limit_and_begin_anew_after_a_committed_batch() -> None:
@@ -74,8 +74,8 @@ def test_an_error_of_ours_keeps_its_name_whatever_it_was_wrapped_in() -> None:
     wrapped = RuntimeError(
         "An exception was thrown from the Python worker. Please see the stack trace below.\n"
         "Traceback (most recent call last):\n"
-        '  File "service/publication/publish.py", line 7, in write\n'
-        f"service.publication.redis_link.EpochLostError: {ours}\n"
+        '  File "service/pipeline/batch_publisher.py", line 7, in write\n'
+        f"service.redis.link.EpochLostError: {ours}\n"
     )
     found = named(wrapped, None)
     assert type(found) is EpochLostError

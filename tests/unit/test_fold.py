@@ -15,12 +15,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load import admitted
 from service.admission.readings import REASONS
-from service.aggregation import moments, tally
-from service.aggregation.fold import STRETCH, Fold
-from service.aggregation.tally import LATENCY_STEP_MS
+from service.aggregation import moments, task_counters
+from service.aggregation.partial_aggregation import STRETCH, Fold
+from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import NONE
-from service.frames import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.reference.attributes import Index
+from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import View
 from state import codec, runs, watermark
 from state.rules import Rules
@@ -183,15 +183,15 @@ def stats_of(rows):
     """Broker time -> readings, over all rows of COUNTS."""
     found = Counter()
     for row in of_kind(rows, COUNTS):
-        counted = tally.unpack(row["payload"])
-        times = counted.rows(tally.LATENCY)
-        assert int(times.count.sum()) == counted.sum(tally.ADMITTED)
+        counted = task_counters.unpack(row["payload"])
+        times = counted.rows(task_counters.LATENCY)
+        assert int(times.count.sum()) == counted.sum(task_counters.ADMITTED)
         found.update(dict(zip(times.at.tolist(), times.count.tolist(), strict=True)))
     return dict(found)
 
 
 def tally_of(rows):
-    return tally.total([tally.unpack(row["payload"]) for row in of_kind(rows, COUNTS)])
+    return task_counters.total([task_counters.unpack(row["payload"]) for row in of_kind(rows, COUNTS)])
 
 
 values = st.none() | st.integers(-800, 800).map(lambda n: n / 8) | st.floats(-1e6, 1e6)
@@ -225,7 +225,7 @@ def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomput
         (row["reject"] for row in rows if row["reject"]), key=lambda reject: (reject["offset"], reject["reason"])
     )
     assert rejects_of(found) == rejects
-    counted = Counter({reason: tally_of(found).sum(tally.REJECTED, of) for of, reason in enumerate(REASONS)})
+    counted = Counter({reason: tally_of(found).sum(task_counters.REJECTED, of) for of, reason in enumerate(REASONS)})
     assert +counted == Counter(reject["reason"] for reject in rejects)
 
     # Statistics count by broker time in steps.
@@ -233,8 +233,8 @@ def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomput
     times = defaultdict(list)
     for row in kept:
         times[row["from_partition"]].append(row["event_ms"])
-    assert tally.times(tally_of(found)) == {code: (min(each), max(each)) for code, each in times.items()}
-    assert tally_of(found).sum(tally.ADMITTED) == len(kept)
+    assert task_counters.times(tally_of(found)) == {code: (min(each), max(each)) for code, each in times.items()}
+    assert tally_of(found).sum(task_counters.ADMITTED) == len(kept)
 
 
 @settings(max_examples=100, deadline=None)
@@ -360,7 +360,7 @@ def test_windows_of_every_view_are_those_of_a_plain_recomputation(rows, sizes):
     for row in parts_of(found):
         assert row["end"] - row["start"] == next(view.window_ms for view in VIEWS if view.name == row["view"])
     unknown = sum(row["device"] not in SITES for row in rows if row["reject"] is None)
-    assert tally_of(found).sum(tally.UNKNOWN) == unknown
+    assert tally_of(found).sum(task_counters.UNKNOWN) == unknown
 
 
 def test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read():
@@ -383,7 +383,7 @@ def test_a_large_batch_is_folded_in_steps_of_bounded_size():
         sizes=[10] * 9,
         fold=Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=30),
     )
-    sizes = [tally.unpack(row["payload"]).sum(tally.ADMITTED) for row in of_kind(found, COUNTS)]
+    sizes = [task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED) for row in of_kind(found, COUNTS)]
     assert sizes == [30, 30, 30, 10]
     assert panes(found) == panes(folded(rows))
 
@@ -432,8 +432,8 @@ def test_readings_below_the_watermark_are_late_and_can_be_found():
     wanted = {"reason": "late", "topic": "readings", "partition": 1, "offset": 9, "broker_ms": BASE_MS + 9}
     assert {name: reject[name] for name in wanted} == wanted
     assert reject["detail"] == f"event time {BASE_MS + 9} ms is behind the watermark, {BASE_MS + 10} ms"
-    counts = tally.total([tally.unpack(row["payload"]) for row in of_kind(out, COUNTS)])
-    kinds = (tally.ADMITTED, 0), (tally.REJECTED, REASONS.index("late")), (tally.BEHIND, 0)
+    counts = task_counters.total([task_counters.unpack(row["payload"]) for row in of_kind(out, COUNTS)])
+    kinds = (task_counters.ADMITTED, 0), (task_counters.REJECTED, REASONS.index("late")), (task_counters.BEHIND, 0)
     assert [counts.sum(*kind) for kind in kinds] == [2, 1, 1]
 
 

@@ -55,12 +55,14 @@ def test_a_mutation_can_be_applied_and_names_tests_that_there_are(mutation: Muta
 
 
 def test_a_mutation_whose_text_has_gone_fails_by_name(tmp_path: Path) -> None:
-    gone = Mutation("gone", "w", "y", ("P1",), (Edit("service/cut.py", "no such text", ""),), ("t",))
-    with pytest.raises(TidemarkError, match=r"mutation gone: service/cut\.py has its text 0 times, not once: no such"):
+    gone = Mutation("gone", "w", "y", ("P1",), (Edit("service/micro_batch.py", "no such text", ""),), ("t",))
+    with pytest.raises(
+        TidemarkError, match=r"mutation gone: service/micro_batch\.py has its text 0 times, not once: no such"
+    ):
         teeth.apply(gone, teeth.copy(ROOT, tmp_path / "tree"))
     found = teeth.bite(gone, ROOT, tmp_path / "bite")
     assert (found.killed, found.red) == (False, ())
-    assert "service/cut.py has its text 0 times" in found.problem
+    assert "service/micro_batch.py has its text 0 times" in found.problem
 
 
 def test_only_a_test_that_fails_by_itself_is_red(tmp_path: Path) -> None:
@@ -85,8 +87,8 @@ def test_only_a_test_that_fails_by_itself_is_red(tmp_path: Path) -> None:
 def test_the_copy_is_what_its_tests_import(tmp_path: Path) -> None:
     tree = teeth.copy(ROOT, tmp_path / "tree")
     (tree / "tests" / "test_where.py").write_text(
-        "import subprocess, sys\nfrom service import cut\nfrom load import oracle\n"
-        f"def test_here(): assert cut.__file__ == {str(tree / 'service/cut.py')!r}\n"
+        "import subprocess, sys\nfrom service import micro_batch\nfrom load import oracle\n"
+        f"def test_here(): assert micro_batch.__file__ == {str(tree / 'service/micro_batch.py')!r}\n"
         "def test_child():\n"
         "    program = 'from load import oracle; print(oracle.__file__)'\n"
         "    found = subprocess.check_output([sys.executable, '-c', program], cwd='/')\n"

@@ -1,6 +1,6 @@
 """Which late readings a correction is about."""
 
-from service.corrections.late import Log
+from service.recompute.late import Log
 from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates, Reject
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from service.checkpoint import manifest
+from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError
-from service.files import Local
-from service.recovery import manifest
-from service.recovery.manifest import Manifest
+from service.spark.files import Local
 from tests.stream.records import make_settings
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service import owner
+from service.daemon import owner
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can say that a process is gone")
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can 
 @pytest.fixture
 def other() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that lives, and the name it gave itself."""
-    program = "from service import owner; print(owner.here(), flush=True); input()"
+    program = "from service.daemon import owner; print(owner.here(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cut import Cut, parse_offsets
-from service.progress import Progress
+from service.micro_batch import Cut, parse_offsets
+from service.pipeline.batch_report import Progress
 
 OFFSETS = st.dictionaries(
     st.text(min_size=1, max_size=20),

@@ -13,15 +13,15 @@ from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemory
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from service import clock
-from service.aggregation import tally
+from service.aggregation import task_counters
 from service.errors import FencedError, SinkError
-from service.publication import redis_client
-from service.publication.publish import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
-from service.publication.publish import _Found as Found
-from service.publication.publish import _latency as latency_of
-from service.publication.redis_keys import Keys, decimal, texts
-from service.publication.redis_link import Budget, EpochLostError, Place, refuse
-from service.publication.redis_rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
+from service.pipeline.batch_publisher import _Found as Found
+from service.pipeline.batch_publisher import _latency as latency_of
+from service.publication.rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+from service.redis import client as redis_client
+from service.redis.keys import Keys, decimal, texts
+from service.redis.link import Budget, EpochLostError, Place, refuse
 from service.reference.attributes import Index
 from service.rejects import delivery
 from tests.outputs import T0, changes, cut, device, session, settings, stats, window, window_table, windows
@@ -40,7 +40,7 @@ def found(*batches: pa.RecordBatch) -> Found:
 
 
 def latency(now_ms: int, *batches: pa.RecordBatch) -> tuple[int, tuple[int, ...]]:
-    return latency_of(tally.total(found(*batches).counts), now_ms)
+    return latency_of(task_counters.total(found(*batches).counts), now_ms)
 
 
 def row(of: Rows, index: int = 0) -> dict[str, bytes]:

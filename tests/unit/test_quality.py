@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from load.payloads import PAGE
+from service.commands import check
 from service.errors import SchemaError, SetupError
-from service.monitoring import check
 from service.monitoring.metrics import Metrics
+from service.monitoring.quality_page import Page
 from service.quality import profile, sample, validation
-from service.quality.page import Page
 from service.quality.profile import draw, pattern
 from service.settings import parse
 

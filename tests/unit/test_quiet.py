@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from service.publication.quiet import AWAY_MS, Seen
+from service.daemon.idle_detection import AWAY_MS, Seen
 
 ENDS = {"readings": {0: 5, 1: 9}}
 T0 = 1_700_000_000_000

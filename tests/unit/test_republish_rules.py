@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from service.cut import Cut
+from service.checkpoint.skips import Span
+from service.micro_batch import Cut
 from service.monitoring.metrics import Metrics
-from service.publication.publish import Outcome
-from service.publication.redis_keys import Keys
-from service.publication.redis_rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
-from service.recovery.rebuild import Partition, Source, needed_from_ms, source
-from service.recovery.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
-from service.recovery.skips import Span
+from service.pipeline.batch_publisher import Outcome
+from service.publication.rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
+from service.recompute.rebuild import Partition, Source, needed_from_ms, source
+from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
+from service.redis.keys import Keys
 from tests.outputs import MINUTE, T0, settings, window_table
 
 COMMITTED = Cut(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from load.registry import Registry
-from service import clock, failure, settings
+from service import clock, settings
 from service.admission import registry, schemas
 from service.admission.schemas import Book, NewSchemaError
-from service.admission.verdicts import ALL, ASKED_AT_ONCE, UndecidedError
+from service.admission.unknown_schemas import ALL, ASKED_AT_ONCE, UndecidedError
+from service.checkpoint.logs import Position
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
-from service.recovery.checkpoint import Position
+from service.pipeline import failure
 from service.settings import Settings
 
 FIELDS: list[dict[str, Any]] = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from service.errors import SettingsError
-from service.session import LONGEST_FOLDER, TASKS, UNIX_SOCKETS, master_of, parallelism, unix_sockets
+from service.spark.session import LONGEST_FOLDER, TASKS, UNIX_SOCKETS, master_of, parallelism, unix_sockets
 
 
 @pytest.mark.parametrize(("length", "wanted"), [(LONGEST_FOLDER, {UNIX_SOCKETS: "true"}), (LONGEST_FOLDER + 1, {})])

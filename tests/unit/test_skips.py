@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cut import Cut, Offsets
+from service.checkpoint import skips
+from service.checkpoint.skips import Care, ReadAnewError, Span
+from service.commands.skip import MOST, refuse
 from service.errors import CheckpointError, SettingsError
-from service.files import Local
 from service.kafka.source import READ_AHEAD
-from service.recovery import skips
-from service.recovery.skip_command import MOST, refuse
-from service.recovery.skips import Care, ReadAnewError, Span
+from service.micro_batch import Cut, Offsets
+from service.spark.files import Local
 
 
 def span(begin: int, end: int, partition: int = 0) -> Span:

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from service.admission.schemas import NewSchemaError
+from service.checkpoint import skips
+from service.checkpoint.skips import Care, ReadAnewError, Span
+from service.daemon import probe, starts
+from service.daemon.starts import Starts
 from service.errors import FencedError, SetupError, SinkError, SparkLostError, TidemarkError, WorkerLostError
-from service.files import Local
-from service.recovery import probe, skips, starts
-from service.recovery.skips import Care, ReadAnewError, Span
-from service.recovery.starts import Starts
 from service.settings import Settings
+from service.spark.files import Local
 from tests.stream.records import make_settings
 
 

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import pytest
 
-from service import warm_up
-from service.warm_up import WarmUp
+from service.spark import warm_up
+from service.spark.warm_up import WarmUp
 
 
 class Cluster:

@@ -14,9 +14,9 @@ from pathlib import Path
 from load.faults.by_hand import Refusal, start_damaged
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
+from service.checkpoint import logs
 from service.errors import SetupError
-from service.files import Local
-from service.recovery import checkpoint
+from service.spark.files import Local
 
 CHECKPOINT_STATUS, SETUP_STATUS = 8, 10
 PAGE = "docs/operator.md"
@@ -84,10 +84,9 @@ def _newest_offsets(run: Run) -> Path:
 def _needed_changelog(run: Run) -> Path:
     """One that the next batch needs: what the last committed batch left of a store's state."""
     mine = Local(_folder(run))
-    committed = checkpoint.numbers(mine, "commits")[-1]
+    committed = logs.numbers(mine, "commits")[-1]
     files = [
-        f"{store}/{committed + 1}_{attempt}.changelog"
-        for store, attempt in checkpoint.state_ids(mine, committed).items()
+        f"{store}/{committed + 1}_{attempt}.changelog" for store, attempt in logs.state_ids(mine, committed).items()
     ]
     return run.nemesis.pick([_folder(run) / name for name in files])
 

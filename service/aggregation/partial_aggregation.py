@@ -1,0 +1,353 @@
+"""The fold: what a task read of the topic, reduced to parts of windows, runs, counts and rejects before the shuffle.
+
+A task sends one payload of each for a bucket. The bucket of a run is its device's. The bucket of a window follows from its view
+and key, so that all parts of a window meet.
+
+A batch of a million readings of ten thousand devices over a minute or two is some ten thousand panes (device, measure, step of
+time); windows, sliding ones above all, are put together from panes instead of readings, and a device's attributes are looked
+up once. docs/decisions/0001-fold-before-the-shuffle.md and 0008-windows-begin-in-the-fold.md have the figures.
+
+Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches` through mapInArrow, nothing here knows it.
+"""
+
+import io
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from service.admission.device_limit import are_known
+from service.admission.readings import BEHIND, REASONS, TOO_MANY, partition_of
+from service.aggregation import moments, task_counters, windows
+from service.aggregation.task_counters import Tally
+from service.aggregation.windows import Panes
+from service.reference.attributes import DEVICE, Attributes
+from service.reference.limits import durations_ms
+from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
+from service.settings import View
+from state import codec, watermark
+from state import windows as window_state
+from state.columns import factorise
+from state.rules import Rules
+from state.runs import fold_sorted
+from state.watermark import EventTime, Partition
+from state.windows import MOMENTS
+
+_FOLDED = to_arrow_schema(FOLDED)
+_REJECT = to_arrow_schema(REJECT_TYPE)
+
+STRETCH = 1_000
+"""So many offsets of a partition that are rejected one after the other go to the same bucket."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What the fold needs to know; travels to the tasks.
+
+    `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none, and `gap`
+    and `interval` its columns with the devices' own session gaps and expected intervals, None where it has none.
+    `ask` is told how many records have each schema id that is not known, and may raise: before they become rejects.
+    `told` says, in a task of a stream, what event time is before the batch, which partitions have unread records, and the list
+    of devices to admit: readings below the watermark are rejected as late, and every bucket is told what was read.
+    Without `keep_rejects` what was not admitted is passed over. A filter in Spark would do the same, but the planner pushes it
+    below the projection, where it repeats the expressions of admission (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
+    `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
+    """
+
+    rules: Rules
+    views: Sequence[tuple[View, Sequence[str]]]
+    pane_ms: int
+    buckets: int
+    topics: Sequence[str]
+    attributes: Attributes | None = None
+    ask: Callable[[Mapping[int, int]], None] | None = None
+    told: Callable[[], tuple[EventTime, Collection[int], str]] | None = None
+    max_rows: int = 1_000_000
+    gap: str | None = None
+    interval: str | None = None
+    keep_rejects: bool = True
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of readings.admit's rows in, batches of frames.FOLDED out."""
+        before, unread, devices = self.told() if self.told is not None else (EventTime(), (), "")
+        read = {number: Partition(is_unread=True) for number in unread}
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= self.max_rows:
+                yield from self._read(waiting, before, devices, read)
+                waiting, rows = [], 0
+        if waiting:
+            yield from self._read(waiting, before, devices, read)
+        if self.told is not None and read:
+            report = watermark.report(before, read)
+            yield _rows(TIMES, np.arange(self.buckets, dtype=np.int32), [report] * self.buckets)
+
+    def _read(
+        self, batches: list[pa.RecordBatch], before: EventTime, devices: str, read: dict[int, Partition]
+    ) -> Iterator[pa.RecordBatch]:
+        readings = pa.Table.from_batches(batches)
+        for number, partition in _partitions(readings).items():
+            read[number] = read.get(number, Partition()) | partition
+        yield from self.fold(readings, before.watermark_ms, devices)
+
+    def fold(self, readings: pa.Table, watermark_ms: int = 0, devices: str = "") -> Iterator[pa.RecordBatch]:
+        """One table of readings, any order. Those below the watermark are late; with a list of `devices` no other is admitted."""
+        rejected = pc.is_valid(readings["reject"])
+        if pc.any(rejected).as_py():
+            if self.keep_rejects:
+                yield from self._rejects(readings.filter(rejected), devices)
+            readings = readings.filter(pc.invert(rejected))
+        late = pc.less(readings["event_ms"], watermark_ms)
+        if pc.any(late).as_py():
+            # What they belong to may be closed, and published as final.
+            them = readings.filter(late)
+            times = them["event_ms"].to_pylist()
+            yield from self._refused(them, "late", [f"event time {ms} ms {BEHIND}, {watermark_ms} ms" for ms in times])
+            yield _counts([task_counters.of_counts(task_counters.BEHIND, {0: them.num_rows})])
+            readings = readings.filter(pc.invert(late))
+        if devices and readings.num_rows:
+            codes, names = factorise(readings["device"])
+            known = pa.array(are_known(names, devices)[codes])
+            strange = readings.filter(pc.invert(known))
+            if strange.num_rows:
+                yield from self._refused(strange, "too_many_devices", [TOO_MANY] * strange.num_rows)
+            readings = readings.filter(known)
+        if readings.num_rows:
+            yield from self._admitted(readings)
+
+    def _refused(self, readings: pa.Table, reason: str, details: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        size = readings.num_rows
+        places = [partition_of(number, self.topics) for number in readings["from_partition"].to_pylist()]
+        columns = {
+            "reason": [reason] * size,
+            "detail": details,
+            "topic": [topic for topic, _ in places],
+            "partition": [partition for _, partition in places],
+            "offset": readings["offset"],
+            "broker_ms": readings["broker_ms"],
+        }
+        rejects = pa.table({each.name: columns.get(each.name, pa.nulls(size)) for each in _REJECT}).cast(_REJECT)
+        yield _by_bucket(REJECTS, readings["bucket"].to_numpy(), rejects, lambda part: codec.pack(b"J", part))
+        yield _counts([task_counters.of_counts(task_counters.REJECTED, {REASONS.index(reason): size})])
+
+    def _rejects(self, rejected: pa.Table, devices: str) -> Iterator[pa.RecordBatch]:
+        batches = rejected.to_batches()
+        parsed = [_parsed(batch["reject"]) for batch in batches]
+        if devices:
+            parsed = [_of_known(rejects, devices) for rejects in parsed]
+        ids = Counter(number for rejects in parsed for number in rejects["schema_id"].drop_null().to_pylist())
+        if ids and self.ask is not None:
+            self.ask(ids)
+        # Rejects of a poisoned batch are spread over the buckets, or one task would write them all, but in stretches: whoever
+        # writes them reads them from Kafka again. Early ones of a device are counted together.
+        for batch, rejects in zip(batches, parsed, strict=True):
+            spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
+            bucket = pc.coalesce(batch["bucket"], pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)
+            yield _by_bucket(REJECTS, bucket, rejects, lambda part: codec.pack(b"J", part))
+        reasons = Counter(reason for rejects in parsed for reason in rejects["reason"].to_pylist())
+        yield _counts(
+            [task_counters.of_counts(task_counters.REJECTED, {REASONS.index(name): n for name, n in reasons.items()})]
+        )
+
+    def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
+        codes, devices = factorise(readings["device"])
+        event_ms = readings["event_ms"].to_numpy()
+        tallies = [
+            task_counters.of_latency(readings["broker_ms"].to_numpy()),
+            task_counters.of_partitions(readings["from_partition"].to_numpy(), event_ms),
+        ]
+        order = _by_device_and_time(codes, event_ms)
+        codes, event_ms = codes[order], event_ms[order]
+        values = {name: readings[name].to_numpy()[order] for name in self.rules.measures}
+        bucket = readings["bucket"].to_numpy()[order]
+        attributes = self.attributes.of(devices) if self.attributes is not None else None
+        panes = {name: self._panes(codes, event_ms, column) for name, column in values.items()}
+        bucket_of = np.zeros(len(devices), np.int32)
+        bucket_of[codes] = bucket
+        yield from self._windows(panes, devices, attributes, bucket_of)
+        yield self._runs(codes, devices, event_ms, values, bucket, self._limits(attributes))
+        tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(event_ms)}))
+        tallies.append(task_counters.of_counts(task_counters.UNKNOWN, {0: self._unknown(codes, attributes)}))
+        yield _counts(tallies)
+
+    def _windows(
+        self,
+        panes: Mapping[str, Panes],
+        devices: pa.Array,
+        attributes: pa.Table | None,
+        bucket_of: NDArray[np.int32],
+    ) -> Iterator[pa.RecordBatch]:
+        """`bucket_of` is each device's."""
+        tables, buckets = [], []
+        for view, measures in self.views:
+            groups = windows.groups(view, devices, attributes)
+            # A view by device has as many keys as there are devices: those have their buckets already.
+            of_group = bucket_of if view.by == (DEVICE,) else self._buckets(view.name, groups.keys)
+            for measure in measures:
+                if panes[measure].start.size:
+                    group, start, statistics = windows.spread(view, panes[measure], groups)
+                    end = start + view.window_ms
+                    tables.append(window_state.parts(view.name, measure, groups.keys, group, start, end, statistics))
+                    buckets.append(of_group[group])
+        if tables:
+            parts = window_state.concat(tables)
+            yield _by_bucket(
+                PARTS,
+                np.concatenate(buckets),
+                parts,
+                lambda part: codec.pack(b"W", window_state.compact(part)),
+                first=parts["first"].to_numpy(),
+            )
+
+    def _buckets(self, view: str, keys: pa.Array) -> NDArray[np.int32]:
+        texts = keys.to_pylist()
+        return np.array([zlib.crc32(f"{view}|{key}".encode()) % self.buckets for key in texts], np.int32)
+
+    def _panes(self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64]) -> Panes:
+        given = ~np.isnan(values)
+        if not given.all():
+            codes, event_ms, values = codes[given], event_ms[given], values[given]
+        pane = event_ms // self.pane_ms
+        new = np.ones(len(codes), np.bool_)
+        new[1:] = (codes[1:] != codes[:-1]) | (pane[1:] != pane[:-1])
+        starts = np.flatnonzero(new)
+        if not starts.size:
+            return Panes(codes, event_ms, {})
+        counts = np.diff(starts, append=len(codes))
+        parts = moments.split(values, starts, counts)
+        statistics: dict[str, NDArray[Any]] = {
+            "count": counts,
+            **{name: getattr(parts, name) for name in MOMENTS},
+            "min": np.minimum.reduceat(values, starts),
+            "max": np.maximum.reduceat(values, starts),
+            "first": event_ms[starts],
+            "last": event_ms[starts + counts - 1],
+        }
+        return Panes(codes[starts], pane[starts] * self.pane_ms, statistics)
+
+    def _runs(
+        self,
+        codes: NDArray[Any],
+        devices: pa.Array,
+        event_ms: Ints,
+        values: dict[str, NDArray[np.float64]],
+        bucket: NDArray[np.int32],
+        limits: Mapping[str, Ints],
+    ) -> pa.RecordBatch:
+        gap_ms = limits.get("gap")
+        own = None if gap_ms is None else np.where(gap_ms < 0, self.rules.gap_ms, gap_ms)
+        runs = fold_sorted(codes, devices, event_ms, values, self.rules, own)
+        # Runs come in the order of the readings, so the first reading of each tells its bucket and its device.
+        sizes = runs["count"].to_numpy()
+        first = np.cumsum(sizes) - sizes
+        run_bucket = bucket[first]
+        for name, of_device in limits.items():
+            runs = runs.append_column(name, pa.array(of_device[codes[first]]))
+        return _by_bucket(RUNS, run_bucket, runs, lambda part: codec.pack(b"R", part), first=runs["start"].to_numpy())
+
+    def _limits(self, attributes: pa.Table | None) -> dict[str, Ints]:
+        """Session gaps and expected intervals by device, in ms, -1 where it has none of its own: columns of runs."""
+        found: dict[str, Ints] = {}
+        if attributes is not None and self.gap is not None:
+            # A session is never longer than max_duration, so neither is a gap in it.
+            found["gap"] = np.minimum(durations_ms(attributes[self.gap], -1), self.rules.max_duration_ms)
+        if attributes is not None and self.interval is not None:
+            found["interval"] = durations_ms(attributes[self.interval], -1)
+        return found
+
+    def _unknown(self, codes: NDArray[Any], attributes: pa.Table | None) -> int:
+        """Readings of devices that the reference lacks."""
+        if attributes is None:
+            return 0
+        known = attributes["known"].to_numpy()
+        return int(np.count_nonzero(~known[codes]))
+
+
+def _partitions(readings: pa.Table) -> dict[int, Partition]:
+    """What rows of readings.admit say of their partitions. They come in long stretches of one partition, as Kafka gives them."""
+    number = readings["from_partition"].to_numpy()
+    heads = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
+    event_ms = readings["event_ms"].fill_null(-1).to_numpy()
+    newest = (
+        np.maximum.reduceat(event_ms, heads).tolist(),
+        np.maximum.reduceat(readings["broker_ms"].to_numpy(), heads).tolist(),
+    )
+    read: dict[int, Partition] = {}
+    for each, newest_ms, broker_ms in zip(number[heads].tolist(), *newest, strict=True):
+        read[each] = read.get(each, Partition()) | Partition(newest_ms, broker_ms)
+    return read
+
+
+def _parsed(rejects: pa.Array) -> pa.Table:
+    """readings.admit's column as a table of frames.REJECT_TYPE's."""
+    lines = "\n".join(rejects.to_pylist()).encode()
+    return pyarrow.json.read_json(
+        io.BytesIO(lines),
+        pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+        pyarrow.json.ParseOptions(explicit_schema=_REJECT, unexpected_field_behavior="error"),
+    )
+
+
+def _of_known(rejects: pa.Table, devices: str) -> pa.Table:
+    """Early readings are noted under their devices' names: not of a device that would not be admitted."""
+    at = rejects.schema.get_field_index("device")
+    codes, names = factorise(rejects["device"].fill_null(""))
+    known = pa.array(are_known(names, devices)[codes])
+    return rejects.set_column(
+        at, rejects.schema.field(at), pc.if_else(known, rejects["device"], pa.scalar(None, pa.string()))
+    )
+
+
+def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]:
+    # One integer key sorts several times faster than two columns. A batch's times span less than 2^31 ms in practice,
+    # and admission keeps them below 2^42.
+    low = int(event_ms.min())
+    span = int(event_ms.max()) - low + 1
+    return np.argsort(codes.astype(np.int64) * span + (event_ms - low))
+
+
+def _by_bucket(
+    kind: int,
+    bucket: NDArray[np.int32],
+    table: pa.Table,
+    pack: Callable[[pa.Table], bytes],
+    first: Ints | None = None,
+) -> pa.RecordBatch:
+    """Rows of FOLDED, one for each bucket that occurs: the rows of the table that are its. `table` is not empty."""
+    order = np.argsort(bucket, kind="stable")
+    ordered = bucket[order]
+    heads = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    lengths = np.diff(heads, append=len(ordered))
+    if len(heads) > 1:
+        table = table.take(pa.array(order))
+    parts = [table.slice(head, length) for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)]
+    earliest = None if first is None else np.minimum.reduceat(first[order], heads)
+    return _rows(kind, ordered[heads], [pack(part) for part in parts], earliest)
+
+
+def _counts(tallies: Sequence[Tally]) -> pa.RecordBatch:
+    return _rows(COUNTS, np.zeros(1, np.int32), [task_counters.total(tallies).pack()])
+
+
+def _rows(kind: int, bucket: NDArray[np.int32], payloads: list[bytes], first: Ints | None = None) -> pa.RecordBatch:
+    columns = [np.full(len(bucket), kind, np.int8), bucket, first, payloads]
+    arrays = [
+        pa.nulls(len(bucket), field.type) if column is None else pa.array(column, field.type)
+        for column, field in zip(columns, _FOLDED, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_FOLDED)

@@ -1,0 +1,144 @@
+"""Event time between the driver and the tasks of a batch, and in the checkpoint.
+
+    event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ..., "devices": ...}; the last is that
+                           of service/admission/device_limit.py
+    event_time/N.unread    the partitions that had unread records when batch N began: [["readings", 3], ...]
+
+Spark's own watermark is not used: it follows the quickest partition, and drops what the others still have to give. A batch
+begins with the event time that the one before has noted; state/watermark.py says how far it moves on. Which partitions have
+unread records is noted before the batch runs, and a replay is told the same.
+
+Only a batch that is as large as `kafka.max_per_batch` allows can leave records unread that were there when it was planned, or
+one that was narrowed before it is replayed (service/checkpoint/narrow.py). Any other one reads all of them, and what comes later
+is not older, by the broker's time, than what it has read.
+"""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import SparkContext, TaskContext
+from pyspark.sql import SparkSession
+
+from service.errors import CheckpointError
+from service.kafka.offsets import edges_now
+from service.micro_batch import Cut
+from service.settings import Kafka
+from service.spark.files import RESTORE, Files, Folder, Local, local, unusable
+from state.watermark import EventTime
+
+FOLDER = "event_time"
+KEPT = 200
+"""Batches; twice what Spark keeps of its own logs (`spark.sql.streaming.minBatchesToRetain`)."""
+NO_LIST = -1
+"""Noted of the devices where all are admitted."""
+
+_PROPERTY = "tidemark.event_time"
+_NONE: frozenset[int] = frozenset()
+
+
+def tell(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE, devices: str = "") -> None:
+    """Tell the tasks of this thread's next jobs the event time before the batch, the partitions that have unread records, by
+    number (`readings.partition_of`), and the name of the list of devices to admit, "" for all."""
+    context.setLocalProperty(_PROPERTY, json.dumps([before.watermark_ms, before.newest_ms, sorted(unread), devices]))
+
+
+def told() -> tuple[EventTime, frozenset[int], str]:
+    """In a task: what `tell` has told it. Where nobody has, no event time has passed, as in a batch run over the past."""
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(_PROPERTY)
+    if not text:
+        return EventTime(), _NONE, ""
+    watermark_ms, newest_ms, unread, devices = json.loads(text)
+    return EventTime(watermark_ms, newest_ms), frozenset(unread), devices
+
+
+def read(folder: Folder, batch: int) -> tuple[EventTime, int]:
+    """Event time after a batch that is committed, and what is noted of the devices; before the first one when `batch` is -1.
+    Raises CheckpointError."""
+    name = f"{FOLDER}/{batch}"
+    if batch < 0:
+        return EventTime(), NO_LIST
+    try:
+        noted = json.loads(folder.read(name))
+        return EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"])), int(noted.get("devices", NO_LIST))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{folder}/{name} cannot be read: {error}"
+        raise CheckpointError(what, remedy=RESTORE) from error
+
+
+@dataclass(slots=True)
+class Log:
+    """The checkpoint's log of event time, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
+
+    files: Files | Local
+    _last: tuple[int, EventTime, int] = field(default=(-1, EventTime(), NO_LIST))
+    _is_first: bool = True
+
+    @classmethod
+    def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
+        """Files of this machine are written without the JVM: a batch waits for them."""
+        path = local(checkpoint)
+        return cls(Local(path) if path is not None else Files(spark, checkpoint))
+
+    def before(self, batch: int) -> EventTime:
+        """Event time when a batch begins."""
+        return self._before(batch)[0]
+
+    def devices(self, batch: int) -> int:
+        """What is noted of the devices when a batch begins."""
+        return self._before(batch)[1]
+
+    def _before(self, batch: int) -> tuple[EventTime, int]:
+        if self._last[0] != batch - 1:
+            self._last = batch - 1, *read(self.files, batch - 1)
+        return self._last[1:]
+
+    def note(self, batch: int, after: EventTime, devices: int = NO_LIST) -> None:
+        """What a batch has reached: before it is committed."""
+        content = {"watermark_ms": after.watermark_ms, "newest_ms": after.newest_ms, "devices": devices}
+        self._write(f"{batch}", content)
+        self._last = batch, after, devices
+        for name in (f"{batch - KEPT}", f"{batch - KEPT}.unread"):
+            self.files.remove(f"{FOLDER}/{name}")
+
+    def unread(self, kafka: Kafka, cut: Cut) -> frozenset[tuple[str, int]]:
+        """The partitions with records behind the cut; the same for a replay. Raises SourceError."""
+        partitions = sum(len(each) for each in cut.end.values())
+        is_small = cut.rows < kafka.max_per_batch - partitions  # the source rounds each partition's share
+        is_first, self._is_first = self._is_first, False
+        if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
+            return frozenset()
+        name = f"{cut.batch}.unread"
+        try:
+            noted: list[tuple[str, int]] = json.loads(self.files.read(f"{FOLDER}/{name}"))
+        except FileNotFoundError:
+            if is_small:
+                return frozenset()
+            noted = _unread(kafka, cut)
+            self._write(name, noted)
+        except (OSError, ValueError) as error:
+            what = f"{self.files}/{FOLDER}/{name} cannot be read: {error}"
+            raise CheckpointError(what, remedy=RESTORE) from error
+        return frozenset((topic, partition) for topic, partition in noted)
+
+    def leaves(self, kafka: Kafka, cut: Cut) -> None:
+        """Note anew what a batch leaves unread that was made shorter after it was planned. Raises SourceError."""
+        self._write(f"{cut.batch}.unread", _unread(kafka, cut))
+
+    def _write(self, name: str, content: Any) -> None:
+        try:
+            self.files.replace(f"{FOLDER}/{name}", json.dumps(content).encode())
+        except OSError as error:
+            what = f"{self.files}/{FOLDER}/{name}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+
+
+def _unread(kafka: Kafka, cut: Cut) -> list[tuple[str, int]]:
+    return [
+        (topic, partition)
+        for topic, partitions in edges_now(kafka).items()
+        for partition, (_, end) in partitions.items()
+        if end > cut.end.get(topic, {}).get(partition, 0)
+    ]

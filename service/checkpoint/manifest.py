@@ -1,0 +1,132 @@
+"""The checkpoint's manifest: what its state was made with, so that a start that does not fit is refused before it writes.
+
+    {"format": 1, "application": "0.1.0", "spark": "4.1.1", "state_layout": 2, "query_shape": 2,
+     "shuffle_partitions": 8, "settings": {"kafka.topics": ["readings"], "sessions.buckets": 16},
+     "topic_ids": {"readings": "x8XW..."}, "by_hand": false}
+
+Compared at every start: the layout of the state's bytes, the shape of the query, the settings that the state depends on,
+the ids of the topics (a topic that was deleted and made again has its old name and new offsets). Views, measures, ranges,
+delays, the reference and the session rules are not in it: they may change on a running checkpoint (docs/data-engineer.md).
+The number of shuffle partitions is not compared but taken over: the state is divided by it, whatever cores there are now.
+The two versions are for people. The engine's own settings (state store, formats) Spark keeps in its offset log.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from service.errors import CheckpointError
+from service.settings import Settings
+from service.spark.files import Folder
+from state import codec
+
+NAME = "manifest.json"
+FORMAT = 1
+QUERY_SHAPE = 2
+"""To be raised with every change of the stateful operators, their order, or the columns of their keys and values.
+
+tests/stream/test_checkpoint.py shows what they are, and fails when they change and this does not.
+"""
+
+REBUILD = "start with a new checkpoint and read the topic again: docs/operator.md#rebuild-from-kafka"
+
+
+class Manifest(BaseModel):
+    """What a checkpoint was made with, or what a start would make one with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    application: str
+    spark: str
+    state_layout: int
+    query_shape: int
+    shuffle_partitions: int
+    settings: Mapping[str, int | Sequence[str]]
+    topic_ids: Mapping[str, str]
+    """Kafka's ids by topic; "" where the broker does not tell."""
+    by_hand: bool = False
+    """Made by `tidemark checkpoint init`: the operator knows that it takes the place of another, whatever that had read."""
+
+    @classmethod
+    def of(cls, settings: Settings, topic_ids: Mapping[str, str], shuffle_partitions: int) -> Self:
+        """What these settings and this version make."""
+        return cls(
+            application=version("tidemark"),
+            spark=version("pyspark"),
+            state_layout=codec.VERSION,
+            query_shape=QUERY_SHAPE,
+            shuffle_partitions=shuffle_partitions,
+            settings={"kafka.topics": sorted(settings.kafka.topics), "sessions.buckets": settings.sessions.buckets},
+            topic_ids=dict(sorted(topic_ids.items())),
+        )
+
+    def encode(self) -> bytes:
+        return (json.dumps(self.model_dump(), indent=2) + "\n").encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing in which a start does not fit its checkpoint, and what can be done about it."""
+
+    what: str
+    remedy: str
+
+
+def read(folder: Folder) -> Manifest | None:
+    """The manifest of a checkpoint, None when it has none. Raises CheckpointError when it cannot be used."""
+    place = f"{folder}/{NAME}"
+    try:
+        document = json.loads(folder.read(NAME))
+        made_by = document.get("application", "?")
+        if document["format"] != FORMAT:
+            what = f"{place} is of format {document['format']}, this version reads {FORMAT}"
+            raise CheckpointError(what, remedy=f"Start version {made_by}, which made it, or {REBUILD}")
+        return Manifest.model_validate(document)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(str(error), remedy="Restore the file") from error
+    except (ValueError, ValidationError, KeyError, AttributeError, TypeError) as error:
+        what = f"{place} is damaged: {' '.join(str(error).split())}"
+        raise CheckpointError(what, remedy="Restore the file, or see docs/operator.md#a-damaged-checkpoint") from error
+
+
+def differences(there: Manifest, wanted: Manifest) -> list[Difference]:
+    """Why a start that would make `wanted` cannot go on with the checkpoint of `there`; empty when it can."""
+    found = []
+    for name, mine, its in (
+        ("the state's layout", wanted.state_layout, there.state_layout),
+        ("the query's shape", wanted.query_shape, there.query_shape),
+    ):
+        if mine != its:
+            way = f"Start version {there.application}, which made it" if its > mine else "Nothing converts it"
+            found.append(Difference(f"{name} is {its}, this version's is {mine}", f"{way}, or {REBUILD}"))
+    for key, its_value in there.settings.items():
+        mine_value = wanted.settings.get(key)
+        if mine_value != its_value:
+            what = f"{key} is {_shown(its_value)}, the settings say {_shown(mine_value)}"
+            found.append(Difference(what, f"Set it back, or {REBUILD}"))
+    for topic, its_id in there.topic_ids.items():
+        my_id = wanted.topic_ids.get(topic, "")
+        if its_id and my_id and its_id != my_id:
+            what = f"the topic {topic} has the id {its_id}, the one at kafka.bootstrap has {my_id}"
+            way = "It was deleted and made again, or is another cluster's: its offsets mean other records"
+            found.append(Difference(what, f"{way}. Name the right cluster, or {REBUILD}"))
+    return found
+
+
+def require(place: str, there: Manifest, wanted: Manifest) -> None:
+    """Raise one CheckpointError that names all differences."""
+    found = differences(there, wanted)
+    if found:
+        what = f"{place} was made by version {there.application} and does not fit: {'; '.join(d.what for d in found)}"
+        raise CheckpointError(what, remedy=". ".join(dict.fromkeys(d.remedy for d in found)))
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)

@@ -1,0 +1,190 @@
+"""Offsets that `tidemark skip` has given up, and what they make of a batch's range. Pure but for `read` and `write`.
+
+    skips.json      {"format": 1, "skips": [["readings", 2, 1207, 1211], ...]}      half open: 1207 to 1210
+
+Spark's Kafka source reads one contiguous range of each partition. A batch therefore ends where a skip begins (`narrowed`), and
+the batch behind it begins where the skip ends (`jumped`): service/checkpoint/narrow.py writes both into the offset log. A skip is
+pending until the query has gone past it. The file keeps all of them: whoever reads the topic again leaves them out, too.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from service.errors import CheckpointError, SettingsError
+from service.kafka.source import READ_AHEAD
+from service.micro_batch import Cut, Offsets
+from service.spark.files import RESTORE, Files, Folder, Local, unusable
+
+NAME = "skips.json"
+FORMAT = 1
+_PLACE = re.compile(r"^(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d+):(?P<first>\d+)(-(?P<last>\d+))?\Z")
+
+
+class ReadAnewError(Exception):
+    """Ends a query that has to be started again to read on; it is no error, and nothing of the batch is read or written."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Offsets of one partition: `begin <= offset < end`."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    @property
+    def offsets(self) -> int:
+        return self.end - self.begin
+
+    def __str__(self) -> str:
+        """As on the command line, where both ends are included."""
+        last = f"-{self.end - 1}" if self.offsets > 1 else ""
+        return f"{self.topic}:{self.partition}:{self.begin}{last}"
+
+    @staticmethod
+    def parse(text: str) -> "Span":
+        """Of `topic:partition:offset` or `topic:partition:first-last`; raises SettingsError."""
+        found = _PLACE.match(text)
+        first = int(found["first"]) if found else 0
+        last = int(found["last"] or first) if found else -1
+        if found is None or last < first:
+            msg = f"{text!r} names no offsets"
+            raise SettingsError(msg, remedy="Write readings:2:1207, or readings:2:1207-1210 for four of them")
+        return Span(found["topic"], int(found["partition"]), first, last + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How a query has to read: `pending` skips are ahead of it, and it reads the batch `careful`, if any, one record at a time.
+
+    Kafka's client decompresses as many records as it may return in one poll, also those behind the end of the batch.
+    """
+
+    pending: Sequence[Span] = ()
+    careful: int | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        return self.careful is not None
+
+    def check(self, cut: Cut) -> None:
+        """Raise ReadAnewError for a batch over a skip, or near one and not careful, or behind the careful one."""
+        ahead = 0 if cut.batch == self.careful else READ_AHEAD
+        over = [str(span) for span in self.pending if _has(cut, span, ahead)]
+        if over:
+            what = f"batch {cut.batch} reaches over {', '.join(over)}"
+            raise ReadAnewError(what)
+        if self.careful is not None and cut.batch > self.careful:
+            what = f"batch {self.careful} is committed"
+            raise ReadAnewError(what)
+
+
+def _has(cut: Cut, span: Span, ahead: int) -> bool:
+    start = cut.start.get(span.topic, {}).get(span.partition, 0)
+    return start < span.end and span.begin < cut.end.get(span.topic, {}).get(span.partition, 0) + ahead
+
+
+def read(folder: Folder) -> tuple[Span, ...]:
+    """All skips of a checkpoint, ascending and apart from each other; raises CheckpointError."""
+    try:
+        document = json.loads(folder.read(NAME))
+        if document["format"] != FORMAT:
+            what = f"{folder}/{NAME} is of format {document['format']}, this version reads {FORMAT}"
+            raise CheckpointError(what, remedy="Start the version that made it")
+        return merged(Span(str(t), int(p), int(begin), int(end)) for t, p, begin, end in document["skips"])
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{folder}/{NAME} cannot be read: {error}"
+        raise CheckpointError(what, remedy=RESTORE) from error
+
+
+def write(folder: Files | Local, spans: Iterable[Span]) -> None:
+    """Replace them; raises CheckpointError, or SetupError for a full disk."""
+    skips = [[span.topic, span.partition, span.begin, span.end] for span in merged(spans)]
+    try:
+        folder.replace(NAME, json.dumps({"format": FORMAT, "skips": skips}).encode())
+    except OSError as error:
+        what = f"{folder}/{NAME}: {error}"
+        raise unusable(what, remedy=RESTORE) from error
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same offsets in as few spans as possible, ascending."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        last = found[-1] if found else None
+        if last and (last.topic, last.partition) == (span.topic, span.partition) and span.begin <= last.end:
+            found[-1] = Span(span.topic, span.partition, last.begin, max(last.end, span.end))
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def without(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
+    """The offsets of `spans` that are in none of the `others`."""
+    left = list(merged(spans))
+    for other in others:
+        parts = []
+        for span in left:
+            if (span.topic, span.partition) != (other.topic, other.partition):
+                parts.append(span)
+                continue
+            pieces = (span.begin, min(span.end, other.begin)), (max(span.begin, other.end), span.end)
+            parts += [Span(span.topic, span.partition, begin, end) for begin, end in pieces if begin < end]
+        left = parts
+    return tuple(left)
+
+
+def pending(begin: Offsets, spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Those that a query that goes on at `begin` has not gone past."""
+    return tuple(span for span in spans if span.end > begin.get(span.topic, {}).get(span.partition, 0))
+
+
+def jumped(begin: Offsets, spans: Iterable[Span]) -> Offsets:
+    """Where a range begins that would begin in a skip: where the skip ends. `spans` are apart from each other."""
+    found = {topic: dict(partitions) for topic, partitions in begin.items()}
+    for span in spans:
+        if span.begin <= found.get(span.topic, {}).get(span.partition, 0) < span.end:
+            found.setdefault(span.topic, {})[span.partition] = span.end
+    return found
+
+
+def is_near(begin: Offsets, spans: Iterable[Span], ahead: int = READ_AHEAD) -> bool:
+    """Whether a query that goes on at `begin` (jumped) could read a skip although the skip is not in its range."""
+    return any(0 <= span.begin - begin.get(span.topic, {}).get(span.partition, 0) <= ahead for span in spans)
+
+
+def narrowed(begin: Offsets, end: Offsets, spans: Sequence[Span], ahead: int = 0) -> Offsets:
+    """Where a range from `begin` (jumped) ends that would reach over skips: where the first of them begins.
+
+    With `ahead` it ends so many offsets before them. One that begins nearer than that goes up to them, and has so many offsets
+    of each partition at most: it is read slowly.
+    """
+    found = {topic: dict(partitions) for topic, partitions in end.items()}
+    near = ahead > 0 and is_near(begin, spans, ahead)
+    for topic, partitions in found.items():
+        for partition, offset in partitions.items():
+            first = begin.get(topic, {}).get(partition, 0)
+            mine = [span.begin for span in spans if (span.topic, span.partition) == (topic, partition)]
+            limits = [at if near else at - ahead for at in mine if at >= first]
+            limits += [first + ahead] if near else []
+            partitions[partition] = max(first, min([offset, *limits]))
+    return found
+
+
+def stretches(
+    begin: Offsets, end: Offsets, spans: Sequence[Span], ahead: int = READ_AHEAD
+) -> Iterator[tuple[Offsets, Offsets, bool]]:
+    """The contiguous ranges that together are `begin` to `end` without the skips: (begin, end, whether to read it with care)."""
+    while True:
+        after = jumped(begin, spans)
+        first = {topic: {p: after.get(topic, {}).get(p, 0) for p in partitions} for topic, partitions in end.items()}
+        last = narrowed(first, end, spans, ahead)
+        yield first, last, is_near(first, spans, ahead)
+        if all(last[topic][partition] >= offset for topic, each in end.items() for partition, offset in each.items()):
+            return
+        begin = last

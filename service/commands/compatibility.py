@@ -1,0 +1,137 @@
+"""`tidemark schemas check`: what would become of records by a new schema, before anyone writes them.
+
+Avro itself judges, in the JVM that would decode them (SchemaCompatibility): new records read into the reader's schema, cut
+down to the mapped fields, and records of the schemas in use read into the new one, should it become the reader's.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+
+from service.admission import decode, schemas
+from service.admission.registry import record
+from service.admission.schemas import Known
+from service.commands.finding import Line, failed, ok
+from service.errors import SchemaError, TidemarkError
+from service.settings import RECORD_KEY, Input, Settings
+from service.spark import session
+
+_REMEDY = "Give new fields a default, and keep the types and names of those that are mapped"
+
+
+def check(settings: Settings, files: Sequence[Path]) -> list[Line]:
+    """The schemas in use, and then each of the files; a failed line says that records would be rejected."""
+    try:
+        if settings.input.format == "json":
+            return [ok("schemas", "JSON needs none")]
+        known = schemas.known(settings)
+        lines = [*in_use(settings, known)]
+        for file in files:
+            lines += _new(settings, known, file)
+    except TidemarkError as error:
+        return [failed("schemas", error)]
+    return lines
+
+
+def in_use(settings: Settings, known: Known) -> Iterator[Line]:
+    """Whether the reader's schema reads every known one."""
+    reader = _cut(known.reader, settings.input)
+    for number, writer in known.schemas.items():
+        why = incompatible(reader, writer)
+        if why:
+            what = f"the reader's schema does not read all of its records: {why}"
+            yield Line(f"schema {number}", "warn", what, "Those records are rejected as undecodable")
+        else:
+            yield ok(f"schema {number}", "is read by the reader's schema")
+
+
+def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
+    """Why records of the one cannot all be read into the other; "" when they can. Raises SchemaError for what is no schema."""
+    judge = _avro().SchemaCompatibility
+    found = judge.checkReaderWriterCompatibility(_parsed(reader), _parsed(writer)).getResult().getIncompatibilities()
+    return "; ".join(f"{each.getLocation()}: {each.getType()}, {each.getMessage()}" for each in found)
+
+
+def _new(settings: Settings, known: Known, file: Path) -> Iterator[Line]:
+    try:
+        schema = record(json.loads(file.read_text(encoding="utf-8")), str(file))
+        why = incompatible(_cut(known.reader, settings.input), schema)
+    except (OSError, ValueError) as error:
+        yield failed(str(file), SchemaError(f"cannot be read: {error}"))
+        return
+    except SchemaError as error:
+        yield failed(str(file), error)
+        return
+    if why:
+        yield failed(str(file), SchemaError(f"the reader's schema does not read its records: {why}", remedy=_REMEDY))
+    else:
+        yield ok(str(file), "its records are read by the reader's schema")
+    yield from _mapped(settings.input, file, schema)
+    yield _as_reader(settings, known, file, schema)
+
+
+def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line]:
+    """The fields that the settings name: what a writer leaves out is null or a default in each of its readings."""
+    there = {field["name"] for field in schema["fields"]} | {
+        alias for field in schema["fields"] for alias in field.get("aliases", ())
+    }
+    needed = {"input.event_time": form.event_time}
+    if form.device_id != RECORD_KEY:
+        needed["input.device_id"] = form.device_id
+    for key, path in needed.items():
+        if path.split(".")[0] not in there:
+            what = f"it lacks {path}: none of its records can be admitted"
+            yield failed(f"{file}: {key}", SchemaError(what, remedy=_REMEDY))
+    for measure, path in form.measures.items():
+        if path.split(".")[0] not in there:
+            what = f"it lacks {path}: its readings do not have this measure"
+            yield Line(f"{file}: input.measures.{measure}", "warn", what, "So it must be, or keep the field")
+
+
+def _as_reader(settings: Settings, known: Known, file: Path, schema: Mapping[str, Any]) -> Line:
+    """Whether it could take the reader's place. With a folder and no `reader_schema`, the highest id does so at a start."""
+    name, form = f"{file}: as the reader's", settings.input
+    number = int(file.stem) if file.stem.isdigit() else -1
+    will_be = settings.registry is None and form.reader_schema is None and number > max(known.schemas)
+    try:
+        reader = _cut(schema, form)
+        problems = [
+            f"id {each}: {why}" for each, writer in known.schemas.items() if (why := incompatible(reader, writer))
+        ]
+    except SchemaError as error:
+        problems = [error.what]
+    if not problems:
+        return ok(name, f"it reads the ids {', '.join(map(str, known.schemas))}")
+    what = "; ".join(problems)
+    if will_be:
+        return failed(
+            name,
+            SchemaError(f"it will be at the next start, and {what}", remedy=f"{_REMEDY}, or set input.reader_schema"),
+        )
+    return Line(name, "warn", what, "Do not name it in input.reader_schema")
+
+
+def _cut(schema: Mapping[str, Any], form: Input) -> dict[str, Any]:
+    cut = decode.reader_schema(schema, form)
+    return {**cut, "fields": cut["fields"][:-1]}  # without the mark of the end
+
+
+def _parsed(schema: Mapping[str, Any]) -> Any:
+    try:
+        return _avro().Schema.Parser().parse(json.dumps(schema))
+    except Py4JJavaError as error:
+        said: Any = error.java_exception
+        msg = f"is no Avro schema: {said.getMessage()}"
+        raise SchemaError(msg) from error
+
+
+def _avro() -> Any:
+    """Avro in the JVM, which is started without a Spark session if there is none."""
+    session.java()
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    return jvm.org.apache.avro

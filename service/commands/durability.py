@@ -1,0 +1,104 @@
+"""What keeps records safe until they are read, and for how long: a topic's copies and its retention against our lag."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from service.checkpoint import logs
+from service.commands.finding import Line, failed, ok
+from service.errors import DataLossError
+from service.kafka import clients, topics
+from service.kafka.offsets import committed, edges, headrooms
+from service.settings import Settings
+from service.spark.files import Local
+from service.units import format_duration
+
+COMPRESSION, PLAIN = "compression.type", "uncompressed"
+DOWN_MS = 86_400_000
+"""An outage of less than a day should lose nothing: somebody sees it and mends it."""
+
+
+def copies(topic: topics.Topic) -> Iterator[Line]:
+    """What a topic's records depend on: warnings, because a service can run so, and does on one machine."""
+    name, configuration = f"topic {topic.name}", topic.configuration
+    if topic.replicas < 2:
+        detail = "its partitions have one copy: a broker's disk that is lost takes records with it"
+        yield Line(name, "warn", detail, "Give it a replication factor of 3, and min.insync.replicas=2")
+    elif int(configuration.get("min.insync.replicas", 1)) < 2:
+        detail = f"min.insync.replicas is {configuration.get('min.insync.replicas', 'not readable')}"
+        detail += ": a record may be acknowledged by one broker alone, and be lost with it"
+        yield Line(name, "warn", detail, "Set min.insync.replicas=2, and let producers use acks=all")
+    if configuration.get("unclean.leader.election.enable") == "true":
+        detail = "unclean.leader.election.enable is true: a broker that lacks the last records may become leader"
+        yield Line(name, "warn", detail, "Set it to false: offsets that were read would get other records")
+    if "compact" in configuration.get("cleanup.policy", ""):
+        detail = f"cleanup.policy is {configuration['cleanup.policy']}: readings of a key are deleted, read or not"
+        yield Line(name, "warn", detail, "Set cleanup.policy=delete")
+
+
+def decompression(found: Iterable[topics.Topic]) -> Iterator[Line]:
+    """One line for all topics in which a few KB may be records of gigabytes."""
+    names = [
+        f"{topic.name} ({topic.max_bytes})" for topic in found if topic.configuration.get(COMPRESSION, PLAIN) != PLAIN
+    ]
+    if names:
+        detail = (
+            f"max.message.bytes of {', '.join(names)} bounds records as they are compressed: a few KB may be gigabytes"
+        )
+        remedy = f"If not all producers are trusted, set {COMPRESSION}={PLAIN}: the broker then refuses such records"
+        yield Line("decompression", "warn", detail, remedy)
+
+
+def retention(given: Settings, there: Mapping[str, topics.Topic]) -> Iterator[Line]:
+    """For how long the service may be down, from where it stopped."""
+    kafka, folder = given.kafka, logs.local(given.service.checkpoint)
+    position = logs.position(Local(folder)) if folder is not None else None
+    kept = {name: topic.retention_ms for name, topic in there.items() if topic.retention_ms is not None}
+    consumer = clients.consumer(kafka, small=True, uncommitted=True)
+    try:
+        known = kafka.model_copy(update={"topics": tuple(there)})
+        ends = edges(consumer, known)
+        done = position.offsets if position is not None else committed(consumer, known)
+        reached = {
+            topic: {p: done.get(topic, {}).get(p, end) for p, (_, end) in partitions.items()}
+            for topic, partitions in ends.items()
+        }
+        rooms = headrooms(consumer, ends, reached, kept)
+    finally:
+        consumer.close()
+    longest_ms = max(given.sessions.retain_ms, *(view.retain_ms for view in given.views))
+    for name, topic in there.items():
+        yield from keeping(topic, min(rooms.get(name, {}).values(), default=None), longest_ms)
+
+
+def keeping(topic: topics.Topic, room_s: float | None, longest_ms: int) -> Iterator[Line]:
+    """Lines for a topic whose oldest unread record may be deleted in `room_s`; Redis keeps values for `longest_ms`."""
+    name, keep_ms, keep_bytes = f"topic {topic.name}", topic.retention_ms, topic.retention_bytes
+    if keep_ms is None:
+        yield Line(name, "warn", "its retention is not readable", "Let the service's user describe its configuration")
+        return
+    if room_s == 0:
+        what = "records after the last committed batch are deleted already"
+        yield failed(
+            name, DataLossError(what, remedy="See docs/operator.md#records-were-deleted-before-they-were-read")
+        )
+    elif keep_ms >= 0 and room_s is not None:
+        down = f"records are kept for {format_duration(keep_ms)}; the service may be down for {_rough(room_s)}"
+        if room_s * 1000 < DOWN_MS:
+            yield Line(name, "warn", f"{down} before unread ones are deleted", "Raise retention.ms, or catch up first")
+        else:
+            yield ok(name, down)
+        if keep_ms < longest_ms:
+            detail = f"retention.ms is {format_duration(keep_ms)}, Redis keeps values for {format_duration(longest_ms)}"
+            yield Line(name, "warn", detail, "Make it the longer one: what Redis loses is read from the topic again")
+    elif keep_ms < 0:
+        yield ok(name, "records are not deleted because of their age")
+    if keep_bytes is not None and keep_bytes >= 0:
+        detail = f"retention.bytes is {keep_bytes} a partition: how long that is depends on the load, and nothing foresees it"
+        yield Line(name, "warn", detail, "Set retention.bytes=-1, and let retention.ms decide")
+
+
+def _rough(seconds: float) -> str:
+    """To the hour, or to the minute below a day; less than no time is none."""
+    step_s = 3600 if seconds >= 86_400 else 60
+    return (
+        format_duration(max(0, int(seconds // step_s * step_s * 1000))) if seconds >= step_s else "less than a minute"
+    )

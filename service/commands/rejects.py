@@ -1,0 +1,267 @@
+"""`tidemark rejects list|show|replay`: rejects by reason, device, time or coordinates. No Spark, and no service need run."""
+
+import argparse
+import base64
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from service import clock, settings
+from service.commands import dissect, replay
+from service.commands.dissect import Dissected
+from service.errors import SettingsError
+from service.printing import document, printable, say
+from service.rejects import marks, reject_log
+from service.rejects.marks import Mark
+from service.rejects.reject_log import Coordinates, Reject
+from service.units import format_time, parse_time_ms
+
+UNTOUCHED = "open"
+UNASKED = 10_000
+"""More rejects than that are replayed only by who says so."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The three commands below `tidemark rejects`, each with `given.rejects` to call."""
+    commands = parser.add_subparsers(required=True, metavar="what")
+    for name, text, run in (
+        ("list", "A line for each reject, and how many there are.", _list),
+        ("show", "All that can be told of some rejects: what decodes, the bytes, the reason.", _show),
+        ("replay", "Send rejects through admission again, each once.", _replay),
+    ):
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(rejects=run)
+        made.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
+        made.add_argument("--debug", action="store_true", help="log more")
+        made.add_argument("at", nargs="*", metavar="PLACE", help="a record's topic[partition]@offset")
+        made.add_argument("--reason", action="append", metavar="REASON", help="with this reason; may be repeated")
+        made.add_argument("--device", metavar="ID", help="of this device, or with this key where the device is unknown")
+        made.add_argument("--since", metavar="TIME", help="that the broker got since, such as 2026-11-20T08:00 or 2h")
+        made.add_argument("--until", metavar="TIME", help="that the broker got before")
+        made.add_argument("--state", metavar="STATE", help="open, corrected, replayed, correcting or replaying")
+        if name == "list":
+            made.add_argument("-n", dest="lines", type=int, default=50, metavar="N", help="the last N of them (50)")
+        if name != "replay":
+            made.add_argument("--json", action="store_true", help="one JSON object a line")
+        else:
+            made.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="mend a field")
+            made.add_argument("--value", type=Path, metavar="FILE", help="mend all bytes, of a single reject")
+            made.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+            made.add_argument("--rate", type=_rate, metavar="N", help="send at most N records a second")
+            made.add_argument("--yes", action="store_true", help=f"also where more than {UNASKED} are chosen")
+
+
+def run(given: argparse.Namespace) -> int:
+    """What `add` has made of the arguments."""
+    command: Callable[[argparse.Namespace], int] = given.rejects
+    return command(given)
+
+
+def span(given: argparse.Namespace) -> tuple[int | None, int | None]:
+    """--since and --until in ms; raises SettingsError."""
+    try:
+        since_ms, until_ms = (
+            None if text is None else parse_time_ms(text, clock.now_ms()) for text in (given.since, given.until)
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    return since_ms, until_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    reject: Reject
+    seen: Dissected
+    device: str | None
+    state: str
+
+    def document(self) -> dict[str, Any]:
+        """For machines: bytes are base 64."""
+        reject = self.reject
+        return {
+            "topic": reject.place.topic,
+            "partition": reject.place.partition,
+            "offset": reject.place.offset,
+            "reason": reject.reason,
+            "detail": reject.detail,
+            "state": self.state,
+            "device": self.device,
+            "broker_ms": reject.broker_ms,
+            "epoch": reject.epoch,
+            "batch": reject.batch,
+            "bytes": len(reject.value) if reject.value is not None else reject.omitted_bytes,
+        }
+
+
+def _found(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[_Found]:
+    """The rejects that are asked for."""
+    since_ms, until_ms = span(given)
+    places = {Coordinates.parse(text) for text in given.at}
+    known, schemas = marks.read(loaded.kafka), dissect.writers(loaded.input, loaded)
+    left = set(places)
+    for reject in reject_log.read(loaded.kafka, since_ms, until_ms):
+        mark = known.get(reject.place)
+        state = UNTOUCHED if mark is None else mark.state
+        if (places and reject.place not in places) or (given.reason and reject.reason not in given.reason):
+            continue
+        left.discard(reject.place)
+        if given.state and state != given.state:
+            continue
+        seen = dissect.dissect(reject.value, loaded.input, schemas)
+        device = dissect.device(seen, reject.key, loaded.input)
+        if given.device is None or device == given.device:
+            yield _Found(reject, seen, device, state)
+        if places and not left:
+            return
+
+
+def _list(given: argparse.Namespace) -> int:
+    loaded = settings.load(given.config)
+    counts: Counter[tuple[str, str]] = Counter()
+    lines: deque[list[str]] = deque(maxlen=max(given.lines, 0))
+    for found in _found(given, loaded):
+        reject = found.reject
+        counts[reject.reason, found.state] += 1
+        if given.json:
+            say(document(found.document()))
+        lines.append(
+            [
+                str(reject.place),
+                format_time(reject.broker_ms),
+                printable(reject.reason),
+                found.state,
+                printable(found.device or "-"),
+                printable(reject.detail),
+            ]
+        )
+    if given.json:
+        return 0
+    for line in _table(["record", "broker time", "reason", "state", "device", "detail"], lines) if lines else []:
+        say(line)
+    for line in _summary(counts):
+        say(line)
+    return 0
+
+
+def _table(head: list[str], rows: "deque[list[str]]") -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in [head, *rows]:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _summary(counts: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    by_reason: Counter[str] = Counter()
+    for (reason, _), many in counts.items():
+        by_reason[reason] += many
+    yield f"{by_reason.total()} rejects"
+    for reason, many in by_reason.most_common():
+        states = ", ".join(f"{n} {state}" for (r, state), n in sorted(counts.items()) if r == reason)
+        yield f"  {many} {reason}: {states}"
+
+
+def _show(given: argparse.Namespace) -> int:
+    loaded = settings.load(given.config)
+    known = marks.read(loaded.kafka)
+    shown = 0
+    for found in _found(given, loaded):
+        whole = reject_log.whole(loaded.kafka, found.reject)
+        if whole is not None and whole is not found.reject:
+            seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input, loaded))
+            found = _Found(whole, seen, dissect.device(seen, whole.key, loaded.input), found.state)  # noqa: PLW2901
+        shown += 1
+        lines = [document(_all(found))] if given.json else _shown(found, loaded, known.get(found.reject.place))
+        for line in lines:
+            say(line)
+    if not shown and not given.json:
+        say("no such reject")
+    return 0 if shown else 1
+
+
+def _all(found: _Found) -> dict[str, Any]:
+    reject = found.reject
+    encoded = {
+        name: None if value is None else base64.b64encode(value).decode()
+        for name, value in (("key", reject.key), ("value", reject.value))
+    }
+    headers = [[name, None if text is None else base64.b64encode(text).decode()] for name, text in reject.headers]
+    decoded = json.loads(json.dumps(found.seen.fields, default=str))
+    more = {"decoded": decoded, "stopped_at": found.seen.stop, "why": found.seen.why, "headers": headers}
+    return {**found.document(), **encoded, **more}
+
+
+def _shown(found: _Found, loaded: settings.Settings, mark: Mark | None) -> Iterator[str]:
+    reject, seen = found.reject, found.seen
+    yield f"{reject.place}  {reject.reason}: {reject.detail}"
+    yield f"  broker time {format_time(reject.broker_ms)}, rejected in batch {reject.batch} of epoch {reject.epoch}"
+    said = "" if mark is None else f", since {format_time(int(mark.said.get('at_ms', 0)))}"
+    if mark is not None and "as" in mark.said:
+        said += ", as {}[{}]@{}".format(reject.place.topic, *mark.said["as"])
+    yield f"  {found.state}{said}"
+    yield f"  key {_bytes(reject.key)}"
+    for name, text in reject.headers:
+        yield f"  header {name}: {_bytes(text)}"
+    if seen.schema is not None:
+        yield f"  schema {seen.schema}"
+    for name, value in seen.fields.items():
+        place = "  bytes {}-{}".format(*seen.spans[name]) if name in seen.spans else ""
+        yield f"  {name} = {value!r}{place}"
+    if seen.stop is not None:
+        yield f"  decoding stops at byte {seen.stop}: {seen.why}"
+    if reject.value is None:
+        omitted = reject.omitted_bytes
+        yield "  no value" if omitted is None else f"  {omitted} bytes, in no topic any more"
+    else:
+        yield f"  {len(reject.value)} bytes"
+        limit = loaded.admission.max_bytes
+        span = dissect.offending(seen, reject.reason, reject.detail, loaded.input, limit, len(reject.value))
+        yield from dissect.hexdump(reject.value, span)
+    yield ""
+
+
+def _bytes(value: bytes | None) -> str:
+    return "none" if value is None else repr(value)[1:]
+
+
+def _count(given: argparse.Namespace, loaded: settings.Settings, most: int) -> int:
+    """How many rejects are chosen; `most` where there are more."""
+    return sum(1 for _ in islice(_found(given, loaded), most))
+
+
+def _rate(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _replay(given: argparse.Namespace) -> int:
+    """0 also when some could not be sent: those are named."""
+    loaded = settings.load(given.config)
+    if not (given.at or given.reason or given.device or given.since):
+        msg = "tidemark rejects replay: which ones?"
+        raise SettingsError(msg, remedy="Name places, or a --reason, a --device or a time --since which")
+    try:
+        value = None if given.value is None else given.value.read_bytes()
+    except OSError as error:
+        msg = f"{given.value}: cannot be read ({error.strerror})"
+        raise SettingsError(msg) from error
+    mend = replay.Mend(replay.assignments(given.set), value)
+    if value is not None:
+        many = _count(given, loaded, 2)
+        if many != 1 or given.set:
+            msg = f"--value mends one reject, and all of it: {'more' if many else 'none'} are chosen, or --set is given"
+            raise SettingsError(msg, remedy="Name one place, and no --set")
+    if not (given.dry_run or given.yes) and _count(given, loaded, UNASKED + 1) > UNASKED:
+        msg = f"More than {UNASKED} rejects are chosen"
+        raise SettingsError(msg, remedy="Look at them with --dry-run, choose fewer, or add --yes, and --rate")
+    chosen = (found.reject for found in _found(given, loaded))
+    counts = replay.replay(loaded, chosen, mend, say, dry=given.dry_run, rate=given.rate)
+    sent = counts.pop("sent", 0)
+    say(f"{sent} {'would be sent' if given.dry_run else 'sent'}, {counts.total()} not")
+    for why, many in counts.most_common():
+        say(f"  {many} {why}")
+    return 0

@@ -1,0 +1,271 @@
+"""Replay: rejects go through admission again, as new records of their input topic, each once.
+
+    1  the fence: every run that began earlier may not go on                           service/rejects/fence.py
+    2  what an earlier run has begun and not finished is looked for in the input topic, and marked as it is found
+    3  `replaying`: these rejects are taken, and where the topic ended then            service/rejects/marks.py
+    4  the fence, again
+    5  the records, each with its reject's coordinates and the token of its mark in the header `tidemark-origin`
+    6  `replayed`: these rejects are done, for ever
+
+3 to 6 are done for a few hundred at a time. A run that is killed between 3 and 6 has written some of their records; the next
+one finds those in the topic, from where it ended, and sends the others. A record is sent within `_SEND_MS` of step 4 or not
+at all, so that the next run need only wait that long before it looks. (A process that is frozen right behind step 4, and
+wakes after another has looked, is not barred: Kafka knows no fence without transactions, and those put records of their
+own into the input topic.)
+"""
+
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from service import clock, failpoint
+from service.commands import dissect
+from service.errors import SettingsError, SourceError
+from service.kafka import clients, scan
+from service.kafka.clients import TIMEOUT_S
+from service.rejects import marks, reject_log
+from service.rejects.fence import Fence
+from service.rejects.marks import Mark
+from service.rejects.reject_log import ORIGIN, Coordinates, Reject
+from service.settings import Kafka, Settings
+
+AT_ONCE = 500
+_BYTES_AT_ONCE = 16 << 20
+AS_THEY_ARE = ("oversized", "undecodable", "unknown_schema", "out_of_range", "early", "unknown_device")
+"""What may be admitted now though nothing in it has changed: settings, schemas, the reference or the time may have."""
+_SEND_MS = 10_000
+SETTLE_S = _SEND_MS / 1000 + 2.0
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """What to change of a reject before it is sent: the values of fields by path, or all of its bytes."""
+
+    fields: Mapping[str, Any]
+    value: bytes | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.fields) or self.value is not None
+
+
+def replay(
+    settings: Settings, chosen: Iterable[Reject], mend: Mend, say: Say, *, dry: bool = False, rate: int | None = None
+) -> Counter[str]:
+    """Send the chosen rejects again; returns how many were `sent`, and how many not, by why.
+
+    A few are held at a time, and at most `rate` records a second are sent. With `dry`, nothing is sent and nothing is marked.
+    Raises SourceError, SinkError, FencedError; then run it again.
+    """
+    schemas = dissect.writers(settings.input, settings)
+    counts: Counter[str] = Counter()
+    fence = None if dry else Fence(settings.redis)
+    try:
+        known = marks.read(settings.kafka)
+        if fence is not None:
+            known = _finish(settings.kafka, known, say)
+        begun_s = clock.monotonic_s()
+        for part in _parts(chosen, min(AT_ONCE, rate or AT_ONCE)):
+            ready = _ready(settings, part, mend, schemas, known, counts, say)
+            if fence is not None and ready:
+                _send(settings.kafka, ready, fence)
+                time.sleep(max(0.0, counts["sent"] / rate - (clock.monotonic_s() - begun_s)) if rate else 0)
+    finally:
+        if fence is not None:
+            fence.close()
+    return counts
+
+
+def _parts(rejects: Iterable[Reject], most: int) -> Iterator[list[Reject]]:
+    """The rejects, `most` at a time, or fewer where they are large."""
+    part: list[Reject] = []
+    held = 0
+    for reject in rejects:
+        part.append(reject)
+        held += reject.omitted_bytes or len(reject.value or b"")
+        if len(part) >= most or held >= _BYTES_AT_ONCE:
+            yield part
+            part, held = [], 0
+    if part:
+        yield part
+
+
+def _ready(
+    settings: Settings,
+    chosen: Iterable[Reject],
+    mend: Mend,
+    schemas: dissect.Schemas,
+    known: Mapping[Coordinates, Mark],
+    counts: Counter[str],
+    say: Say,
+) -> list[Reject]:
+    """Those that may be sent, with the bytes to send."""
+    ready = []
+    for reject in chosen:
+        mark = known.get(reject.place)
+        if mark is not None and mark.state != "open":
+            counts[f"{mark.state} already"] += 1
+            continue
+        found, why = _mended(settings, reject, mend, schemas)
+        counts[why or "sent"] += 1
+        if found is not None:
+            ready.append(found)
+        elif why:
+            say(f"{reject.place}: {why}")
+    return ready
+
+
+def _mended(settings: Settings, reject: Reject, mend: Mend, schemas: dissect.Schemas) -> tuple[Reject | None, str]:
+    """The reject with the bytes to send, or why it cannot be."""
+    found = reject_log.whole(settings.kafka, reject)
+    if mend.value is not None:
+        return replace(found or reject, value=mend.value, omitted_bytes=None), ""
+    if found is None:
+        return None, "its bytes are in no topic any more"
+    seen = dissect.dissect(found.value, settings.input, schemas)
+    if not mend.fields:
+        why = _still(found, seen, settings.admission.max_bytes)
+        return (None, why) if why else (found, "")
+    if not seen.whole or found.value is None:
+        return None, f"does not decode ({seen.why}): only all of its bytes can be mended"
+    try:
+        value = dissect.encode(found.value, _set(seen.fields, mend.fields), settings.input, schemas)
+    except ValueError as error:
+        return None, f"cannot be mended: {error}"
+    return replace(found, value=value), ""
+
+
+def _still(reject: Reject, seen: dissect.Dissected, max_bytes: int) -> str:
+    """Why it would be rejected as it is again, as far as that can be told here; "" when it may be admitted."""
+    reason = reject.reason
+    if reason == "late":
+        return "is late for ever: see `tidemark correct`"
+    if reason not in AS_THEY_ARE:
+        return f"{reason} as it is: mend it"
+    if reason in {"undecodable", "unknown_schema"} and not seen.whole:
+        return f"still does not decode: {seen.why}"
+    if reason == "oversized" and max(len(reject.value or b""), len(reject.key or b"")) > max_bytes:
+        return f"is still larger than {max_bytes} bytes"
+    return ""
+
+
+def _set(record: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    changed = dict(record)
+    for path, value in values.items():
+        node = changed
+        *parents, leaf = path.split(".")
+        for parent in parents:
+            inner = node.get(parent)
+            if not isinstance(inner, Mapping):
+                msg = f"there is no {path}"
+                raise ValueError(msg)
+            node[parent] = node = dict(inner)
+        if leaf not in node:
+            msg = f"there is no {path}; there are {', '.join(map(str, node))}"
+            raise ValueError(msg)
+        node[leaf] = value
+    return changed
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """`field=value` as path and value: JSON where it is that, else text. Raises SettingsError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, is_there, value = text.partition("=")
+        if not path or not is_there:
+            msg = f"--set {text!r} is no assignment"
+            raise SettingsError(msg, remedy="Write --set temperature=21.5")
+        try:
+            found[path] = json.loads(value)
+        except ValueError:
+            found[path] = value
+    return found
+
+
+def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
+    """Steps 3 to 6. Raises SourceError when not all were delivered; those that were are marked."""
+    ends = _ends(kafka, {(reject.place.topic, reject.place.partition) for reject in rejects})
+    taken = [
+        Mark(r.place, "replaying", {"from": ends[r.place.topic, r.place.partition], "token": secrets.token_hex(8)})
+        for r in rejects
+    ]
+    marks.write(kafka, taken)
+    fence.check()
+    done: list[Mark] = []
+    failures: list[KafkaError] = []
+    producer = clients.producer(kafka, "tidemark-replay", {"delivery.timeout.ms": _SEND_MS})
+    for reject, mark in zip(rejects, taken, strict=True):
+        place = reject.place
+
+        def delivered(error: KafkaError | None, message: Message, place: Coordinates = place) -> None:
+            if error is None:
+                done.append(Mark(place, "replayed", {"as": [message.partition(), message.offset()]}))
+            else:
+                failures.append(error)
+
+        try:
+            producer.produce(
+                place.topic,
+                reject.value,
+                reject.key,
+                partition=place.partition,
+                headers=[*reject.headers, (ORIGIN, _origin(mark))],
+                on_delivery=delivered,
+            )
+        except KafkaException as error:
+            failures.append(error.args[0])
+        producer.poll(0)
+    missing = producer.flush(SETTLE_S)
+    failpoint.hit("replayed_before_marked")
+    marks.write(kafka, done)
+    if failures or missing:
+        said = failures[0].str() if failures else "no answer in time"
+        what = f"Kafka at {kafka.bootstrap}: {len(failures) + missing} records were not delivered: {said}"
+        raise SourceError(what, remedy="Run it again: what was delivered is not sent a second time")
+
+
+def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    consumer: Consumer = clients.consumer(kafka, small=True)
+    try:
+        return {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=TIMEOUT_S)[1] for place in places}
+    except KafkaException as error:
+        raise clients.unreachable(kafka, error) from error
+    finally:
+        consumer.close()
+
+
+def _origin(mark: Mark) -> bytes:
+    """The value of ORIGIN in a record that is sent for a mark. Its token is secret until then: nobody can forge it."""
+    place, token = mark.place, mark.said.get("token", "")
+    return f"{place.topic}/{place.partition}/{place.offset}/{token}".rstrip("/").encode()
+
+
+def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coordinates, Mark]:
+    """Step 2; returns the marks as they are then."""
+    taken = {place: mark for place, mark in known.items() if mark.state == "replaying"}
+    if not taken:
+        return known
+    say(f"{len(taken)} were taken by a run that did not finish: looking for them in {SETTLE_S:.0f} s")
+    time.sleep(SETTLE_S)  # by now, what that run had handed to its client is in the topic, or never will be
+    begin: dict[tuple[str, int], int] = {}
+    for place, mark in taken.items():
+        where = place.topic, place.partition
+        begin[where] = min(int(mark.said["from"]), begin.get(where, int(mark.said["from"])))
+    found: dict[Coordinates, Mark] = {}
+    places = {_origin(mark): place for place, mark in taken.items()}
+    for message in scan.messages(kafka, sorted({topic for topic, _ in begin}), begin=begin):
+        for name, text in scan.headers(message):
+            if name == ORIGIN and text is not None and text in places:
+                place = places[text]
+                found[place] = Mark(place, "replayed", {"as": [message.partition(), message.offset()]})
+    settled = {place: found.get(place, Mark(place, "open", {})) for place in taken}
+    marks.write(kafka, settled.values())
+    say(f"{len(found)} of them are there, the others are open again")
+    return known | settled

@@ -1,0 +1,128 @@
+"""`tidemark republish`: have everything published again, by the service that runs, else here."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from service.admission import schemas
+from service.daemon import owner
+from service.daemon.lease import Lease, Waiting
+from service.errors import CheckpointError
+from service.micro_batch import Cut
+from service.pipeline import batch_report, failure
+from service.pipeline.batch_publisher import Outcome
+from service.recompute import rebuild
+from service.recompute.republish import ASKED, LOOK_S, Republisher, mark, summary
+from service.redis import client as redis_client
+from service.redis.keys import Keys
+from service.redis.link import Budget, Place
+from service.reference import snapshots
+from service.reference.snapshots import snapshot_folder
+from service.settings import Settings
+from service.spark import session
+
+
+def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = False) -> None:
+    """Have everything published again: by the service that runs, else here; returns when that is done.
+
+    `say` gets a line for each step. With `dry`, nothing is taken, marked or written. Raises TidemarkError; an interrupted
+    request stays in Redis and is carried out.
+    """
+    if dry:
+        _foretell(settings, say)
+        return
+    taken = threading.Event()
+    holders: list[str] = []
+
+    def waiting(found: Waiting) -> None:
+        holders.append(found.holder)
+        taken.set()
+
+    lease = Lease(settings, owner.here())
+    epoch = lease.acquire(waiting, taken)
+    if epoch is None:
+        say(f"{holders[0]} holds the lease: asking it")
+        _ask(settings)
+        say("done: its log says what was republished")
+        return
+    say(f"no service runs: republishing under epoch {epoch}")
+    try:
+        _alone(settings, epoch, say)
+    finally:
+        lease.release()
+
+
+def _ask(settings: Settings) -> None:
+    """Set the mark, and wait until the service has taken it away."""
+    key, budget = Keys(settings.redis.prefix).republish, Budget(settings.redis.retry_for_ms, _place(settings))
+    with redis_client.client(settings.redis) as client:
+        budget.attempt(lambda: client.set(key, mark(ASKED), nx=True))
+        asked = budget.attempt(lambda: client.get(key))
+        while asked is not None and budget.attempt(lambda: client.get(key)) == asked:
+            time.sleep(LOOK_S)
+
+
+def _committed(spark: SparkSession, settings: Settings) -> Cut:
+    """The batch that was committed last; raises CheckpointError when there is none: nothing could be told from here."""
+    committed = batch_report.committed(spark, settings.service.checkpoint)
+    if committed is None:
+        what = f"{settings.service.checkpoint} has no committed batch: there is nothing to publish values from"
+        raise CheckpointError(what, remedy="Run this where the service's checkpoint is")
+    return committed
+
+
+def _foretell(settings: Settings, say: Callable[[str], object]) -> None:
+    """Say what `by_hand` would do here, were no service running."""
+    with redis_client.client(settings.redis) as client:
+        budget = Budget(settings.redis.retry_for_ms, _place(settings))
+        holder = budget.attempt(lambda: client.get(Keys(settings.redis.prefix).lease))
+    if holder is not None:
+        say(f"{holder.decode()} holds the lease: it would be asked, and use its own checkpoint")
+        return
+    spark = session.build(settings, master="local[*]")
+    try:
+        committed = _committed(spark, settings)
+        from_ms = rebuild.needed_from_ms(settings, committed.watermark_ms)
+        kafka = rebuild.ask(settings, committed, from_ms)
+        source = rebuild.source(committed, kafka, from_ms, settings.admission.max_ahead_ms)
+    except Exception as error:  # Spark's and py4j's get a name
+        raise failure.named(error, None) from error
+    finally:
+        spark.stop()
+    say(
+        f"no service runs: all values would be published as of batch {committed.batch}, watermark {committed.watermark_ms}"
+    )
+    for topic, ends in sorted(source.end.items()):
+        for partition, end in sorted(ends.items()):
+            say(f"{topic}[{partition}] would be read from {source.begin[topic][partition]} to {end}")
+    if source.lacking:
+        say(
+            f"Kafka has deleted {', '.join(source.lacking)}: what begins before {source.whole_from_ms} cannot be republished"
+        )
+
+
+def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None:
+    def done(outcome: Outcome, untold: tuple[int, int]) -> None:
+        say(summary(outcome, untold))
+
+    spark = session.build(settings, master="local[*]")
+    try:
+        _committed(spark, settings)
+        snapshot = None
+        if settings.reference is not None:
+            snapshot, _ = snapshots.load_or_keep(spark, settings.reference, snapshot_folder(settings))
+        given = (lambda: snapshot) if snapshot is not None else None
+        book = schemas.of_checkpoint(spark, settings)
+        republisher = Republisher(spark, settings, epoch, reference=given, schemas=lambda: book.plan, on_done=done)
+        republisher.begin()
+        republisher.everything(republisher.asked(mark(ASKED)))
+    except Exception as error:  # Spark's and py4j's get a name
+        raise failure.named(error, None) from error
+    finally:
+        spark.stop()
+
+
+def _place(settings: Settings) -> Place:
+    return Place(redis_client.shown(settings.redis), "the request to republish")

@@ -1,0 +1,155 @@
+"""`tidemark skip`: give up named offsets that no process can read, as rejects that have coordinates and no bytes.
+
+    1  the lease: no service reads or writes meanwhile
+    2  the offsets lie in the batch that is begun and not committed, or behind it, and Kafka has them
+    3  rejects to Kafka, reason `unreadable`, every delivery acknowledged
+    4  skips.json in the checkpoint: the next start leaves them out, and nothing else (service/checkpoint/narrow.py)
+
+A command that ends between 3 and 4 has sent rejects of records that are not skipped: run it again. What is in skips.json is not
+sent again, and rejects have coordinates: one that is sent twice is one reject (service/rejects/delivery.py).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from service import clock
+from service.checkpoint import logs, skips
+from service.checkpoint.logs import Position
+from service.checkpoint.skips import Span
+from service.daemon import owner
+from service.daemon.lease import Lease, Waiting
+from service.errors import FencedError, SettingsError
+from service.kafka import topics
+from service.kafka.offsets import edges_now
+from service.micro_batch import Cut, Offsets
+from service.redis import link as redis_link
+from service.rejects import delivery
+from service.rejects.delivery import UNREADABLE
+from service.settings import Kafka, Settings
+from service.spark import session
+from service.spark.files import Files, Local, local
+
+MOST = 10_000
+"""Offsets in one command: a slip of the finger must not give up a day's readings."""
+WAIT_S = 60.0
+"""How long it waits for the lease. A service that its supervisor starts again and again has it most of the time."""
+
+Say = Callable[[str], object]
+
+
+def skip(settings: Settings, places: Sequence[str], say: Say, *, dry: bool = False) -> None:
+    """Skip the offsets that `places` name (`Span.parse`); what is skipped already stays so.
+
+    With `dry`, nothing is taken, sent or written. Raises TidemarkError.
+    """
+    asked = skips.merged(map(Span.parse, places))
+    if dry:
+        with _folder(settings) as folder:
+            _, new, _ = _chosen(settings, folder, asked)
+            _tell(new, asked, say, "would be skipped")
+        return
+    with _term(settings, say) as lease, _folder(settings) as folder:
+        position, new, known = _chosen(settings, folder, asked)
+        if new:
+            topics.prepare(settings.kafka)
+            _reject(settings.kafka, new, Cut(lease.epoch, position.batch if position else 0, 0, {}, {}))
+            if not lease.confirm():
+                what = f"The lease is lost: {lease.reason}. Rejects are sent, nothing is skipped"
+                raise FencedError(what, remedy="Run it again")
+            skips.write(folder, [*known, *new])
+        _tell(new, asked, say, "skipped")
+
+
+def _chosen(
+    settings: Settings, folder: Files | Local, asked: Sequence[Span]
+) -> tuple[Position | None, tuple[Span, ...], tuple[Span, ...]]:
+    """Where the query goes on, what of `asked` is to be skipped, and what is skipped already. Raises SettingsError."""
+    logs.require_whole(folder)
+    known, position = skips.read(folder), logs.position(folder)
+    new = skips.without(asked, known)
+    begin = position.offsets if position is not None else {}
+    if new:
+        ends = {
+            t: {p: end for p, (_, end) in each.items()}
+            for t, each in edges_now(settings.kafka, uncommitted=True).items()
+        }
+        refuse(new, begin, ends)
+        published = int(redis_link.progress(settings, "batch") or -1)
+        if position is not None and logs.last_batch(folder) == position.batch <= published:
+            what = f"Batch {position.batch} is published: its records were read"
+            raise SettingsError(what, remedy="Start the service, which commits it; then see what is left to skip")
+    return position, new, known
+
+
+def refuse(new: Sequence[Span], begin: Offsets, ends: Offsets) -> None:
+    """Raise a SettingsError that names everything that cannot be skipped: a query goes on at `begin`, Kafka ends at `ends`."""
+    problems = []
+    for span in new:
+        first = begin.get(span.topic, {}).get(span.partition, 0)
+        end = ends.get(span.topic, {}).get(span.partition)
+        if end is None:
+            problems.append(f"{span}: there is no such partition in kafka.topics")
+        elif span.begin < first:
+            problems.append(f"{span}: offsets below {first} are read and counted")
+        elif span.end > end:
+            problems.append(f"{span}: the partition ends at {end}")
+    many = sum(span.offsets for span in new)
+    if many > MOST:
+        problems.append(f"{many} offsets are more than {MOST}")
+    if problems:
+        raise SettingsError("; ".join(problems), remedy="Name the offsets that the service has named, and only those")
+
+
+def _reject(kafka: Kafka, spans: Sequence[Span], cut: Cut) -> None:
+    now_ms = clock.now_ms()  # the record's own time cannot be read
+    with delivery.sender(kafka) as sending:
+        for span in spans:
+            for offset in range(span.begin, span.end):
+                place = {"topic": span.topic, "partition": span.partition, "offset": offset}
+                detail = "was skipped by an operator; the time is that of the skip"
+                sending.send({"reason": UNREADABLE, "detail": detail, "broker_ms": now_ms, **place}, None, cut)
+        sending.flush(cut)
+
+
+def _tell(new: Sequence[Span], asked: Sequence[Span], say: Say, done: str) -> None:
+    for span in new:
+        say(f"{span}: {span.offsets} {'offset' if span.offsets == 1 else 'offsets'} {done}")
+    for span in skips.without(asked, new):
+        say(f"{span}: skipped already")
+
+
+@contextmanager
+def _term(settings: Settings, say: Say) -> Iterator[Lease]:
+    lease, given_up, holders = Lease(settings, owner.here()), threading.Event(), list[str]()
+    timer = threading.Timer(WAIT_S, given_up.set)
+    timer.daemon = True
+    timer.start()
+
+    def waiting(found: Waiting) -> None:
+        if not holders:
+            say(f"{found.holder} holds the lease: waiting for {WAIT_S:.0f} s")
+            holders.append(found.holder)
+
+    try:
+        if lease.acquire(waiting, given_up) is None:
+            what = f"{holders[0] if holders else 'Another process'} holds the lease: the service runs"
+            raise FencedError(what, remedy="Stop the service, skip, and start it again")
+        yield lease
+    finally:
+        timer.cancel()
+        lease.release()
+
+
+@contextmanager
+def _folder(settings: Settings) -> Iterator[Files | Local]:
+    """The checkpoint: without Spark where it is on this machine."""
+    path = local(settings.service.checkpoint)
+    if path is not None:
+        yield Local(path)
+        return
+    spark = session.build(settings, master="local[1]")
+    try:
+        yield Files(spark, settings.service.checkpoint)
+    finally:
+        spark.stop()

@@ -1,0 +1,137 @@
+"""`tidemark checkpoint verify`: read every file of a checkpoint, and all of the state as the next batch would find it.
+
+Nothing is written and no lock is taken, so a service may be running on it. It cleans up old files meanwhile: a file that
+is gone before it could be read is no damage.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from service.checkpoint import logs, manifest
+from service.errors import CheckpointError
+from service.settings import Settings
+from service.spark.files import Files, Folder, Local
+from state import codec, reader
+
+SECOND_LOOK_S = 1.0
+ATTEMPTS = 3
+"""A running service may clean up the batch that is read: then a newer one is."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found: `damage` says why by file, `rows` are the state's by what they are."""
+
+    place: str
+    files: int = 0
+    bytes: int = 0
+    batches: int = 0
+    committed: int | None = None
+    next_batch: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    damage: dict[str, str] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        committed = "none" if self.committed is None else self.committed
+        yield f"{self.place}: {self.files} files, {self.bytes} bytes"
+        yield f"batches: {self.batches} in the log, newest committed {committed}, next {self.next_batch}"
+        if self.rows:
+            yield "state: " + ", ".join(f"{rows} {what}" for what, rows in self.rows.items())
+        for name, why in sorted(self.damage.items()):
+            yield f"FAIL {name}: {why}"
+
+
+def verify(spark: SparkSession, settings: Settings) -> Report:
+    """Read all of it; CheckpointError only when the folder cannot be read at all."""
+    root = settings.service.checkpoint
+    path = logs.local(root)
+    try:
+        folder: Folder = Local(path) if path is not None else Files(spark, root)
+        report = Report(str(folder))
+        _read_files(folder, report)
+    except OSError as error:
+        raise CheckpointError(str(error), remedy="Mend service.checkpoint, or bring its file system back") from error
+    if report.committed is not None and not any(name.startswith(("state", "commits")) for name in report.damage):
+        _read_state(spark, root, folder, report)
+    return report
+
+
+def _read_files(folder: Folder, report: Report) -> None:
+    found = _damage(folder, report)
+    if found:
+        # A running service may have been writing, or cleaning up, what was read: it has finished when damage has not.
+        time.sleep(SECOND_LOOK_S)
+        again = _damage(folder, report)
+        found = {name: why for name, why in again.items() if name in found}
+    report.damage = found
+
+
+def _damage(folder: Folder, report: Report) -> dict[str, str]:
+    report.files = report.bytes = 0
+    offsets, commits = (logs.numbers(folder, log) for log in logs.LOGS)
+    report.batches, report.committed = len(offsets), max(commits, default=None)
+    report.next_batch = report.committed + 1 if report.committed is not None else 0
+    found = dict(logs.damage(folder))
+    for log, batches in zip(logs.LOGS, (offsets, commits), strict=True):
+        for batch in batches:
+            name = f"{log}/{batch}"
+            why = logs.bad_log(folder, name)
+            if why and (why != logs.MISSING or batch == batches[-1]):
+                found.setdefault(name, why)
+    try:
+        there = manifest.read(folder)
+    except CheckpointError as error:
+        found[manifest.NAME] = error.what
+    else:
+        if there is None and offsets:
+            found[manifest.NAME] = "is missing"
+    for file in folder.walk():
+        report.files += 1
+        report.bytes += file.size
+        if not file.name.startswith("state/") and file.name not in found:
+            why = folder.problem(file.name)
+            if why and why != logs.MISSING:
+                found[file.name] = why
+    if report.committed is not None:
+        # A running service has gone on since, and may have cleaned up: what the *newest* batch needs is there.
+        found |= logs.state_damage(folder, max(logs.numbers(folder, "commits"), default=-1))
+    return found
+
+
+def _read_state(spark: SparkSession, root: str, folder: Folder, report: Report) -> None:
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            report.rows = dict(_rows(spark, root))
+        except (PySparkException, Py4JJavaError, codec.CodecError) as error:
+            newest = max(logs.numbers(folder, "commits"), default=-1)
+            if attempt < ATTEMPTS and newest != report.committed:
+                report.committed = newest
+                continue
+            report.damage["state"] = f"cannot be read as of batch {report.committed}: {_said(error)}"
+        return
+
+
+def _said(error: Exception) -> str:
+    """The innermost of the JVM's exceptions, or ours, on one line."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if java is None:
+        return " ".join(str(error).split())[:500]
+    while java.getCause() is not None:
+        java = java.getCause()
+    return f"{java.getClass().getSimpleName()}: {java.getMessage()}"[:500]
+
+
+def _rows(spark: SparkSession, root: str) -> Mapping[str, int]:
+    counts = Counter[str]()
+    for _, state in reader.states(spark, root):
+        tables = {"runs of open sessions": state.runs, "devices": state.devices, "windows": state.windows}
+        counts.update({name: table.num_rows for name, table in tables.items()})
+    return counts

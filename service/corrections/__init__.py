@@ -1,1 +1,0 @@
-"""Corrections: late readings that were rejected become part of closed values."""

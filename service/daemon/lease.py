@@ -1,0 +1,202 @@
+"""The lease: at most one writer is live, and every term has an epoch of its own.
+
+The lease (`<prefix>:lease`, expires) decides who may start and is only about liveness. The epoch (`<prefix>:epoch`,
+does not expire, only grows) is the fence: publish.lua refuses every other epoch than this one, so a writer that was
+frozen, cut off or forgotten can do no harm, whatever it believes about its lease. Both change in one step, in Redis.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from service.daemon import owner
+from service.redis import client as redis_client
+from service.redis.keys import Keys
+from service.redis.link import Budget, Place
+from service.settings import Settings
+
+# KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.
+# {1, epoch} or {0, who holds it, ms left}.
+# The epoch in progress counts too: it may have outlived the epoch's own key.
+_ACQUIRE = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] and holder ~= ARGV[4] then return {0, holder, redis.call('PTTL', KEYS[1])} end
+local epoch = math.max(
+  tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(redis.call('HGET', KEYS[3], 'epoch') or 0), tonumber(ARGV[3])) + 1
+redis.call('SET', KEYS[2], string.format('%d', epoch))
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return {1, epoch}
+"""
+
+# KEYS lease, epoch, progress; ARGV token, ttl in ms, epoch, epoch and batch that progress has reached or ''. 'kept', or
+# what was found instead. A lease that expired while nobody else wanted it is taken again: the epoch tells that nobody did.
+_RENEW = """
+local holder, epoch = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+if epoch ~= ARGV[3] then return 'the epoch is ' .. (epoch or 'gone') end
+if holder and holder ~= ARGV[1] then return holder .. ' holds it' end
+if ARGV[4] ~= '' then
+  local held = redis.call('HMGET', KEYS[3], 'epoch', 'batch')
+  local held_epoch, held_batch = tonumber(held[1] or nil), tonumber(held[2] or nil)
+  if not (held_epoch and held_batch) then return 'progress is gone' end
+  if held_epoch < tonumber(ARGV[4]) or (held_epoch == tonumber(ARGV[4]) and held_batch < tonumber(ARGV[5])) then
+    return 'progress is at batch ' .. held_batch .. ' of epoch ' .. held_epoch
+  end
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 'kept'
+"""
+
+# KEYS lease; ARGV token. 1 when it was ours.
+_RELEASE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The lease is somebody else's: whose, and how long it still lasts unless it is renewed."""
+
+    holder: str
+    remaining_ms: int
+
+
+class Lease:
+    """A term of one writer.
+
+        lease = Lease(settings, owner.here())
+        epoch = lease.acquire(on_wait, stop)    # None when `stop` was set first
+        ...                                     # end when lease.lost is set; lease.reason says why
+        lease.release()
+
+    `lost` is set by the renewal thread: somebody else holds the lease, the epoch is another one or gone, or progress is
+    gone or behind `reached`, the (epoch, batch) that the writer knows it has had. It is not set while Redis is away:
+    nobody can publish then, and whether this writer still may, the epoch tells afterwards.
+    """
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self._options = settings.redis
+        self._ttl_ms = settings.service.lease_ms
+        self._keys = Keys(settings.redis.prefix)
+        # A restarted writer of the same name must wait for its former self, which may still be about: unless it is
+        # known to be gone, a name alone tells nothing.
+        self.token = f"{name}:{secrets.token_hex(4)}"
+        self.epoch = 0
+        self.reached: tuple[int, int] | None = None
+        self.lost = threading.Event()
+        self.reason = ""
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._made: Any = None
+
+    def acquire(
+        self,
+        waiting: Callable[[Waiting], object] = lambda _: None,
+        stop: threading.Event | None = None,
+        at_least: int = 0,
+    ) -> int | None:
+        """Wait for the lease, then begin a term: its epoch is larger than any before and than `at_least`.
+
+        `at_least` is the last epoch this service knows of, for a Redis that has come back empty. `waiting` is called
+        each time the lease is found taken; one whose holder is provably gone (service/daemon/owner.py) is free. None when `stop`
+        was set. May be called again after `lost`.
+        Raises SinkError when Redis does not answer within a third of the lease, or redis.retry_for_ms if that is less.
+        """
+        self._stop_renewing()
+        stop = stop or threading.Event()
+        keys = [self._keys.lease, self._keys.epoch, self._keys.progress]
+        gone = ""
+        while not stop.is_set():
+            ask = partial(self._eval, _ACQUIRE, keys, self.token, self._ttl_ms, at_least, gone)
+            reply = self._budget().attempt(ask)
+            if reply[0]:
+                self.epoch = int(reply[1])
+                self.reached = None
+                self._start_renewing()
+                return self.epoch
+            holder = reply[1].decode()
+            if holder != gone and owner.is_gone(holder.rpartition(":")[0]):
+                gone = holder
+                continue
+            remaining_ms = max(int(reply[2]), 0)
+            waiting(Waiting(holder, remaining_ms))
+            # No longer than a third of the term: it may be released before it expires.
+            stop.wait(max(min(remaining_ms, self._ttl_ms / 3), 1) / 1000)
+        return None
+
+    def renew(self) -> bool:
+        """Renew once; False when the lease is lost. Raises redis.RedisError or OSError when Redis does not answer.
+
+        The renewal thread does this every third of the lease.
+        """
+        keys = [self._keys.lease, self._keys.epoch, self._keys.progress]
+        found = self._eval(_RENEW, keys, self.token, self._ttl_ms, self.epoch, *(self.reached or ("", "")))
+        if found != b"kept":
+            self.reason = found.decode()
+            self.lost.set()
+        return not self.lost.is_set()
+
+    def confirm(self) -> bool:
+        """`renew` for a caller that has nothing else to do: raises SinkError when Redis does not answer."""
+        return self._budget().attempt(self.renew)
+
+    def release(self) -> bool:
+        """End the term, so that the next writer need not wait. False when the lease was not ours any more.
+
+        Does not raise when Redis is away: the lease expires by itself.
+        """
+        self._stop_renewing()
+        try:
+            return bool(self._eval(_RELEASE, [self._keys.lease], self.token))
+        except (RedisError, OSError):
+            return False
+        finally:
+            self._drop()
+
+    def _budget(self) -> Budget:
+        # Short: whoever asks can be told to stop, and asks again.
+        return Budget(
+            min(self._options.retry_for_ms, self._ttl_ms // 3), Place(redis_client.shown(self._options), "the lease")
+        )
+
+    def _eval(self, script: str, keys: list[str], *arguments: str | int) -> Any:
+        if self._made is None:
+            # A hanging Redis must not outlast the lease unnoticed.
+            timeout_ms = min(self._options.timeout_ms, self._ttl_ms)
+            self._made = redis_client.client(self._options.model_copy(update={"timeout_ms": timeout_ms}))
+        try:
+            return self._made.eval(script, len(keys), *keys, *arguments)
+        except (RedisError, OSError):
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+    def _start_renewing(self) -> None:
+        self.lost.clear()
+        self.reason = ""
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._keep_renewing, args=(self._done,), name="lease", daemon=True)
+        self._thread.start()
+
+    def _stop_renewing(self) -> None:
+        self._done.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _keep_renewing(self, done: threading.Event) -> None:
+        while not done.wait(self._ttl_ms / 3000):
+            try:
+                if not self.renew():
+                    return
+            except (RedisError, OSError):
+                continue  # Redis is away: see the class's text

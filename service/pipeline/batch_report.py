@@ -1,0 +1,172 @@
+"""What the engine knows of a batch: its cut, while it runs, and its progress, after it is committed.
+
+Both are read from the query inside the JVM. A Python listener hears of a batch a median 371 ms after its end and
+competes with foreachBatch for py4j's callbacks (Spark 4.1.1), so the main thread asks instead.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from service.checkpoint import event_time
+from service.errors import CheckpointError, QueryError
+from service.micro_batch import Cut, Offsets, parse_offsets
+from service.spark.files import Files
+
+
+def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, reference: str = "") -> Cut:
+    """The cut of the running `batch`, from inside its foreachBatch.
+
+    `spark` is the session that started the query, not the batch frame's: the latter is a clone that knows of no query.
+    The offset log is written before a batch runs and stays as it is when the batch is replayed: a replay has the same
+    cut. Its watermark is not known here and is 0. The first batch begins where the source said it would when the checkpoint was
+    made. A partition added since the previous batch begins at 0, as the source requires (it reports data loss otherwise).
+
+    Raises QueryError when no such query is active, CheckpointError when the offset log lacks it or the one before.
+    """
+    query = _query(spark, query_name)
+    execution = query.streamingQuery()
+    log = execution.offsetLog()
+    entry = _entry(log, batch)
+    end = _offsets(entry, batch)
+    if query.lastProgress() is None:
+        _ask_source(execution, entry)
+    before = _offsets(_entry(log, batch - 1), batch - 1) if batch > 0 else _initial(execution)
+    start = {
+        topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
+        for topic, partitions in end.items()
+    }
+    return Cut(epoch, batch, 0, start, end, reference)
+
+
+def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
+    """The last batch that a checkpoint has committed, None when there is none; its epoch is not known there and is 0.
+
+    Its `start` is where the checkpoint began to read, not where the batch did. The checkpoint may be on any file system
+    that Spark reads. Raises CheckpointError when the offset log or that of event time lacks the batch.
+    """
+    session: Any = spark
+    jvm, java = session._jvm, session._jsparkSession
+    root = jvm.org.apache.hadoop.fs.Path(checkpoint)
+    files = root.getFileSystem(java.sessionState().newHadoopConf())
+    if not files.exists(jvm.org.apache.hadoop.fs.Path(root, "commits")):
+        return None  # looking at a log would make its folder
+    logs = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    latest = logs.CommitLog(java, f"{checkpoint}/commits").getLatestBatchId()
+    if not latest.isDefined():
+        return None
+    batch = int(latest.get())
+    entry = _entry(logs.OffsetSeqLog(java, f"{checkpoint}/offsets"), batch)
+    stream = files.open(jvm.org.apache.hadoop.fs.Path(root, "sources/0/0"))
+    try:
+        initial = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+    finally:
+        stream.close()
+    # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
+    start = parse_offsets(initial.rpartition("\n")[2])
+    watermark_ms = event_time.read(Files(spark, checkpoint), batch)[0].watermark_ms
+    return Cut(0, batch, watermark_ms, start, _offsets(entry, batch))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One committed batch as the engine reports it.
+
+    `durations_ms` are Spark's own phases (addBatch, queryPlanning, ...), `state_bytes` is the memory of its state store.
+    """
+
+    batch: int
+    rows: int
+    durations_ms: Mapping[str, int]
+    state_bytes: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Progress":
+        """From the JSON of Spark's StreamingQueryProgress."""
+        document = json.loads(text)
+        return cls(
+            batch=document["batchId"],
+            rows=sum(source.get("numInputRows") or 0 for source in document.get("sources", ())),
+            durations_ms=document.get("durationMs", {}),
+            state_bytes=sum(item["memoryUsedBytes"] for item in document.get("stateOperators", ())),
+        )
+
+
+class Poll:
+    """Yields each committed batch of a query once, in order.
+
+    Call it from one thread, more often than 100 batches take: that many the engine remembers.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        handle: Any = query
+        self._query = handle._jsq
+        self._seen = -1
+
+    def __call__(self) -> Iterator[Progress]:
+        """The batches committed since the last call. Never waits; works on a query that has ended, too."""
+        last = self._query.lastProgress()
+        if last is None or last.batchId() <= self._seen:
+            return
+        # Newest first: a steady service has one new batch in the engine's ring, and each access is a round trip.
+        fresh = []
+        for item in reversed(self._query.recentProgress()):
+            if item.batchId() <= self._seen:
+                break
+            fresh.append(Progress.parse(item.json()))
+        for progress in reversed(fresh):
+            # A query's first trigger without data reports, too, under the number of the batch that is yet to come.
+            if "addBatch" in progress.durations_ms and progress.batch > self._seen:
+                self._seen = progress.batch
+                yield progress
+
+
+def _query(spark: SparkSession, query_name: str) -> Any:
+    session: Any = spark
+    for query in session._jsparkSession.streams().active():
+        if query.name() == query_name:
+            return query
+    what = f"The query {query_name!r} is not active in this session"
+    raise QueryError(what, remedy="A cut is read in the query's own foreachBatch, with the session that started it")
+
+
+def _entry(log: Any, batch: int) -> Any:
+    found = log.get(batch)
+    if not found.isDefined():
+        what = f"The checkpoint's offset log has no batch {batch}"
+        raise CheckpointError(what, remedy="Restore the checkpoint whole, or start with a new one")
+    return found.get()
+
+
+def _offsets(entry: Any, batch: int) -> Offsets:
+    # One source stands once for every branch of the plan that reads it, each time with the same offsets.
+    sources = entry.offsets()
+    found = {_json(sources.apply(i)) for i in range(sources.size())}
+    if len(found) != 1:
+        what = f"Batch {batch} of the checkpoint reads {len(found)} sources, not one"
+        raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
+    return parse_offsets(found.pop())
+
+
+def _json(offset: Any) -> str:
+    return str(offset.get().json()) if offset.isDefined() else "{}"
+
+
+def _initial(execution: Any) -> Offsets:
+    # The source keeps them in the checkpoint (sources/0/0) from the first time it is asked, before batch 0 runs.
+    return parse_offsets(execution.sources().apply(0).initialOffset().json())
+
+
+def _ask_source(execution: Any, entry: Any) -> None:
+    """Have the source ask Kafka for its latest offsets, as it does before every batch but a replayed one.
+
+    Without that a run whose first batch is a replay ends after it, though the batch is committed: the engine reports
+    the source's metrics and meets a null (Spark 4.1.0 and 4.1.1, a regression of SPARK-54027, apache/spark#55236).
+    """
+    source, offset = execution.sources().apply(0), entry.offsets().apply(0)
+    if offset.isDefined():
+        source.latestOffset(source.deserializeOffset(offset.get().json()), source.getDefaultReadLimit())

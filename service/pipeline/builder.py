@@ -1,0 +1,303 @@
+"""The one pass: from Kafka to Redis in one query, with one scan, one shuffle, one checkpoint, one watermark.
+
+    Kafka -> decode -> admit -> fold -> (bucket, kind, payload) -> shuffle by bucket -> one stateful operator -> publish
+                         ^        ^                                                     windows, sessions, devices:
+                    reference   attributes                                              pure functions on columns (state/)
+
+Spark moves packed columns and keeps them; what they mean is decided in state/. The plan does not depend on the settings, and it
+is small on purpose: a batch is planned anew each time. docs/decisions/0015-one-operator.md has the figures.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from service import clock, failpoint
+from service.admission import readings, unknown_schemas
+from service.admission.device_limit import DeviceLimit
+from service.admission.schemas import Book, Known, of_checkpoint
+from service.admission.unknown_schemas import Asking, UndecidedError
+from service.aggregation import sessions
+from service.aggregation.partial_aggregation import Fold
+from service.checkpoint import event_time
+from service.checkpoint.skips import Care
+from service.kafka import source
+from service.kafka.offsets import unavailable
+from service.micro_batch import Cut
+from service.pipeline import batch_report, failure
+from service.pipeline.batch_publisher import OUTCOME_SCHEMA, Outcome, Sink
+from service.publication.covered import Covered
+from service.reference import lookup
+from service.reference.attributes import Attributes
+from service.reference.lookup import LookUp
+from service.reference.snapshots import Holder, Snapshot
+from service.row_schemas import FOLDED
+from service.settings import Settings
+from state.watermark import EventTime
+
+LOOK_UPS = 3
+"""How often in one batch schema ids are looked up: each task that meets new ones may be the first to say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject.
+
+    `lost` are records of the cut that Kafka no longer had, counted only where the settings accept that. `held_ms` is how far
+    the `unread` partitions hold the watermark back, `times` has the oldest and newest event time (ms) of the partitions. `skewed`
+    is how many devices are marked so.
+    """
+
+    cut: Cut
+    outcome: Outcome
+    admitted: int
+    rejected: Mapping[str, int]
+    unknown: int
+    finals: int
+    lost: int = 0
+    held_ms: int = 0
+    unread: int = 0
+    times: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    skewed: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+def build(
+    records: DataFrame,
+    settings: Settings,
+    attributes: Attributes | None,
+    tasks: int,
+    look_up: LookUp | None = None,
+    *,
+    schemas: Known | None = None,
+) -> DataFrame:
+    """Kafka records in, frames.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
+
+    `attributes` is the reference, None where there is none; `look_up` is how admission asks it, None where it has nothing to
+    ask. So many `tasks` read and fold. `schemas` are what is decoded: all that their source has, if not given.
+    """
+    # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
+    admitted = readings.admit(records, settings, look_up, schemas=schemas).coalesce(tasks)
+    step = replace(folding(settings, attributes), told=event_time.told)
+    return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
+
+
+def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
+    """readings.admit's rows in, frames.FOLDED out, for a batch run over the past: what was not admitted is passed over."""
+    return admitted.mapInArrow(replace(folding(settings, attributes), keep_rejects=False), FOLDED)
+
+
+def folding(settings: Settings, attributes: Attributes | None) -> Fold:
+    """The step that folds what a task has read."""
+    views = [(view, settings.view_measures(view)) for view in settings.views]
+    gap = interval = None
+    if settings.reference is not None and attributes is not None:
+        gap, interval = settings.reference.session_gap, settings.reference.expected_interval
+        grouped = [column for view in settings.views for column in view.by if column != "device"]
+        attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
+    return Fold(
+        sessions.rules(settings),
+        views,
+        settings.pane_ms,
+        settings.sessions.buckets,
+        settings.kafka.topics,
+        attributes,
+        Asking(),
+        gap=gap,
+        interval=interval,
+    )
+
+
+@dataclass(slots=True)
+class Publication:
+    """What foreachBatch runs, and what it remembers: `failure` is the exception that ended the query, as it was raised,
+    and `after` the (epoch, batch) that progress in Redis has reached, as far as is known. `turn` is held while it writes.
+    `care` ends the query before a batch that it must not read: the frame is evaluated later.
+
+    The order is the guarantee:
+    1 rejects to Kafka, flushed;
+    2 windows and sessions to Redis, under the epoch;
+    3 windows that the watermark has passed are marked final;
+    4 the progress key, and event time in the checkpoint. Only then does Spark commit the batch.
+    5 After the commit, by the runner: offsets to a Kafka consumer group, metrics.
+    Anything that fails in 1-4 fails the batch, and the replay writes the same keys with the same values.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    epoch: int
+    gate: Callable[[], None]
+    on_batch: Callable[[BatchReport], None]
+    book: Book
+    times: event_time.Log
+    limit: DeviceLimit
+    holder: Holder | None = None
+    after: tuple[int, int] | None = None
+    covered: Covered | None = None
+    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    care: Care = field(default_factory=Care)
+    failure: BaseException | None = None
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        try:
+            with self.turn:
+                self._publish(frame, batch)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _publish(self, frame: DataFrame, batch: int) -> None:
+        self.gate()
+        self.book.begins()
+        failpoint.hit("before_fetch")
+        started = clock.monotonic_s()
+        name = self.settings.service.name
+        # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
+        snapshot = self.holder.snapshot if self.holder else None
+        cut = batch_report.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
+        self.care.check(cut)
+        before, unread = self.times.before(batch), self.times.unread(self.settings.kafka, cut)
+        noted = self.times.devices(batch)
+        topics = self.settings.kafka.topics
+        numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
+        event_time.tell(self.spark.sparkContext, before, numbers, self.limit.give(noted))
+        cut = replace(cut, watermark_ms=before.watermark_ms)
+        sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after, covered=self.covered)
+        server = sink.server()
+        planned = clock.monotonic_s()
+        outcome, ran = self._run(frame, sink, small=cut.rows <= self.settings.redis.driver_rows)
+        published = clock.monotonic_s()
+        # None of its records may be there for a reader: then time stands.
+        after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
+        cut = replace(cut, watermark_ms=after.watermark_ms)
+        sink = replace(sink, cut=cut)
+        finals = sink.finish()
+        skewed = sink.skewed()
+        sink.progress(server)
+        sizes = ((bucket, devices) for bucket, _, devices, *_ in outcome.sizes)
+        self.times.note(batch, after, self.limit.after(batch, noted, sizes))
+        self.after = self.epoch, batch
+        if self.covered is not None and cut.watermark_ms >= self.covered.until_ms:
+            self.covered = None
+        failpoint.hit("after_publish_before_commit")
+        done = clock.monotonic_s()
+        phases = {
+            "cut": planned - started,
+            "run": ran - planned,
+            "publish": published - ran,
+            "finish": done - published,
+        }
+        # Each record is admitted or rejected. An offset that is neither has no record for a reader: it is a transaction's
+        # marker, an aborted or a compacted record. Or Kafka has deleted it: then the record is lost.
+        without = cut.rows - outcome.admitted - sum(outcome.rejected)
+        accepted = self.settings.kafka.on_data_loss == "continue"
+        lost = min(without, unavailable(self.settings.kafka, cut)) if accepted and without > 0 else 0
+        self.on_batch(
+            BatchReport(
+                cut,
+                outcome,
+                outcome.admitted,
+                dict(zip(readings.REASONS, outcome.rejected, strict=True)),
+                outcome.unknown,
+                finals,
+                lost,
+                max(0, after.newest_ms - self.settings.admission.watermark_delay_ms - after.watermark_ms),
+                len(unread),
+                {readings.partition_of(code, topics): (oldest, newest) for code, oldest, newest in outcome.times},
+                skewed,
+                phases,
+            )
+        )
+
+    def _run(self, frame: DataFrame, sink: Sink, *, small: bool) -> tuple[Outcome, float]:
+        """Compute the batch and write it: steps 1 and 2. When the computing was done, for what was not written meanwhile.
+
+        Ids of schemas without a verdict fail it in its first stage, before anything is written. Then they are looked up, and
+        it is run again: a few times, until nothing more is asked.
+        """
+        batch = sink.cut.batch
+        for attempt in range(LOOK_UPS + 1):
+            refused = unknown_schemas.ALL if attempt == LOOK_UPS else self.book.refused(batch)
+            self.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, refused)
+            if refused:
+                self.book.decide(batch, refused)
+            try:
+                if small:
+                    table = frame.toArrow()
+                    ran = clock.monotonic_s()
+                    failpoint.hit("after_decode")
+                    return sink.write(table.to_batches()), ran
+                failpoint.hit("after_decode")
+                outcome = write_on_executors(frame, sink)
+                return outcome, clock.monotonic_s()
+            except Exception as error:
+                named = failure.named(error, None)
+                if not isinstance(named, UndecidedError):
+                    raise
+                self.book.ask(named.numbers)
+        raise AssertionError  # the last attempt asks nothing
+
+
+def attributes(snapshot: Snapshot | None, settings: Settings) -> Attributes | None:
+    """What device hashes carry: the columns that the settings name, all when they name none."""
+    if snapshot is None or settings.reference is None:
+        return None
+    return snapshot.attributes(settings.reference.columns)
+
+
+def write_on_executors(frame: DataFrame, sink: Sink, *, whole: bool = True) -> Outcome:
+    """Publish where the rows are; only the outcomes travel. Unless `whole`, a partition is not held in memory."""
+
+    def write(batches: Any) -> Any:
+        for part in [batches] if whole else ([batch] for batch in batches):
+            yield sink.write(part).to_batch()
+
+    outcomes: pa.Table = frame.mapInArrow(write, OUTCOME_SCHEMA).toArrow()
+    return Outcome.total(outcomes)
+
+
+def start(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    holder: Holder | None,
+    epoch: int,
+    gate: Callable[[], None],
+    on_batch: Callable[[BatchReport], None],
+    book: Book | None = None,
+    after: tuple[int, int] | None = None,
+    turn: AbstractContextManager[Any] | None = None,
+    covered: Covered | None = None,
+    care: Care | None = None,
+) -> tuple[StreamingQuery, Publication]:
+    """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is.
+
+    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `book` is open; the
+    checkpoint's own if not given. `turn` is held by whoever writes values. `covered` is as for Sink, `care` as for Publication.
+    """
+    book = book or of_checkpoint(spark, settings)
+    tasks = spark.sparkContext.defaultParallelism
+    attributes = holder.attributes if holder else None
+    look_up = lookup.choose(settings, holder)
+    care = care or Care()
+    records = source.stream(spark, settings.kafka, careful=care.is_needed)
+    output = build(records, settings, attributes, tasks, look_up, schemas=book.plan)
+    checkpoint = settings.service.checkpoint
+    times = event_time.Log.of(spark, checkpoint)
+    limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.sessions.buckets)
+    publication = Publication(
+        spark, settings, epoch, gate, on_batch, book, times, limit, holder, after, covered, turn or nullcontext(), care
+    )
+    writer = (
+        output.writeStream.queryName(settings.service.name)
+        .outputMode("update")
+        .option("checkpointLocation", settings.service.checkpoint)
+        .foreachBatch(publication)
+        .trigger(processingTime=f"{settings.service.trigger_ms} milliseconds")
+    )
+    return writer.start(), publication

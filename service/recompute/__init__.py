@@ -1,0 +1,1 @@
+"""Recompute: values once more, from the state and from Kafka, under republish, rebuild and correct."""

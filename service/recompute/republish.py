@@ -1,0 +1,318 @@
+"""Republish: what Redis has lost is published again, from the state and from Kafka.
+
+Redis may lose what it acknowledged: FLUSHALL, a restart without persistence or before the last fsync, an old backup, a
+replica promoted too early. It is noticed in one of three places, whichever comes first:
+
+    every call of publish.lua       the epoch is gone or older; progress is gone or behind what this writer wrote
+    the lease's renewal             the same, so that it needs no input
+    the beginning of a term         progress is gone or behind the checkpoint: lost while no service ran
+
+The first two end the term, so that the query stops and the checkpoint rests. Then, at the beginning of the next one:
+
+    1  `<prefix>:republish` says that values are lacking                       before the query starts
+    2  windows that the watermark has passed and that are not final go: what is lacking in them nobody knows
+    3  open windows and sessions, and the devices, from the state
+    4  the progress key: all values include the last committed batch
+    5  final windows and closed sessions, from Kafka                           while the query runs
+    6  sessions that are open in an older state of Redis and not in this term go
+    7  closed values that Redis has from before a correction get it again                service/recompute/correct.py
+    8  `<prefix>:republish` goes
+
+In step 5 closed values that Redis still has cover their spans (service/publication/covered.py). The mark says how long ago
+the loss was noticed, and up to which watermark Redis was whole.
+
+A crash in between leaves the mark, or no progress, and the next term begins again. `tidemark republish` sets the mark
+by hand: a service that runs then does 2, 3 and 5 to 8 beside its batches, whose values are newer and win; when none runs, the
+command takes the lease and does it itself.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from service import clock
+from service.admission.schemas import Known
+from service.checkpoint import skips
+from service.checkpoint.skips import Span
+from service.errors import SinkError
+from service.micro_batch import Cut, parse_offsets
+from service.pipeline import batch_report, builder
+from service.pipeline.batch_publisher import Outcome, Sink
+from service.pipeline.side_job import SideJob
+from service.publication import covered
+from service.publication.covered import Covered
+from service.recompute import correct, late, rebuild
+from service.redis.keys import Keys
+from service.reference import lookup
+from service.reference.snapshots import Snapshot
+from service.settings import Settings
+from service.spark.files import Files
+
+LOST, ASKED = "lost", "asked"
+"""Why values are published again: the first word of the mark in Redis."""
+
+LOOK_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+def mark(why: str, whole_ms: int | None = None) -> str:
+    """The text of the mark: why, when, and up to which watermark Redis was whole then; None: up to that of progress."""
+    return f"{why} {clock.now_ms()}" + ("" if whole_ms is None else f" {whole_ms}")
+
+
+def parse_mark(text: str) -> tuple[int, int | None]:
+    """When the mark was set, and up to which watermark Redis was whole then. That of a loss whose mark lacks it is 0."""
+    why, at_ms, *whole = text.split()
+    return int(at_ms), int(whole[0]) if whole else (0 if why == LOST else None)
+
+
+def lost(held: Cut | None, committed: Cut | None, skipped: Sequence[Span] = ()) -> str:
+    """What Redis lacks of the last committed batch, "" when it has all of it; `held` is what progress says.
+
+    `skipped` offsets are not lacking: the end of a committed batch is moved behind them (service/checkpoint/narrow.py).
+
+    Progress is written before a batch is committed, so it may be ahead by a batch, or by many where the checkpoint is an
+    older copy or a new one. The number of a batch, or an epoch, says nothing between two checkpoints: the offsets do,
+    and the watermark, which grows with a batch that has no records.
+    """
+    if committed is None:
+        return ""
+    if held is None:
+        return f"there is no progress, batch {committed.batch} is committed"
+    reached = skips.jumped(held.end, skipped)
+    for topic, ends in sorted(committed.end.items()):
+        for partition, end in sorted(ends.items()):
+            offset = reached.get(topic, {}).get(partition, 0)
+            if offset < end:
+                said = f"progress (batch {held.batch} of epoch {held.epoch}) is at {topic}[{partition}]@{offset}"
+                return f"{said}, batch {committed.batch} is committed up to {end}"
+    if held.watermark_ms < committed.watermark_ms:
+        said = f"progress (batch {held.batch} of epoch {held.epoch}) is at watermark {held.watermark_ms}"
+        return f"{said}, batch {committed.batch} is committed with {committed.watermark_ms}"
+    return ""
+
+
+def is_read_again(held: Cut, committed: Cut | None) -> bool:
+    """Whether a query publishes again what progress `held` says was published: a new checkpoint, or an old copy, does.
+
+    A batch that was published and not committed is no such case: it is repeated with the values that it had.
+    """
+    if committed is None:
+        return held.watermark_ms > 0
+    return held.watermark_ms > committed.watermark_ms and held.batch - committed.batch not in {0, 1}
+
+
+class Republisher:
+    """Notices what is lost, and publishes it again; one for each term of a writer.
+
+    `on_done` gets what was published again, and how many windows and sessions could not be told. `reference` gives the
+    snapshot in use, `schemas` what the query decodes.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        epoch: int,
+        *,
+        reference: Callable[[], Snapshot] | None = None,
+        schemas: Callable[[], Known | None] = lambda: None,
+        on_lost: Callable[[], object] = lambda: None,
+        on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _untold: None,
+        on_failure: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._epoch = epoch
+        self._reference = reference
+        self._schemas = schemas
+        self._on_lost = on_lost
+        self._on_done = on_done
+        self._on_failure = on_failure
+        self._job = SideJob(spark, "tidemark-republish", self._look, self._failed, LOOK_S)
+        self._begun = ""
+        self.covered: Covered | None = None
+        """What a query must not write, as it reads again what was published by another checkpoint; known after `begin`."""
+
+    def begin(self, known: str = "") -> tuple[int, int] | None:
+        """Steps 1 to 4, where needed; call it when no query runs. Returns the (epoch, batch) of progress, if there is one.
+
+        `known` is what is already known to be lost. Raises SinkError, WritesLostError, FencedError, CheckpointError.
+        """
+        committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
+        held, _, rebuild_mark = self._held(Sink(self._settings, committed or Cut(0, 0, 0, {}, {})))
+        why = known or lost(held, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
+        if held is not None and is_read_again(held, committed):
+            rebuild_mark = self._mark_rebuild(held.watermark_ms)
+        if rebuild_mark:
+            at_ms, until_ms, _ = map(int, rebuild_mark.split())
+            self.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
+        if not why or committed is None:
+            return (held.epoch, held.batch) if held else None
+        self._on_lost()
+        _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
+        sink = self._sink(committed)
+        server = sink.server()
+        # What a rebuild has not reached yet is there from before it.
+        whole_ms = max(held.watermark_ms if held else 0, self.covered.until_ms if self.covered else 0)
+        self._begun = _text(sink.run("mark", mark=mark(LOST, whole_ms))[0])
+        removed = sink.sweep("forget")
+        self._open(sink)
+        sink.progress(server)
+        if removed:
+            _log.warning("%d windows that the watermark has passed were not known to be whole and are removed", removed)
+        return self._epoch, committed.batch
+
+    def start(self) -> None:
+        """Steps 5 to 8, and what is asked for by hand, in a thread of its own, beside the query."""
+        self._job.start()
+
+    def close(self) -> None:
+        """End the thread; what it was doing is begun again in the next term."""
+        self._job.close()
+
+    def everything(self, said: str) -> None:
+        """Steps 2, 3 and 5 to 8 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
+        committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
+        sink = self._sink(committed or Cut(0, 0, 0, {}, {}))
+        server = sink.server()
+        if committed is not None:
+            if said != self._begun:  # else `begin` has done it
+                sink.sweep("forget")
+                self._open(sink)
+            at_ms, whole_ms = parse_mark(said)
+            known = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=whole_ms)
+            self._closed(replace(sink, covered=known), committed)
+            self._remove_stale(sink, self._epoch)
+            self._corrected(said)
+        if sink.server() != server:
+            what = "Redis was restarted or failed over meanwhile, and may lack what was republished"
+            raise SinkError(what, remedy="It is republished again")
+        sink.run("unmark", mark=said)
+
+    def asked(self, otherwise: str = "") -> str:
+        """The mark in Redis; where there is none, `otherwise` is set, or it is ""."""
+        sink = Sink(self._settings, Cut(self._epoch, 0, 0, {}, {}))
+        return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else self._held(sink)[1]
+
+    def end_rebuild(self) -> None:
+        """Where a new checkpoint has caught up with the values that were there: remove sessions that it does not have."""
+        sink = self._sink(Cut(self._epoch, 0, 0, {}, {}))
+        rebuild_mark = self._held(sink)[2]
+        if not rebuild_mark:
+            return
+        _, until_ms, epoch = map(int, rebuild_mark.split())
+        committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
+        if committed is not None and committed.watermark_ms >= until_ms:  # else its last batch may be repeated
+            reference, sessions = self._settings.reference, self._settings.sessions
+            has_own_gaps = reference is not None and reference.session_gap is not None
+            gap_ms = sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
+            sink = replace(sink, cut=replace(committed, epoch=self._epoch))
+            self._remove_stale(sink, epoch, committed.watermark_ms - gap_ms)
+            sink.run("unmark", mark=rebuild_mark, rebuild=True)
+
+    def _look(self) -> None:
+        self.end_rebuild()
+        said = self.asked()
+        if said:
+            self.everything(said)
+
+    def _mark_rebuild(self, until_ms: int) -> str:
+        sink = Sink(self._settings, Cut(self._epoch, 0, 0, {}, {}))
+        text = f"{clock.now_ms()} {until_ms} {self._epoch}"
+        return _text(sink.run("mark", mark=text, rebuild=True)[0])
+
+    def _failed(self, error: Exception) -> None:
+        self._on_failure()
+        _log.warning("Values are not republished yet: %s", error)
+
+    def _open(self, sink: Sink) -> None:
+        frame = rebuild.open_values(self._spark, self._settings, sink.cut)
+        self._done("what is open", self._write(frame, sink), (0, 0))
+
+    def _closed(self, sink: Sink, committed: Cut) -> None:
+        settings, watermark_ms = self._settings, committed.watermark_ms
+        from_ms = rebuild.needed_from_ms(settings, watermark_ms)
+        kafka = rebuild.ask(settings, committed, from_ms)
+        source = rebuild.source(committed, kafka, from_ms, settings.admission.max_ahead_ms)
+        if source.lacking:
+            text = "Kafka has deleted %s: windows and sessions that begin before %d cannot be republished"
+            _log.warning(text, ", ".join(source.lacking), source.whole_from_ms)
+        snapshot = self._reference() if self._reference else None
+        attributes = None if snapshot is None else snapshot.attributes()
+        look_up = None
+        if attributes is not None and lookup.needed(settings):
+            look_up = lookup.Asked(attributes, lookup.bounds(settings))
+        # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
+        cores = self._spark.sparkContext.defaultParallelism
+        tasks = max(1, cores // 2)
+        held, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
+        records = rebuild.records(self._spark, settings, source, refused=held.refused if held is not None else ())
+        if held is not None:
+            rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up, self._schemas())
+            corrections = self._spark.createDataFrame(late.plain(rows))
+            whole_from_ms = max(whole_from_ms, held.gone_ms + 1)
+        closed = rebuild.closed_values(
+            records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections, self._schemas()
+        )
+        outcome = self._write(closed.frame, sink)
+        self._done("what is closed", outcome, closed.untold)
+
+    def _corrected(self, said: str) -> None:
+        """Step 7: a closed value that is there stays as it is, but for corrections."""
+        report = correct.restore(self._spark, self._settings, said)
+        if report.windows + report.sessions:
+            _log.info("corrections of %d windows and %d sessions are there again", report.windows, report.sessions)
+
+    def _remove_stale(self, sink: Sink, epoch: int, last_ms: int | None = None) -> None:
+        """Remove open sessions of before the epoch that ended before `last_ms`. What the state has open was written since."""
+        text = "" if last_ms is None else str(last_ms)
+        pattern = Keys(self._settings.redis.prefix).matching("session:*")
+        cursor, removed = "", 0
+        while cursor != "0":
+            found = sink.run(
+                "stale",
+                cursor=cursor or "0",
+                pattern=pattern,
+                limit=self._settings.redis.chunk,
+                before=epoch,
+                last=text,
+            )
+            cursor, removed = _text(found[0]), removed + int(found[1])
+        if removed:
+            _log.warning("%d sessions were open in an older state of Redis and are not any more: removed", removed)
+
+    def _write(self, frame: DataFrame, sink: Sink) -> Outcome:
+        return builder.write_on_executors(frame, sink, whole=False)
+
+    def _done(self, what: str, outcome: Outcome, untold: tuple[int, int]) -> None:
+        self._on_done(outcome, untold)
+        _log.info("%s: %s", what, summary(outcome, untold))
+
+    def _sink(self, committed: Cut) -> Sink:
+        snapshot = self._reference() if self._reference else None
+        cut = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
+        return Sink(self._settings, cut, builder.attributes(snapshot, self._settings), again=True)
+
+    def _held(self, sink: Sink) -> tuple[Cut | None, str, str]:
+        """What progress says, and the marks of a republish and a rebuild."""
+        sink = replace(sink, cut=replace(sink.cut, epoch=self._epoch))
+        epoch, batch, watermark, offsets, reference, *marks = map(_text, sink.run("held"))
+        if not (epoch and batch and watermark and offsets):
+            return None, marks[0], marks[1]
+        held = Cut(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
+        return held, marks[0], marks[1]
+
+
+def summary(outcome: Outcome, untold: tuple[int, int]) -> str:
+    """What was published again, and how many windows and sessions could not be told, for people."""
+    text = f"republished {outcome.windows} windows, {outcome.sessions} sessions, {outcome.devices} devices"
+    lacking = f"; {untold[0]} windows and {untold[1]} sessions could not be told: Kafka lacks a part of them"
+    return text + (lacking if any(untold) else "")
+
+
+def _text(value: bytes | int) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

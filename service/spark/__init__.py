@@ -1,0 +1,1 @@
+"""Spark: the session, its Python workers, and the file systems that it reaches."""

@@ -1,0 +1,219 @@
+"""The Spark session: what deploy/spark-defaults.conf says, plus what depends on this machine.
+
+Under spark-submit the JVM already runs with that file (`--properties-file`) and with what the operator gave on the
+command line, which wins. In plain Python and in tests the JVM is started here, with the same file.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from service.errors import SettingsError, SetupError
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+DEFAULTS = DEPLOY / "spark-defaults.conf"
+
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+TASKS = "spark.tidemark.tasks"
+"""Where a driver on a standalone cluster has its tasks done: by `executors`, unless it is `driver`."""
+LONGEST_FOLDER = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+"""Bytes of a folder's path that leave room for the name of a socket in it; the system allows 107 for both."""
+
+_VERSIONED = re.compile(r"-\d[\w.\-]*\.jar$")
+
+
+def jars() -> Path:
+    """The folder of jars that Tidemark adds to Spark: `spark` under TIDEMARK_JARS, else under .build/jars."""
+    return Path(os.environ.get("TIDEMARK_JARS") or ROOT / ".build" / "jars") / "spark"
+
+
+def class_path(folder: Path | None = None) -> str:
+    """Tidemark's jars as a class path, without those that Spark itself brings.
+
+    The extra class path stands before Spark's own: an slf4j-api 1.7 there (a dependency of the Kafka connector) would
+    win over Spark's 2.0 and silence all logging. Raises SetupError when there are no jars.
+    """
+    folder = folder or jars()
+    shipped = {_artifact(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    found = sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
+    if not found:
+        what = f"{folder}: there are no jars for Spark"
+        raise SetupError(what, remedy="Run `make setup`, or name the folder above it in TIDEMARK_JARS")
+    return os.pathsep.join(str(jar) for jar in found)
+
+
+def java() -> str:
+    """The `java` that Spark's scripts run: JAVA_HOME's, else the one on PATH. Raises SetupError when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None or not Path(found).exists():
+        what = f"There is no Java{f' at {found}' if found else ''}"
+        raise SetupError(what, remedy="Install a full JDK 17 and set JAVA_HOME")
+    return found
+
+
+def conf(path: Path = DEFAULTS) -> dict[str, str]:
+    """The key-value pairs of a Spark properties file (`key value` lines, # comments), in the file's order."""
+    pairs = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        key, _, value = line.strip().partition(" ")
+        if key and not key.startswith("#"):
+            pairs[key] = value.strip()
+    return pairs
+
+
+def submitted() -> bool:
+    """Whether a JVM was there before this Python: spark-submit started both."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def unix_sockets(temporary: str) -> dict[str, str]:
+    """Spark's setting of how the JVM and Python's workers talk: by Unix sockets where `temporary`, the JVM's folder for
+    temporary files, has a path that is short enough for them, else by TCP.
+
+    One pair of runs on two cores: a steady batch with four buckets took 857 ms over TCP and 682 over Unix sockets (Spark 4.1.1).
+    Why is not proven; most likely small answers wait there for acknowledgements.
+    """
+    return {UNIX_SOCKETS: "true"} if len(os.fsencode(temporary)) <= LONGEST_FOLDER else {}
+
+
+def master_of(given: Mapping[str, str]) -> str:
+    """The master of a driver's session: the one it was submitted to, or itself, on as many cores as it was given, where
+    TASKS says so. Raises SettingsError when that says something else.
+    """
+    tasks = given.get(TASKS, "executors")
+    if tasks not in {"executors", "driver"}:
+        what = f"{TASKS} = {tasks!r} is neither `executors` nor `driver`"
+        raise SettingsError(what, remedy=f"Submit with --conf {TASKS}=driver, or without it")
+    return f"local[{given.get('spark.driver.cores', '1')}]" if tasks == "driver" else given.get("spark.master", "")
+
+
+def cores_asked(given: Callable[[str, str], str | None]) -> int:
+    """How many cores a standalone cluster's executors are to have, of a `get` of Spark's settings: `spark.cores.max`. 0 where
+    that is not given, or the master is another.
+    """
+    return int(given("spark.cores.max", "") or 0) if (given("spark.master", "") or "").startswith("spark:") else 0
+
+
+def parallelism(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's setting of how many tasks a stage has where it cannot know yet: a standalone cluster's cores come after the
+    session is there. Nothing where nobody said how many they are to be.
+    """
+    cores = cores_asked(given.get)
+    return {"spark.default.parallelism": str(cores)} if cores else {}
+
+
+def cluster_secret(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's setting without which a driver of a standalone cluster does not start: some secret, which nobody uses.
+
+    The cluster's own is taken from the JVM's credentials or environment before the settings are looked at, and is
+    nowhere in them (SecurityManager.initializeAuth and getSecretKey, Spark 4.1.1).
+    """
+    return {"spark.authenticate.secret": secrets.token_hex(32)} if given["spark.master"].startswith("spark:") else {}
+
+
+def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
+    """A session as Tidemark needs it. `settings` gives the application's name; `master` is local[*] unless given.
+
+    Starts a JVM unless spark-submit did. There are as many shuffle partitions as cores, at most `sessions.buckets`, unless the
+    operator says otherwise; a checkpoint keeps the number it began with. Raises SetupError without jars or a JVM that runs.
+    """
+    use_this_python()
+    name = settings.service.name if settings is not None else app_name
+    builder = SparkSession.builder.appName(name)
+    given: dict[str, str] = {}
+    chosen: Mapping[str, str] = {}
+    if submitted():
+        SparkContext._ensure_initialized()
+        jvm: Any = SparkContext._jvm
+        given = dict(SparkConf().getAll())
+        given["spark.master"] = master_of(given)
+        builder = builder.master(given["spark.master"])
+        temporary = jvm.java.lang.System.getProperty("java.io.tmpdir")
+        chosen = {**unix_sockets(temporary), **parallelism(given), **cluster_secret(given)}
+    else:
+        os.environ.setdefault("LOG4J_CONFIGURATION_FILE", str(DEPLOY / "log4j2.properties"))
+        master = master or "local[*]"
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one process needs no address that others reach
+        path = class_path()
+        java()
+        builder = builder.master(master)
+        builder = builder.config("spark.driver.extraClassPath", path).config("spark.executor.extraClassPath", path)
+    wanted: dict[str, bool | float | int | str | None] = {
+        k: v for k, v in {**conf(), **chosen}.items() if k not in given
+    }
+    try:
+        spark = builder.config(map=wanted).getOrCreate()
+    except Exception as error:
+        what = f"Spark does not start: {_first_line(error)}"
+        raise SetupError(
+            what, remedy="It needs a JDK 17 (JAVA_HOME or PATH) and its standard error says more"
+        ) from error
+    if "spark.sql.shuffle.partitions" not in {**given, **wanted}:
+        # A partition of the state is worth a task when it has a bucket. A task costs the same whatever it has to do.
+        buckets = settings.sessions.buckets if settings is not None else 1
+        spark.conf.set("spark.sql.shuffle.partitions", str(min(spark.sparkContext.defaultParallelism, buckets)))
+    return spark
+
+
+def use_this_python(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Make Spark's workers run the interpreter that runs this: all of them take PYSPARK_PYTHON as it is when the session is
+    built (seen with PATH's python3 another one, Spark 4.1.1).
+    """
+    environment["PYSPARK_PYTHON"] = sys.executable
+
+
+def on_jvm_signals(call: Callable[[], None], *names: str) -> None:
+    """Call `call` when the *JVM* gets one of the signals `names`, such as TERM, in place of the JVM's own end.
+
+    spark-submit's process is the JVM: that is the pid which supervisors know, and Spark never passes a signal on to
+    Python. `call` runs in a thread of py4j's callback server; it must return at once. Needs the JVM, but no session yet.
+    """
+    SparkContext._ensure_initialized()
+    gateway: Any = SparkContext._gateway
+    start_callbacks: Callable[[Any], None] = ensure_callback_server_started
+    start_callbacks(gateway)
+    signals = gateway.jvm.sun.misc
+    for name in names:
+        signals.Signal.handle(signals.Signal(name), _Handler(call))
+
+
+def silence(spark: SparkSession, logger: str) -> None:
+    """Turn one of the JVM's loggers off."""
+    context: Any = spark.sparkContext
+    log4j = context._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+
+
+class _Handler:
+    """A sun.misc.SignalHandler that py4j calls."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def handle(self, _signal: Any) -> None:
+        self._call()
+
+    class Java:
+        implements: ClassVar = ["sun.misc.SignalHandler"]
+
+
+def _artifact(jar: Path) -> str:
+    return _VERSIONED.sub("", jar.name)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
