@@ -70,30 +70,29 @@ class Avro:
 
     def __init__(self, rules: Rules) -> None:
         self._registry = rules.registry.partition(",")[0]
-        raw = {}
-        if not self._registry:
+        raw: dict[int, Any] = {}
+        if self._registry:  # an id of another subject's counts as none
+            raw = {
+                number: json.loads(self._ask(f"schemas/ids/{number}")["schema"]) for number in self._ids(rules.subjects)
+            }
+        else:
             raw = {int(path.stem): json.loads(path.read_text("utf-8")) for path in rules.schemas.glob("*.avsc")}
         number = max(raw) if rules.reader_schema is None else rules.reader_schema
-        whole = self._fetch(number) if self._registry else raw[number]
+        whole = raw[number]
         self.time_unit = _LOGICAL.get(_logical_type(whole, rules.event_time.split(".")))
         # A field that nothing is taken from cannot make a record undecodable.
         heads = {path.split(".")[0] for path in (rules.device_id, rules.event_time, *rules.measures.values())}
         fields = [field for field in whole["fields"] if field["name"] in heads]
         self._whole = whole
         self._reader = fastavro.parse_schema(_without_logical_types({**whole, "fields": fields}))
-        self._writers: dict[int, tuple[Any, dict[str, Any], bool] | None] = {}
-        for each, schema in raw.items():
-            self._writers[each] = self._parsed(schema)
+        self._writers = {each: self._parsed(schema) for each, schema in raw.items()}
 
     def read(self, value: bytes) -> Mapping[str, Any]:
         """The record by the reader's schema; raises RejectedError, also when bytes follow it."""
         if len(value) < _HEADER_BYTES or value[0] != 0:
             raise RejectedError(UNDECODABLE)
         number = int.from_bytes(value[1:_HEADER_BYTES], "big")
-        if number not in self._writers:
-            schema = self._fetch(number) if self._registry else None
-            self._writers[number] = None if schema is None else self._parsed(schema)
-        found = self._writers[number]
+        found = self._writers.get(number)
         if found is None:
             raise RejectedError(UNKNOWN_SCHEMA)
         writer, names, is_reader = found
@@ -119,11 +118,19 @@ class Avro:
         names: dict[str, Any] = {}
         return fastavro.parse_schema(_without_logical_types(schema), named_schemas=names), names, schema == self._whole
 
-    def _fetch(self, number: int) -> Any:
-        """A schema of the registry's, None when it has none; an error when it does not answer."""
+    def _ids(self, subjects: Sequence[str]) -> set[int]:
+        """Of all versions of the subjects; an error where the registry does not answer."""
+        ids = set()
+        for subject in subjects:
+            for version in self._ask(f"subjects/{subject}/versions") or ():
+                ids.add(self._ask(f"subjects/{subject}/versions/{version}")["id"])
+        return ids
+
+    def _ask(self, path: str) -> Any:
+        """What the registry answers, None when it has no such thing."""
         try:
-            with urllib.request.urlopen(f"{self._registry}/schemas/ids/{number}", timeout=10) as answer:  # noqa: S310
-                return json.loads(json.loads(answer.read())["schema"])
+            with urllib.request.urlopen(f"{self._registry}/{path}", timeout=10) as answer:  # noqa: S310
+                return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:
                 if error.code != 404:

@@ -150,7 +150,7 @@ def records(
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            "isolation.level": "read_uncommitted",
+            "isolation.level": "read_committed",  # what a transaction has taken back never was
             "queued.max.messages.kbytes": 65_536,
         }
     )

@@ -41,6 +41,7 @@ class Rules:
     format: str
     schemas: Path
     registry: str
+    subjects: tuple[str, ...]
     reader_schema: int | None
     device_id: str
     event_time: str
@@ -90,6 +91,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         options=kafka.get("options", {}),
         format=given.get("format", "avro"),
         registry=document.get("registry", {}).get("url", ""),
+        subjects=tuple(document.get("registry", {}).get("subjects") or (f"{topic}-value" for topic in kafka["topics"])),
         schemas=folder / given.get("schemas", "schemas/avro"),
         reader_schema=None if reader is None else int(reader),
         device_id=given.get("device_id", "device_id"),

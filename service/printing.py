@@ -6,6 +6,8 @@ from typing import Any
 
 def printable(text: str) -> str:
     """The text with each control character, newline, terminal escape and invisible character as its Python escape."""
+    if text.isprintable():
+        return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 

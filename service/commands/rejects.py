@@ -23,6 +23,8 @@ from service.units import format_time, parse_time_ms
 UNTOUCHED = "open"
 UNASKED = 10_000
 """More rejects than that are replayed only by who says so."""
+_WIDEST = 120
+"""Characters of a cell in a table; `show`, and --json, have all of them."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +136,8 @@ def _list(given: argparse.Namespace) -> int:
                 format_time(reject.broker_ms),
                 printable(reject.reason),
                 found.state,
-                printable(found.device or "-"),
-                printable(reject.detail),
+                printable(_shortened(found.device or "-")),
+                printable(_shortened(reject.detail)),
             ]
         )
     if given.json:
@@ -145,6 +147,11 @@ def _list(given: argparse.Namespace) -> int:
     for line in _summary(counts):
         say(line)
     return 0
+
+
+def _shortened(text: str) -> str:
+    """One device that sends ids of 64 KiB must not make every line of the table as wide."""
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}..."
 
 
 def _table(head: list[str], rows: "deque[list[str]]") -> Iterator[str]:

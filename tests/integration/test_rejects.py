@@ -150,6 +150,15 @@ def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: 
     assert main(["rejects", "show", "--config", str(world.config), f"{world.topic}/0/99"]) == 1
 
 
+def test_an_id_of_any_length_makes_no_line_of_the_table_wide(world: World) -> None:
+    world.reject(reading("d1"), "late")
+    place = world.reject(reading("x" * 60_000), "bad_device", "60000 bytes")
+    assert max(map(len, world.tidemark("list").splitlines())) < 400
+    (only,) = [json.loads(line) for line in world.tidemark("list", "--json", "--reason", "bad_device").splitlines()]
+    assert only["device"] == "x" * 60_000
+    assert "x" * 60_000 in world.tidemark("show", place)
+
+
 def test_what_is_sent_again_is_sent_once_whoever_asks_how_often(world: World) -> None:
     late = world.reject(reading("d1"), "late")
     wrong = world.reject(reading("d2", 1e9), "out_of_range", "temperature = 1.0E9", partition=1)

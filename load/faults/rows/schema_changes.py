@@ -48,7 +48,7 @@ def schema_changes(run: Run) -> Figures:
         }
         seconds = {}
         for name, schema, value in (("added", added, 20.0), ("removed", removed, 20.0), ("changed", changed, "warm")):
-            number = registry.register("elsewhere" if name == "added" else _SUBJECT, schema)
+            number = registry.register(_SUBJECT, schema)
             with run.fault(f"schema: {name}"):
                 seconds[name] = _write(run, number, schema, value)
             run.recover()
