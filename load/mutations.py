@@ -160,7 +160,7 @@ MUTATIONS = (
                 "replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)",
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
-                "            who = {'epoch': self.cut.epoch, 'batch': self.cut.batch}\n"
+                "            who = {'epoch': self.micro_batch.epoch, 'batch': self.micro_batch.batch}\n"
                 "            for each in rows:\n"
                 "                for number, key in enumerate(each.keys):\n"
                 "                    values = {name: column[number] for name, column in each.fields.items()}\n"
@@ -295,7 +295,11 @@ MUTATIONS = (
         "every offset of a batch without a record is taken for lost",
         "a producer with transactions raises the alarm for lost records",
         ("P7",),
-        (Edit("service/pipeline/builder.py", "min(without, unavailable(self.settings.kafka, cut))", "without"),),
+        (
+            Edit(
+                "service/pipeline/builder.py", "min(without, unavailable(self.settings.kafka, micro_batch))", "without"
+            ),
+        ),
         (_TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",),
     ),
     Mutation(
@@ -414,7 +418,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "            delivery.flush(self.settings.kafka, self.cut)\n",
+                "            delivery.flush(self.settings.kafka, self.micro_batch)\n",
                 "            pass\n",
             ),
         ),
@@ -878,7 +882,7 @@ MUTATIONS = (
         (_PUBLISH + "test_a_device_with_repeated_early_readings_is_marked_and_listed",),
     ),
     Mutation(
-        "silent-bucket-untold",
+        "silent-bucket-unrecoverable",
         "a batch tells event time only to some of the buckets",
         "the session of a device that falls silent never closes",
         ("P1",),
@@ -1043,7 +1047,7 @@ MUTATIONS = (
     Mutation(
         "gap-of-all",
         "sessions close by the gap of the settings, whatever the device's own is",
-        "a slow device's session is cut, a fast one's joins what is two",
+        "a slow device's session is micro_batch, a fast one's joins what is two",
         ("P1",),
         (
             Edit(

@@ -1,6 +1,6 @@
 """Crash points for tests: named places in a batch, or a command, where the service can be made to die or to fail.
 
-    before_fetch                  a batch has passed the gate, nothing of it is computed
+    before_fetch                  a batch may begin, nothing of it is computed
     after_decode                  the batch is planned or computed, nothing of it is written
     half_publish                  a part of its rows is in Redis
     after_publish_before_commit   the progress key is written, Spark has not committed

@@ -1,4 +1,4 @@
-"""A batch's cut: what a micro-batch covers, and on whose authority it is published."""
+"""A micro-batch: what it covers, and on whose authority it is published."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class MicroBatch:
     """One micro-batch as its writer knows it before the first write.
 
     `start` and `end` map topic -> partition -> offset, half open: the batch holds `start <= offset < end`.

@@ -28,12 +28,12 @@ class Payload:
 @dataclass(frozen=True, slots=True)
 class Closed:
     """`windows` (`state.windows.SCHEMA`) are all that are closed: their start says which of them lack readings. `sessions`
-    (`state.layout.session_schema`) are only those that can be told; `untold` is how many cannot.
+    (`state.layout.session_schema`) are only those that can be told; `unrecoverable` is how many cannot.
     """
 
     windows: pa.Table
     sessions: pa.Table
-    untold: int = 0
+    unrecoverable: int = 0
 
 
 def closed(payloads: Iterable[Payload], watermark_ms: int, whole_from_ms: int, rules: Rules) -> Iterator[Closed]:
@@ -58,11 +58,11 @@ def closed(payloads: Iterable[Payload], watermark_ms: int, whole_from_ms: int, r
             yield Closed(over, session_schema(rules.measures).empty_table())
     _, changes, over = advance(state, [], [], watermark_ms, rules)
     found.append(_closed(changes.sessions))
-    sessions, untold = pa.concat_tables(found), 0
+    sessions, unrecoverable = pa.concat_tables(found), 0
     if whole_from_ms > 0 and sessions.num_rows:
         whole = _is_whole(sessions, whole_from_ms + widest)
-        sessions, untold = sessions.filter(pa.array(whole)), int((~whole).sum())
-    yield Closed(over, sessions, untold)
+        sessions, unrecoverable = sessions.filter(pa.array(whole)), int((~whole).sum())
+    yield Closed(over, sessions, unrecoverable)
 
 
 def _closed(sessions: pa.Table) -> pa.Table:

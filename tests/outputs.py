@@ -1,4 +1,4 @@
-"""Rows of frames.OUTPUT as publish gets them, and settings that fit them."""
+"""Rows of row_schemas.OUTPUT as publish gets them, and settings that fit them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from service.aggregation import moments, task_counters
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.row_schemas import CHANGES, COUNTS, OUTPUT, REJECT_TYPE, REJECTS
 from service.settings import Settings, parse
 from state import codec
@@ -39,12 +39,12 @@ def settings(
     )
 
 
-def cut(batch: int, epoch: int = 1, watermark_ms: int = 0, end: Mapping[int, int] | None = None) -> Cut:
-    return Cut(epoch, batch, watermark_ms, {}, {"readings": end or {0: 10 * batch}}, "")
+def micro_batch(batch: int, epoch: int = 1, watermark_ms: int = 0, end: Mapping[int, int] | None = None) -> MicroBatch:
+    return MicroBatch(epoch, batch, watermark_ms, {}, {"readings": end or {0: 10 * batch}}, "")
 
 
 def row(kind: int, payload: bytes) -> pa.RecordBatch:
-    """One row of frames.OUTPUT."""
+    """One row of row_schemas.OUTPUT."""
     return pa.RecordBatch.from_pylist([{"kind": kind, "payload": payload}], SCHEMA)
 
 

@@ -29,7 +29,7 @@ from service.aggregation import sessions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Seen, Tables
 from service.errors import FencedError
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.pipeline import builder
 from service.pipeline.batch_publisher import Outcome, Sink
 from service.redis.link import WritesLostError
@@ -152,7 +152,7 @@ class World:
         after = EventTime(*max([(self.time.watermark_ms, self.time.newest_ms), *outcome.event_times]))
         if dies == WRITTEN:
             return None
-        sink = replace(sink, cut=replace(sink.cut, watermark_ms=after.watermark_ms))
+        sink = replace(sink, micro_batch=replace(sink.micro_batch, watermark_ms=after.watermark_ms))
         sink.finish()
         if dies == FINISHED:
             return None
@@ -216,8 +216,8 @@ class World:
             self._tables = Tables(
                 [replace(s, windows=windows.empty()) for s in self.states()], sessions.rules(self.settings)
             )
-        cut = replace(self._sink().cut, batch=self.batch - 1, watermark_ms=line_ms)
-        sink = replace(self._sink(), cut=cut, closed_by="idle")
+        micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=line_ms)
+        sink = replace(self._sink(), micro_batch=micro_batch, closed_by="idle")
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
             sink.write([idle_closer._row(changes)])
@@ -230,15 +230,15 @@ class World:
 
     def wake(self) -> None:
         """Writers of earlier epochs write what they had, and are refused."""
-        woken, self.frozen = [each for each in self.frozen if each[0].cut.epoch < self.epoch], []
+        woken, self.frozen = [each for each in self.frozen if each[0].micro_batch.epoch < self.epoch], []
         for sink, parts in woken:
             with suppress(FencedError):
                 written = sum((sink.write(part) for part in parts), Outcome()).written
-                assert not written, f"a writer of epoch {sink.cut.epoch} wrote {written} values"
+                assert not written, f"a writer of epoch {sink.micro_batch.epoch} wrote {written} values"
             for step in (sink.finish, sink.progress):
                 with suppress(FencedError):
                     step()
-                    msg = f"a writer of epoch {sink.cut.epoch} was not refused"
+                    msg = f"a writer of epoch {sink.micro_batch.epoch} was not refused"
                     raise AssertionError(msg)
 
     def damage(self, chance: Random) -> None:
@@ -281,10 +281,10 @@ class World:
         return {key.partition(":")[2]: fields for key, fields in zip(keys, pipe.execute(), strict=True)}
 
     def _sink(self) -> Sink:
-        cut = Cut(
+        micro_batch = MicroBatch(
             self.epoch, self.batch, self.time.watermark_ms, {}, {"readings": dict(self.offsets)}, self.rules.version
         )
-        return Sink(self.settings, cut, self.reference.only(["site"]), self.after)
+        return Sink(self.settings, micro_batch, self.reference.only(["site"]), self.after)
 
 
 def differences(found: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Fields]) -> list[str]:

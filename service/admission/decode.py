@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input
 
@@ -59,7 +59,7 @@ class Decoder:
     other columns are used, so that a record is decoded once.
     """
 
-    def __init__(self, settings: Input, max_bytes: int, known: Known) -> None:
+    def __init__(self, settings: Input, max_bytes: int, known: SchemaSet) -> None:
         self._settings = settings
         self._value = F.when(F.length("value") <= max_bytes, F.col("value"))
         self._known = known

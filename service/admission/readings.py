@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 
 from service.admission import device_ids
 from service.admission.decode import Decoder
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.admission.schemas import known as known_schemas
 from service.reference.lookup import LookUp, bounds
 from service.row_schemas import REJECT_TYPE
@@ -55,7 +55,7 @@ def admit(
     look_up: LookUp | None = None,
     *,
     keep: Sequence[str] = (),
-    schemas: Known | None = None,
+    schemas: SchemaSet | None = None,
 ) -> DataFrame:
     """Decode and decide: one row per record, in and out.
 
@@ -63,7 +63,7 @@ def admit(
     `schemas` are all that their source has unless given.
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), offset
     bigint, one double per measure under its name, and
-    `reject` (frames.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. A rejected row has
+    `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. A rejected row has
     null device, time and measures, so that nothing downstream can count it by mistake; an early one keeps its device's bucket.
     `keep` are columns of Kafka's that stay, as KEPT + name.
     """

@@ -3,7 +3,7 @@
 The plan of a query holds a decoder for each known id, and no other can be added to it. A record with another id is met in the
 fold, before anything of its batch is written:
 
-    fold meets ids without a verdict -> UndecidedError -> Book.ask looks them up in the folder or the registry's subjects
+    fold meets ids without a verdict -> UndecidedError -> SchemaCatalog.ask looks them up in the folder or the registry's subjects
         found:     NewSchemaError ends the query; the driver starts the next one with them, and the batch runs again
         not found: the ids are refused for `input.schema_retry`; the batch runs again, and their records are rejected
 
@@ -60,7 +60,7 @@ class NewSchemaError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SchemaSet:
     """What a plan decodes: writers' schemas by id, and the one that they are read into.
 
     `since` is for those that were learned on the way: a record at an earlier offset of a partition is not decoded.
@@ -163,10 +163,10 @@ def source(settings: Settings) -> Source:
     return Registry(Client(settings.registry), subjects)
 
 
-def known(settings: Settings, schemas: Mapping[int, dict[str, Any]] | None = None) -> Known:
+def known(settings: Settings, schemas: Mapping[int, dict[str, Any]] | None = None) -> SchemaSet:
     """What a plan decodes that goes on with no checkpoint: all that the source has."""
     if settings.input.format == "json":
-        return Known({}, {})
+        return SchemaSet({}, {})
     place = source(settings)
     found = dict(place.all() if schemas is None else schemas)
     number = settings.input.reader_schema
@@ -179,7 +179,7 @@ def known(settings: Settings, schemas: Mapping[int, dict[str, Any]] | None = Non
             msg = f"input.reader_schema = {number}: {place} does not have it; of these topics there are {there}"
             raise SchemaError(msg)
         found[number] = reader
-    return Known(found, found[number])
+    return SchemaSet(found, found[number])
 
 
 class Index(BaseModel):
@@ -210,7 +210,7 @@ class Files(Protocol):
 
 
 @dataclass(slots=True)
-class Book:
+class SchemaCatalog:
     """The driver's book of schemas, for all queries of a process. Used by one thread at a time: a query's, or between two.
 
     `check` raises SchemaError for what the engine cannot decode with; `count` is told how each look-up ended, one of LOOK_UPS.
@@ -220,14 +220,14 @@ class Book:
     files: Files
     check: Callable[[Mapping[str, Any]], None]
     count: Callable[[str], None] = lambda _result: None
-    plan: Known = field(default_factory=lambda: Known({}, {}))
+    plan: SchemaSet = field(default_factory=lambda: SchemaSet({}, {}))
     _index: Index | None = None
     _found: dict[int, dict[str, Any]] = field(default_factory=dict)
     _refused: dict[int, int] = field(default_factory=dict)
     _rests_until_ms: int = 0
     _batches: int = 0
 
-    def open(self, position: Position | None) -> Known:
+    def open(self, position: Position | None) -> SchemaSet:
         """Before a query starts: what its plan decodes. `position` is where it goes on, None for a new checkpoint.
 
         Raises RegistryError when a schema is needed that is neither stored nor to be had, SchemaError, CheckpointError.
@@ -253,7 +253,7 @@ class Book:
         self.plan = self._plan(self._found, since)
         return self.plan
 
-    def look(self) -> Known | None:
+    def look(self) -> SchemaSet | None:
         """What the checkpoint's queries decode, for who works beside one: nothing is learned and nothing written.
 
         None where nothing was noted. Raises as `open` does.
@@ -264,10 +264,10 @@ class Book:
         place = source(self.settings)
         return self._plan(self._stored(index) if place.keeps else place.all(), index.since)
 
-    def _plan(self, found: Mapping[int, dict[str, Any]], since: Mapping[int, Offsets]) -> Known:
+    def _plan(self, found: Mapping[int, dict[str, Any]], since: Mapping[int, Offsets]) -> SchemaSet:
         in_use = {number: schema for number, schema in sorted(found.items()) if number in since}
         learned = {number: offsets for number, offsets in since.items() if offsets and number in in_use}
-        return Known(in_use, known(self.settings, found).reader, learned)
+        return SchemaSet(in_use, known(self.settings, found).reader, learned)
 
     def begins(self) -> None:
         """A batch begins; raises NewSchemaError when it need not begin without a schema that is there.
@@ -429,7 +429,9 @@ class Book:
             raise files.unusable(msg, remedy="Let the service's user write there") from error
 
 
-def book(spark: SparkSession, settings: Settings, count: Callable[[str], None] = lambda _result: None) -> Book:
+def catalog(
+    spark: SparkSession, settings: Settings, count: Callable[[str], None] = lambda _result: None
+) -> SchemaCatalog:
     """The book of a service's checkpoint, not opened yet."""
     session: Any = spark
 
@@ -442,14 +444,14 @@ def book(spark: SparkSession, settings: Settings, count: Callable[[str], None] =
             raise SchemaError(msg) from error
 
     try:
-        return Book(settings, files.Files(spark, settings.service.checkpoint), check, count)
+        return SchemaCatalog(settings, files.Files(spark, settings.service.checkpoint), check, count)
     except OSError as error:
         raise CheckpointError(str(error), remedy="Mend service.checkpoint, or bring its file system back") from error
 
 
-def of_checkpoint(spark: SparkSession, settings: Settings) -> Book:
+def of_checkpoint(spark: SparkSession, settings: Settings) -> SchemaCatalog:
     """The same, opened where the checkpoint goes on."""
-    found = book(spark, settings)
+    found = catalog(spark, settings)
     found.open(resume.position(spark, settings))
     return found
 

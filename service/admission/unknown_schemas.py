@@ -38,7 +38,7 @@ class UndecidedError(SchemaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class UnknownSchemaCheck:
     """Whether records may be rejected for their ids: in a task, before they are."""
 
     def __call__(self, numbers: Mapping[int, int]) -> None:

@@ -78,7 +78,7 @@ class Fold:
     keep_rejects: bool = True
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of readings.admit's rows in, batches of frames.FOLDED out."""
+        """Batches of readings.admit's rows in, batches of row_schemas.FOLDED out."""
         before, unread, devices = self.told() if self.told is not None else (EventTime(), (), "")
         read = {number: Partition(is_unread=True) for number in unread}
         waiting: list[pa.RecordBatch] = []
@@ -294,7 +294,7 @@ def _partitions(readings: pa.Table) -> dict[int, Partition]:
 
 
 def _parsed(rejects: pa.Array) -> pa.Table:
-    """readings.admit's column as a table of frames.REJECT_TYPE's."""
+    """readings.admit's column as a table of row_schemas.REJECT_TYPE's."""
     lines = "\n".join(rejects.to_pylist()).encode()
     return pyarrow.json.read_json(
         io.BytesIO(lines),

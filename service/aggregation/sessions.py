@@ -27,7 +27,7 @@ def delays(settings: Settings) -> Delays:
 
 
 def advance(folded: DataFrame, settings: Settings) -> DataFrame:
-    """Rows of frames.FOLDED in, frames.OUTPUT out."""
+    """Rows of row_schemas.FOLDED in, row_schemas.OUTPUT out."""
     return (
         folded.select("bucket", "kind", "payload")
         .groupBy("bucket")

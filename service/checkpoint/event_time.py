@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from service.errors import CheckpointError
 from service.kafka.offsets import edges_now
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.settings import Kafka
 from service.spark.files import RESTORE, Files, Folder, Local, local, unusable
 from state.watermark import EventTime
@@ -103,29 +103,29 @@ class Log:
         for name in (f"{batch - KEPT}", f"{batch - KEPT}.unread"):
             self.files.remove(f"{FOLDER}/{name}")
 
-    def unread(self, kafka: Kafka, cut: Cut) -> frozenset[tuple[str, int]]:
-        """The partitions with records behind the cut; the same for a replay. Raises SourceError."""
-        partitions = sum(len(each) for each in cut.end.values())
-        is_small = cut.rows < kafka.max_per_batch - partitions  # the source rounds each partition's share
+    def unread(self, kafka: Kafka, micro_batch: MicroBatch) -> frozenset[tuple[str, int]]:
+        """The partitions with records behind the batch; the same for a replay. Raises SourceError."""
+        partitions = sum(len(each) for each in micro_batch.end.values())
+        is_small = micro_batch.rows < kafka.max_per_batch - partitions  # the source rounds each partition's share
         is_first, self._is_first = self._is_first, False
         if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
             return frozenset()
-        name = f"{cut.batch}.unread"
+        name = f"{micro_batch.batch}.unread"
         try:
             noted: list[tuple[str, int]] = json.loads(self.files.read(f"{FOLDER}/{name}"))
         except FileNotFoundError:
             if is_small:
                 return frozenset()
-            noted = _unread(kafka, cut)
+            noted = _unread(kafka, micro_batch)
             self._write(name, noted)
         except (OSError, ValueError) as error:
             what = f"{self.files}/{FOLDER}/{name} cannot be read: {error}"
             raise CheckpointError(what, remedy=RESTORE) from error
         return frozenset((topic, partition) for topic, partition in noted)
 
-    def leaves(self, kafka: Kafka, cut: Cut) -> None:
+    def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Note anew what a batch leaves unread that was made shorter after it was planned. Raises SourceError."""
-        self._write(f"{cut.batch}.unread", _unread(kafka, cut))
+        self._write(f"{micro_batch.batch}.unread", _unread(kafka, micro_batch))
 
     def _write(self, name: str, content: Any) -> None:
         try:
@@ -135,10 +135,10 @@ class Log:
             raise unusable(what, remedy=RESTORE) from error
 
 
-def _unread(kafka: Kafka, cut: Cut) -> list[tuple[str, int]]:
+def _unread(kafka: Kafka, micro_batch: MicroBatch) -> list[tuple[str, int]]:
     return [
         (topic, partition)
         for topic, partitions in edges_now(kafka).items()
         for partition, (_, end) in partitions.items()
-        if end > cut.end.get(topic, {}).get(partition, 0)
+        if end > micro_batch.end.get(topic, {}).get(partition, 0)
     ]

@@ -13,7 +13,7 @@ import json
 
 from service.checkpoint import event_time, logs, skips
 from service.kafka.source import READ_AHEAD
-from service.micro_batch import Cut, Offsets
+from service.micro_batch import MicroBatch, Offsets
 from service.settings import Kafka
 from service.spark.files import Files
 
@@ -33,7 +33,7 @@ def apply(files: Files, kafka: Kafka) -> int:
         shorter = skips.narrowed(begin, end, spans, READ_AHEAD)
         if shorter != end:
             # What the batch leaves unread now has to hold the watermark, however small the batch has become.
-            event_time.Log(files).leaves(kafka, Cut(0, batch, 0, begin, shorter))
+            event_time.Log(files).leaves(kafka, MicroBatch(0, batch, 0, begin, shorter))
             _rewrite(files, f"offsets/{batch}", shorter)
     if begin != position.offsets:
         _rewrite(files, f"offsets/{batch - 1}" if batch > 0 else logs.FIRST, begin)

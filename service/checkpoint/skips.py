@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from service.errors import CheckpointError, SettingsError
 from service.kafka.source import READ_AHEAD
-from service.micro_batch import Cut, Offsets
+from service.micro_batch import MicroBatch, Offsets
 from service.spark.files import RESTORE, Files, Folder, Local, unusable
 
 NAME = "skips.json"
@@ -70,21 +70,21 @@ class Care:
     def is_needed(self) -> bool:
         return self.careful is not None
 
-    def check(self, cut: Cut) -> None:
+    def check(self, micro_batch: MicroBatch) -> None:
         """Raise ReadAnewError for a batch over a skip, or near one and not careful, or behind the careful one."""
-        ahead = 0 if cut.batch == self.careful else READ_AHEAD
-        over = [str(span) for span in self.pending if _has(cut, span, ahead)]
+        ahead = 0 if micro_batch.batch == self.careful else READ_AHEAD
+        over = [str(span) for span in self.pending if _has(micro_batch, span, ahead)]
         if over:
-            what = f"batch {cut.batch} reaches over {', '.join(over)}"
+            what = f"batch {micro_batch.batch} reaches over {', '.join(over)}"
             raise ReadAnewError(what)
-        if self.careful is not None and cut.batch > self.careful:
+        if self.careful is not None and micro_batch.batch > self.careful:
             what = f"batch {self.careful} is committed"
             raise ReadAnewError(what)
 
 
-def _has(cut: Cut, span: Span, ahead: int) -> bool:
-    start = cut.start.get(span.topic, {}).get(span.partition, 0)
-    return start < span.end and span.begin < cut.end.get(span.topic, {}).get(span.partition, 0) + ahead
+def _has(micro_batch: MicroBatch, span: Span, ahead: int) -> bool:
+    start = micro_batch.start.get(span.topic, {}).get(span.partition, 0)
+    return start < span.end and span.begin < micro_batch.end.get(span.topic, {}).get(span.partition, 0) + ahead
 
 
 def read(folder: Folder) -> tuple[Span, ...]:

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 
 from service.admission import decode, schemas
 from service.admission.registry import record
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError, TidemarkError
 from service.settings import RECORD_KEY, Input, Settings
@@ -37,7 +37,7 @@ def check(settings: Settings, files: Sequence[Path]) -> list[Line]:
     return lines
 
 
-def in_use(settings: Settings, known: Known) -> Iterator[Line]:
+def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:
     """Whether the reader's schema reads every known one."""
     reader = _cut(known.reader, settings.input)
     for number, writer in known.schemas.items():
@@ -56,7 +56,7 @@ def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
     return "; ".join(f"{each.getLocation()}: {each.getType()}, {each.getMessage()}" for each in found)
 
 
-def _new(settings: Settings, known: Known, file: Path) -> Iterator[Line]:
+def _new(settings: Settings, known: SchemaSet, file: Path) -> Iterator[Line]:
     try:
         schema = record(json.loads(file.read_text(encoding="utf-8")), str(file))
         why = incompatible(_cut(known.reader, settings.input), schema)
@@ -92,7 +92,7 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
             yield Line(f"{file}: input.measures.{measure}", "warn", what, "So it must be, or keep the field")
 
 
-def _as_reader(settings: Settings, known: Known, file: Path, schema: Mapping[str, Any]) -> Line:
+def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping[str, Any]) -> Line:
     """Whether it could take the reader's place. With a folder and no `reader_schema`, the highest id does so at a start."""
     name, form = f"{file}: as the reader's", settings.input
     number = int(file.stem) if file.stem.isdigit() else -1
@@ -116,8 +116,8 @@ def _as_reader(settings: Settings, known: Known, file: Path, schema: Mapping[str
 
 
 def _cut(schema: Mapping[str, Any], form: Input) -> dict[str, Any]:
-    cut = decode.reader_schema(schema, form)
-    return {**cut, "fields": cut["fields"][:-1]}  # without the mark of the end
+    micro_batch = decode.reader_schema(schema, form)
+    return {**micro_batch, "fields": micro_batch["fields"][:-1]}  # without the mark of the end
 
 
 def _parsed(schema: Mapping[str, Any]) -> Any:

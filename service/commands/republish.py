@@ -10,7 +10,7 @@ from service.admission import schemas
 from service.daemon import owner
 from service.daemon.lease import Lease, Waiting
 from service.errors import CheckpointError
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, failure
 from service.pipeline.batch_publisher import Outcome
 from service.recompute import rebuild
@@ -64,7 +64,7 @@ def _ask(settings: Settings) -> None:
             time.sleep(LOOK_S)
 
 
-def _committed(spark: SparkSession, settings: Settings) -> Cut:
+def _committed(spark: SparkSession, settings: Settings) -> MicroBatch:
     """The batch that was committed last; raises CheckpointError when there is none: nothing could be told from here."""
     committed = batch_report.committed(spark, settings.service.checkpoint)
     if committed is None:
@@ -104,8 +104,8 @@ def _foretell(settings: Settings, say: Callable[[str], object]) -> None:
 
 
 def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None:
-    def done(outcome: Outcome, untold: tuple[int, int]) -> None:
-        say(summary(outcome, untold))
+    def done(outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
+        say(summary(outcome, unrecoverable))
 
     spark = session.build(settings, master="local[*]")
     try:
@@ -114,8 +114,8 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         if settings.reference is not None:
             snapshot, _ = snapshots.load_or_keep(spark, settings.reference, snapshot_folder(settings))
         given = (lambda: snapshot) if snapshot is not None else None
-        book = schemas.of_checkpoint(spark, settings)
-        republisher = Republisher(spark, settings, epoch, reference=given, schemas=lambda: book.plan, on_done=done)
+        catalog = schemas.of_checkpoint(spark, settings)
+        republisher = Republisher(spark, settings, epoch, reference=given, schemas=lambda: catalog.plan, on_done=done)
         republisher.begin()
         republisher.everything(republisher.asked(mark(ASKED)))
     except Exception as error:  # Spark's and py4j's get a name

@@ -22,7 +22,7 @@ from service.daemon.lease import Lease, Waiting
 from service.errors import FencedError, SettingsError
 from service.kafka import topics
 from service.kafka.offsets import edges_now
-from service.micro_batch import Cut, Offsets
+from service.micro_batch import MicroBatch, Offsets
 from service.redis import link as redis_link
 from service.rejects import delivery
 from service.rejects.delivery import UNREADABLE
@@ -53,7 +53,7 @@ def skip(settings: Settings, places: Sequence[str], say: Say, *, dry: bool = Fal
         position, new, known = _chosen(settings, folder, asked)
         if new:
             topics.prepare(settings.kafka)
-            _reject(settings.kafka, new, Cut(lease.epoch, position.batch if position else 0, 0, {}, {}))
+            _reject(settings.kafka, new, MicroBatch(lease.epoch, position.batch if position else 0, 0, {}, {}))
             if not lease.confirm():
                 what = f"The lease is lost: {lease.reason}. Rejects are sent, nothing is skipped"
                 raise FencedError(what, remedy="Run it again")
@@ -101,15 +101,15 @@ def refuse(new: Sequence[Span], begin: Offsets, ends: Offsets) -> None:
         raise SettingsError("; ".join(problems), remedy="Name the offsets that the service has named, and only those")
 
 
-def _reject(kafka: Kafka, spans: Sequence[Span], cut: Cut) -> None:
+def _reject(kafka: Kafka, spans: Sequence[Span], micro_batch: MicroBatch) -> None:
     now_ms = clock.now_ms()  # the record's own time cannot be read
     with delivery.sender(kafka) as sending:
         for span in spans:
             for offset in range(span.begin, span.end):
                 place = {"topic": span.topic, "partition": span.partition, "offset": offset}
                 detail = "was skipped by an operator; the time is that of the skip"
-                sending.send({"reason": UNREADABLE, "detail": detail, "broker_ms": now_ms, **place}, None, cut)
-        sending.flush(cut)
+                sending.send({"reason": UNREADABLE, "detail": detail, "broker_ms": now_ms, **place}, None, micro_batch)
+        sending.flush(micro_batch)
 
 
 def _tell(new: Sequence[Span], asked: Sequence[Span], say: Say, done: str) -> None:

@@ -10,7 +10,7 @@ record that there is was counted, what is open is closed from here: by the event
 
 When that is so, and what is closed, is decided in quiet.py. Sessions and devices are those of the last committed batch's
 state, moved on by the state's own step (state/table.py); windows are those of Redis's index. All is written under that
-batch's number, and never beside a batch: `turn` is held by whoever writes.
+batch's number, and never beside a batch: whoever writes holds `write_lock`.
 docs/decisions/0009-silence-closes-in-redis-alone.md says why.
 """
 
@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from service.aggregation import sessions
 from service.daemon.idle_detection import Seen, Tables
-from service.micro_batch import Cut, Offsets
+from service.micro_batch import MicroBatch, Offsets
 from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Outcome, Sink
 from service.pipeline.side_job import SideJob
@@ -40,7 +40,7 @@ _OUTPUT = to_arrow_schema(OUTPUT)
 _log = logging.getLogger(__name__)
 
 
-class Silence:
+class IdleCloser:
     """Closes by the clock what silence leaves open, in a thread of its own; one for each query.
 
     `reached` gives the (epoch, batch) of progress, `snapshot` the reference in use. `on_closed` gets how many windows and
@@ -58,7 +58,7 @@ class Silence:
         on_closed: Callable[[int, Outcome], object] = lambda _windows, _outcome: None,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
-        self.turn = threading.Lock()
+        self.write_lock = threading.Lock()
         self._spark = spark
         self._settings = settings
         self._epoch = epoch
@@ -107,13 +107,13 @@ class Silence:
         sink = self._sink(committed, line_ms)
         outcome = Outcome()
         for number in tables.due(line_ms):
-            with self.turn:
+            with self.write_lock:
                 if not self._may_write(committed.batch):
                     return
                 state, changes = tables.step(number, line_ms)
                 outcome += sink.write([_row(changes)])
                 tables.keep(number, state)
-        with self.turn:
+        with self.write_lock:
             if not self._may_write(committed.batch):
                 return
             windows = sink.sweep("idle")
@@ -137,12 +137,12 @@ class Silence:
         reached = self._reached()
         return reached is not None and reached[1] == batch
 
-    def _sink(self, committed: Cut, line_ms: int) -> Sink:
+    def _sink(self, committed: MicroBatch, line_ms: int) -> Sink:
         snapshot = self._snapshot() if self._snapshot else None
         version = snapshot.version if snapshot else ""
-        cut = replace(committed, epoch=self._epoch, watermark_ms=line_ms, reference=version)
+        micro_batch = replace(committed, epoch=self._epoch, watermark_ms=line_ms, reference=version)
         attributes = builder.attributes(snapshot, self._settings)
-        return Sink(self._settings, cut, attributes, self._reached(), closed_by="idle")
+        return Sink(self._settings, micro_batch, attributes, self._reached(), closed_by="idle")
 
 
 def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int | None = None) -> Tables:

@@ -51,7 +51,7 @@ class Refresher:
             self._note(why)
             self._require_young(first, why)
         self._columns = tuple(dict.fromkeys((*snapshots.columns(first, source), *source.limit_columns)))
-        self.holder = snapshots.Holder(spark, self._folder, self._columns, resume=True)
+        self.current_snapshot = snapshots.CurrentSnapshot(spark, self._folder, self._columns, resume=True)
         self._newest = first
         self._may_be_replayed = True
         self._show()
@@ -62,22 +62,22 @@ class Refresher:
     def rewind(self) -> None:
         """Before the query starts again: its first batch may have been made before, and must see what it saw then."""
         self._may_be_replayed = True
-        self.holder.rewind()
+        self.current_snapshot.rewind()
 
     def begin(self) -> None:
         """At the top of a batch, in the query's thread: what it sees is decided, and noted for its replay."""
-        if not self._may_be_replayed and not self.holder.is_joined:
+        if not self._may_be_replayed and not self.current_snapshot.is_joined:
             self.swap()  # there may have been no batch for long; where the plan is bound to rows, it is too late for that
         self._may_be_replayed = False
-        self.holder.joins()
+        self.current_snapshot.joins()
 
     def swap(self) -> None:
         """Between two batches, in the query's thread: take what has been read since. Never fails a batch."""
         try:
-            if self.holder.swap(self._newest):
-                rows = self.holder.snapshot.table.num_rows
-                _log.info("reference %s is in use", self.holder.snapshot.version)
-                if self.holder.is_joined and rows > 2 * LARGEST_JOINED:
+            if self.current_snapshot.swap(self._newest):
+                rows = self.current_snapshot.snapshot.table.num_rows
+                _log.info("reference %s is in use", self.current_snapshot.snapshot.version)
+                if self.current_snapshot.is_joined and rows > 2 * LARGEST_JOINED:
                     _log.warning("the reference has grown to %d rows: with a restart each batch would cost less", rows)
         except TidemarkError as error:
             self._failed(error)
@@ -89,7 +89,7 @@ class Refresher:
 
     def document(self) -> Mapping[str, Any]:
         """For /status: what is in use, how old it is, and why there is nothing newer (`failure`, None when there is)."""
-        snapshot = self.holder.snapshot
+        snapshot = self.current_snapshot.snapshot
         return {
             "version": snapshot.version,
             "rows": snapshot.table.num_rows,
@@ -138,7 +138,7 @@ class Refresher:
 
     def _failed(self, error: Exception) -> None:
         self._note(error)
-        _log.warning("%s. Going on with reference %s", error, self.holder.snapshot.version)
+        _log.warning("%s. Going on with reference %s", error, self.current_snapshot.snapshot.version)
 
     def _note(self, error: Exception) -> None:
         reason = reason_of(error)
@@ -160,5 +160,5 @@ class Refresher:
         return (clock.now_ms() - max(self._newest.read_ms, 0)) / 1000
 
     def _show(self) -> None:
-        snapshot = self.holder.snapshot
+        snapshot = self.current_snapshot.snapshot
         self._metrics.reference(snapshot.version, snapshot.table.num_rows, self._age_s)

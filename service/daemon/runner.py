@@ -14,9 +14,9 @@ process, and so does the end of Spark: a supervisor's fresh JVM is the cure for 
 
 Stopping. A batch is never interrupted in Python while there is another way: `query.stop()` in the middle of one runs a
 recursive regular expression over a long text in the JVM (engine fact, Spark 4.1.1). A flag is set; the batch that runs
-finishes and is committed; the next one meets `gate()`, which raises Stopping before anything of it is written, and that
+finishes and is committed; the next one calls `before_batch()`, which raises Stopping before anything of it is written, and that
 ends the query. A query that has nothing to do is stopped from here. A batch that goes on for too long is abandoned: it
-is not committed, and the next start replays it, with the same cut and the same values.
+is not committed, and the next start replays it, with the same offsets and the same values.
 """
 
 import importlib
@@ -38,7 +38,7 @@ from service.admission.schemas import NewSchemaError
 from service.checkpoint import resume
 from service.checkpoint.skips import ReadAnewError
 from service.daemon import owner, starts
-from service.daemon.idle_closer import Silence
+from service.daemon.idle_closer import IdleCloser
 from service.daemon.lease import Lease, Waiting
 from service.daemon.refresher import Refresher
 from service.errors import FencedError, SparkLostError, TidemarkError
@@ -55,7 +55,7 @@ from service.quality.checker import Checker
 from service.recompute.republish import Republisher
 from service.redis.link import EpochLostError, WritesLostError
 from service.reference import lookup
-from service.reference.snapshots import Holder
+from service.reference.snapshots import CurrentSnapshot
 from service.rejects.delivery import UNREADABLE
 from service.settings import Settings
 from service.spark import session
@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stopping(Exception):  # noqa: N818 - it is no error
-    """Raised by the gate: the query is to end before this batch."""
+    """Raised before a batch: the query is to end before this batch."""
 
 
 def run(settings: Settings, *, master: str | None = None) -> int:
@@ -107,7 +107,7 @@ class Runner:
         self._refresher: Refresher | None = None
         self._page = Page(is_on=settings.quality.expectations is not None)
         self._checker: Checker | None = None
-        self._book: schemas.Book | None = None
+        self._catalog: schemas.SchemaCatalog | None = None
         self._warm_up: WarmUp | None = None
 
     def run(self) -> int:
@@ -140,7 +140,7 @@ class Runner:
         _log.info("stopped")
         return 0
 
-    def gate(self) -> None:
+    def before_batch(self) -> None:
         """Called at the top of every batch, in the query's thread."""
         if self._warm_up is not None:
             self._warm_up.wait_for_cores(self.stop)
@@ -157,16 +157,16 @@ class Runner:
 
     def on_batch(self, report: builder.BatchReport) -> None:
         """Called when all of a batch is in Redis, before Spark commits it, in the query's thread."""
-        self._ends[report.cut.batch] = report.cut.end
-        self._lease.reached = report.cut.epoch, report.cut.batch
+        self._ends[report.micro_batch.batch] = report.micro_batch.end
+        self._lease.reached = report.micro_batch.epoch, report.micro_batch.batch
         self.metrics.batch_ends(report)
         self.status.batch(report)
         if self._refresher is not None:
             self._refresher.swap()
         self._in_batch.clear()
 
-    def _on_look(self, silence: Silence, asked_ms: int, reached: Offsets | None) -> None:
-        silence.look(asked_ms, reached)
+    def _on_look(self, idle_closer: IdleCloser, asked_ms: int, reached: Offsets | None) -> None:
+        idle_closer.look(asked_ms, reached)
         self.metrics.asked(asked_ms)
 
     def _on_skip(self, offsets: int) -> None:
@@ -230,19 +230,19 @@ class Runner:
             raise self._lost()
         for gap in resume.prepare(spark, settings, self._on_skip):
             _log.warning("going on without what is lost: %s", gap)
-        if self._book is None:
-            self._book = schemas.book(spark, settings, lambda result: self.metrics.lookups.labels(result).inc())
-        book = self._book
-        book.open(resume.position(spark, settings))
-        self.metrics.schemas.set(len(book.plan.schemas))
+        if self._catalog is None:
+            self._catalog = schemas.catalog(spark, settings, lambda result: self.metrics.lookups.labels(result).inc())
+        catalog = self._catalog
+        catalog.open(resume.position(spark, settings))
+        self.metrics.schemas.set(len(catalog.plan.schemas))
         with ExitStack() as cleanup:
             care = cleanup.enter_context(starts.counted(spark, settings))
             self.metrics.unreadable.set(0)
-            holder = self._hold_reference(spark)
-            self._check_quality(spark, holder, book)
-            silence = self._silence(spark, epoch, holder)
-            cleanup.callback(silence.close)
-            republisher = self._republisher(spark, epoch, holder, silence, book)
+            current_snapshot = self._hold_reference(spark)
+            self._check_quality(spark, current_snapshot, catalog)
+            idle_closer = self._idle_closer(spark, epoch, current_snapshot)
+            cleanup.callback(idle_closer.close)
+            republisher = self._republisher(spark, epoch, current_snapshot, idle_closer, catalog)
             cleanup.callback(republisher.close)
             self._lease.reached = republisher.begin(self._writes_lost)
             self._writes_lost = ""
@@ -251,13 +251,13 @@ class Runner:
             query, publication = builder.start(
                 spark,
                 settings,
-                holder=holder,
+                current_snapshot=current_snapshot,
                 epoch=epoch,
-                gate=self.gate,
+                before_batch=self.before_batch,
                 on_batch=self.on_batch,
-                book=book,
+                catalog=catalog,
                 after=self._lease.reached,
-                turn=silence.turn,
+                write_lock=idle_closer.write_lock,
                 covered=republisher.covered,
                 care=care,
             )
@@ -267,12 +267,12 @@ class Runner:
                 self.metrics.lag_fails,
                 retention_ms=retention_ms,
                 headrooms=self.metrics.headrooms,
-                level=lambda asked_ms, reached: self._on_look(silence, asked_ms, reached),
+                level=lambda asked_ms, reached: self._on_look(idle_closer, asked_ms, reached),
             )
             newest = committed(spark, settings.service.checkpoint)
             if newest is not None:  # when nothing comes any more, no batch would say so
                 lag.committed(newest.end)
-            silence.start()
+            idle_closer.start()
             lag.start()
             cleanup.callback(lag.close)
             self.status.query_started()
@@ -286,7 +286,7 @@ class Runner:
                 self._note_commits(poll, lag)
             self._judge(query, publication.failure)
 
-    def _hold_reference(self, spark: SparkSession) -> Holder | None:
+    def _hold_reference(self, spark: SparkSession) -> CurrentSnapshot | None:
         """What the query joins with: made once, whatever becomes of the queries."""
         if self.settings.reference is None:
             return None
@@ -294,47 +294,54 @@ class Runner:
             self._refresher = Refresher(spark, self.settings, self.settings.reference, self.metrics)
             self.status.reference(self._refresher.document)
         self._refresher.rewind()
-        return self._refresher.holder
+        return self._refresher.current_snapshot
 
-    def _silence(self, spark: SparkSession, epoch: int, holder: Holder | None) -> Silence:
-        return Silence(
+    def _idle_closer(self, spark: SparkSession, epoch: int, current_snapshot: CurrentSnapshot | None) -> IdleCloser:
+        return IdleCloser(
             spark,
             self.settings,
             epoch,
             reached=lambda: self._lease.reached,
-            snapshot=(lambda: holder.snapshot) if holder is not None else None,
+            snapshot=(lambda: current_snapshot.snapshot) if current_snapshot is not None else None,
             on_closed=self.metrics.idle,
             on_failure=self.metrics.failures.labels("idle").inc,
         )
 
     def _republisher(
-        self, spark: SparkSession, epoch: int, holder: Holder | None, silence: Silence, book: schemas.Book
+        self,
+        spark: SparkSession,
+        epoch: int,
+        current_snapshot: CurrentSnapshot | None,
+        idle_closer: IdleCloser,
+        catalog: schemas.SchemaCatalog,
     ) -> Republisher:
-        def done(outcome: Outcome, untold: tuple[int, int]) -> None:
-            self.metrics.republishes(outcome, untold)
-            silence.again()
+        def done(outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
+            self.metrics.republishes(outcome, unrecoverable)
+            idle_closer.again()
 
         return Republisher(
             spark,
             self.settings,
             epoch,
-            reference=(lambda: holder.snapshot) if holder is not None else None,
-            schemas=lambda: book.plan,
+            reference=(lambda: current_snapshot.snapshot) if current_snapshot is not None else None,
+            schemas=lambda: catalog.plan,
             on_lost=self.metrics.data_lost.inc,
             on_done=done,
             on_failure=self.metrics.failures.labels("republish").inc,
         )
 
-    def _check_quality(self, spark: SparkSession, holder: Holder | None, book: schemas.Book) -> None:
+    def _check_quality(
+        self, spark: SparkSession, current_snapshot: CurrentSnapshot | None, catalog: schemas.SchemaCatalog
+    ) -> None:
         """Once for the process: holder and book stay the same."""
         expectations = self.settings.quality.expectations
         if expectations is None or self._checker is not None:
             return
         asked = None
-        if holder is not None and lookup.needed(self.settings):
-            asked = lookup.Asked(holder.attributes, lookup.bounds(self.settings))
+        if current_snapshot is not None and lookup.needed(self.settings):
+            asked = lookup.Asked(current_snapshot.attributes, lookup.bounds(self.settings))
         self._checker = Checker(
-            spark, self.settings, expectations, self.metrics, self._page, look_up=asked, schemas=lambda: book.plan
+            spark, self.settings, expectations, self.metrics, self._page, look_up=asked, schemas=lambda: catalog.plan
         )
 
     def _end_threads(self) -> None:
@@ -429,7 +436,7 @@ class Runner:
                 cancelled = True
             if self._in_batch.is_set():
                 quiet = now
-            # A trigger without a batch in Python commits, or plans, which leads to the gate, or waits for a lost Kafka.
+            # A trigger without a batch in Python commits, or plans, which leads to `before_batch`, or waits for a lost Kafka.
             elif not query.status["isTriggerActive"] or now - quiet > PATIENCE_S / 2:
                 break
         if query.isActive:

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from service import clock
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
-from service.micro_batch import Cut, Offsets
+from service.micro_batch import MicroBatch, Offsets
 from service.settings import Kafka
 
 Edges = Mapping[str, Mapping[int, tuple[int, int]]]
@@ -62,13 +62,13 @@ def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
     return found
 
 
-def unavailable(kafka: Kafka, cut: Cut) -> int:
-    """How many offsets of the cut Kafka does not have (any more), with or without a record. Raises SourceError."""
+def unavailable(kafka: Kafka, micro_batch: MicroBatch) -> int:
+    """How many offsets of the batch Kafka does not have (any more), with or without a record. Raises SourceError."""
     there = edges_now(kafka, uncommitted=True)
     offsets = 0
-    for topic, partitions in cut.end.items():
+    for topic, partitions in micro_batch.end.items():
         for partition, end in partitions.items():
-            start = cut.start.get(topic, {}).get(partition, 0)
+            start = micro_batch.start.get(topic, {}).get(partition, 0)
             oldest, newest = there.get(topic, {}).get(partition, (0, 0))
             offsets += (end - start) - max(0, min(end, newest) - max(start, oldest))
     return offsets

@@ -48,7 +48,7 @@ class EventTime:
 
     def batch(self, report: "BatchReport") -> None:
         """A batch is published."""
-        self.watermark.set(report.cut.watermark_ms / 1000)
+        self.watermark.set(report.micro_batch.watermark_ms / 1000)
         self.skewed.set(report.skewed)
         self.held.set(report.held_ms / 1000)
         self.unread.set(report.unread)

@@ -234,7 +234,7 @@ class Metrics:
             self.retention.labels(topic).set(kept_ms / 1000 if kept_ms >= 0 else math.inf)
 
     def batch_begins(self) -> None:
-        """A batch has passed the gate; a clock runs until `batch_ends`."""
+        """A batch begins; a clock runs until `batch_ends`."""
         with self._lock:
             self._batch_since = clock.monotonic_s()
 
@@ -248,13 +248,13 @@ class Metrics:
         with self._lock:
             self._batch_since = None
             self._reasons.pop("batch", None)
-        cut, outcome = report.cut, report.outcome
-        if cut.rows:
+        micro_batch, outcome = report.micro_batch, report.outcome
+        if micro_batch.rows:
             self.silent.set(0)
-        self.records.inc(cut.rows)
+        self.records.inc(micro_batch.rows)
         self.event_time.batch(report)
-        self.epoch.set(cut.epoch)
-        self.batch.set(cut.batch)
+        self.epoch.set(micro_batch.epoch)
+        self.batch.set(micro_batch.batch)
         self.last_batch.set(clock.now_ms() / 1000)
         self.admitted.inc(report.admitted)
         self.unknown.inc(report.unknown)
@@ -317,11 +317,11 @@ class Metrics:
         self.closed_idle.labels("windows").inc(windows)
         self.closed_idle.labels("sessions").inc(outcome.closed)
 
-    def republishes(self, outcome: "Outcome", untold: tuple[int, int]) -> None:
+    def republishes(self, outcome: "Outcome", unrecoverable: tuple[int, int]) -> None:
         """Values were published again; so many windows and sessions could not be, as a part of them is gone from Kafka."""
         for kind in _PUBLISHED[:3]:
             self.republished.labels(kind).inc(getattr(outcome, kind))
-        for kind, count in zip(("windows", "sessions"), untold, strict=True):
+        for kind, count in zip(("windows", "sessions"), unrecoverable, strict=True):
             self.unrepublished.labels(kind).inc(count)
 
     def headrooms(self, rooms: "Headrooms") -> None:

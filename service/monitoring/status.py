@@ -83,18 +83,18 @@ class Status:
 
     def batch(self, report: "BatchReport") -> None:
         """A batch is published; one that is published again takes its own place."""
-        cut = report.cut
+        micro_batch = report.micro_batch
         entry = {
-            "batch": cut.batch,
-            "rows": cut.rows,
-            "start": _offsets(cut.start),
-            "end": _offsets(cut.end),
+            "batch": micro_batch.batch,
+            "rows": micro_batch.rows,
+            "start": _offsets(micro_batch.start),
+            "end": _offsets(micro_batch.end),
             "phases": {name: round(seconds, 4) for name, seconds in report.phases.items()},
-            "watermark_ms": cut.watermark_ms,
+            "watermark_ms": micro_batch.watermark_ms,
             "finished_ms": clock.now_ms(),
         }
         with self._lock:
-            before = [each for each in self._batches if each["batch"] < cut.batch]
+            before = [each for each in self._batches if each["batch"] < micro_batch.batch]
             self._batches = [*before[1 - KEPT :], entry]
 
     def document(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from service import clock, failpoint
 from service.admission.readings import REASONS
 from service.aggregation import task_counters
 from service.errors import FencedError
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.publication.covered import Covered
 from service.publication.early import Early
 from service.publication.rows import (
@@ -157,22 +157,22 @@ class Sink:
     """Where and under whose authority a batch is published; it holds no connection and can be pickled.
 
     Connections belong to the process that writes and stay open between batches. Redis's password file must exist there.
-    `attributes` is the reference. `after` is the (epoch, batch) that progress is known to
-    have reached, None when nothing is known. With `again`, rows are values of the past, as of the cut's watermark: they
-    live no longer than if they had been written in their time, and windows that it has passed are final. `closed_by` is what
+    `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, None when nothing is
+    known. With `republishing`, rows are sent again after data loss, as of the micro-batch's watermark: their TTL is reduced
+    by their age, and windows that it has passed are final. `closed_by` is what
     has closed the sessions that are. What is `covered` is not written.
     """
 
     settings: Settings
-    cut: Cut
+    micro_batch: MicroBatch
     attributes: Attributes | None = None
     after: tuple[int, int] | None = None
-    again: bool = False
+    republishing: bool = False
     closed_by: Literal["watermark", "idle"] = "watermark"
     covered: Covered | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
-        """Steps 1 and 2 for rows of frames.OUTPUT: a partition's, or all of the batch.
+        """Steps 1 and 2 for rows of row_schemas.OUTPUT: a partition's, or all of the batch.
 
         Windows, sessions and counts are held in memory, rejects are not. Rows of one device must come to one call,
         in the order in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
@@ -185,7 +185,7 @@ class Sink:
                 else:
                     found.take(kind, payload)
         if found.rejects:
-            delivery.flush(self.settings.kafka, self.cut)
+            delivery.flush(self.settings.kafka, self.micro_batch)
         return self._write_rows(found)
 
     def finish(self) -> int:
@@ -195,7 +195,7 @@ class Sink:
     def sweep(self, step: str) -> int:
         """A step over all windows that the watermark has passed and that are not final: chunk by chunk, to the end."""
         budget, stamp, size = self._budget("finals"), self._stamp(), self.settings.redis.chunk
-        call = stamp.call(step, watermark=str(self.cut.watermark_ms), limit=size)
+        call = stamp.call(step, watermark=str(self.micro_batch.watermark_ms), limit=size)
         looked, total = size, 0
         while looked == size:
             looked, changed = map(int, self._link().run([call], budget)[0])
@@ -208,7 +208,7 @@ class Sink:
 
     def skewed(self) -> int:
         """How many devices are marked skewed."""
-        floor = max(0, self.cut.watermark_ms - self.settings.sessions.retain_ms)
+        floor = max(0, self.micro_batch.watermark_ms - self.settings.sessions.retain_ms)
         return int(self.run("skewed", floor=str(floor))[0])
 
     def server(self) -> str:
@@ -221,13 +221,15 @@ class Sink:
         Raises FencedError when a later batch of this epoch is there already, SinkError when it is not `server` any more
         that answers: what was written to it may be lost, though it was acknowledged, and must be written again.
         """
-        cut = self.cut
+        micro_batch = self.micro_batch
         budget = self._budget("progress")
         call = self._stamp().call(
             "progress",
-            watermark=str(cut.watermark_ms),
-            offsets=json.dumps({t: {str(p): o for p, o in sorted(ps.items())} for t, ps in sorted(cut.end.items())}),
-            reference=cut.reference,
+            watermark=str(micro_batch.watermark_ms),
+            offsets=json.dumps(
+                {t: {str(p): o for p, o in sorted(ps.items())} for t, ps in sorted(micro_batch.end.items())}
+            ),
+            reference=micro_batch.reference,
         )
         accepted, epoch, batch = self._link().run([call], budget, server)[0]
         if not accepted:
@@ -243,7 +245,7 @@ class Sink:
             # it is being fenced carries its epoch, so that a reader can tell.
             self.run("held")
         rejects = codec.unpack(b"J", payload).to_pylist()
-        delivery.copy(self.settings.kafka, rejects, self.cut)
+        delivery.copy(self.settings.kafka, rejects, self.micro_batch)
         for reject in rejects:
             early.take(reject)
         return len(rejects)
@@ -263,10 +265,10 @@ class Sink:
         if sessions.num_rows:
             rows.append(session_rows(sessions, keys, retain_ms, self.closed_by))
         if devices.num_rows:
-            rows.append(device_rows(devices, keys, retain_ms, self.cut.reference, self.attributes))
-        if self.again:
+            rows.append(device_rows(devices, keys, retain_ms, self.micro_batch.reference, self.attributes))
+        if self.republishing:
             gap_ms = self.settings.sessions.gap_ms
-            rows = [part for each in rows for part in past(each, self.cut.watermark_ms, gap_ms)]
+            rows = [part for each in rows for part in past(each, self.micro_batch.watermark_ms, gap_ms)]
         budget, counter = self._budget("values"), _Calls()
         replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)
         written, unchanged, old, final = (sum(int(r[i]) for r in replies[: counter.writes]) for i in range(4))
@@ -318,7 +320,7 @@ class Sink:
             yield stamp.call("early", **arguments)
         retained = {view.name: view.retain_ms for view in self.settings.views}
         for view, (scores, members) in view_keys(windows).items():
-            floor = self.cut.watermark_ms - retained[view]
+            floor = self.micro_batch.watermark_ms - retained[view]
             for start in range(0, len(members), _KEYS_A_CALL):
                 part = slice(start, start + _KEYS_A_CALL)
                 yield stamp.call(
@@ -346,13 +348,20 @@ class Sink:
 
     def _budget(self, what: str) -> Budget:
         place = Place(
-            redis_client.shown(self.settings.redis), f"{what} of batch {self.cut.batch}, epoch {self.cut.epoch}"
+            redis_client.shown(self.settings.redis),
+            f"{what} of batch {self.micro_batch.batch}, epoch {self.micro_batch.epoch}",
         )
         return Budget(self.settings.redis.retry_for_ms, place)
 
     def _stamp(self) -> Stamp:
         now_ms = clock.now_ms()
-        return Stamp(str(self.cut.epoch), str(self.cut.batch), str(now_ms), self.settings.redis.feed_length, self.after)
+        return Stamp(
+            str(self.micro_batch.epoch),
+            str(self.micro_batch.batch),
+            str(now_ms),
+            self.settings.redis.feed_length,
+            self.after,
+        )
 
 
 @dataclass(slots=True)

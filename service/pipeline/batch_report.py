@@ -1,4 +1,4 @@
-"""What the engine knows of a batch: its cut, while it runs, and its progress, after it is committed.
+"""What the engine knows of a batch: its offsets, while it runs, and its progress, after it is committed.
 
 Both are read from the query inside the JVM. A Python listener hears of a batch a median 371 ms after its end and
 competes with foreachBatch for py4j's callbacks (Spark 4.1.1), so the main thread asks instead.
@@ -14,16 +14,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service.checkpoint import event_time
 from service.errors import CheckpointError, QueryError
-from service.micro_batch import Cut, Offsets, parse_offsets
+from service.micro_batch import MicroBatch, Offsets, parse_offsets
 from service.spark.files import Files
 
 
-def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, reference: str = "") -> Cut:
-    """The cut of the running `batch`, from inside its foreachBatch.
+def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, reference: str = "") -> MicroBatch:
+    """What the running `batch` covers, from inside its foreachBatch.
 
     `spark` is the session that started the query, not the batch frame's: the latter is a clone that knows of no query.
     The offset log is written before a batch runs and stays as it is when the batch is replayed: a replay has the same
-    cut. Its watermark is not known here and is 0. The first batch begins where the source said it would when the checkpoint was
+    batch. Its watermark is not known here and is 0. The first batch begins where the source said it would when the checkpoint was
     made. A partition added since the previous batch begins at 0, as the source requires (it reports data loss otherwise).
 
     Raises QueryError when no such query is active, CheckpointError when the offset log lacks it or the one before.
@@ -40,10 +40,10 @@ def cut_of(spark: SparkSession, query_name: str, batch: int, epoch: int, referen
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
-    return Cut(epoch, batch, 0, start, end, reference)
+    return MicroBatch(epoch, batch, 0, start, end, reference)
 
 
-def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
+def committed(spark: SparkSession, checkpoint: str) -> MicroBatch | None:
     """The last batch that a checkpoint has committed, None when there is none; its epoch is not known there and is 0.
 
     Its `start` is where the checkpoint began to read, not where the batch did. The checkpoint may be on any file system
@@ -69,7 +69,7 @@ def committed(spark: SparkSession, checkpoint: str) -> Cut | None:
     # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
     start = parse_offsets(initial.rpartition("\n")[2])
     watermark_ms = event_time.read(Files(spark, checkpoint), batch)[0].watermark_ms
-    return Cut(0, batch, watermark_ms, start, _offsets(entry, batch))
+    return MicroBatch(0, batch, watermark_ms, start, _offsets(entry, batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _query(spark: SparkSession, query_name: str) -> Any:
         if query.name() == query_name:
             return query
     what = f"The query {query_name!r} is not active in this session"
-    raise QueryError(what, remedy="A cut is read in the query's own foreachBatch, with the session that started it")
+    raise QueryError(what, remedy="A batch is read in the query's own foreachBatch, with the session that started it")
 
 
 def _entry(log: Any, batch: int) -> Any:

@@ -20,22 +20,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 from service import clock, failpoint
 from service.admission import readings, unknown_schemas
 from service.admission.device_limit import DeviceLimit
-from service.admission.schemas import Book, Known, of_checkpoint
-from service.admission.unknown_schemas import Asking, UndecidedError
+from service.admission.schemas import SchemaCatalog, SchemaSet, of_checkpoint
+from service.admission.unknown_schemas import UndecidedError, UnknownSchemaCheck
 from service.aggregation import sessions
 from service.aggregation.partial_aggregation import Fold
 from service.checkpoint import event_time
 from service.checkpoint.skips import Care
 from service.kafka import source
 from service.kafka.offsets import unavailable
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, failure
 from service.pipeline.batch_publisher import OUTCOME_SCHEMA, Outcome, Sink
 from service.publication.covered import Covered
 from service.reference import lookup
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
-from service.reference.snapshots import Holder, Snapshot
+from service.reference.snapshots import CurrentSnapshot, Snapshot
 from service.row_schemas import FOLDED
 from service.settings import Settings
 from state.watermark import EventTime
@@ -53,7 +53,7 @@ class BatchReport:
     is how many devices are marked so.
     """
 
-    cut: Cut
+    micro_batch: MicroBatch
     outcome: Outcome
     admitted: int
     rejected: Mapping[str, int]
@@ -74,9 +74,9 @@ def build(
     tasks: int,
     look_up: LookUp | None = None,
     *,
-    schemas: Known | None = None,
+    schemas: SchemaSet | None = None,
 ) -> DataFrame:
-    """Kafka records in, frames.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
+    """Kafka records in, row_schemas.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
 
     `attributes` is the reference, None where there is none; `look_up` is how admission asks it, None where it has nothing to
     ask. So many `tasks` read and fold. `schemas` are what is decoded: all that their source has, if not given.
@@ -88,7 +88,7 @@ def build(
 
 
 def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
-    """readings.admit's rows in, frames.FOLDED out, for a batch run over the past: what was not admitted is passed over."""
+    """readings.admit's rows in, row_schemas.FOLDED out, for a batch run over the past: what was not admitted is passed over."""
     return admitted.mapInArrow(replace(folding(settings, attributes), keep_rejects=False), FOLDED)
 
 
@@ -107,7 +107,7 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
         settings.sessions.buckets,
         settings.kafka.topics,
         attributes,
-        Asking(),
+        UnknownSchemaCheck(),
         gap=gap,
         interval=interval,
     )
@@ -116,7 +116,7 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
 @dataclass(slots=True)
 class Publication:
     """What foreachBatch runs, and what it remembers: `failure` is the exception that ended the query, as it was raised,
-    and `after` the (epoch, batch) that progress in Redis has reached, as far as is known. `turn` is held while it writes.
+    and `after` the (epoch, batch) that progress in Redis has reached, as far as is known. `write_lock` is held while it writes.
     `care` ends the query before a batch that it must not read: the frame is evaluated later.
 
     The order is the guarantee:
@@ -131,58 +131,60 @@ class Publication:
     spark: SparkSession
     settings: Settings
     epoch: int
-    gate: Callable[[], None]
+    before_batch: Callable[[], None]
     on_batch: Callable[[BatchReport], None]
-    book: Book
+    catalog: SchemaCatalog
     times: event_time.Log
     limit: DeviceLimit
-    holder: Holder | None = None
+    current_snapshot: CurrentSnapshot | None = None
     after: tuple[int, int] | None = None
     covered: Covered | None = None
-    turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    write_lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     care: Care = field(default_factory=Care)
     failure: BaseException | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         try:
-            with self.turn:
+            with self.write_lock:
                 self._publish(frame, batch)
         except BaseException as error:
             self.failure = error
             raise
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
-        self.gate()
-        self.book.begins()
+        self.before_batch()
+        self.catalog.begins()
         failpoint.hit("before_fetch")
         started = clock.monotonic_s()
         name = self.settings.service.name
         # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
-        snapshot = self.holder.snapshot if self.holder else None
-        cut = batch_report.cut_of(self.spark, name, batch, self.epoch, snapshot.version if snapshot else "")
-        self.care.check(cut)
-        before, unread = self.times.before(batch), self.times.unread(self.settings.kafka, cut)
+        snapshot = self.current_snapshot.snapshot if self.current_snapshot else None
+        micro_batch = batch_report.running_batch(
+            self.spark, name, batch, self.epoch, snapshot.version if snapshot else ""
+        )
+        self.care.check(micro_batch)
+        before, unread = self.times.before(batch), self.times.unread(self.settings.kafka, micro_batch)
         noted = self.times.devices(batch)
         topics = self.settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
         event_time.tell(self.spark.sparkContext, before, numbers, self.limit.give(noted))
-        cut = replace(cut, watermark_ms=before.watermark_ms)
-        sink = Sink(self.settings, cut, attributes(snapshot, self.settings), self.after, covered=self.covered)
+        micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
+        sink = Sink(self.settings, micro_batch, attributes(snapshot, self.settings), self.after, covered=self.covered)
         server = sink.server()
         planned = clock.monotonic_s()
-        outcome, ran = self._run(frame, sink, small=cut.rows <= self.settings.redis.driver_rows)
+        outcome, ran = self._run(frame, sink, small=micro_batch.rows <= self.settings.redis.driver_rows)
         published = clock.monotonic_s()
         # None of its records may be there for a reader: then time stands.
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
-        cut = replace(cut, watermark_ms=after.watermark_ms)
-        sink = replace(sink, cut=cut)
+        micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
+        sink = replace(sink, micro_batch=micro_batch)
         finals = sink.finish()
         skewed = sink.skewed()
         sink.progress(server)
         sizes = ((bucket, devices) for bucket, _, devices, *_ in outcome.sizes)
         self.times.note(batch, after, self.limit.after(batch, noted, sizes))
         self.after = self.epoch, batch
-        if self.covered is not None and cut.watermark_ms >= self.covered.until_ms:
+        if self.covered is not None and micro_batch.watermark_ms >= self.covered.until_ms:
             self.covered = None
         failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()
@@ -194,12 +196,12 @@ class Publication:
         }
         # Each record is admitted or rejected. An offset that is neither has no record for a reader: it is a transaction's
         # marker, an aborted or a compacted record. Or Kafka has deleted it: then the record is lost.
-        without = cut.rows - outcome.admitted - sum(outcome.rejected)
+        without = micro_batch.rows - outcome.admitted - sum(outcome.rejected)
         accepted = self.settings.kafka.on_data_loss == "continue"
-        lost = min(without, unavailable(self.settings.kafka, cut)) if accepted and without > 0 else 0
+        lost = min(without, unavailable(self.settings.kafka, micro_batch)) if accepted and without > 0 else 0
         self.on_batch(
             BatchReport(
-                cut,
+                micro_batch,
                 outcome,
                 outcome.admitted,
                 dict(zip(readings.REASONS, outcome.rejected, strict=True)),
@@ -220,12 +222,12 @@ class Publication:
         Ids of schemas without a verdict fail it in its first stage, before anything is written. Then they are looked up, and
         it is run again: a few times, until nothing more is asked.
         """
-        batch = sink.cut.batch
+        batch = sink.micro_batch.batch
         for attempt in range(LOOK_UPS + 1):
-            refused = unknown_schemas.ALL if attempt == LOOK_UPS else self.book.refused(batch)
+            refused = unknown_schemas.ALL if attempt == LOOK_UPS else self.catalog.refused(batch)
             self.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, refused)
             if refused:
-                self.book.decide(batch, refused)
+                self.catalog.decide(batch, refused)
             try:
                 if small:
                     table = frame.toArrow()
@@ -239,7 +241,7 @@ class Publication:
                 named = failure.named(error, None)
                 if not isinstance(named, UndecidedError):
                     raise
-                self.book.ask(named.numbers)
+                self.catalog.ask(named.numbers)
         raise AssertionError  # the last attempt asks nothing
 
 
@@ -265,33 +267,45 @@ def start(
     spark: SparkSession,
     settings: Settings,
     *,
-    holder: Holder | None,
+    current_snapshot: CurrentSnapshot | None,
     epoch: int,
-    gate: Callable[[], None],
+    before_batch: Callable[[], None],
     on_batch: Callable[[BatchReport], None],
-    book: Book | None = None,
+    catalog: SchemaCatalog | None = None,
     after: tuple[int, int] | None = None,
-    turn: AbstractContextManager[Any] | None = None,
+    write_lock: AbstractContextManager[Any] | None = None,
     covered: Covered | None = None,
     care: Care | None = None,
 ) -> tuple[StreamingQuery, Publication]:
-    """Start the query; `gate` is called before anything of a batch is written and may raise, `on_batch` after all is.
+    """Start the query; `before_batch` is called before anything of a batch is written and may raise, `on_batch` after all is.
 
     `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `book` is open; the
-    checkpoint's own if not given. `turn` is held by whoever writes values. `covered` is as for Sink, `care` as for Publication.
+    checkpoint's own if not given. Whoever writes values holds `write_lock`. `covered` is as for Sink, `care` as for Publication.
     """
-    book = book or of_checkpoint(spark, settings)
+    catalog = catalog or of_checkpoint(spark, settings)
     tasks = spark.sparkContext.defaultParallelism
-    attributes = holder.attributes if holder else None
-    look_up = lookup.choose(settings, holder)
+    attributes = current_snapshot.attributes if current_snapshot else None
+    look_up = lookup.choose(settings, current_snapshot)
     care = care or Care()
     records = source.stream(spark, settings.kafka, careful=care.is_needed)
-    output = build(records, settings, attributes, tasks, look_up, schemas=book.plan)
+    output = build(records, settings, attributes, tasks, look_up, schemas=catalog.plan)
     checkpoint = settings.service.checkpoint
     times = event_time.Log.of(spark, checkpoint)
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.sessions.buckets)
     publication = Publication(
-        spark, settings, epoch, gate, on_batch, book, times, limit, holder, after, covered, turn or nullcontext(), care
+        spark,
+        settings,
+        epoch,
+        before_batch,
+        on_batch,
+        catalog,
+        times,
+        limit,
+        current_snapshot,
+        after,
+        covered,
+        write_lock or nullcontext(),
+        care,
     )
     writer = (
         output.writeStream.queryName(settings.service.name)

@@ -28,7 +28,7 @@ class Early:
     _devices: dict[str, _Device] = field(default_factory=dict)
 
     def take(self, reject: Mapping[str, Any]) -> None:
-        """A row of frames.REJECT_TYPE, whatever its reason."""
+        """A row of row_schemas.REJECT_TYPE, whatever its reason."""
         device, at_ms, ahead_ms = reject.get("device"), reject["broker_ms"], reject.get("ahead_ms")
         if device is None or ahead_ms is None:
             return

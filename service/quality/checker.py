@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service import clock
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.errors import SchemaError, SetupError
 from service.micro_batch import Offsets
 from service.monitoring.metrics import Metrics
@@ -51,7 +51,7 @@ class Checker:
         page: Page,
         *,
         look_up: LookUp | None,
-        schemas: Callable[[], Known | None],
+        schemas: Callable[[], SchemaSet | None],
     ) -> None:
         self._spark, self._settings, self._expectations = spark, settings, expectations
         self._metrics, self._page = metrics, page

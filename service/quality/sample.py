@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from service.admission import readings
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.kafka import clients
 from service.kafka.offsets import edges
 from service.micro_batch import Offsets
@@ -88,14 +88,16 @@ def size(source: Source) -> int:
 
 
 def read(
-    spark: SparkSession, settings: Settings, source: Source, look_up: LookUp | None, schemas: Known | None = None
+    spark: SparkSession, settings: Settings, source: Source, look_up: LookUp | None, schemas: SchemaSet | None = None
 ) -> pa.Table:
     """The sample. `look_up` and `schemas` are as for `readings.admit`. One task: there may be a stream beside this."""
     records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": _WAIT_MS})
     return of(records.coalesce(1), settings, look_up, schemas)
 
 
-def of(records: DataFrame, settings: Settings, look_up: LookUp | None = None, schemas: Known | None = None) -> pa.Table:
+def of(
+    records: DataFrame, settings: Settings, look_up: LookUp | None = None, schemas: SchemaSet | None = None
+) -> pa.Table:
     """The sample that these Kafka records are."""
     decided = readings.admit(records, settings, look_up, keep=["offset"], schemas=schemas)
     reason = F.get_json_object("reject", "$.reason").alias(REASON)

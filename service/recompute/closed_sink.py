@@ -9,7 +9,7 @@ from typing import Any
 
 from service import clock, failpoint
 from service.errors import SinkError
-from service.micro_batch import Cut, parse_offsets
+from service.micro_batch import MicroBatch, parse_offsets
 from service.publication.rows import Call, Rows, Stamp
 from service.redis import client as redis_client
 from service.redis.keys import Keys
@@ -40,15 +40,15 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSink:
-    """Writes as of `cut`, which is what progress held, for the run with this number of the fence, to one run of Redis.
+    """Writes as of `micro_batch`, which is what progress held, for the run with this number of the fence, to one run of Redis.
 
-    `server` names that run, as `server` below gave it before `cut` was read. `mark` is the mark of a republish that writes
-    corrected values again. Raises SinkError when Redis does not answer, was restarted, has lost data or is being
+    `server` names that run, as `server` below gave it before `micro_batch` was read. `mark` is the mark of a republish that
+    writes corrected values again. Raises SinkError when Redis does not answer, was restarted, has lost data or is being
     republished to by another; FencedError when another run has begun.
     """
 
     settings: Settings
-    cut: Cut
+    micro_batch: MicroBatch
     number: int
     server: str
     mark: str = ""
@@ -71,7 +71,7 @@ class ClosedSink:
 
     def keys(self, view: str, scores: list[int], members: list[bytes | None], ttl_ms: int) -> None:
         """Keys of a view by last event time; those that a reader of the view would not see any more are left out."""
-        floor = self.cut.watermark_ms - ttl_ms
+        floor = self.micro_batch.watermark_ms - ttl_ms
         young = [(score, member) for score, member in zip(scores, members, strict=True) if score > floor]
         name, stamp = Keys(self.settings.redis.prefix).view(view), self._stamp()
         for start in range(0, len(young), _PAGE):
@@ -111,9 +111,9 @@ class ClosedSink:
         return Place(redis_client.shown(self.settings.redis), f"{what} of correction {self.number}")
 
     def _stamp(self) -> Stamp:
-        cut = self.cut
+        micro_batch = self.micro_batch
         feed, now = self.settings.redis.feed_length, str(clock.now_ms())
-        return Stamp(str(cut.epoch), str(cut.batch), now, feed, (cut.epoch, cut.batch))
+        return Stamp(str(micro_batch.epoch), str(micro_batch.batch), now, feed, (micro_batch.epoch, micro_batch.batch))
 
 
 def server(settings: Settings) -> str:
@@ -127,7 +127,7 @@ def _link(settings: Settings) -> Link:
     return link(settings.redis, SCRIPT, (keys.correction, keys.changes, keys.progress, keys.republish))
 
 
-def held(settings: Settings, mark: str = "") -> Cut:
+def held(settings: Settings, mark: str = "") -> MicroBatch:
     """What progress in Redis says; raises SinkError when there is none, or values are republished under another mark."""
     keys, place = (
         Keys(settings.redis.prefix),
@@ -145,7 +145,9 @@ def held(settings: Settings, mark: str = "") -> Cut:
         msg = f"{place}: there is no progress"
         raise SinkError(msg, remedy="Start the service first: it has published nothing yet")
     ends = parse_offsets(said["offsets"])
-    return Cut(int(said["epoch"]), int(said["batch"]), int(said["watermark"]), {}, ends, said.get("reference", ""))
+    return MicroBatch(
+        int(said["epoch"]), int(said["batch"]), int(said["watermark"]), {}, ends, said.get("reference", "")
+    )
 
 
 def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list[int]]:

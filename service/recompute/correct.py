@@ -57,7 +57,7 @@ Say = Callable[[str], object]
 class Report:
     """What a run did. Late readings: `corrected`; `waiting` for what is open; `refused`, for another reason than being
     late, or because their bytes are gone. Values: `windows` and `sessions` written; `same`, which were right already;
-    `poorer`, of which Redis has more readings than Kafka gives; `untold`, of which Kafka has deleted a part.
+    `poorer`, of which Redis has more readings than Kafka gives; `unrecoverable`, of which Kafka has deleted a part.
     """
 
     corrected: int = 0
@@ -67,7 +67,7 @@ class Report:
     sessions: int = 0
     same: int = 0
     poorer: int = 0
-    untold: Counter[str] = field(default_factory=Counter)
+    unrecoverable: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -80,8 +80,8 @@ class Report:
             yield f"{self.refused} would not have been admitted in time either, or are gone: see `tidemark rejects show`"
         if self.poorer:
             yield f"{self.poorer} values have more readings than the topic gives now, and are left as they are"
-        if self.untold.total():
-            what = " and ".join(f"{many} {name}" for name, many in self.untold.items() if many)
+        if self.unrecoverable.total():
+            what = " and ".join(f"{many} {name}" for name, many in self.unrecoverable.items() if many)
             yield f"{what} are left as they are: Kafka has deleted a part of their readings"
 
 
@@ -131,14 +131,14 @@ def restore(spark: SparkSession, settings: Settings, mark: str) -> Report:
     `mark` is that of the republish. Raises TidemarkError.
     """
     server = closed_sink.server(settings)
-    cut, log = closed_sink.held(settings, mark), late.in_values(settings)
-    from_ms = rebuild.needed_from_ms(settings, cut.watermark_ms)
+    micro_batch, log = closed_sink.held(settings, mark), late.in_values(settings)
+    from_ms = rebuild.needed_from_ms(settings, micro_batch.watermark_ms)
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
     if log is None or not todo:
         return Report()
     fence = Fence(settings.redis)
     try:
-        sink = ClosedSink(settings, cut, fence.number, server, mark)
+        sink = ClosedSink(settings, micro_batch, fence.number, server, mark)
         return Correction(spark, sink, log, is_marking=False).run(todo)
     finally:
         fence.close()
@@ -160,16 +160,16 @@ class Correction:
         self._dry, self._is_marking = dry, is_marking and not dry
         self._spark, self._settings, self._log = spark, sink.settings, log
         committed = batch_report.committed(spark, self._settings.service.checkpoint)
-        self._sink = replace(sink, cut=replace(sink.cut, start=committed.start if committed else {}))
+        self._sink = replace(sink, micro_batch=replace(sink.micro_batch, start=committed.start if committed else {}))
         self._attributes, self._look_up = _reference(self._settings)
-        self._schemas = schemas.book(spark, self._settings).look()
+        self._schemas = schemas.catalog(spark, self._settings).look()
         # Half of the cores: there may be a service beside this.
         self._tasks = max(1, spark.sparkContext.defaultParallelism // 2)
         self._report = Report()
 
     def run(self, todo: Sequence[Coordinates]) -> Report:
         """Steps 3 to 7."""
-        report, watermark_ms = self._report, self._sink.cut.watermark_ms
+        report, watermark_ms = self._report, self._sink.micro_batch.watermark_ms
         asked = set(todo)
         table, report.refused = late.admitted(
             self._spark, self._settings, self._log.rejects.values(), self._look_up, self._schemas
@@ -208,16 +208,18 @@ class Correction:
             self._schemas,
             self._tasks,
         )
-        untold = _untold(base.runs, first, anchors.keys(), from_ms, whole_ms)
-        told = found.filter(pa.array([device not in untold for device in found["device"].to_pylist()], pa.bool_()))
-        runs = base.runs.filter(
-            pa.array([device not in untold for device in base.runs["device"].to_pylist()], pa.bool_())
+        unrecoverable = _unrecoverable(base.runs, first, anchors.keys(), from_ms, whole_ms)
+        told = found.filter(
+            pa.array([device not in unrecoverable for device in found["device"].to_pylist()], pa.bool_())
         )
-        sessions = corrected(runs, told, self._runs, self._sink.cut.watermark_ms, rules(self._settings))
+        runs = base.runs.filter(
+            pa.array([device not in unrecoverable for device in base.runs["device"].to_pylist()], pa.bool_())
+        )
+        sessions = corrected(runs, told, self._runs, self._sink.micro_batch.watermark_ms, rules(self._settings))
         waiting = set(late.places(told.filter(pa.array(sessions.waiting))))
         ready = late.of(found, set(late.places(found)) - waiting)
         self._report.waiting += len(waiting)
-        self._report.untold["devices' sessions"] += len(untold)
+        self._report.unrecoverable["devices' sessions"] += len(unrecoverable)
         if ready.num_rows:
             self._mark("correcting", ready)
             self._write(base.windows, ready, sessions.sessions, whole_ms)
@@ -237,11 +239,11 @@ class Correction:
         keys, retained = Keys(settings.redis.prefix), {view.name: view.retain_ms for view in settings.views}
         windows = correction.with_late(base, correction.touched(late.plain(ready), settings, self._attributes))
         told = windows.filter(pc.greater_equal(windows["start"], whole_ms))
-        report.untold["windows"] += windows.num_rows - told.num_rows
+        report.unrecoverable["windows"] += windows.num_rows - told.num_rows
         if self._dry:
             report.windows, report.sessions = report.windows + told.num_rows, report.sessions + sessions.num_rows
             return
-        at = self._sink.cut.watermark_ms, settings.sessions.gap_ms
+        at = self._sink.micro_batch.watermark_ms, settings.sessions.gap_ms
         wrote = self._sink.write(past(window_rows(told, keys, retained), *at)[0])
         ended = self._sink.write(past(session_rows(sessions, keys, settings.sessions.retain_ms), *at)[0])
         report.windows, report.sessions = report.windows + wrote.written, report.sessions + ended.written
@@ -261,9 +263,9 @@ class Correction:
 
     def _source(self, needed_ms: int) -> Source:
         """What to read of the topics so that every admitted reading since an event time is in it."""
-        cut, ahead_ms = self._sink.cut, self._settings.admission.max_ahead_ms
+        micro_batch, ahead_ms = self._sink.micro_batch, self._settings.admission.max_ahead_ms
         from_ms = max(0, needed_ms - ahead_ms)
-        return rebuild.source(cut, rebuild.ask(self._settings, cut, from_ms), from_ms, ahead_ms)
+        return rebuild.source(micro_batch, rebuild.ask(self._settings, micro_batch, from_ms), from_ms, ahead_ms)
 
 
 def _reference(settings: Settings) -> tuple[Attributes | None, LookUp | None]:
@@ -297,7 +299,7 @@ def _anchors(starts: Mapping[str, list[int]], first: Mapping[str, int]) -> dict[
     return {device: max(before) for device, before in found.items() if before}
 
 
-def _untold(
+def _unrecoverable(
     runs: pa.Table,
     first: Mapping[str, int],
     anchored: Collection[str],

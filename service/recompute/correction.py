@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from service.admission import readings
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.aggregation.sessions import rules
 from service.pipeline import builder
 from service.recompute import rebuild
@@ -83,7 +83,7 @@ def base(
     from_ms: Mapping[str, int],
     attributes: Attributes | None,
     look_up: LookUp | None,
-    schemas: Known | None,
+    schemas: SchemaSet | None,
     tasks: int,
 ) -> Base:
     """One batch run. `late` are the windows that are wanted, `earlier` late readings that are in values already.

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service.admission import readings
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.reference.lookup import LookUp
 from service.rejects import marks, reject_log
 from service.rejects.marks import Mark
@@ -101,7 +101,11 @@ def _read(settings: Settings, found: Mapping[Coordinates, Mark], since_ms: int |
 
 
 def admitted(
-    spark: SparkSession, settings: Settings, rejects: Iterable[Reject], look_up: LookUp | None, schemas: Known | None
+    spark: SparkSession,
+    settings: Settings,
+    rejects: Iterable[Reject],
+    look_up: LookUp | None,
+    schemas: SchemaSet | None,
 ) -> tuple[pa.Table, int]:
     """Rows of `readings.admit` with their places, one for each reject that would have been admitted had it come in time,
     and how many would not, or have lost their bytes. `look_up` and `schemas` are as for `readings.admit`."""

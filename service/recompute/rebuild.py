@@ -1,4 +1,4 @@
-"""Rebuild: what had been published, as rows of frames.OUTPUT once more, from where it still is.
+"""Rebuild: what had been published, as rows of row_schemas.OUTPUT once more, from where it still is.
 
     open windows, open sessions, devices    the state of the last committed batch
     final windows, closed sessions          Kafka, by a batch run of the stream's own builders up to that batch's offsets
@@ -22,14 +22,14 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from service.admission import readings
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.aggregation import sessions
 from service.checkpoint import skips
 from service.errors import SourceError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
 from service.kafka.source import ONE_AT_A_TIME, with_options
-from service.micro_batch import Cut, Offsets
+from service.micro_batch import MicroBatch, Offsets
 from service.pipeline import builder
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
@@ -46,8 +46,8 @@ from state.store import restore
 from state.table import present
 
 
-def open_values(spark: SparkSession, settings: Settings, committed: Cut) -> DataFrame:
-    """Open windows and sessions, and the devices, as the checkpoint's state has them after a batch: frames.OUTPUT."""
+def open_values(spark: SparkSession, settings: Settings, committed: MicroBatch) -> DataFrame:
+    """Open windows and sessions, and the devices, as the checkpoint's state has them after a batch: row_schemas.OUTPUT."""
     states = reader.buckets(spark, settings.service.checkpoint, committed.batch).select("stored")
     # A view that was removed, or was of another length, stays in the state until the watermark has passed it.
     wanted = {
@@ -90,7 +90,7 @@ def needed_from_ms(settings: Settings, watermark_ms: int) -> int:
     return max(0, watermark_ms - max(oldest) - settings.admission.max_ahead_ms)
 
 
-def source(committed: Cut, found: dict[tuple[str, int], Partition], from_ms: int, max_ahead_ms: int) -> Source:
+def source(committed: MicroBatch, found: dict[tuple[str, int], Partition], from_ms: int, max_ahead_ms: int) -> Source:
     """What to read of each partition of `committed` (whose start is the checkpoint's), and from when on it is whole.
 
     Records before the checkpoint's start were never published. Those that Kafka has deleted are not younger than the
@@ -118,7 +118,7 @@ def source(committed: Cut, found: dict[tuple[str, int], Partition], from_ms: int
     return Source(begin, committed.end, whole_from_ms, tuple(lacking))
 
 
-def ask(settings: Settings, committed: Cut, from_ms: int) -> dict[tuple[str, int], Partition]:
+def ask(settings: Settings, committed: MicroBatch, from_ms: int) -> dict[tuple[str, int], Partition]:
     """What `source` has to know of the partitions; raises SourceError when Kafka does not answer."""
     consumer = clients.consumer(settings.kafka, small=True)
     try:
@@ -188,15 +188,15 @@ def records(
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`frame` has rows of frames.OUTPUT; once they have been computed, `untold` is how many windows and sessions could not be
-    told."""
+    """`frame` has rows of row_schemas.OUTPUT. Once they have been computed, `unrecoverable` is how many windows and sessions
+    could not be told."""
 
     frame: DataFrame
-    _untold: Observation
+    _unrecoverable: Observation
 
     @property
-    def untold(self) -> tuple[int, int]:
-        return int(self._untold.get["windows"] or 0), int(self._untold.get["sessions"] or 0)
+    def unrecoverable(self) -> tuple[int, int]:
+        return int(self._unrecoverable.get["windows"] or 0), int(self._unrecoverable.get["sessions"] or 0)
 
 
 def closed_values(
@@ -208,7 +208,7 @@ def closed_values(
     whole_from_ms: int,
     tasks: int,
     late: DataFrame | None = None,
-    schemas: Known | None = None,
+    schemas: SchemaSet | None = None,
 ) -> Closed:
     """Final windows and closed sessions, those that have not expired, of Kafka records; `tasks` run at a time at most.
 
@@ -224,10 +224,10 @@ def closed_values(
     sorted_rows = kept.repartition(tasks, "bucket").sortWithinPartitions("bucket", "first", "kind", "payload")
     alive = {view.name: watermark_ms - view.retain_ms for view in settings.views}
     step = _Closed(sessions.rules(settings), watermark_ms, whole_from_ms, alive)
-    untold = Observation()
+    unrecoverable = Observation()
     told = sorted_rows.mapInArrow(step, "windows bigint, sessions bigint, kind tinyint, payload binary")
-    counted = told.observe(untold, F.sum("windows").alias("windows"), F.sum("sessions").alias("sessions"))
-    return Closed(counted.select("kind", "payload"), untold)
+    counted = told.observe(unrecoverable, F.sum("windows").alias("windows"), F.sum("sessions").alias("sessions"))
+    return Closed(counted.select("kind", "payload"), unrecoverable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class _Present:
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """(bucket, first, kind, payload), sorted by all of them, in; what is closed, and how much is untold, out.
+    """(bucket, first, kind, payload), sorted by all of them, in; what is closed, and how much is unrecoverable, out.
 
     Windows of a view whose last reading is not above `alive` have expired.
     """
@@ -271,7 +271,7 @@ class _Closed:
                 living = each.windows.filter(pa.array(ints(each.windows, "last") > floor))
                 told = windows.compact(living.filter(pa.array(ints(living, "start") >= self.whole_from_ms)))
                 changes = Changes(each.sessions, status_schema(()).empty_table(), told)
-                yield _changes(changes, windows=living.num_rows - told.num_rows, sessions=each.untold)
+                yield _changes(changes, windows=living.num_rows - told.num_rows, sessions=each.unrecoverable)
 
 
 def _payload(first_ms: int, kind: int, payload: bytes) -> Payload:

@@ -33,11 +33,11 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from service import clock
-from service.admission.schemas import Known
+from service.admission.schemas import SchemaSet
 from service.checkpoint import skips
 from service.checkpoint.skips import Span
 from service.errors import SinkError
-from service.micro_batch import Cut, parse_offsets
+from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Outcome, Sink
 from service.pipeline.side_job import SideJob
@@ -69,7 +69,7 @@ def parse_mark(text: str) -> tuple[int, int | None]:
     return int(at_ms), int(whole[0]) if whole else (0 if why == LOST else None)
 
 
-def lost(held: Cut | None, committed: Cut | None, skipped: Sequence[Span] = ()) -> str:
+def lost(held: MicroBatch | None, committed: MicroBatch | None, skipped: Sequence[Span] = ()) -> str:
     """What Redis lacks of the last committed batch, "" when it has all of it; `held` is what progress says.
 
     `skipped` offsets are not lacking: the end of a committed batch is moved behind them (service/checkpoint/narrow.py).
@@ -95,7 +95,7 @@ def lost(held: Cut | None, committed: Cut | None, skipped: Sequence[Span] = ()) 
     return ""
 
 
-def is_read_again(held: Cut, committed: Cut | None) -> bool:
+def is_read_again(held: MicroBatch, committed: MicroBatch | None) -> bool:
     """Whether a query publishes again what progress `held` says was published: a new checkpoint, or an old copy, does.
 
     A batch that was published and not committed is no such case: it is repeated with the values that it had.
@@ -119,9 +119,9 @@ class Republisher:
         epoch: int,
         *,
         reference: Callable[[], Snapshot] | None = None,
-        schemas: Callable[[], Known | None] = lambda: None,
+        schemas: Callable[[], SchemaSet | None] = lambda: None,
         on_lost: Callable[[], object] = lambda: None,
-        on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _untold: None,
+        on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _unrecoverable: None,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self._spark = spark
@@ -143,7 +143,7 @@ class Republisher:
         `known` is what is already known to be lost. Raises SinkError, WritesLostError, FencedError, CheckpointError.
         """
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
-        held, _, rebuild_mark = self._held(Sink(self._settings, committed or Cut(0, 0, 0, {}, {})))
+        held, _, rebuild_mark = self._held(Sink(self._settings, committed or MicroBatch(0, 0, 0, {}, {})))
         why = known or lost(held, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
         if held is not None and is_read_again(held, committed):
             rebuild_mark = self._mark_rebuild(held.watermark_ms)
@@ -177,7 +177,7 @@ class Republisher:
     def everything(self, said: str) -> None:
         """Steps 2, 3 and 5 to 8 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
-        sink = self._sink(committed or Cut(0, 0, 0, {}, {}))
+        sink = self._sink(committed or MicroBatch(0, 0, 0, {}, {}))
         server = sink.server()
         if committed is not None:
             if said != self._begun:  # else `begin` has done it
@@ -195,12 +195,12 @@ class Republisher:
 
     def asked(self, otherwise: str = "") -> str:
         """The mark in Redis; where there is none, `otherwise` is set, or it is ""."""
-        sink = Sink(self._settings, Cut(self._epoch, 0, 0, {}, {}))
+        sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
         return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else self._held(sink)[1]
 
     def end_rebuild(self) -> None:
         """Where a new checkpoint has caught up with the values that were there: remove sessions that it does not have."""
-        sink = self._sink(Cut(self._epoch, 0, 0, {}, {}))
+        sink = self._sink(MicroBatch(self._epoch, 0, 0, {}, {}))
         rebuild_mark = self._held(sink)[2]
         if not rebuild_mark:
             return
@@ -210,7 +210,7 @@ class Republisher:
             reference, sessions = self._settings.reference, self._settings.sessions
             has_own_gaps = reference is not None and reference.session_gap is not None
             gap_ms = sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
-            sink = replace(sink, cut=replace(committed, epoch=self._epoch))
+            sink = replace(sink, micro_batch=replace(committed, epoch=self._epoch))
             self._remove_stale(sink, epoch, committed.watermark_ms - gap_ms)
             sink.run("unmark", mark=rebuild_mark, rebuild=True)
 
@@ -221,7 +221,7 @@ class Republisher:
             self.everything(said)
 
     def _mark_rebuild(self, until_ms: int) -> str:
-        sink = Sink(self._settings, Cut(self._epoch, 0, 0, {}, {}))
+        sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
         text = f"{clock.now_ms()} {until_ms} {self._epoch}"
         return _text(sink.run("mark", mark=text, rebuild=True)[0])
 
@@ -230,10 +230,10 @@ class Republisher:
         _log.warning("Values are not republished yet: %s", error)
 
     def _open(self, sink: Sink) -> None:
-        frame = rebuild.open_values(self._spark, self._settings, sink.cut)
+        frame = rebuild.open_values(self._spark, self._settings, sink.micro_batch)
         self._done("what is open", self._write(frame, sink), (0, 0))
 
-    def _closed(self, sink: Sink, committed: Cut) -> None:
+    def _closed(self, sink: Sink, committed: MicroBatch) -> None:
         settings, watermark_ms = self._settings, committed.watermark_ms
         from_ms = rebuild.needed_from_ms(settings, watermark_ms)
         kafka = rebuild.ask(settings, committed, from_ms)
@@ -259,7 +259,7 @@ class Republisher:
             records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections, self._schemas()
         )
         outcome = self._write(closed.frame, sink)
-        self._done("what is closed", outcome, closed.untold)
+        self._done("what is closed", outcome, closed.unrecoverable)
 
     def _corrected(self, said: str) -> None:
         """Step 7: a closed value that is there stays as it is, but for corrections."""
@@ -288,30 +288,32 @@ class Republisher:
     def _write(self, frame: DataFrame, sink: Sink) -> Outcome:
         return builder.write_on_executors(frame, sink, whole=False)
 
-    def _done(self, what: str, outcome: Outcome, untold: tuple[int, int]) -> None:
-        self._on_done(outcome, untold)
-        _log.info("%s: %s", what, summary(outcome, untold))
+    def _done(self, what: str, outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
+        self._on_done(outcome, unrecoverable)
+        _log.info("%s: %s", what, summary(outcome, unrecoverable))
 
-    def _sink(self, committed: Cut) -> Sink:
+    def _sink(self, committed: MicroBatch) -> Sink:
         snapshot = self._reference() if self._reference else None
-        cut = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
-        return Sink(self._settings, cut, builder.attributes(snapshot, self._settings), again=True)
+        micro_batch = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
+        return Sink(self._settings, micro_batch, builder.attributes(snapshot, self._settings), republishing=True)
 
-    def _held(self, sink: Sink) -> tuple[Cut | None, str, str]:
+    def _held(self, sink: Sink) -> tuple[MicroBatch | None, str, str]:
         """What progress says, and the marks of a republish and a rebuild."""
-        sink = replace(sink, cut=replace(sink.cut, epoch=self._epoch))
+        sink = replace(sink, micro_batch=replace(sink.micro_batch, epoch=self._epoch))
         epoch, batch, watermark, offsets, reference, *marks = map(_text, sink.run("held"))
         if not (epoch and batch and watermark and offsets):
             return None, marks[0], marks[1]
-        held = Cut(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
+        held = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
         return held, marks[0], marks[1]
 
 
-def summary(outcome: Outcome, untold: tuple[int, int]) -> str:
+def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:
     """What was published again, and how many windows and sessions could not be told, for people."""
     text = f"republished {outcome.windows} windows, {outcome.sessions} sessions, {outcome.devices} devices"
-    lacking = f"; {untold[0]} windows and {untold[1]} sessions could not be told: Kafka lacks a part of them"
-    return text + (lacking if any(untold) else "")
+    lacking = (
+        f"; {unrecoverable[0]} windows and {unrecoverable[1]} sessions could not be told: Kafka lacks a part of them"
+    )
+    return text + (lacking if any(unrecoverable) else "")
 
 
 def _text(value: bytes | int) -> str:

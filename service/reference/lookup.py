@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 
 from service.reference.attributes import DEVICE, Attributes
-from service.reference.snapshots import Holder
+from service.reference.snapshots import CurrentSnapshot
 from service.settings import Settings
 
 KNOWN = "known"
@@ -47,13 +47,13 @@ def needed(settings: Settings) -> bool:
     )
 
 
-def choose(settings: Settings, holder: Holder | None) -> LookUp | None:
+def choose(settings: Settings, current_snapshot: CurrentSnapshot | None) -> LookUp | None:
     """The way for the reference as it is now; None where nothing is asked."""
-    if holder is None or not needed(settings):
+    if current_snapshot is None or not needed(settings):
         return None
-    if holder.snapshot.table.num_rows <= LARGEST_JOINED:
-        return Joined(holder.frame, bounds(settings))
-    return Asked(holder.attributes, bounds(settings))
+    if current_snapshot.snapshot.table.num_rows <= LARGEST_JOINED:
+        return Joined(current_snapshot.frame, bounds(settings))
+    return Asked(current_snapshot.attributes, bounds(settings))
 
 
 @dataclass(frozen=True)

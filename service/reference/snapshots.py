@@ -2,7 +2,7 @@
 
     database --fetch--> table --validate--> store --> <folder>/<version>.arrow, named by the pointer `current`
                                                                  |
-                                     Holder.swap() between two batches: pointer `serving`
+                                     CurrentSnapshot.swap() between two batches: pointer `serving`
                                                                  v
                     attributes.Serving: looked up by the fold, and by publish, for the devices of a batch
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from service.settings import Reference, Settings
 
 __all__ = [
-    "Holder",
+    "CurrentSnapshot",
     "Snapshot",
     "UnreadableError",
     "columns",
@@ -198,7 +198,7 @@ def _arranged(table: pa.Table, source: bytes | None = None) -> pa.Table:
 def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
     """The last good snapshot, None when there is none; raises ReferenceDataError naming the file when it is damaged.
 
-    With `pointer=SERVING`, the one that a Holder held last, with JOINED the one that the last batch joined with, perhaps
+    With `pointer=SERVING`, the one that a CurrentSnapshot held last, with JOINED the one that the last batch joined with, perhaps
     before a restart.
     """
     version = _pointed(folder, pointer)
@@ -225,7 +225,7 @@ def _mapped(path: Path) -> pa.Table:
 def frame(spark: SparkSession, folder: Path, columns: Sequence[str], *, pointer: str = CURRENT) -> DataFrame:
     """`device` and `columns`, all strings, of the snapshot that the pointer names whenever the rows are computed.
 
-    Not persisted: without a Holder every batch reads the file again, and a batch may see another snapshot than the
+    Not persisted: without a CurrentSnapshot every batch reads the file again, and a batch may see another snapshot than the
     last.
     """
     source, names = str(folder), [DEVICE, *columns]
@@ -247,7 +247,7 @@ def frame(spark: SparkSession, folder: Path, columns: Sequence[str], *, pointer:
     )
 
 
-class Holder:
+class CurrentSnapshot:
     """The snapshot that a running query works with.
 
     `attributes` looks it up; `frame`, for whoever must join with it, is one persisted DataFrame of `device` and `columns`,

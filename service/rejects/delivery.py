@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
 from service.kafka.clients import DELIVERY_S
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.rejects import fetch
 from service.rejects.fetch import Headers, Record
 from service.settings import Kafka
@@ -32,9 +32,9 @@ _REQUEST = 64 << 10
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
 
-def headers(reject: Mapping[str, Any], cut: Cut) -> Headers:
-    """What Tidemark says of a reject: a row of frames.REJECT_TYPE."""
-    said = {**reject, "detail": reject["detail"] or "", "epoch": cut.epoch, "batch": cut.batch}
+def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
+    """What Tidemark says of a reject: a row of row_schemas.REJECT_TYPE."""
+    said = {**reject, "detail": reject["detail"] or "", "epoch": micro_batch.epoch, "batch": micro_batch.batch}
     return [(name, str(said[name.removeprefix(HEADER)]).encode()) for name in _NAMES]
 
 
@@ -95,15 +95,15 @@ class Rejects:
         self._too_large: list[tuple[str, Record | None, Headers]] = []
         self._error: KafkaError | None = None
 
-    def send(self, reject: Mapping[str, Any], record: Record | None, cut: Cut) -> None:
+    def send(self, reject: Mapping[str, Any], record: Record | None, micro_batch: MicroBatch) -> None:
         """Queue one reject with its record, None where that is gone; its delivery is known after `flush`. Raises SourceError."""
-        topic, ours = self._settings.rejects_topic(reject["topic"]), headers(reject, cut)
+        topic, ours = self._settings.rejects_topic(reject["topic"]), headers(reject, micro_batch)
         self._produce(topic, next(forms(record, ours)), partial(self._too_large.append, (topic, record, ours)))
         self._sent += 1
         if self._too_large or self._error is not None:
-            self.flush(cut)
+            self.flush(micro_batch)
 
-    def flush(self, cut: Cut) -> None:
+    def flush(self, micro_batch: MicroBatch) -> None:
         """Wait until the broker has acknowledged every reject since the last flush, or raise SourceError."""
         self._producer.flush(DELIVERY_S)
         # What is too large must not stop the service for ever, so it is sent in ever smaller forms, and alone.
@@ -116,7 +116,7 @@ class Rejects:
         if error is not None or missing:
             said = error.str() if error is not None else f"no answer within {DELIVERY_S:.0f} s"
             msg = (
-                f"Kafka at {self._settings.bootstrap}, batch {cut.batch} of epoch {cut.epoch}: "
+                f"Kafka at {self._settings.bootstrap}, batch {micro_batch.batch} of epoch {micro_batch.epoch}: "
                 f"{missing} rejects were not delivered: {said}"
             )
             remedy = "Create the rejects topic (kafka.rejects), check the brokers; the batch is replayed"
@@ -177,14 +177,14 @@ def sender(settings: Kafka) -> Iterator[Rejects]:
         raise
 
 
-def copy(settings: Kafka, rejects: Iterable[Mapping[str, Any]], cut: Cut) -> None:
-    """Queue rows of frames.REJECT_TYPE with the records they are of, as Kafka has them. Raises SourceError."""
+def copy(settings: Kafka, rejects: Iterable[Mapping[str, Any]], micro_batch: MicroBatch) -> None:
+    """Queue rows of row_schemas.REJECT_TYPE with the records they are of, as Kafka has them. Raises SourceError."""
     with sender(settings) as sending, closing(fetch.records(settings, rejects)) as found:
         for reject, record in found:
-            sending.send(reject, record, cut)
+            sending.send(reject, record, micro_batch)
 
 
-def flush(settings: Kafka, cut: Cut) -> None:
+def flush(settings: Kafka, micro_batch: MicroBatch) -> None:
     """Wait until the broker has acknowledged all that was queued since the last time. Raises SourceError."""
     with sender(settings) as sending:
-        sending.flush(cut)
+        sending.flush(micro_batch)

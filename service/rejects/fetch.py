@@ -61,7 +61,7 @@ class Record:
 
 
 def records(kafka: Kafka, rejects: Iterable[Row]) -> Generator[tuple[Row, Record | None]]:
-    """Each row of frames.REJECT_TYPE with its record, None for what Kafka no longer has or nobody can decompress.
+    """Each row of row_schemas.REJECT_TYPE with its record, None for what Kafka no longer has or nobody can decompress.
 
     They come in the order of the partitions.
 

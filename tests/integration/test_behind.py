@@ -26,7 +26,9 @@ def run(world: World, spark: SparkSession, records: list[tuple[int, Record]], ma
         world.producer.produce(world.topic, record.value, partition=partition, timestamp=record.at)
     assert world.producer.flush(30) == 0
     reports: list[BatchReport] = []
-    query, _ = builder.start(spark, world.settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append)
+    query, _ = builder.start(
+        spark, world.settings, current_snapshot=None, epoch=1, before_batch=lambda: None, on_batch=reports.append
+    )
     try:
         query.processAllAvailable()
     finally:

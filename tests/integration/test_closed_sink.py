@@ -17,11 +17,11 @@ from service.recompute.closed_sink import ClosedSink, Written, held, server, ses
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
 from state.layout import session_schema
-from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window, window_table
+from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, window, window_table
 
 pytestmark = pytest.mark.integration
 
-PASSED = cut(5, watermark_ms=T0 + 10 * MINUTE)
+PASSED = micro_batch(5, watermark_ms=T0 + 10 * MINUTE)
 MEASURES = ("temperature", "humidity")
 
 

@@ -13,7 +13,7 @@ from service.pipeline.batch_publisher import Outcome, Sink
 from service.publication import covered
 from service.publication.covered import Covered
 from service.settings import Settings, View
-from tests.outputs import MINUTE, T0, changes, cut, session, settings, windows
+from tests.outputs import MINUTE, T0, changes, micro_batch, session, settings, windows
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +32,7 @@ class Target:
         self.client.set(f"{prefix}:epoch", 1)
 
     def publish(self, *rows: pa.RecordBatch, watermark_ms: int = T0 + 10 * MINUTE) -> None:
-        sink = Sink(self.settings, cut(1, watermark_ms=watermark_ms))
+        sink = Sink(self.settings, micro_batch(1, watermark_ms=watermark_ms))
         sink.write(rows)
         sink.finish()
 
@@ -43,7 +43,7 @@ class Target:
         return covered.read(self.settings, 2, before_ms=before_ms or clock.now_ms() + 1, until_ms=until_ms)
 
     def again(self, *rows: pa.RecordBatch, **of: Any) -> Outcome:
-        return Sink(self.settings, cut(2, 2, LATER), again=True, covered=self.read(**of)).write(rows)
+        return Sink(self.settings, micro_batch(2, 2, LATER), republishing=True, covered=self.read(**of)).write(rows)
 
     def names(self, kind: str) -> set[str]:
         return {key.removeprefix(f"{self.prefix}:{kind}:") for key in self.client.scan_iter(f"{self.prefix}:{kind}:*")}
@@ -76,9 +76,11 @@ def test_no_session_is_made_over_a_closed_one_of_its_device(target: Target) -> N
 
 def test_a_session_that_the_state_has_open_covers_and_one_of_an_older_term_does_not(target: Target) -> None:
     target.publish(changes([session("old", T0, last=T0 + 200_000, count=9), session("new", T0, last=T0 + 200_000)]))
-    Sink(target.settings, cut(1), closed_by="idle").write([changes([closed("idle", 0, 200)])])
+    Sink(target.settings, micro_batch(1), closed_by="idle").write([changes([closed("idle", 0, 200)])])
     target.next_term()
-    Sink(target.settings, cut(2, 2), again=True).write([changes([session("new", T0, last=T0 + 200_000)])])
+    Sink(target.settings, micro_batch(2, 2), republishing=True).write(
+        [changes([session("new", T0, last=T0 + 200_000)])]
+    )
     rows = [closed(name, *span) for name in ("old", "new", "idle") for span in ((0, 50), (120, 200))]
     assert target.again(changes(rows)).refused_old == 2
     assert target.names("session") == {f"{n}:{T0}" for n in ("old", "new", "idle")} | {

@@ -16,7 +16,7 @@ from load.parts import Redis
 from service.daemon.lease import Lease, Waiting
 from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import EpochLostError, Sink
-from tests.outputs import cut, settings, window
+from tests.outputs import micro_batch, settings, window
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,9 @@ class Writers:
         return made
 
     def write(self, batch: int, epoch: int) -> int:
-        return Sink(settings(self.part.url, self.prefix), cut(batch, epoch)).write([window([1.0] * batch)]).written
+        return (
+            Sink(settings(self.part.url, self.prefix), micro_batch(batch, epoch)).write([window([1.0] * batch)]).written
+        )
 
     def get(self, name: str) -> str | None:
         value: str | None = self.client.get(f"{self.prefix}:{name}")

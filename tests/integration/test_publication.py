@@ -64,9 +64,9 @@ class World:
         return builder.start(
             self.spark,
             self.settings,
-            holder=None,
+            current_snapshot=None,
             epoch=1,
-            gate=lambda: None,
+            before_batch=lambda: None,
             on_batch=lambda report: self.reports.append((report, self.done())),
         )
 
@@ -176,7 +176,7 @@ def test_a_batch_is_reported_when_all_is_published_and_committed_only_then(world
     assert world.publish().failure is None
     report, done = world.reports[0]
     assert done == {**dict.fromkeys(NOTHING, True), "commit": False}
-    assert (report.cut.batch, report.cut.rows, report.finals, report.outcome.rejects) == (0, 3, 1, 1)
+    assert (report.micro_batch.batch, report.micro_batch.rows, report.finals, report.outcome.rejects) == (0, 3, 1, 1)
     world.assert_complete()
 
 

@@ -17,7 +17,7 @@ from schemas import contract
 from service import clock
 from service.commands.devices import skewed, table
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import EpochLostError, Outcome, Sink
 from service.publication.early import Early
 from service.redis.keys import Keys
@@ -25,7 +25,7 @@ from service.redis.link import WritesLostError
 from service.reference.attributes import Index
 from service.rejects import delivery
 from service.settings import Settings
-from tests.outputs import MINUTE, T0, changes, cut, device, reject, session, settings, stats, window, windows
+from tests.outputs import MINUTE, T0, changes, device, micro_batch, reject, session, settings, stats, window, windows
 
 pytestmark = pytest.mark.integration
 
@@ -53,8 +53,8 @@ class Target:
         entries: list[tuple[str, dict[str, str]]] = self.client.xrange(self.key("changes"), min=after)
         return entries
 
-    def sink(self, batch: int | Cut, **of: Any) -> Sink:
-        return Sink(self.settings, batch if isinstance(batch, Cut) else cut(batch, **of))
+    def sink(self, batch: int | MicroBatch, **of: Any) -> Sink:
+        return Sink(self.settings, batch if isinstance(batch, MicroBatch) else micro_batch(batch, **of))
 
     def write(self, batch: int, *found: pa.RecordBatch, **of: Any) -> Outcome:
         return self.sink(batch, **of).write(found)
@@ -77,7 +77,7 @@ def test_a_batch_is_published_as_the_contract_says(target: Target) -> None:
         ),
         stats((clock.now_ms(), 5)),
     ]
-    sink = Sink(target.settings, Cut(1, 4, T0, {}, {"readings": {0: 12}}, "v7"), attributes)
+    sink = Sink(target.settings, MicroBatch(1, 4, T0, {}, {"readings": {0: 12}}, "v7"), attributes)
     outcome = sink.write(rows)
     assert sink.finish() == 0
     assert sink.progress() is None
@@ -148,7 +148,7 @@ def test_a_redis_that_has_the_epoch_and_not_the_last_writes_refuses_every_step(
     target: Target, left: tuple[int, int] | None
 ) -> None:
     assert target.sink(5).progress() is None
-    sink = Sink(target.settings, cut(6, watermark_ms=T0 + MINUTE), after=(1, 5))
+    sink = Sink(target.settings, micro_batch(6, watermark_ms=T0 + MINUTE), after=(1, 5))
     assert sink.write([window([20.0])]).written == 1
     target.client.delete(target.key("progress"))
     if left is not None:
@@ -442,7 +442,7 @@ def test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks(target
     name = f"session:d1:{T0}"
     target.write(1, changes([session(count=2)]))
     ended = changes([session(count=2, state="closed", reason="gap")])
-    silent = Sink(target.settings, cut(1), closed_by="idle").write([ended])
+    silent = Sink(target.settings, micro_batch(1), closed_by="idle").write([ended])
     assert (silent.written, silent.closed, target.read(name)["closed_by"]) == (1, 1, "idle")
     assert target.write(2, changes([session(count=2)])).unchanged == 1, "it says the same"
     # One that is part of another now says of itself what it said alone.
@@ -457,7 +457,7 @@ def test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks(target
 def test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_topic_again(target: Target) -> None:
     name = f"session:d1:{T0}"
     ended = changes([session(count=5, state="closed", reason="gap")])
-    assert Sink(target.settings, cut(9), closed_by="idle").write([ended]).closed == 1
+    assert Sink(target.settings, micro_batch(9), closed_by="idle").write([ended]).closed == 1
     before = target.read(name)
     target.client.set(target.key("epoch"), 2)
     assert target.write(0, changes([session(count=2)]), epoch=2).refused_old == 1
@@ -467,7 +467,7 @@ def test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_top
     assert target.write(2, changes([session(count=6)]), epoch=2).written == 1
     assert (target.read(name)["state"], target.read(name)["revision"]) == ("open", "1")
     # What the watermark closes is what the topic gives, with fewer readings, too.
-    assert Sink(target.settings, cut(3, 2), closed_by="idle").write(
+    assert Sink(target.settings, micro_batch(3, 2), closed_by="idle").write(
         [changes([session(count=6, state="closed", reason="gap")])]
     )
     assert target.write(4, changes([session(count=4, state="closed", reason="gap")]), epoch=2).written == 1
@@ -478,7 +478,7 @@ def test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_top
 def test_a_session_that_silence_has_closed_is_parted_when_the_gap_of_its_device_becomes_smaller(target: Target) -> None:
     name = f"session:d1:{T0}"
     ended = changes([session(count=2, last=T0 + 9, state="closed", reason="gap")])
-    assert Sink(target.settings, cut(1), closed_by="idle").write([ended]).closed == 1
+    assert Sink(target.settings, micro_batch(1), closed_by="idle").write([ended]).closed == 1
     assert target.write(2, changes([session(count=1), session(start=T0 + 9, last=T0 + 9)])).refused_old == 0
     assert [target.read(key)["count"] for key in (name, f"session:d1:{T0 + 9}")] == ["1", "1"], "each reading once"
     assert (target.read(name)["state"], target.read(name)["revision"]) == ("open", "1")
@@ -488,7 +488,7 @@ def test_a_session_that_silence_has_closed_is_parted_when_the_gap_of_its_device_
 def test_the_watermark_closes_a_session_that_silence_had_closed_once(target: Target) -> None:
     name = f"session:d1:{T0}"
     ended = changes([session(count=2, state="closed", reason="gap")])
-    assert Sink(target.settings, cut(1), closed_by="idle").write([ended]).closed == 1
+    assert Sink(target.settings, micro_batch(1), closed_by="idle").write([ended]).closed == 1
     outcome = target.write(2, ended)
     assert (outcome.written, outcome.closed) == (1, 0)
     assert (target.read(name)["closed_by"], target.read(name)["revision"]) == ("watermark", "0")
@@ -728,7 +728,7 @@ def test_a_wrong_password_is_not_tried_again_and_not_shown(tmp_path: Path) -> No
         client.config_set("requirepass", "right")
         bad = settings(part.url.replace("://", "://default:wrong-secret@"), retry_for="60 s")
         with pytest.raises(SinkError) as caught:
-            Sink(bad, cut(1)).write([window([1.0])])
+            Sink(bad, micro_batch(1)).write([window([1.0])])
         assert "wrong-secret" not in str(caught.value)
         assert "password" in caught.value.remedy
         password = tmp_path / "password"
@@ -736,7 +736,7 @@ def test_a_wrong_password_is_not_tried_again_and_not_shown(tmp_path: Path) -> No
         client.execute_command("AUTH", "right")
         client.set("tidemark:epoch", 1)
         good = settings(part.url, password_file=str(password))
-        assert Sink(good, cut(1)).write([window([1.0])]).written == 1
+        assert Sink(good, micro_batch(1)).write([window([1.0])]).written == 1
         client.config_set("requirepass", "")
 
 

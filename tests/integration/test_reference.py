@@ -18,7 +18,7 @@ from load.parts import Postgres
 from service import clock
 from service.errors import ReferenceDataError, SetupError
 from service.reference import database, snapshots
-from service.reference.snapshots import Holder, UnreadableError
+from service.reference.snapshots import CurrentSnapshot, UnreadableError
 from service.settings import Reference
 
 pytestmark = [
@@ -155,14 +155,14 @@ def test_null_and_empty_are_different_content(folder: Path) -> None:
 
 def test_no_more_than_the_last_two_snapshots_and_the_one_in_use_are_kept(spark: SparkSession, folder: Path) -> None:
     served = snapshots.store(folder, table("s0", "a"))
-    holder = Holder(spark, folder, ["site"])
+    current_snapshot = CurrentSnapshot(spark, folder, ["site"])
     for n in range(1, 5):
         snapshots.store(folder, table(f"s{n}", "a"))
     names = {path.stem for path in folder.glob("*.arrow")}
     assert len(names) == 3
     assert served.version in names
     assert list(folder.glob(".*.tmp")) == []
-    holder.close()
+    current_snapshot.close()
 
 
 def test_a_folder_without_a_snapshot_has_no_latest(folder: Path) -> None:
@@ -312,64 +312,64 @@ def test_a_restart_within_refresh_asks_the_database_only_when_the_question_is_an
         snapshots.load(spark, settings, folder, **minute)
 
 
-# --- Holder ---
+# --- CurrentSnapshot ---
 
 
 def test_a_holder_without_a_snapshot_says_so(spark: SparkSession, folder: Path) -> None:
     with pytest.raises(ReferenceDataError, match="there is no reference snapshot"):
-        Holder(spark, folder, ["site"])
+        CurrentSnapshot(spark, folder, ["site"])
 
 
 def test_a_swap_that_fails_leaves_the_former_snapshot(spark: SparkSession, folder: Path) -> None:
     former = snapshots.store(folder, table("old", "a"))
-    holder = Holder(spark, folder, ["site"])
-    frame = holder.frame
+    current_snapshot = CurrentSnapshot(spark, folder, ["site"])
+    frame = current_snapshot.frame
     with pytest.raises(ReferenceDataError, match="has no column 'site'"):
-        holder.swap(snapshots.store(folder, pa.table({"device": ["a"]})))
+        current_snapshot.swap(snapshots.store(folder, pa.table({"device": ["a"]})))
     gone = snapshots.store(folder, table("new", "a", "b"))
     gone.path.unlink()
     with pytest.raises(ReferenceDataError, match=f"{gone.path}: an executor cannot load the reference snapshot"):
-        holder.swap(gone)
-    assert holder.snapshot == former
-    assert holder.frame is frame
+        current_snapshot.swap(gone)
+    assert current_snapshot.snapshot == former
+    assert current_snapshot.frame is frame
     assert rows(frame) == [("a", "old")]
-    assert holder.swap(snapshots.store(folder, table("new", "a", "b")))
+    assert current_snapshot.swap(snapshots.store(folder, table("new", "a", "b")))
     assert rows(frame) == [("a", "new"), ("b", "new")]
-    holder.close()
+    current_snapshot.close()
 
 
 def test_a_swap_to_the_same_content_reads_nothing(spark: SparkSession, folder: Path) -> None:
     snapshots.store(folder, table("old", "a"))
-    holder = Holder(spark, folder, ["site"])
-    assert rows(holder.frame) == [("a", "old")]
+    current_snapshot = CurrentSnapshot(spark, folder, ["site"])
+    assert rows(current_snapshot.frame) == [("a", "old")]
     same = snapshots.store(folder, table("old", "a"))
     same.path.unlink()
-    assert not holder.swap(same)
-    assert holder.snapshot.read_ms == same.read_ms
-    assert rows(holder.frame) == [("a", "old")]
-    holder.close()
+    assert not current_snapshot.swap(same)
+    assert current_snapshot.snapshot.read_ms == same.read_ms
+    assert rows(current_snapshot.frame) == [("a", "old")]
+    current_snapshot.close()
 
 
 def test_rows_that_are_lost_come_back_from_the_snapshot_that_is_held_not_from_a_newer_one(
     spark: SparkSession, folder: Path
 ) -> None:
     snapshots.store(folder, table("old", "a"))
-    holder = Holder(spark, folder, ["site"])
+    current_snapshot = CurrentSnapshot(spark, folder, ["site"])
     snapshots.store(folder, table("new", "a"))
-    holder.frame.unpersist(blocking=True)  # what the loss of an executor does to the rows
-    assert rows(holder.frame) == [("a", "old")]
-    holder.close()
+    current_snapshot.frame.unpersist(blocking=True)  # what the loss of an executor does to the rows
+    assert rows(current_snapshot.frame) == [("a", "old")]
+    current_snapshot.close()
 
 
 def test_after_a_restart_the_snapshot_held_before_can_be_resumed(spark: SparkSession, folder: Path) -> None:
     snapshots.store(folder, table("old", "a"))
-    former = Holder(spark, folder, ["site"])
+    former = CurrentSnapshot(spark, folder, ["site"])
     former.joins()
     snapshots.store(folder, table("new", "a"))
     assert former.swap()  # at the end of a batch that is published, and not committed when the process dies
     snapshots.store(folder, table("newer", "a"))
     former.close()
-    resumed = Holder(spark, folder, ["site"], resume=True)
+    resumed = CurrentSnapshot(spark, folder, ["site"], resume=True)
     assert rows(resumed.frame) == [("a", "old")]
     assert resumed.swap()
     assert rows(resumed.frame) == [("a", "newer")]
@@ -380,31 +380,31 @@ def test_a_query_that_starts_again_joins_with_what_its_last_batch_joined_with(
     spark: SparkSession, folder: Path
 ) -> None:
     snapshots.store(folder, table("old", "a"))
-    holder = Holder(spark, folder, ["site"])
-    holder.joins()
-    holder.swap(snapshots.store(folder, table("new", "a")))
-    holder.rewind()
-    assert rows(holder.frame) == [("a", "old")]
-    assert holder.swap()
-    holder.joins()
-    holder.rewind()
-    assert rows(holder.frame) == [("a", "new")]
-    holder.close()
+    current_snapshot = CurrentSnapshot(spark, folder, ["site"])
+    current_snapshot.joins()
+    current_snapshot.swap(snapshots.store(folder, table("new", "a")))
+    current_snapshot.rewind()
+    assert rows(current_snapshot.frame) == [("a", "old")]
+    assert current_snapshot.swap()
+    current_snapshot.joins()
+    current_snapshot.rewind()
+    assert rows(current_snapshot.frame) == [("a", "new")]
+    current_snapshot.close()
 
 
 def test_what_was_held_is_not_resumed_when_it_does_not_fit_or_is_damaged(spark: SparkSession, folder: Path) -> None:
     held = snapshots.store(folder, table("old", "a"))
-    former = Holder(spark, folder, ["site"])
+    former = CurrentSnapshot(spark, folder, ["site"])
     former.joins()
     former.close()
     wide = pa.table({"device": ["a"], "site": ["new"], "floor": ["1"]})
     newest = snapshots.store(folder, wide)
-    wider = Holder(spark, folder, ["floor"], resume=True)
+    wider = CurrentSnapshot(spark, folder, ["floor"], resume=True)
     assert wider.snapshot == newest
     wider.close()
     held.path.unlink()
     (folder / "joined").write_text(held.version)
-    again = Holder(spark, folder, ["site"], resume=True)
+    again = CurrentSnapshot(spark, folder, ["site"], resume=True)
     assert again.snapshot == newest
     again.close()
 
@@ -421,22 +421,22 @@ def test_a_running_query_joins_with_the_new_snapshot_from_the_batch_after_the_sw
         lines = [f'{{"device": "d{i}"}}\n' for i in range(220)]
         (source / f"{batch}.json").write_text("".join(lines), encoding="utf-8")
     first = snapshots.store(folder, table("v0", *ids))
-    holder = Holder(spark, folder, ["site"])
-    assert holder.frame.count() == 200
+    current_snapshot = CurrentSnapshot(spark, folder, ["site"])
+    assert current_snapshot.frame.count() == 200
     first.path.unlink()
     seen: list[tuple[str, dict[str | None, int]]] = []
 
     def publish(frame: DataFrame, batch: int) -> None:
         found = {row["site"]: row["n"] for row in frame.groupBy("site").agg(f.count("*").alias("n")).collect()}
-        seen.append((holder.snapshot.version, found))
+        seen.append((current_snapshot.snapshot.version, found))
         if batch in {2, 5}:
             newer = snapshots.store(folder, table(f"v{batch + 1}", *ids[: 200 - batch]))
-            assert holder.swap()
+            assert current_snapshot.swap()
             newer.path.unlink()
 
     readings = spark.readStream.schema("device string").option("maxFilesPerTrigger", 1).json(str(source))
     query = (
-        readings.join(f.broadcast(holder.frame), "device", "left")
+        readings.join(f.broadcast(current_snapshot.frame), "device", "left")
         .writeStream.foreachBatch(publish)
         .option("checkpointLocation", str(tmp_path / "query"))
         .trigger(availableNow=True)
@@ -450,7 +450,7 @@ def test_a_running_query_joins_with_the_new_snapshot_from_the_batch_after_the_sw
         *[{"v6": 195, None: 25}] * 2,
     ]
     assert len({version for version, _ in seen}) == 3
-    holder.close()
+    current_snapshot.close()
 
 
 # --- PostgreSQL ---
@@ -498,11 +498,11 @@ def test_the_database_runs_the_query_once_for_a_snapshot(spark: SparkSession, po
     first = snapshots.fetch(spark, settings)
     assert sorted(first.column("nth").to_pylist()) == ["1", "2"]
     snapshot = snapshots.store(folder, first)
-    holder = Holder(spark, folder, ["nth"])
+    current_snapshot = CurrentSnapshot(spark, folder, ["nth"])
     for _ in range(3):
-        assert len(rows(holder.frame)) == snapshot.table.num_rows
+        assert len(rows(current_snapshot.frame)) == snapshot.table.num_rows
     assert postgres.execute("select last_value from reads") == [(2,)]
-    holder.close()
+    current_snapshot.close()
 
 
 @pytest.mark.integration
@@ -569,7 +569,7 @@ def test_a_stopped_database_is_stood_in_for_and_a_running_query_does_not_notice(
     suite.write_text('{"expectations": []}', encoding="utf-8")
     settings = asking(postgres, expectations=suite, columns=("site",))
     good = snapshots.load(spark, settings, folder)
-    holder = Holder(spark, folder, snapshots.columns(good, settings))
+    current_snapshot = CurrentSnapshot(spark, folder, snapshots.columns(good, settings))
     postgres.stop()
     try:
         with pytest.raises(
@@ -577,8 +577,8 @@ def test_a_stopped_database_is_stood_in_for_and_a_running_query_does_not_notice(
         ):
             snapshots.load(spark, settings, folder)
         assert snapshots.load_or_keep(spark, settings, folder)[0] == good
-        assert [site for _, site in rows(holder.frame)] == ["leeds", None]
+        assert [site for _, site in rows(current_snapshot.frame)] == ["leeds", None]
     finally:
         postgres.start()
     assert snapshots.load(spark, settings, folder).version == good.version
-    holder.close()
+    current_snapshot.close()

@@ -85,7 +85,7 @@ def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
     yield made
     for each in made.made:
         each.close()
-        each.holder.close()
+        each.current_snapshot.close()
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -96,7 +96,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def sites(of: Refresher) -> dict[str, str]:
-    table = of.holder.snapshot.table
+    table = of.current_snapshot.snapshot.table
     return dict(zip(table["device"].to_pylist(), table["site"].to_pylist(), strict=True))
 
 
@@ -114,12 +114,12 @@ def test_the_last_good_snapshot_serves_on_and_a_mended_database_is_believed_agai
     world: World, reason: str, trouble: Callable[[World], object]
 ) -> None:
     running = world.refresher()
-    first = running.holder.snapshot
+    first = running.current_snapshot.snapshot
     running.begin()
     trouble(world)
     until(lambda: world.failed(reason) >= 2)
     running.begin()
-    assert running.holder.snapshot.version == first.version
+    assert running.current_snapshot.snapshot.version == first.version
     assert world.value("reference_kept") == 1
     assert world.metrics.notes["reference"].startswith(f"the last good snapshot serves on, {reason}: ")
     assert running.document()["failure"]["reason"] == reason
@@ -177,11 +177,11 @@ def test_after_a_silence_the_first_batch_sees_the_newest_and_a_batch_that_is_rep
     running = world.refresher()
     running.begin()
     world.hold(a="leeds", b="izmir")
-    until(lambda: running._newest.version != running.holder.snapshot.version)
+    until(lambda: running._newest.version != running.current_snapshot.snapshot.version)
     running.begin()  # no batch has ended meanwhile
     assert sites(running)["b"] == "izmir"
     world.hold(a="leeds", b="turin")
-    until(lambda: running._newest.version != running.holder.snapshot.version)
+    until(lambda: running._newest.version != running.current_snapshot.snapshot.version)
     running.swap()
     assert sites(running)["b"] == "turin"
     running.rewind()

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from load.parts import LOG_APPEND_TIME, Broker
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients, topics
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.rejects import delivery, fetch, reject_log
 from service.rejects.fetch import JUMP, Record
 from service.settings import Kafka
@@ -25,7 +25,7 @@ from service.settings import Kafka
 pytestmark = pytest.mark.integration
 
 REJECT_SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "schemas" / "reject.json").read_text())
-CUT = Cut(3, 7, 0, {}, {})
+CUT = MicroBatch(3, 7, 0, {}, {})
 LIMIT = 20_000
 """Bytes that a rejects topic takes here."""
 

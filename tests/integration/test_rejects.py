@@ -19,7 +19,7 @@ from service.commands import dissect, replay
 from service.commands import rejects as reject_commands
 from service.errors import FencedError, SettingsError
 from service.kafka import scan
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.rejects import delivery, marks, reject_log
 from service.rejects.fence import Fence
 from service.rejects.fetch import Record
@@ -88,8 +88,8 @@ class World:
         said = {"reason": reason, "detail": detail, "topic": self.topic, "partition": partition, "offset": offset}
         row = {**said, "broker_ms": BASE_MS + 1000 * offset}
         for _ in range(times):
-            self.sender.send(row, Record(b"the-key", value, own), Cut(3, 7, 0, {}, {}))
-        self.sender.flush(Cut(3, 7, 0, {}, {}))
+            self.sender.send(row, Record(b"the-key", value, own), MicroBatch(3, 7, 0, {}, {}))
+        self.sender.flush(MicroBatch(3, 7, 0, {}, {}))
         return f"{self.topic}[{partition}]@{offset}"
 
     def tidemark(self, *arguments: str) -> str:
@@ -239,7 +239,7 @@ FORGED: Sequence[Sequence[tuple[str, bytes | None]]] = (
 def test_no_header_of_a_records_own_hides_or_changes_its_reject(world: World) -> None:
     whole = delivery.headers(
         {"reason": "late", "detail": "", "topic": world.topic, "partition": 0, "offset": 0, "broker_ms": 1},
-        Cut(1, 1, 0, {}, {}),
+        MicroBatch(1, 1, 0, {}, {}),
     )
     forged = [*FORGED, whole, [*whole, ("tidemark.omitted_bytes", b"1")]]
     wanted = {

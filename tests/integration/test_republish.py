@@ -97,7 +97,7 @@ def test_what_redis_has_lost_is_there_again_as_it_was(world: Losing) -> None:
     world.term()
     assert_same(world.values(), before)
     assert (world.lost, len(world.told), world.redis.get(world.key("republish"))) == (1, 2, None)
-    assert all(untold == (0, 0) for _, untold in world.told)
+    assert all(unrecoverable == (0, 0) for _, unrecoverable in world.told)
     for name, window in before.items():
         if name.startswith("window:all:"):
             age_ms = max(0, world.watermark_ms() - int(window["last"]))
@@ -171,9 +171,9 @@ def test_what_kafka_has_only_a_part_of_is_not_told(world: Losing) -> None:
             assert int(before[name]["start"]) < whole_from_ms + 30_000 or name.startswith("session:d0:"), name
     kept = {n for n, v in before.items() if n.startswith("window") and int(v["start"]) >= whole_from_ms}
     assert kept <= found.keys()
-    untold_windows, untold_sessions = world.told[-1][1]
-    assert 0 < untold_windows <= len([n for n in lacking if n.startswith("window")])
-    assert untold_sessions > 0
+    unrecoverable_windows, unrecoverable_sessions = world.told[-1][1]
+    assert 0 < unrecoverable_windows <= len([n for n in lacking if n.startswith("window")])
+    assert unrecoverable_sessions > 0
 
 
 def shorter_gap(world: World) -> Any:

@@ -159,7 +159,7 @@ def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSessi
     def run() -> None:
         resume.prepare(spark, settings)
         query, publication = builder.start(
-            spark, settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append
+            spark, settings, current_snapshot=None, epoch=1, before_batch=lambda: None, on_batch=reports.append
         )
         try:
             query.processAllAvailable()

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from load.parts import Broker, Redis
 from schemas import contract
-from service.daemon.idle_closer import Silence
+from service.daemon.idle_closer import IdleCloser
 from service.pipeline import batch_report
 from service.pipeline.batch_publisher import Outcome
 from tests.integration.world import World
@@ -51,7 +51,7 @@ class Quiet(World):
             self.failed += 1
             done.set()
 
-        silence = Silence(
+        silence = IdleCloser(
             self.spark,
             self.settings,
             self.epoch,

@@ -59,14 +59,19 @@ class World:
         """Run the query until nothing is left to read; the batch that had records."""
         reports: list[BatchReport] = []
         query, publication = builder.start(
-            self.spark, self.settings, holder=None, epoch=1, gate=lambda: None, on_batch=reports.append
+            self.spark,
+            self.settings,
+            current_snapshot=None,
+            epoch=1,
+            before_batch=lambda: None,
+            on_batch=reports.append,
         )
         try:
             query.processAllAvailable()
         finally:
             query.stop()
         assert publication.failure is None
-        (report,) = [each for each in reports if each.cut.rows]
+        (report,) = [each for each in reports if each.micro_batch.rows]
         return report
 
     def window(self) -> Mapping[str, str]:
@@ -111,21 +116,21 @@ def test_aborted_records_count_nowhere_and_are_not_lost(world: World) -> None:
     world.send(2, 3, 4, end="abort")
     world.send(5)
     report = world.publish()
-    assert (report.cut.rows, report.admitted, sum(report.rejected.values()), report.lost) == (9, 3, 0, 0)
+    assert (report.micro_batch.rows, report.admitted, sum(report.rejected.values()), report.lost) == (9, 3, 0, 0)
     assert world.window()["count"] == "3"
     assert [message.offset() for message in scan.messages(world.settings.kafka, [world.topic])] == [0, 1, 7]
-    chosen = rebuild.Source({world.topic: {0: 0}}, report.cut.end, 0)
+    chosen = rebuild.Source({world.topic: {0: 0}}, report.micro_batch.end, 0)
     assert rebuild.records(world.spark, world.settings, chosen).count() == 3
-    assert world.lag(report.cut.end) == (0, {world.topic: {0: 9}})
+    assert world.lag(report.micro_batch.end) == (0, {world.topic: {0: 9}})
 
 
 def test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read(world: World) -> None:
     world.send(0)
     world.send(1, 2, 3, end="")
     report = world.publish()
-    assert (report.cut.rows, report.admitted) == (2, 1)
+    assert (report.micro_batch.rows, report.admitted) == (2, 1)
     assert world.readable() == 1
-    assert world.lag(report.cut.end) == (3, None)
+    assert world.lag(report.micro_batch.end) == (3, None)
     reader, asker = clients.consumer(world.settings.kafka), clients.consumer(world.settings.kafka, uncommitted=True)
     try:
         stable, high = edges(reader, world.settings.kafka), edges(asker, world.settings.kafka)

@@ -11,7 +11,7 @@ from schemas import contract
 from service.daemon.lease import Lease
 from service.pipeline.batch_publisher import Sink
 from service.redis.link import EpochLostError, WritesLostError
-from tests.outputs import MINUTE, T0, changes, cut, device, session, settings, window, windows
+from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, window, windows
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +30,7 @@ class Target:
     def sink(
         self, batch: int, after: tuple[int, int] | None = None, watermark_ms: int = 0, *, again: bool = False
     ) -> Sink:
-        return Sink(self.settings, cut(batch, 2, watermark_ms), None, after, again)
+        return Sink(self.settings, micro_batch(batch, 2, watermark_ms), None, after, again)
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_what_the_watermark_has_passed_and_is_not_final_is_removed_and_announced
 def test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and_nothing_else(target: Target) -> None:
     target.client.set(target.key("epoch"), 1)
     old = [session(f"d{i}") for i in range(35)] + [session("over", state="closed", reason="gap")]
-    Sink(target.settings, cut(5, 1)).write([changes(old, [device()])])
+    Sink(target.settings, micro_batch(5, 1)).write([changes(old, [device()])])
     idle = [session(name, state="closed", reason="gap") for name in ("gone", "kept")]
-    Sink(target.settings, cut(5, 1), closed_by="idle").write([changes(idle)])
+    Sink(target.settings, micro_batch(5, 1), closed_by="idle").write([changes(idle)])
     target.client.set(target.key("epoch"), 2)
     target.sink(5).write([changes([session("d3"), session("kept"), session("d4", state="closed", reason="gap")])])
     target.client.hset(f"{target.prefix}2:session:d9:1", mapping={"state": "open", "epoch": 1})
@@ -106,7 +106,7 @@ def test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and
 
 def test_a_session_that_has_not_ended_long_enough_ago_is_no_stale_one(target: Target) -> None:
     target.client.set(target.key("epoch"), 1)
-    Sink(target.settings, cut(5, 1)).write([changes([session("d1"), session("d2", last=T0 + 1, count=2)])])
+    Sink(target.settings, micro_batch(5, 1)).write([changes([session("d1"), session("d2", last=T0 + 1, count=2)])])
     target.client.set(target.key("epoch"), 2)
     target.sink(5).run(
         "stale", cursor="0", pattern=f"{target.prefix}:session:*", limit=10_000, before=2, last=str(T0 + 1)
@@ -140,7 +140,7 @@ def test_a_value_of_the_past_is_final_if_the_watermark_has_passed_it(target: Tar
         ),
         changes([session(state="closed", reason="gap")], [device(status="offline", session=None)]),
     ]
-    outcome = target.sink(4, watermark_ms=later, again=True).write(rows)
+    outcome = target.sink(4, watermark_ms=later, republishing=True).write(rows)
     assert (outcome.windows, outcome.sessions, outcome.devices, outcome.written) == (3, 1, 1, 5)
     names = [WINDOW, WINDOW.replace(":d1:", ":d2:"), WINDOW.replace(str(T0), str(later))]
     found = [target.client.hgetall(target.key(name)) for name in names]
@@ -149,14 +149,14 @@ def test_a_value_of_the_past_is_final_if_the_watermark_has_passed_it(target: Tar
     kept_ms = [target.client.pttl(target.key(name)) for name in names]
     assert kept_ms[0] <= 3_600_000 - 10 * MINUTE + 1000
     assert kept_ms[2] > 3_600_000 - 60_000
-    again = target.sink(4, watermark_ms=later, again=True).write(rows)
+    again = target.sink(4, watermark_ms=later, republishing=True).write(rows)
     assert (again.written, again.refused_final) == (0, 0)
 
 
 def test_a_running_batch_wins_over_a_value_of_the_past(target: Target) -> None:
     target.sink(9).write([window([1.0, 2.0, 3.0]), changes([session(count=3)], [device(last_seen=T0 + 9)])])
     old = [window([1.0, 2.0]), changes([session(count=2)], [device(last_seen=T0 + 5)])]
-    outcome = target.sink(8, again=True).write(old)
+    outcome = target.sink(8, republishing=True).write(old)
     assert (outcome.written, outcome.refused_old) == (0, 3)
 
 

@@ -80,8 +80,8 @@ class World:
         def on_lost() -> None:
             self.lost += 1
 
-        def on_done(outcome: Outcome, untold: tuple[int, int]) -> None:
-            self.told.append((outcome, untold))
+        def on_done(outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
+            self.told.append((outcome, unrecoverable))
 
         return Republisher(self.spark, self.settings, self.epoch, on_lost=on_lost, on_done=on_done)
 
@@ -113,9 +113,9 @@ class World:
         query, publication = builder.start(
             self.spark,
             self.settings,
-            holder=None,
+            current_snapshot=None,
             epoch=self.epoch,
-            gate=lambda: None,
+            before_batch=lambda: None,
             on_batch=lambda _: on_batch(),
             after=after,
             covered=covered,

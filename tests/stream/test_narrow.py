@@ -11,7 +11,7 @@ from service.checkpoint.event_time import Log
 from service.checkpoint.logs import Position
 from service.checkpoint.skips import Span
 from service.kafka.source import READ_AHEAD
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.settings import Kafka
 from service.spark.files import Files, Local
 
@@ -54,11 +54,11 @@ def test_a_batch_ends_at_a_skip_and_the_next_one_begins_behind_it(folder: Files)
     skips.write(folder, [span(0, 12, 15), span(0, 20, 21), span(1, 50, 51)])
     assert narrow.apply(folder, KAFKA) == 0
     assert logs.ends(folder, 1) == {"readings": {0: 12, 1: 40}}
-    cut = Cut(1, 1, 0, {"readings": {0: 10, 1: 10}}, {"readings": {0: 12, 1: 40}})
-    assert Log(folder).unread(KAFKA, cut) == {("readings", 0)}, "though the batch is small"
+    micro_batch = MicroBatch(1, 1, 0, {"readings": {0: 10, 1: 10}}, {"readings": {0: 12, 1: 40}})
+    assert Log(folder).unread(KAFKA, micro_batch) == {("readings", 0)}, "though the batch is small"
     later = Log(folder)
-    later.unread(KAFKA, Cut(1, 0, 0, cut.start, cut.start))
-    assert later.unread(KAFKA, cut) == frozenset(), "what runs on is not narrowed"
+    later.unread(KAFKA, MicroBatch(1, 0, 0, micro_batch.start, micro_batch.start))
+    assert later.unread(KAFKA, micro_batch) == frozenset(), "what runs on is not narrowed"
     assert narrow.apply(folder, KAFKA) == 0, "once"
 
     commit(folder, 1)

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from service import clock
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.monitoring.metrics import Metrics
 from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS, Outcome
 from service.pipeline.builder import BatchReport
@@ -37,14 +37,14 @@ class Instance:
     def works(self, **differently: Any) -> None:
         self.batch += 1
         outcome = Outcome(latency=QUICK, **differently.pop("outcome", {}))
-        cut = Cut(
+        micro_batch = MicroBatch(
             differently.pop("epoch", 1),
             self.batch,
             differently.pop("watermark_ms", clock.now_ms()),
             {"r": {0: 0}},
             {"r": {0: RECORDS}},
         )
-        report = BatchReport(cut, outcome, RECORDS, {}, 0, 0)
+        report = BatchReport(micro_batch, outcome, RECORDS, {}, 0, 0)
         self.metrics.batch_begins()
         self.metrics.batch_ends(changed(report, **differently))
         self.asks()

@@ -35,11 +35,11 @@ def test_a_whole_record_is_told_field_by_field_with_its_bytes(given: Input) -> N
 
 def test_a_broken_record_is_told_as_far_as_it_goes(given: Input) -> None:
     schemas = dissect.writers(given)
-    cut = dissect.dissect(value()[:-3], given, schemas)
-    assert list(cut.fields) == ["device_id", "event_time"]
-    assert cut.stop == cut.spans["event_time"][1]
-    assert cut.why.startswith("temperature: ")
-    assert dissect.offending(cut, "undecodable", "", given, 100, 20) == (cut.stop, 20)
+    micro_batch = dissect.dissect(value()[:-3], given, schemas)
+    assert list(micro_batch.fields) == ["device_id", "event_time"]
+    assert micro_batch.stop == micro_batch.spans["event_time"][1]
+    assert micro_batch.why.startswith("temperature: ")
+    assert dissect.offending(micro_batch, "undecodable", "", given, 100, 20) == (micro_batch.stop, 20)
     long = dissect.dissect(b"\0\0\0\0\1\x80\x80\x80\x80\x80\x40rest", given, schemas)
     assert (long.fields, long.stop) == ({}, HEAD)
     assert dissect.device(long, b"the-key", given) == "the-key"

@@ -7,7 +7,7 @@ import pytest
 from service.checkpoint import event_time
 from service.checkpoint.event_time import KEPT, Log
 from service.errors import CheckpointError
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.settings import Kafka
 from service.spark.files import Local
 from state.watermark import EventTime
@@ -15,8 +15,8 @@ from state.watermark import EventTime
 KAFKA = Kafka(bootstrap="nowhere:1", topics=("readings",), max_per_batch=100)
 
 
-def cut(batch: int, rows: int) -> Cut:
-    return Cut(1, batch, 0, {"readings": {0: 0, 1: 0}}, {"readings": {0: rows, 1: 0}})
+def micro_batch(batch: int, rows: int) -> MicroBatch:
+    return MicroBatch(1, batch, 0, {"readings": {0: 0, 1: 0}}, {"readings": {0: rows, 1: 0}})
 
 
 def test_a_batch_begins_with_what_the_one_before_has_noted(tmp_path: Path) -> None:
@@ -52,18 +52,18 @@ def test_only_a_batch_as_large_as_allowed_leaves_records_unread(
 ) -> None:
     monkeypatch.setattr(event_time, "edges_now", lambda _: {"readings": {0: (0, 200), 1: (0, 0), 2: (0, 1)}})
     log = Log(Local(tmp_path))
-    assert log.unread(KAFKA, cut(3, 97)) == frozenset()
+    assert log.unread(KAFKA, micro_batch(3, 97)) == frozenset()
     assert not Local(tmp_path).names("event_time")
-    assert log.unread(KAFKA, cut(3, 98)) == {("readings", 0), ("readings", 2)}, "a partition may be new"
+    assert log.unread(KAFKA, micro_batch(3, 98)) == {("readings", 0), ("readings", 2)}, "a partition may be new"
 
 
 def test_a_replay_is_told_the_same_unread_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {"readings": {0: (0, 200), 1: (0, 0)}}
     monkeypatch.setattr(event_time, "edges_now", lambda _: ends)
-    assert Log(Local(tmp_path)).unread(KAFKA, cut(3, 100)) == {("readings", 0)}
+    assert Log(Local(tmp_path)).unread(KAFKA, micro_batch(3, 100)) == {("readings", 0)}
     ends["readings"] = {0: (0, 200), 1: (0, 50)}
-    assert Log(Local(tmp_path)).unread(KAFKA, cut(3, 100)) == {("readings", 0)}
-    assert Log(Local(tmp_path)).unread(KAFKA, cut(4, 100)) == {("readings", 0), ("readings", 1)}
+    assert Log(Local(tmp_path)).unread(KAFKA, micro_batch(3, 100)) == {("readings", 0)}
+    assert Log(Local(tmp_path)).unread(KAFKA, micro_batch(4, 100)) == {("readings", 0), ("readings", 1)}
     Local(tmp_path).replace("event_time/4.unread", b"no")
     with pytest.raises(CheckpointError, match=r"event_time/4\.unread cannot be read"):
-        Log(Local(tmp_path)).unread(KAFKA, cut(4, 100))
+        Log(Local(tmp_path)).unread(KAFKA, micro_batch(4, 100))

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service import clock
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.monitoring.event_time_metrics import KEPT_S, EventTime
 from service.pipeline.batch_publisher import Outcome
 from service.pipeline.builder import BatchReport
@@ -15,7 +15,7 @@ T0 = 1_700_000_000_000
 def report(*times: tuple[int, int]) -> BatchReport:
     """Oldest and newest event time of each partition, in seconds."""
     found = {("t", number): (T0 + low * 1000, T0 + high * 1000) for number, (low, high) in enumerate(times)}
-    return BatchReport(Cut(1, 1, T0, {}, {}), Outcome(), 0, {}, 0, 0, times=found, skewed=3)
+    return BatchReport(MicroBatch(1, 1, T0, {}, {}), Outcome(), 0, {}, 0, 0, times=found, skewed=3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.errors import SetupError
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.monitoring import metrics
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
@@ -21,10 +21,10 @@ from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS, Outcome
 from service.pipeline.batch_report import Progress
 from service.pipeline.builder import BatchReport
 
-CUT = Cut(epoch=3, batch=7, watermark_ms=1_700_000_000_500, start={"r": {0: 10}}, end={"r": {0: 15, 1: 4}})
+CUT = MicroBatch(epoch=3, batch=7, watermark_ms=1_700_000_000_500, start={"r": {0: 10}}, end={"r": {0: 15, 1: 4}})
 LATENCY = (0, 2, 1, *[0] * (len(LATENCY_BOUNDS_MS) - 4), 4)
 REPORT = BatchReport(
-    cut=CUT,
+    micro_batch=CUT,
     outcome=Outcome(
         rejects=2,
         windows=5,

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.micro_batch import Cut, parse_offsets
+from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline.batch_report import Progress
 
 OFFSETS = st.dictionaries(
@@ -26,8 +26,8 @@ def test_partitions_come_in_numeric_order() -> None:
 
 
 def test_a_cut_counts_the_records_of_all_topics() -> None:
-    cut = Cut(1, 0, 0, start={"a": {0: 5, 1: 7}, "b": {0: 0}}, end={"a": {0: 6, 1: 7}, "b": {0: 9}})
-    assert cut.rows == 10
+    micro_batch = MicroBatch(1, 0, 0, start={"a": {0: 5, 1: 7}, "b": {0: 0}}, end={"a": {0: 6, 1: 7}, "b": {0: 9}})
+    assert micro_batch.rows == 10
 
 
 def test_progress_is_parsed_from_what_spark_writes() -> None:

@@ -24,7 +24,7 @@ from service.redis.keys import Keys, decimal, texts
 from service.redis.link import Budget, EpochLostError, Place, refuse
 from service.reference.attributes import Index
 from service.rejects import delivery
-from tests.outputs import T0, changes, cut, device, session, settings, stats, window, window_table, windows
+from tests.outputs import T0, changes, device, micro_batch, session, settings, stats, window, window_table, windows
 
 KEYS = Keys("tidemark")
 STAMP = Stamp("3", "17", str(T0), 1000)
@@ -175,7 +175,7 @@ def test_calls_hold_at_most_a_chunk_of_rows_and_are_made_when_asked_for() -> Non
 
 
 def test_a_sink_and_its_outcome_can_travel() -> None:
-    sink = Sink(settings("redis://127.0.0.1:1"), cut(5), pa.table({"device": ["d"], "site": ["s"]}))
+    sink = Sink(settings("redis://127.0.0.1:1"), micro_batch(5), pa.table({"device": ["d"], "site": ["s"]}))
     assert cloudpickle.loads(cloudpickle.dumps(sink)) == sink
     latency = tuple(range(len(LATENCY_BOUNDS_MS) + 1))
     lists = {"latency": latency, "event_times": ((7, 9),), "times": ((0, 5, 7), (3, 8, 9))}
@@ -212,7 +212,7 @@ def test_kinds_are_told_apart() -> None:
 
 def test_reject_headers_parse_back() -> None:
     place = {"topic": "readings", "partition": 3, "offset": 7, "broker_ms": T0}
-    headers = delivery.headers({"reason": "late", "detail": "61 s", **place}, cut(17, epoch=3))
+    headers = delivery.headers({"reason": "late", "detail": "61 s", **place}, micro_batch(17, epoch=3))
     assert delivery.parse(headers) == {"reason": "late", "detail": "61 s", **place, "epoch": 3, "batch": 17}
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from service.checkpoint.skips import Span
-from service.micro_batch import Cut
+from service.micro_batch import MicroBatch
 from service.monitoring.metrics import Metrics
 from service.pipeline.batch_publisher import Outcome
 from service.publication.rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
@@ -14,8 +14,8 @@ from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, 
 from service.redis.keys import Keys
 from tests.outputs import MINUTE, T0, settings, window_table
 
-COMMITTED = Cut(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
-HELD = Cut(3, 7, T0, {}, {"readings": {0: 100, 1: 50}})
+COMMITTED = MicroBatch(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
+HELD = MicroBatch(3, 7, T0, {}, {"readings": {0: 100, 1: 50}})
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ HELD = Cut(3, 7, T0, {}, {"readings": {0: 100, 1: 50}})
         ),
     ],
 )
-def test_nothing_is_lost(held: Cut | None, committed: Cut | None) -> None:
+def test_nothing_is_lost(held: MicroBatch | None, committed: MicroBatch | None) -> None:
     assert lost(held, committed) == ""
 
 
@@ -51,7 +51,7 @@ def test_nothing_is_lost(held: Cut | None, committed: Cut | None) -> None:
         (replace(HELD, epoch=2, batch=5000, end={"readings": {0: 99, 1: 50}}), "readings[0]@99"),
     ],
 )
-def test_what_is_lost_is_said(held: Cut | None, said: str) -> None:
+def test_what_is_lost_is_said(held: MicroBatch | None, said: str) -> None:
     assert said in lost(held, COMMITTED)
 
 
@@ -73,7 +73,9 @@ def test_what_was_skipped_behind_the_last_batch_is_not_lost() -> None:
         (replace(HELD, batch=2, watermark_ms=T0 - 1), COMMITTED, False),
     ],
 )
-def test_a_new_checkpoint_or_an_old_copy_publishes_again(held: Cut, committed: Cut | None, *, is_again: bool) -> None:
+def test_a_new_checkpoint_or_an_old_copy_publishes_again(
+    held: MicroBatch, committed: MicroBatch | None, *, is_again: bool
+) -> None:
     assert is_read_again(held, committed) is is_again
 
 
@@ -170,8 +172,8 @@ def test_sessions_and_devices_count_their_life_from_when_the_session_closed(kind
 
 def test_what_was_republished_and_what_could_not_be_is_counted_by_kind() -> None:
     made = Metrics()
-    for untold in ((0, 0), (3, 1)):
-        made.republishes(Outcome(windows=2, sessions=5, devices=7), untold)
+    for unrecoverable in ((0, 0), (3, 1)):
+        made.republishes(Outcome(windows=2, sessions=5, devices=7), unrecoverable)
     found = {
         (name, kind): made.registry.get_sample_value(f"tidemark_{name}_total", {"kind": kind})
         for name in ("republished", "unrepublished")

@@ -10,7 +10,7 @@ import pytest
 from load.registry import Registry
 from service import clock, settings
 from service.admission import registry, schemas
-from service.admission.schemas import Book, NewSchemaError
+from service.admission.schemas import NewSchemaError, SchemaCatalog
 from service.admission.unknown_schemas import ALL, ASKED_AT_ONCE, UndecidedError
 from service.checkpoint.logs import Position
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
@@ -62,16 +62,16 @@ def accept(_schema: Mapping[str, Any]) -> None:
     pass
 
 
-def opened(given: Settings, files: Files, position: Position | None = None) -> Book:
-    book = Book(given, files, accept)
-    book.open(position)
-    return book
+def opened(given: Settings, files: Files, position: Position | None = None) -> SchemaCatalog:
+    catalog = SchemaCatalog(given, files, accept)
+    catalog.open(position)
+    return catalog
 
 
 def test_what_is_there_at_the_beginning_is_decoded_from_the_beginning(tmp_path: Path) -> None:
     put(tmp_path, 1, 2)
-    book = opened(make(tmp_path), Files())
-    assert (list(book.plan.schemas), book.plan.reader["name"], book.plan.since) == ([1, 2], "R1", {})
+    catalog = opened(make(tmp_path), Files())
+    assert (list(catalog.plan.schemas), catalog.plan.reader["name"], catalog.plan.since) == ([1, 2], "R1", {})
 
 
 def test_a_checkpoint_from_before_there_was_an_index_has_learned_nothing_on_the_way(tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ def test_a_checkpoint_from_before_there_was_an_index_has_learned_nothing_on_the_
 def test_an_id_that_is_found_ends_the_query_and_is_decoded_from_its_batch_on(tmp_path: Path) -> None:
     put(tmp_path, 1)
     files = Files()
-    book = opened(make(tmp_path), files)
+    catalog = opened(make(tmp_path), files)
     put(tmp_path, 2)
     with pytest.raises(NewSchemaError, match="schema ids 2"):
-        book.ask([2, 3])
-    book.open(Position(4, AT))
-    assert (list(book.plan.schemas), book.plan.since) == ([1, 2], {2: AT})
-    assert book.refused(4) == "3"
+        catalog.ask([2, 3])
+    catalog.open(Position(4, AT))
+    assert (list(catalog.plan.schemas), catalog.plan.since) == ([1, 2], {2: AT})
+    assert catalog.refused(4) == "3"
     # So it is after a restart of the process, and after a later start.
     assert opened(make(tmp_path), files, Position(9, {"readings": {0: 100}})).plan.since == {2: AT}
 
@@ -96,11 +96,11 @@ def test_an_id_that_is_found_ends_the_query_and_is_decoded_from_its_batch_on(tmp
 def test_who_only_looks_learns_nothing_and_writes_nothing(tmp_path: Path) -> None:
     put(tmp_path, 1)
     files = Files()
-    assert Book(make(tmp_path), files, accept).look() is None
+    assert SchemaCatalog(make(tmp_path), files, accept).look() is None
     opened(make(tmp_path), files)
     put(tmp_path, 2)
     before = dict(files.content)
-    seen = Book(make(tmp_path), files, accept).look()
+    seen = SchemaCatalog(make(tmp_path), files, accept).look()
     assert seen is not None
     assert list(seen.schemas) == [1]
     assert files.content == before
@@ -108,25 +108,25 @@ def test_who_only_looks_learns_nothing_and_writes_nothing(tmp_path: Path) -> Non
 
 def test_an_id_that_is_not_found_is_refused_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, 1)
-    book = opened(make(tmp_path), Files())
-    assert book.refused(0) == ""
-    book.ask([8, 7])
-    assert book.refused(0) == "7,8"
+    catalog = opened(make(tmp_path), Files())
+    assert catalog.refused(0) == ""
+    catalog.ask([8, 7])
+    assert catalog.refused(0) == "7,8"
     then = clock.now_ms() + 60_000
     monkeypatch.setattr(clock, "now_ms", lambda: then)
-    assert book.refused(1) == ""
+    assert catalog.refused(1) == ""
 
 
 def test_a_start_remembers_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "now_ms", lambda: 1_000)
     put(tmp_path, 1)
     files, given = Files(), make(tmp_path)
-    first = Book(given, files, accept)
+    first = SchemaCatalog(given, files, accept)
     first.open(None)
     first.ask([3, 4])
     first.decide(1, first.refused(1))
     put(tmp_path, 4)
-    second = Book(given, files, accept)
+    second = SchemaCatalog(given, files, accept)
     second.open(Position(2, AT))
     assert second.refused(2) == "3"
     monkeypatch.setattr(clock, "now_ms", lambda: 1_000 + given.input.schema_retry_ms)
@@ -135,11 +135,11 @@ def test_a_start_remembers_what_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 def test_noise_is_not_looked_up_for_ever(tmp_path: Path) -> None:
     put(tmp_path, 1)
-    book = opened(make(tmp_path), Files())
+    catalog = opened(make(tmp_path), Files())
     for start in range(1_000, 1_000 + schemas.MOST_REFUSED, ASKED_AT_ONCE):
-        assert book.refused(0) != ALL
-        book.ask(range(start, start + ASKED_AT_ONCE))
-    assert book.refused(0) == ALL
+        assert catalog.refused(0) != ALL
+        catalog.ask(range(start, start + ASKED_AT_ONCE))
+    assert catalog.refused(0) == ALL
 
 
 def test_a_batch_that_was_published_is_replayed_with_the_same_schemas(tmp_path: Path) -> None:
@@ -150,30 +150,30 @@ def test_a_batch_that_was_published_is_replayed_with_the_same_schemas(tmp_path: 
     first.decide(4, first.refused(4))
     put(tmp_path, 2)
     # Batch 4 is to be replayed, by another process: what it has rejected, it rejects again.
-    book = opened(make(tmp_path), files, Position(4, AT))
-    assert (list(book.plan.schemas), book.refused(4)) == ([1], "2,3")
-    book.begins()
+    catalog = opened(make(tmp_path), files, Position(4, AT))
+    assert (list(catalog.plan.schemas), catalog.refused(4)) == ([1], "2,3")
+    catalog.begins()
     # The next batch need not begin without what is there.
     with pytest.raises(NewSchemaError, match="schema ids 2"):
-        book.begins()
-    book.open(Position(5, AT))
-    assert (list(book.plan.schemas), book.plan.since, book.refused(5)) == ([1, 2], {2: AT}, "3")
+        catalog.begins()
+    catalog.open(Position(5, AT))
+    assert (list(catalog.plan.schemas), catalog.plan.since, catalog.refused(5)) == ([1, 2], {2: AT}, "3")
     for _ in range(3):
-        book.begins()
+        catalog.begins()
 
 
 def test_a_batch_that_asks_once_more_has_published_nothing_and_loses_nothing(tmp_path: Path) -> None:
     """Some ids are refused all the time; a batch that meets a new one beside them is no batch that was published."""
     put(tmp_path, 1)
     files = Files()
-    book = opened(make(tmp_path), files)
-    book.ask([8])
-    book.decide(4, book.refused(4))
+    catalog = opened(make(tmp_path), files)
+    catalog.ask([8])
+    catalog.decide(4, catalog.refused(4))
     put(tmp_path, 2)
     with pytest.raises(NewSchemaError, match="schema ids 2"):
-        book.ask([2])
-    book.open(Position(4, AT))
-    assert (list(book.plan.schemas), book.plan.since, book.refused(4)) == ([1, 2], {2: AT}, "8")
+        catalog.ask([2])
+    catalog.open(Position(4, AT))
+    assert (list(catalog.plan.schemas), catalog.plan.since, catalog.refused(4)) == ([1, 2], {2: AT}, "8")
 
 
 def test_where_all_were_refused_none_is_learned_before_the_replay(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_where_all_were_refused_none_is_learned_before_the_replay(tmp_path: Path
     files = Files()
     opened(make(tmp_path), files).decide(4, ALL)
     put(tmp_path, 2)
-    book = opened(make(tmp_path), files, Position(4, AT))
-    assert (list(book.plan.schemas), book.refused(4), book.refused(5)) == ([1], ALL, "")
+    catalog = opened(make(tmp_path), files, Position(4, AT))
+    assert (list(catalog.plan.schemas), catalog.refused(4), catalog.refused(5)) == ([1], ALL, "")
 
 
 def test_a_batch_without_refused_ids_may_learn_before_it_is_replayed(tmp_path: Path) -> None:
@@ -203,13 +203,13 @@ def test_a_schema_that_the_engine_cannot_use_is_refused_and_counted(tmp_path: Pa
             msg = "no"
             raise SchemaError(msg)
 
-    book = Book(make(tmp_path), Files(), refuse, counted.append)
-    book.open(None)
+    catalog = SchemaCatalog(make(tmp_path), Files(), refuse, counted.append)
+    catalog.open(None)
     put(tmp_path, 2)
     (tmp_path / "3.avsc").write_text('"string"')
     (tmp_path / "4.avsc").write_text("{")
-    book.ask([2, 3, 4, 5])
-    assert (book.refused(0), counted) == ("2,3,4,5", ["unusable"] * 3 + ["missing"])
+    catalog.ask([2, 3, 4, 5])
+    assert (catalog.refused(0), counted) == ("2,3,4,5", ["unusable"] * 3 + ["missing"])
     # At the start nobody wants to find out later.
     with pytest.raises(SchemaError, match=r"3\.avsc: must be an Avro record"):
         opened(make(tmp_path), Files())
@@ -225,14 +225,14 @@ def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(tmp_pat
         )
         for name in ("R1", "R2"):
             running.register("readings-value", schema(name))
-        book = Book(given, files, accept, counted.append)
-        assert list(book.open(None).schemas) == [1, 2]
+        catalog = SchemaCatalog(given, files, accept, counted.append)
+        assert list(catalog.open(None).schemas) == [1, 2]
         running.register("readings-value", schema("R3"))
         with pytest.raises(NewSchemaError):
-            book.ask([3])
-        book.open(Position(1, AT))
-    book.ask([4, 5])
-    assert (counted, book.refused(1)) == (["found", "failed"], "4,5")
+            catalog.ask([3])
+        catalog.open(Position(1, AT))
+    catalog.ask([4, 5])
+    assert (counted, catalog.refused(1)) == (["found", "failed"], "4,5")
     again = opened(given, files, Position(2, AT))
     assert (list(again.plan.schemas), again.plan.since) == ([1, 2, 3], {3: AT})
     files.content["schemas/3.avsc"] = b"{"
@@ -255,33 +255,33 @@ def test_ids_of_other_subjects_are_refused_however_many_there_are(tmp_path: Path
             for number in range(2 * schemas.MOST_REFUSED)
         ]
         files = Files()
-        book = Book(given, files, accept, counted.append)
-        book.open(None)
+        catalog = SchemaCatalog(given, files, accept, counted.append)
+        catalog.open(None)
         for start in range(0, len(foreign), ASKED_AT_ONCE):
-            if book.refused(1) != ALL:
-                book.ask(foreign[start : start + ASKED_AT_ONCE])
-        assert (list(book.plan.schemas), set(counted), len(counted)) == ([1], {"missing"}, schemas.MOST_REFUSED)
+            if catalog.refused(1) != ALL:
+                catalog.ask(foreign[start : start + ASKED_AT_ONCE])
+        assert (list(catalog.plan.schemas), set(counted), len(counted)) == ([1], {"missing"}, schemas.MOST_REFUSED)
         assert [name for name in files.content if name.endswith(".avsc")] == ["schemas/1.avsc"]
         assert sum(count for path, count in running.asked.items() if path.startswith("/schemas/ids/")) == 0
         ours = running.register("readings-value", schema("R2"))
         with pytest.raises(NewSchemaError, match=rf"schema ids {ours}$"):
-            book.ask(foreign[-1:])
+            catalog.ask(foreign[-1:])
 
 
 def test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest(tmp_path: Path) -> None:
     most, half = schemas.MOST_KNOWN, schemas.MOST_KNOWN // 2
     put(tmp_path, *range(1, 2 * most + 1))
     files, counted = Files(), list[str]()
-    book = Book(make(tmp_path), files, accept, counted.append)
-    assert list(book.open(None).schemas) == [1, *range(2 * most - half + 1, 2 * most + 1)], (
+    catalog = SchemaCatalog(make(tmp_path), files, accept, counted.append)
+    assert list(catalog.open(None).schemas) == [1, *range(2 * most - half + 1, 2 * most + 1)], (
         "the reader's, and the newest"
     )
     met = list(range(10, 10 + half - 1))
     with pytest.raises(NewSchemaError):
-        book.ask([*met, 2])
-    assert (counted.count("found"), counted.count("full"), book.refused(1)) == (half - 1, 1, "2")
-    book.open(Position(1, AT))
-    in_use = list(book.plan.schemas)
+        catalog.ask([*met, 2])
+    assert (counted.count("found"), counted.count("full"), catalog.refused(1)) == (half - 1, 1, "2")
+    catalog.open(Position(1, AT))
+    in_use = list(catalog.plan.schemas)
     assert (len(in_use), set(met) < set(in_use)) == (most, True)
     # They stay, whatever is newer, and give way to others when the operator takes them out.
     put(tmp_path, 1_000)
@@ -370,4 +370,4 @@ def test_a_book_that_cannot_be_written_says_what_to_do(
 
     put(tmp_path, 1)
     with pytest.raises(family, match=rf"index\.json cannot be written: {said}\. .*{remedy}"):
-        Book(make(tmp_path), Full(), accept).open(None)
+        SchemaCatalog(make(tmp_path), Full(), accept).open(None)

@@ -13,7 +13,7 @@ from service.checkpoint.skips import Care, ReadAnewError, Span
 from service.commands.skip import MOST, refuse
 from service.errors import CheckpointError, SettingsError
 from service.kafka.source import READ_AHEAD
-from service.micro_batch import Cut, Offsets
+from service.micro_batch import MicroBatch, Offsets
 from service.spark.files import Local
 
 
@@ -110,7 +110,7 @@ def test_batches_as_they_are_planned_read_around_the_skips(
 
 
 def reads(care: Care, batch: int, begin: int, end: int) -> None:
-    care.check(Cut(1, batch, 0, {"readings": {0: begin}}, {"readings": {0: end}}))
+    care.check(MicroBatch(1, batch, 0, {"readings": {0: begin}}, {"readings": {0: end}}))
 
 
 def test_a_batch_over_a_skip_is_not_read_and_near_it_only_with_care() -> None:

@@ -107,14 +107,14 @@ def test_a_probe_names_every_unreadable_offset_and_no_other(batches: list[tuple[
 
     def run(spans: Sequence[Span]) -> Iterator[tuple[int, bool]]:
         for span in spans:
-            untold: list[tuple[int, bool]] = []
+            unrecoverable: list[tuple[int, bool]] = []
             for offset in range(span.begin, span.end):
                 if kinds[offset] == "deadly":
                     return
-                untold.append((offset, kinds[offset] == "good"))
-                if len(untold) > ahead:
-                    yield untold.pop(0)
-            yield from untold
+                unrecoverable.append((offset, kinds[offset] == "good"))
+                if len(unrecoverable) > ahead:
+                    yield unrecoverable.pop(0)
+            yield from unrecoverable
 
     # A process that begins at an offset passes it: nothing is read ahead of the first record batch.
     def exact(spans: Sequence[Span]) -> Iterator[tuple[int, bool]]:

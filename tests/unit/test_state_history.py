@@ -46,7 +46,7 @@ def tables(chosen, parts, seed=0):
 def sessions(payloads, whole_from_ms=0):
     """The closed sessions, and how many could not be told."""
     (found,) = closed(payloads, WATERMARK, whole_from_ms, RULES)
-    return found.sessions, found.untold
+    return found.sessions, found.unrecoverable
 
 
 def told(table):
@@ -68,8 +68,8 @@ def test_closed_sessions_told_at_once_are_those_that_were_told_batch_by_batch(se
     wanted += [row for row in changes.sessions.to_pylist() if row["state"] == CLOSED]
     assert len(wanted) > 100
     for parts in (1, 7):
-        found, untold = sessions(tables(chosen, parts, seed))
-        assert untold == 0
+        found, unrecoverable = sessions(tables(chosen, parts, seed))
+        assert unrecoverable == 0
         assert told(found) == told(pa.Table.from_pylist(wanted, found.schema))
 
 
@@ -78,10 +78,10 @@ def test_a_session_is_told_only_when_nothing_before_it_can_be_lacking():
     every, _ = sessions(tables(chosen, 1))
     whole_from = 400_000
     left = ms >= whole_from - 30_000  # older readings may be there or not
-    found, untold = sessions(tables((names[left], ms[left], values[left]), 3), whole_from)
+    found, unrecoverable = sessions(tables((names[left], ms[left], values[left]), 3), whole_from)
     right = {(row["device"], row["start"]): row for row in told(every)}
     assert found.num_rows > 50
-    assert untold > 0
+    assert unrecoverable > 0
     for row in told(found):
         assert row == right[row["device"], row["start"]]
     # The device that is never silent: where its sessions are cut depends on readings that are gone.
@@ -89,13 +89,13 @@ def test_a_session_is_told_only_when_nothing_before_it_can_be_lacking():
     assert "d0" in every["device"].to_pylist()
     # And nothing is left out without need: a session after a real silence is told.
     late = {key for key, row in right.items() if key[1] >= whole_from + RULES.gap_ms and key[0] != "d0"}
-    cut = {key for key in late if right[key]["reason"] != "gap"}
-    assert len(late - cut) - found.num_rows < 12
+    micro_batch = {key for key in late if right[key]["reason"] != "gap"}
+    assert len(late - micro_batch) - found.num_rows < 12
 
 
 def test_no_runs_are_no_sessions():
-    found, untold = sessions([])
-    assert (found.num_rows, untold) == (0, 0)
+    found, unrecoverable = sessions([])
+    assert (found.num_rows, unrecoverable) == (0, 0)
 
 
 def minute(starts_ms):

@@ -52,7 +52,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
 def test_of_many_batches_the_last_are_kept_and_one_that_is_repeated_is_there_once() -> None:
     status = Status("tidemark")
     for number in [*range(KEPT + 5), KEPT + 4]:
-        status.batch(replace(REPORT, cut=replace(CUT, batch=number)))
+        status.batch(replace(REPORT, micro_batch=replace(CUT, batch=number)))
     assert [each["batch"] for each in status.document()["batches"]] == list(range(5, KEPT + 5))
 
 
@@ -67,7 +67,7 @@ def test_people_see_a_table_of_the_last_batches_with_what_each_read() -> None:
     status = Status("tidemark")
     status.term(3)
     for number in (8, 9, 10):
-        status.batch(replace(REPORT, cut=replace(CUT, batch=number)))
+        status.batch(replace(REPORT, micro_batch=replace(CUT, batch=number)))
     status.failed(SinkError("Redis is away"))
     lines = list(table(status.document(), 2))
     assert lines[0] == "tidemark: starting, epoch 3"
