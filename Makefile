@@ -1,6 +1,6 @@
 # Tidemark's commands. On a machine with Python 3.11, a JDK 17 and Maven each of them does its own set-up.
 #
-#   make demo    the main job on embedded parts, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json)
+#   make demo    the main job on embedded servers, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json)
 #   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)

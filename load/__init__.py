@@ -1,1 +1,1 @@
-"""Load: embedded parts, a generator, an independent oracle, the demo and the benchmark; service/ imports none of it."""
+"""Load: embedded servers, a generator, an independent oracle, the demo and the benchmark; service/ imports none of it."""

@@ -27,13 +27,13 @@ from typing import Any
 
 import psutil
 
+from load.child_process import Child, spawn
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
 from load.generator_options import seconds_of
-from load.parts import CREATE_TIME
 from load.report import machine, reported
-from load.stage import ONE_BUCKET, ROOT, TOPIC, VIEWS, Stage, percentile
-from load.tied import Child, spawn
+from load.servers import CREATE_TIME
+from load.testbed import ONE_BUCKET, ROOT, TOPIC, VIEWS, Testbed, percentile
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "bench"
@@ -114,10 +114,10 @@ class Memory(threading.Thread):
         return round(self.peak / 1e6)
 
 
-def prepare(stage: Stage, readings: int) -> dict[int, int]:
+def prepare(testbed: Testbed, readings: int) -> dict[int, int]:
     """Fill the topic with simulated readings; returns the end offsets."""
-    fleet = stage.fleet
-    generator = Generator(stage.broker.bootstrap, TOPIC, fleet, simulate_ms=START_MS)
+    fleet = testbed.fleet
+    generator = Generator(testbed.broker.bootstrap, TOPIC, fleet, simulate_ms=START_MS)
     summary = generator.send(readings)
     if not summary.is_whole:
         message = f"The topic could not be prepared: {summary.to_json()}"
@@ -126,39 +126,39 @@ def prepare(stage: Stage, readings: int) -> dict[int, int]:
     return {partition: end for partition, (_, end) in summary.offsets.items()}
 
 
-def catch_up(stage: Stage, ends: Mapping[int, int]) -> CatchUp:
+def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
     """Start the service on the prepared topic and wait until all of it is published."""
     total = sum(ends.values())
-    stage.start_service()
-    memory = Memory(stage.service_pid)
+    testbed.start_service()
+    memory = Memory(testbed.service_pid)
     memory.start()
     # The first batch begins when the query runs; the gauge turns 1 before anything is planned.
-    stage.wait(lambda: stage.metrics().get("tidemark_query_running"), 120, "the query to start")
+    testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
     began = last = time.time()
     batches: list[Batch] = []
     seen = 0
     while seen < total:
-        metrics = stage.metrics()
+        metrics = testbed.metrics()
         records = int(metrics.get("tidemark_records_total", 0))
         if records > seen:
             ended = metrics["tidemark_last_batch_timestamp_seconds"]
             batches.append(Batch(int(metrics["tidemark_batch"]), records - seen, round(ended - last, 3)))
             seen, last = records, ended
             print(f"  batch {batches[-1].batch}: {batches[-1].records:,} in {batches[-1].seconds:.2f} s", flush=True)
-        _ = stage.service_pid
+        _ = testbed.service_pid
         time.sleep(0.05)
     seconds = last - began
-    phases = _phases(stage.metrics())
+    phases = _phases(testbed.metrics())
     peak = memory.stop_mb()
-    stage.stop_service()
+    testbed.stop_service()
     return CatchUp(round(total / seconds, 0), round(seconds, 2), total, batches, phases, peak)
 
 
-def reference(stage: Stage, name: str) -> Any:
-    """What a reference's own process, with a JVM of its own, has measured on the stage's topic."""
-    log = stage.folder / f"{name}.log"
-    command = [sys.executable, "-m", "load.bench", f"--{name}-of", str(stage.config)]
-    child = spawn(command, cwd=ROOT, log=log, environ={**os.environ, "SPARK_LOCAL_DIRS": str(stage.folder / "tmp")})
+def reference(testbed: Testbed, name: str) -> Any:
+    """What a reference's own process, with a JVM of its own, has measured on the testbed's topic."""
+    log = testbed.folder / f"{name}.log"
+    command = [sys.executable, "-m", "load.bench", f"--{name}-of", str(testbed.config)]
+    child = spawn(command, cwd=ROOT, log=log, environ={**os.environ, "SPARK_LOCAL_DIRS": str(testbed.folder / "tmp")})
     status = child.wait(600)
     lines = [line for line in log.read_text().splitlines() if line.startswith(REPORT)]
     if status or not lines:
@@ -231,23 +231,23 @@ def steady(
 ) -> tuple[Steady, dict[str, float], dict[str, float]]:
     """The service at a constant rate, on a topic with the broker's own time; the bare batch before it, and the state after it."""
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with Stage(FOLDER / "steady", fleet, views=VIEWS, sections=ONE_BUCKET) as stage:
-        load = _load(stage, devices, seed, BARE_S + 30)
-        bare = reference(stage, "bare")
+    with Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=ONE_BUCKET) as testbed:
+        load = _load(testbed, devices, seed, BARE_S + 30)
+        bare = reference(testbed, "bare")
         load.terminate()
         load.wait(120)
-        stage.start_service()
-        stage.wait(lambda: stage.metrics().get("tidemark_query_running"), 120, "the query to start")
-        memory = Memory(stage.service_pid)
+        testbed.start_service()
+        testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
+        memory = Memory(testbed.service_pid)
         memory.start()
-        generator = _load(stage, devices, seed, warm_up + seconds + 5)
+        generator = _load(testbed, devices, seed, warm_up + seconds + 5)
         time.sleep(warm_up)
-        before = stage.metrics()
+        before = testbed.metrics()
         time.sleep(seconds)
-        after = stage.metrics()
+        after = testbed.metrics()
         generator.wait(120)
         peak = memory.stop_mb()
-        stage.stop_service()
+        testbed.stop_service()
     delta = {key: value - before.get(key, 0.0) for key, value in after.items()}
     batches = int(delta["tidemark_batch"])
     phases = _phases(delta)
@@ -265,10 +265,10 @@ def steady(
     return figures, bare, _state(after, delta)
 
 
-def _load(stage: Stage, devices: int, seed: int, seconds: float) -> Child:
-    command = [sys.executable, "-m", "load.generator", "--bootstrap", stage.broker.bootstrap, "--topic", TOPIC]
+def _load(testbed: Testbed, devices: int, seed: int, seconds: float) -> Child:
+    command = [sys.executable, "-m", "load.generator", "--bootstrap", testbed.broker.bootstrap, "--topic", TOPIC]
     command += ["--rate", str(RATE), "--devices", str(devices), "--seed", str(seed), "--outsiders", "off"]
-    return spawn([*command, "--for", f"{seconds}s"], cwd=ROOT, log=stage.folder / "generator.log")
+    return spawn([*command, "--for", f"{seconds}s"], cwd=ROOT, log=testbed.folder / "generator.log")
 
 
 def _state(after: Mapping[str, float], delta: Mapping[str, float]) -> dict[str, float]:
@@ -317,10 +317,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.only != "steady":
             rate = args.readings / (SPAN_MS / 1000)
             fleet = Fleet(args.seed, FleetSettings(devices=args.devices, rate=rate, shares={}))
-            with Stage(FOLDER / "catch_up", fleet, views=VIEWS, sections=ONE_BUCKET, topic_config=CREATE_TIME) as stage:
-                ends = prepare(stage, args.readings)
-                entry["catch_up"] = asdict(catch_up(stage, ends))
-                entry["floor"] = {"per_second": max(floors := reference(stage, "floor")), "passes": floors}
+            with Testbed(
+                FOLDER / "catch_up", fleet, views=VIEWS, sections=ONE_BUCKET, topic_config=CREATE_TIME
+            ) as testbed:
+                ends = prepare(testbed, args.readings)
+                entry["catch_up"] = asdict(catch_up(testbed, ends))
+                entry["floor"] = {"per_second": max(floors := reference(testbed, "floor")), "passes": floors}
             print(
                 f"run {number}: {entry['catch_up']['per_second']:,.0f}/s, floor {entry['floor']['passes']}", flush=True
             )

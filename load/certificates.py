@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from load.part import HOST
+from load.server_process import HOST
 
 _DAY = datetime.timedelta(days=1)
 

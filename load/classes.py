@@ -20,9 +20,9 @@ import psutil
 from load.cluster import TASKS_IN_DRIVER
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
-from load.parts import check_machine
 from load.report import told
-from load.stage import TOPIC, VIEWS, Stage
+from load.servers import check_machine
+from load.testbed import TOPIC, VIEWS, Testbed
 from service.errors import SetupError, TidemarkError
 
 BATCHES = 10
@@ -43,43 +43,43 @@ def _archived(file: Path, name: str, scratch: Path, submit_options: Sequence[str
     file.unlink(missing_ok=True)
     setting = f"spark.{name}.extraJavaOptions=-XX:ArchiveClassesAtExit={file} -Xlog:disable"
     fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
-    with Stage(
+    with Testbed(
         scratch, fleet, views=VIEWS, supervised=True, submit_options=["--conf", setting, *submit_options]
-    ) as stage:
-        generator = Generator(stage.broker.bootstrap, TOPIC, fleet)
-        stage.start_service()
-        _batches(stage, generator, epoch=1)
-        stage.kill_driver()
-        _batches(stage, generator, epoch=2)
-        _end(stage)
+    ) as testbed:
+        generator = Generator(testbed.broker.bootstrap, TOPIC, fleet)
+        testbed.start_service()
+        _batches(testbed, generator, epoch=1)
+        testbed.kill_driver()
+        _batches(testbed, generator, epoch=2)
+        _end(testbed)
     if not file.exists():
         what = f"{file} was not written"
         raise SetupError(what, remedy="It needs a full JDK 17 and 400 MB of disk")
     return file
 
 
-def _batches(stage: Stage, generator: Generator, epoch: int) -> None:
+def _batches(testbed: Testbed, generator: Generator, epoch: int) -> None:
     """Wait for some under `epoch`, with readings flowing."""
 
     def enough() -> bool:
         generator.run(1.0)
-        progress = stage.progress()
+        progress = testbed.progress()
         return int(progress.get("epoch", 0)) >= epoch and int(progress["batch"]) >= BATCHES * epoch
 
-    stage.wait(enough, WITHIN_S, f"batch {BATCHES * epoch} of epoch {epoch}")
+    testbed.wait(enough, WITHIN_S, f"batch {BATCHES * epoch} of epoch {epoch}")
 
 
-def _end(stage: Stage) -> None:
+def _end(testbed: Testbed) -> None:
     """In order, and for as long as it takes: a worker would kill an executor that writes for ten seconds.
 
     Nobody reads what they print meanwhile either, so they are told to print nothing (-Xlog:disable).
     """
-    jvms = [psutil.Process(pid) for pid in (stage.service_pid, *stage.cluster.executor_pids())]
+    jvms = [psutil.Process(pid) for pid in (testbed.service_pid, *testbed.cluster.executor_pids())]
     worker = jvms[0].parent()
     assert worker is not None  # noqa: S101
     worker.suspend()  # nobody waits for a frozen worker's children: they end as zombies
     os.kill(jvms[0].pid, signal.SIGTERM)
-    stage.wait(
+    testbed.wait(
         lambda: all(jvm.status() == psutil.STATUS_ZOMBIE for jvm in jvms), WITHIN_S, "driver and executor to end"
     )
 

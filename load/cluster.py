@@ -6,7 +6,7 @@
         cluster.kill_worker()
         cluster.start_worker()
 
-Master and worker are tied to this process (load/tied.py), drivers and executors to the worker they run on; `close` also
+Master and worker are tied to this process (load/child_process.py), drivers and executors to the worker they run on; `close` also
 looks for what a killed worker left behind. Every file is in the folder, temporary ones of the JVMs included.
 """
 
@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from load.part import HOST, POLL_S, START_S, Part, Started, free_port, is_alive
-from load.tied import Child, spawn
+from load.child_process import Child, spawn
+from load.server_process import HOST, POLL_S, START_S, ServerProcess, Started, free_port, is_alive
 from service.errors import SetupError
 from service.spark import session
 
@@ -46,7 +46,7 @@ _GONE_S = 20.0
 T = TypeVar("T")
 
 
-class _Daemon(Part):
+class _Daemon(ServerProcess):
     """Master or worker: a JVM with a web page that tells its state as JSON."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:

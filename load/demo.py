@@ -1,4 +1,4 @@
-"""The demo: the main job on embedded parts, watched live and then checked, value by value.
+"""The demo: the main job on embedded servers, watched live and then checked, value by value.
 
     python -m load.demo --for 60s [--rate 5000] [--devices 10000] [--seed 7] [--json FILE]
 
@@ -24,13 +24,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from load.child_process import Child, spawn
 from load.compare import Verdict, compare
 from load.fleet import Fleet, FleetSettings
 from load.generator_options import seconds_of
-from load.parts import check_machine
 from load.report import told
-from load.stage import ROOT, TOPIC, Stage, percentile
-from load.tied import Child, spawn
+from load.servers import check_machine
+from load.testbed import ROOT, TOPIC, Testbed, percentile
 from schemas import contract
 from service.errors import TidemarkError
 
@@ -99,31 +99,31 @@ class Demo:
         self.args = args
         self.console = Console(highlight=False)
         fleet = Fleet(args.seed, fleet_settings(args))
-        self.stage = Stage(FOLDER, fleet, views=VIEWS, sections=SECTIONS, master=args.master)
-        self.generator_log = self.stage.folder / "generator.log"
+        self.testbed = Testbed(FOLDER, fleet, views=VIEWS, sections=SECTIONS, master=args.master)
+        self.generator_log = self.testbed.folder / "generator.log"
         self.began = time.monotonic()
         self.first: Sample | None = None
         self.last: Sample | None = None
 
     def run(self) -> Summary:
         """Everything, in order; the parts are ended whatever happens."""
-        with self.stage as stage:
-            self.say(f"broker {stage.broker.bootstrap}, redis {stage.redis.url}, all files in {stage.folder}")
-            stage.start_service()
-            self.say(f"service submitted, its metrics: http://127.0.0.1:{stage.metrics_port}/metrics")
-            stage.wait(lambda: stage.metrics().get("tidemark_query_running"), 120, "the query to start")
+        with self.testbed as testbed:
+            self.say(f"broker {testbed.broker.bootstrap}, redis {testbed.redis.url}, all files in {testbed.folder}")
+            testbed.start_service()
+            self.say(f"service submitted, its metrics: http://127.0.0.1:{testbed.metrics_port}/metrics")
+            testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
             first_s = time.monotonic() - self.began
             self.say(f"the query runs after {first_s:.1f} s; {self.args.rate:.0f} readings a second from now on")
             generator = self.start_generator()
             self.watch(generator)
             sent = self.generator_summary(generator)
             self.say("the load has stopped; waiting until all of it is published")
-            stage.wait_published({int(p): end for p, (_, end) in sent["offsets"].items()})
+            testbed.wait_published({int(p): end for p, (_, end) in sent["offsets"].items()})
             sample = self.look()
-            status = stage.stop_service()
+            status = testbed.stop_service()
             self.say(f"the service has stopped with status {status}; comparing all of Redis with the oracle")
-            verdict = compare(stage.config)
-            with stage.redis.client() as client:
+            verdict = compare(testbed.config)
+            with testbed.redis.client() as client:
                 violations = contract.check(client, "tidemark")
                 summary = self.summarise(sample, sent, verdict, [str(each) for each in violations], status, first_s)
                 summary.windows_final = _count(client, "tidemark:window:*", "final", "1")
@@ -137,7 +137,7 @@ class Demo:
     def start_generator(self) -> Child:
         """A process of its own, as in real life."""
         args = self.args
-        command = [sys.executable, "-m", "load.generator", "--bootstrap", self.stage.broker.bootstrap]
+        command = [sys.executable, "-m", "load.generator", "--bootstrap", self.testbed.broker.bootstrap]
         command += ["--topic", TOPIC, "--seed", str(args.seed), "--rate", str(args.rate)]
         command += ["--devices", str(args.devices), "--for", f"{args.seconds}s", *_fleet_options(args)]
         return spawn(command, cwd=ROOT, log=self.generator_log)
@@ -173,9 +173,9 @@ class Demo:
 
     def look(self) -> Sample:
         """Take a sample."""
-        metrics = self.stage.metrics()
+        metrics = self.testbed.metrics()
         sites: list[tuple[str, str, str]] = []
-        with self.stage.redis.client() as client:
+        with self.testbed.redis.client() as client:
             newest: Any = client.zrevrange("tidemark:keys:site", 0, -1, withscores=True)
             for site, last_ms in newest[:10]:
                 start = int(last_ms) // 10_000 * 10_000 - 50_000
@@ -308,7 +308,7 @@ def _count(client: Any, pattern: str, field: str, value: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when nothing differs, 1 when something does, an error's own status otherwise."""
-    parser = argparse.ArgumentParser(prog="make demo", description="The main job on embedded parts, checked.")
+    parser = argparse.ArgumentParser(prog="make demo", description="The main job on embedded servers, checked.")
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=60.0, metavar="60s")
     parser.add_argument("--rate", type=float, default=5_000.0, help="readings a second")
     parser.add_argument("--devices", type=int, default=10_000)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import psycopg
 
-from load.parts import Postgres
+from load.servers import Postgres
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

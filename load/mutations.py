@@ -44,7 +44,7 @@ _CHECKPOINT = "tests/stream/test_checkpoint.py::"
 _REFRESHER = "tests/integration/test_refresher.py::"
 _CHANGING = "tests/stream/test_reference.py::"
 _ADMISSION = "tests/stream/test_admission.py::"
-_BOOK = "tests/unit/test_schema_book.py::"
+_BOOK = "tests/unit/test_schema_catalog.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
 _COPIES = "tests/integration/test_reject_copies.py::"
@@ -646,7 +646,7 @@ MUTATIONS = (
         "a record is rejected and admitted: the reject stays, and the replay counts the reading",
         ("P1", "P4"),
         (Edit("service/admission/schemas.py", "not index.refuses(number, position.batch))", "True)"),),
-        ("tests/unit/test_schema_book.py::test_a_batch_that_was_published_is_replayed_with_the_same_schemas",),
+        ("tests/unit/test_schema_catalog.py::test_a_batch_that_was_published_is_replayed_with_the_same_schemas",),
     ),
     Mutation(
         "new-schema-unasked",
@@ -740,7 +740,7 @@ MUTATIONS = (
             ),
         ),
         (
-            "tests/unit/test_fold.py::test_readings_below_the_watermark_are_late_and_can_be_found",
+            "tests/unit/test_partial_aggregation.py::test_readings_below_the_watermark_are_late_and_can_be_found",
             "tests/integration/test_behind.py::test_what_comes_behind_the_watermark_is_rejected_as_late",
         ),
     ),
@@ -837,7 +837,7 @@ MUTATIONS = (
                 "np.arange(len(groups.keys), dtype=np.int32) % self.buckets",
             ),
         ),
-        ("tests/unit/test_fold.py::test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read",),
+        ("tests/unit/test_partial_aggregation.py::test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read",),
     ),
     Mutation(
         "unread-waits-for-nothing",
@@ -888,7 +888,7 @@ MUTATIONS = (
         ("P1",),
         (Edit("service/aggregation/partial_aggregation.py", "np.arange(self.buckets, dtype", "np.arange(1, dtype"),),
         (
-            "tests/unit/test_fold.py::test_every_bucket_is_told_what_was_read_of_each_partition",
+            "tests/unit/test_partial_aggregation.py::test_every_bucket_is_told_what_was_read_of_each_partition",
             _SCRIPTS + "test_silent_buckets_are_closed_and_closed_windows_leave_the_state",
         ),
     ),
@@ -1428,7 +1428,7 @@ MUTATIONS = (
 
 
 def table() -> str:
-    """The mutations as the Markdown table of docs/guarantees.md."""
+    """The mutations as a Markdown table."""
     rows = []
     for each in MUTATIONS:
         tests = ", ".join(f"`{test.rpartition('::')[2].partition('[')[0]}`" for test in each.tests)

@@ -1,4 +1,4 @@
-"""PostgreSQL as a part; load/parts.py has the others and hands this one out with them."""
+"""PostgreSQL as a part; load/servers.py has the others and hands this one out with them."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from load.part import HOST, Part
+from load.server_process import HOST, ServerProcess
 from service.errors import SetupError
 
 
@@ -27,7 +27,7 @@ def package_folder(name: str, what: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-class Postgres(Part):
+class Postgres(ServerProcess):
     """PostgreSQL 16 as the pgserver package brings it, reached by TCP with a password; one database, `tidemark`.
 
     PostgreSQL refuses to run as root. For root the server runs as the account `nobody`, which cannot be expected to

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Self
 
-from load.parts import HOST, free_port
+from load.servers import HOST, free_port
 
 _CHUNK = 1 << 16
 _POSTGRES_ASKS = bytes.fromhex("0000000804d2162f")

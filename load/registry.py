@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from load.part import HOST, Part, free_port
-from load.parts import ROOT, java
+from load.server_process import HOST, ServerProcess, free_port
+from load.servers import ROOT, java
 
 _TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -168,7 +168,7 @@ def _kind(said: Mapping[str, Any]) -> str:
     return str(said.get("schemaType") or "AVRO")
 
 
-class Apicurio(Part):
+class Apicurio(ServerProcess):
     """A real one, in memory: Apicurio's application in .build/registry, where `make registry` puts it."""
 
     name = "apicurio"

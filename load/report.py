@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from load.parts import check_machine
-from load.stage import ROOT
+from load.servers import check_machine
+from load.testbed import ROOT
 from service.errors import TidemarkError
 
 _CPU = Path("/proc/cpuinfo")

@@ -21,12 +21,12 @@ from typing import Any
 
 import psutil
 
+from load.child_process import Child, spawn
 from load.cluster import TASKS_IN_DRIVER
 from load.fleet import MEASURES, Fleet, FleetSettings
 from load.generator import Generator
 from load.report import machine, reported
-from load.stage import ONE_BUCKET, ROOT, TOPIC, VIEWS, Stage
-from load.tied import Child, spawn
+from load.testbed import ONE_BUCKET, ROOT, TOPIC, VIEWS, Testbed
 from service.errors import SetupError
 
 FOLDER = ROOT / ".build" / "restart"
@@ -51,33 +51,33 @@ class Restart:
     batch: int
 
 
-def restart(stage: Stage) -> Restart:
+def restart(testbed: Testbed) -> Restart:
     """Kill the driver and wait for the first batch of the next one.
 
     Who waits must not take the cores from what starts: nothing is asked whose answer is known, metrics least often.
     """
-    before = int(stage.progress()["epoch"])
-    old = _processes(stage)
+    before = int(testbed.progress()["epoch"])
+    old = _processes(testbed)
     killed = time.time()
-    stage.kill_driver()
+    testbed.kill_driver()
     steps: dict[str, float] = {}
     asked = 0.0
-    while int((progress := stage.progress())["epoch"]) == before:
+    while int((progress := testbed.progress())["epoch"]) == before:
         now = time.time()
         if now - killed > AWAY_S:
-            what = f"No new batch within {AWAY_S:.0f} s; the last lines of {stage.log}:\n{stage.log_tail()}"
+            what = f"No new batch within {AWAY_S:.0f} s; the last lines of {testbed.log}:\n{testbed.log_tail()}"
             raise SetupError(what)
         if not steps.keys() >= old.keys():
-            for name, process in _processes(stage).items():
+            for name, process in _processes(testbed).items():
                 if process not in old.values():
                     steps.setdefault(name, round(_started(process) - killed, 2))
         if "epoch" not in steps:
-            with stage.redis.client() as client:
+            with testbed.redis.client() as client:
                 if int(client.get("tidemark:epoch") or 0) > before:
                     steps["epoch"] = round(now - killed, 2)
         elif "query" not in steps and now - asked > ASK_S:
             asked = now
-            if stage.metrics().get("tidemark_query_running"):
+            if testbed.metrics().get("tidemark_query_running"):
                 steps["query"] = round(now - killed, 2)
         time.sleep(POLL_S)
     return Restart(round(time.time() - killed, 2), steps, int(progress["batch"]))
@@ -89,35 +89,35 @@ def _started(process: psutil.Process) -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
-def _processes(stage: Stage) -> dict[str, psutil.Process]:
-    found = dict(zip(("jvm", "python"), stage.cluster.driver_processes(), strict=False))
-    for executor in stage.cluster.executor_pids():
+def _processes(testbed: Testbed) -> dict[str, psutil.Process]:
+    found = dict(zip(("jvm", "python"), testbed.cluster.driver_processes(), strict=False))
+    for executor in testbed.cluster.executor_pids():
         with contextlib.suppress(psutil.NoSuchProcess):
             found["executor"] = psutil.Process(executor)
     return found
 
 
-def _stage(fleet: Fleet, sections: Mapping[str, Mapping[str, Any]], submit_options: Sequence[str]) -> Stage:
+def _stage(fleet: Fleet, sections: Mapping[str, Mapping[str, Any]], submit_options: Sequence[str]) -> Testbed:
     """Its broker is there for the readings alone: it need not take the cores' time for compiling itself."""
-    stage = Stage(FOLDER, fleet, views=VIEWS, sections=sections, supervised=True, submit_options=submit_options)
-    stage.broker.jvm_options = ["-XX:TieredStopAtLevel=1"]
-    return stage
+    testbed = Testbed(FOLDER, fleet, views=VIEWS, sections=sections, supervised=True, submit_options=submit_options)
+    testbed.broker.jvm_options = ["-XX:TieredStopAtLevel=1"]
+    return testbed
 
 
 def in_a_row(devices: int, kills: int, seed: int, submit_options: Sequence[str] = TASKS_IN_DRIVER) -> list[Restart]:
     """`kills` in a row under a steady load of `devices`."""
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with _stage(fleet, ONE_BUCKET, submit_options) as stage:
-        stage.start_service()
-        load = _load(stage, seed)
+    with _stage(fleet, ONE_BUCKET, submit_options) as testbed:
+        testbed.start_service()
+        load = _load(testbed, seed)
         try:
-            stage.wait_ready()
+            testbed.wait_ready()
             runs = []
             for number in range(kills):
                 time.sleep(SETTLE_S)
-                runs.append(restart(stage))
+                runs.append(restart(testbed))
                 print(f"kill {number + 1}: {runs[-1].seconds} s {dict(runs[-1].steps)}", flush=True)
-            stage.stop_service()
+            testbed.stop_service()
         finally:
             load.kill()
             load.wait()
@@ -129,50 +129,52 @@ def million(devices: int, seed: int, buckets: int) -> tuple[Restart, dict[str, f
     that it opened are final. Also what filling took, and how long a batch with load takes then.
     """
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with _stage(fleet, {"sessions": {**LONG_SESSIONS, "buckets": buckets}}, TASKS_IN_DRIVER) as stage:
-        generator = Generator(stage.broker.bootstrap, TOPIC, fleet)
+    with _stage(fleet, {"sessions": {**LONG_SESSIONS, "buckets": buckets}}, TASKS_IN_DRIVER) as testbed:
+        generator = Generator(testbed.broker.bootstrap, TOPIC, fleet)
         sent = generator.once()
         began = time.time()
-        stage.start_service()
+        testbed.start_service()
         known = 'tidemark_published_total{kind="devices"}'
-        stage.wait(lambda: stage.metrics().get(known, 0) >= devices, FILL_S, f"{devices:,} devices to be published")
+        testbed.wait(lambda: testbed.metrics().get(known, 0) >= devices, FILL_S, f"{devices:,} devices to be published")
         figures = {"devices": float(sent.sent), "fill_s": round(time.time() - began, 1)}
         print(f"filled: {figures}", flush=True)
-        load = _load(stage, seed)
+        load = _load(testbed, seed)
         try:
             measured = int(
-                fleet.has[:, [MEASURES.index(each) for each in stage.settings["input"]["measures"]]].any(1).sum()
+                fleet.has[:, [MEASURES.index(each) for each in testbed.settings["input"]["measures"]]].any(1).sum()
             )
             final = "tidemark_windows_final_total"
-            stage.wait(lambda: stage.metrics().get(final, 0) >= measured, FILL_S, f"{measured:,} windows to be final")
+            testbed.wait(
+                lambda: testbed.metrics().get(final, 0) >= measured, FILL_S, f"{measured:,} windows to be final"
+            )
             time.sleep(STEADY_S)
-            before = stage.metrics()
+            before = testbed.metrics()
             time.sleep(STEADY_S)
-            batches = stage.metrics()["tidemark_batch"] - before["tidemark_batch"]
+            batches = testbed.metrics()["tidemark_batch"] - before["tidemark_batch"]
             figures["batch_s"] = round(STEADY_S / max(batches, 1), 2)
-            run = restart(stage)
+            run = restart(testbed)
             print(f"kill with {devices:,} devices: {run.seconds} s {dict(run.steps)}, {figures}", flush=True)
-            stage.stop_service()
+            testbed.stop_service()
         finally:
             load.kill()
             load.wait()
     return run, figures
 
 
-def _load(stage: Stage, seed: int) -> Child:
-    """The stage's fleet as a process of its own, until it is killed."""
-    command = [sys.executable, "-m", "load.generator", "--bootstrap", stage.broker.bootstrap, "--topic", TOPIC]
+def _load(testbed: Testbed, seed: int) -> Child:
+    """The testbed's fleet as a process of its own, until it is killed."""
+    command = [sys.executable, "-m", "load.generator", "--bootstrap", testbed.broker.bootstrap, "--topic", TOPIC]
     command += [
         "--rate",
         str(RATE),
         "--devices",
-        str(stage.fleet.settings.devices),
+        str(testbed.fleet.settings.devices),
         "--seed",
         str(seed),
         "--outsiders",
         "off",
     ]
-    return spawn(command, cwd=ROOT, log=stage.folder / "generator.log")
+    return spawn(command, cwd=ROOT, log=testbed.folder / "generator.log")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from load.bench import RATE
+from load.child_process import spawn
 from load.fleet import REFERENCE_TABLE, Fleet, FleetSettings, reference_rows
 from load.generator_options import seconds_of
 from load.report import machine, reported
-from load.stage import ROOT, TOPIC, Stage
-from load.tied import spawn
+from load.testbed import ROOT, TOPIC, Testbed
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "swap"
@@ -52,8 +52,8 @@ def write_reference(path: Path, fleet: Fleet, rows: int, model: str) -> None:
 class Batches:
     """The ends of batches, collected from /status, which remembers the last fifty."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, testbed: Testbed) -> None:
+        self._stage = testbed
         self._ended_ms: dict[int, int] = {}
         self.reference: dict[str, Any] = {}
 
@@ -86,16 +86,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     sections: dict[str, Mapping[str, Any]] = {"sessions": {"buckets": 4}, "reference": reference}
     if args.reject:
         sections["admission"] = {"unknown_device": "reject"}
-    with Stage(FOLDER, fleet, sections=sections) as stage:
+    with Testbed(FOLDER, fleet, sections=sections) as testbed:
         database = FOLDER / "reference.db"
         write_reference(database, fleet, args.rows, "first")
-        stage.start_service()
-        stage.wait(lambda: stage.metrics().get("tidemark_query_running"), 180, "the query to start")
-        log = stage.folder / "generator.log"
-        command = [sys.executable, "-m", "load.generator", "--bootstrap", stage.broker.bootstrap, "--topic", TOPIC]
+        testbed.start_service()
+        testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 180, "the query to start")
+        log = testbed.folder / "generator.log"
+        command = [sys.executable, "-m", "load.generator", "--bootstrap", testbed.broker.bootstrap, "--topic", TOPIC]
         command += ["--rate", str(args.rate), "--devices", str(args.devices), "--seed", str(args.seed)]
         generator = spawn([*command, "--outsiders", "off", "--for", "10m"], cwd=ROOT, log=log)
-        batches = Batches(stage)
+        batches = Batches(testbed)
         batches.watch(args.warm_up)
         before_ms = _now_ms()
         batches.watch(2 * AROUND_S)
@@ -103,16 +103,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         write_reference(database, fleet, args.rows, "second")
         while batches.reference["version"] == version:
             batches.watch(0.5)
-            _ = stage.service_pid
+            _ = testbed.service_pid
             if _now_ms() - changed_ms > 120_000:
-                message = f"No swap within two minutes; the last lines of {stage.log}:\n{stage.log_tail()}"
+                message = f"No swap within two minutes; the last lines of {testbed.log}:\n{testbed.log_tail()}"
                 raise TidemarkError(message)
         swapped_ms = _now_ms()
         batches.watch(AROUND_S)
-        samples = stage.metrics()
+        samples = testbed.metrics()
         generator.terminate()
         generator.wait(60)
-        stage.stop_service()
+        testbed.stop_service()
         control = batches.between(before_ms, changed_ms)
         around = batches.between(swapped_ms - int(AROUND_S * 1000), swapped_ms + int(AROUND_S * 1000))
         stored = sorted((FOLDER / "checkpoint" / "reference").glob("*.arrow"))

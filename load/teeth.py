@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from load.mutations import MUTATIONS, Mutation, table
-from load.parts import ROOT, check_machine
 from load.report import told
+from load.servers import ROOT, check_machine
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "teeth"
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--id", action="append", choices=[each.id for each in MUTATIONS], help="only this one; repeatable"
     )
-    parser.add_argument("--table", action="store_true", help="print the table of docs/guarantees.md and end")
+    parser.add_argument("--table", action="store_true", help="print the mutations as a table and end")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the table")
     given = parser.parse_args(arguments)
     chosen = [each for each in MUTATIONS if not given.id or each.id in given.id]

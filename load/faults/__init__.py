@@ -11,20 +11,20 @@ history (checker.py, rules.py). A row is a function that says in which order thi
     from load.faults.row import Figures, row
     from load.faults.run import Run
 
-    @row("F4", "the broker goes away", rate=2_000, stage={"supervised": True})
+    @row("F4", "the broker goes away", rate=2_000, testbed={"supervised": True})
     def broker_away(run: Run) -> Figures:
         run.start()                                         # the service; returns when its query runs
         run.load()                                          # the generator, at the row's rate
         run.steady()                                        # some batches without a fault: P8's trigger is measured here
         for _ in range(1 if run.short else 5):
             with run.fault("broker killed"):                # its begin and end are in the history
-                run.stage.broker.kill()
-                run.stage.broker.start()
+                run.testbed.broker.kill()
+                run.testbed.broker.start()
             run.recover()                                   # until the lag is back; P8 is judged from the history
         return {"bounces": 1 if run.short else 5}
 
-A module in load/faults/rows/ is found by being there. `@row(stage=...)` are keyword arguments of load.stage.Stage;
-`run.stage`, `run.history`, `run.observer` and `run.nemesis` are open to a row. After it returns, the runner ends the
+A module in load/faults/rows/ is found by being there. `@row(testbed=...)` are keyword arguments of load.testbed.Testbed;
+`run.testbed`, `run.history`, `run.observer` and `run.nemesis` are open to a row. After it returns, the runner ends the
 load, waits until all is published, stops the service, compares everything with the oracle (`run.compare()`, which a row
 may also call in between) and lets the checker read the history. What a rule must know but cannot see is a note:
 

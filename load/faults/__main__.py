@@ -22,9 +22,9 @@ from load.faults.figures import figures
 from load.faults.history import read
 from load.faults.row import Row, find, rows
 from load.faults.run import play
-from load.parts import check_machine
 from load.report import told
-from load.stage import ROOT
+from load.servers import check_machine
+from load.testbed import ROOT
 from service.errors import TidemarkError
 
 SHOWN = 10

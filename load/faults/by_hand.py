@@ -17,7 +17,7 @@ class Refusal:
     @classmethod
     def of(cls, run: Run) -> "Refusal":
         """That of a service that has ended."""
-        return cls(run.stage.exit_status or 0, run.stage.last_words())
+        return cls(run.testbed.exit_status or 0, run.testbed.last_words())
 
     def __str__(self) -> str:
         return f"status {self.status}, {self.text}"
@@ -29,10 +29,10 @@ def start_again(run: Run, within_s: float = STARTS_S) -> int:
 
     def runs() -> bool:
         nonlocal starts
-        if run.stage.exit_status is not None:
+        if run.testbed.exit_status is not None:
             starts += 1
             run.start_again()
-        return bool(run.stage.metrics().get("tidemark_query_running"))
+        return bool(run.testbed.metrics().get("tidemark_query_running"))
 
     run.until(runs, within_s, "the query to run")
     return starts
@@ -47,7 +47,7 @@ def start_damaged(run: Run, within_s: float = STARTS_S) -> Refusal | None:
     def decided() -> bool:
         if run.observer.progress[0] > begun:
             batches.add(run.observer.progress)
-        return len(batches) >= SETTLED_BATCHES or run.stage.exit_status is not None
+        return len(batches) >= SETTLED_BATCHES or run.testbed.exit_status is not None
 
     run.until(decided, within_s, "the service to go on, or to refuse")
-    return None if run.stage.exit_status is None else Refusal.of(run)
+    return None if run.testbed.exit_status is None else Refusal.of(run)

@@ -7,7 +7,7 @@ from typing import Any
 
 from load.faults.history import Entry
 from load.faults.recovery import Recovers
-from load.stage import percentile
+from load.testbed import percentile
 
 _LATENCY = "tidemark_event_to_redis_seconds"
 

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from load.encode import SCHEMAS
 from load.faults.run import Run
-from load.stage import TOPIC
+from load.testbed import TOPIC
 
 _SCHEMA_ID = 1
 
@@ -29,7 +29,7 @@ class Reading:
 def send(run: Run, readings: Iterable[Reading]) -> int:
     """Returns how many it was, once the broker has acknowledged them."""
     schema = fastavro.parse_schema(json.loads((SCHEMAS / f"{_SCHEMA_ID}.avsc").read_text(encoding="utf-8")))
-    options = {"bootstrap.servers": run.stage.broker.bootstrap, "acks": "all", "partitioner": "murmur2_random"}
+    options = {"bootstrap.servers": run.testbed.broker.bootstrap, "acks": "all", "partitioner": "murmur2_random"}
     producer = Producer({**options, "log_level": 2})
     sent = 0
     for reading in readings:

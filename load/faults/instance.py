@@ -1,4 +1,4 @@
-"""One more instance of the service on a stage: same settings, its own port, perhaps its own checkpoint, no supervisor."""
+"""One more instance of the service on a testbed: same settings, its own port, perhaps its own checkpoint, no supervisor."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from load.parts import HOST, free_port
-from load.stage import ROOT, Stage, last_words
-from load.tied import Child, spawn
+from load.child_process import Child, spawn
+from load.servers import HOST, free_port
+from load.testbed import ROOT, Testbed, last_words
 
 
 class Instance:
@@ -19,7 +19,7 @@ class Instance:
 
     def __init__(
         self,
-        stage: Stage,
+        testbed: Testbed,
         name: str,
         checkpoint: Path,
         config: Path | None = None,
@@ -27,10 +27,10 @@ class Instance:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self.log = stage.folder / f"instance-{name}.log"
-        self._stage = stage
+        self.log = testbed.folder / f"instance-{name}.log"
+        self._stage = testbed
         self._checkpoint = checkpoint
-        self._config = config or stage.config
+        self._config = config or testbed.config
         self._tree = tree
         self._environment = dict(environment or {})
         self._port = free_port()

@@ -23,7 +23,7 @@ import redis
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from load.faults.history import History
-from load.stage import TOPIC, Stage
+from load.testbed import TOPIC, Testbed
 
 LOOK_S = 0.25
 GAUGE_S = 1.0
@@ -56,14 +56,14 @@ _WANTED = (
 
 
 class Observer:
-    """Watches `stage` from `start` to `stop`. `pids` gives the processes whose memory counts, `metrics` who writes now.
+    """Watches `testbed` from `start` to `stop`. `pids` gives the processes whose memory counts, `metrics` who writes now.
 
     `progress`, `lag` and `epoch` are what was seen last, for rows that wait for something.
     """
 
     def __init__(
         self,
-        stage: Stage,
+        testbed: Testbed,
         history: History,
         seed: int,
         *,
@@ -83,7 +83,7 @@ class Observer:
             threading.Thread(target=self._run, args=(each, every_s), name=f"observer-{each.__name__}", daemon=True)
             for each, every_s in ((self._read, LOOK_S), (self._gauge, GAUGE_S))
         ]
-        self._redis = stage.redis.client(
+        self._redis = testbed.redis.client(
             socket_timeout=1.0, socket_connect_timeout=1.0, encoding_errors="surrogateescape"
         )
         self._is_up: bool | None = None
@@ -92,7 +92,7 @@ class Observer:
         self._values: dict[str, dict[str, str]] = {}
         # Asks for offsets only: it never joins its group.
         self._consumer = Consumer(
-            {"bootstrap.servers": stage.broker.bootstrap, "group.id": "tidemark-observer", "log_level": 0}
+            {"bootstrap.servers": testbed.broker.bootstrap, "group.id": "tidemark-observer", "log_level": 0}
         )
         self._scrape_due = 0.0
 

@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from load.faults.run import Run
-from load.stage import PARTITIONS, TOPIC
+from load.testbed import PARTITIONS, TOPIC
 
 LARGEST = 20 << 20
 """Bytes of the largest record that may be sent: more than the broker takes by default."""
@@ -25,7 +25,7 @@ def reading(device: bytes, ms: int, value: bytes = struct.pack("<d", 20.0)) -> b
 
 def send(run: Run, messages: Iterator[Message]) -> None:
     """Send messages to all partitions in turn; a violation where Kafka has not acknowledged all of them."""
-    options = {"bootstrap.servers": run.stage.broker.bootstrap, "message.max.bytes": LARGEST, "linger.ms": 5}
+    options = {"bootstrap.servers": run.testbed.broker.bootstrap, "message.max.bytes": LARGEST, "linger.ms": 5}
     producer = Producer({**options, "log_level": 0, "queue.buffering.max.kbytes": 65_536})
     for number, message in enumerate(messages):
         while True:

@@ -23,7 +23,7 @@ _rows: dict[str, "Row"] = {}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`play` says what goes wrong and when; `rate` is in records a second, `stage` are Stage's keyword arguments.
+    """`play` says what goes wrong and when; `rate` is in records a second, `testbed` are Testbed's keyword arguments.
 
     With `proxy` the service reaches Redis through run.proxy, which can make it slow.
     """
@@ -33,7 +33,7 @@ class Row:
     play: Play
     rate: float
     devices: int
-    stage: Mapping[str, Any] = field(default_factory=dict)
+    testbed: Mapping[str, Any] = field(default_factory=dict)
     proxy: bool = False
 
 
@@ -43,13 +43,13 @@ def row(
     *,
     rate: float = 2_000.0,
     devices: int = 1_000,
-    stage: Mapping[str, Any] | None = None,
+    testbed: Mapping[str, Any] | None = None,
     proxy: bool = False,
 ) -> Callable[[Play], Play]:
     """Register the decorated function as the row `id`."""
 
     def register(play: Play) -> Play:
-        _rows[id] = Row(id, title, play, rate, devices, dict(stage or {}), proxy)
+        _rows[id] = Row(id, title, play, rate, devices, dict(testbed or {}), proxy)
         return play
 
     return register

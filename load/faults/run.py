@@ -1,4 +1,4 @@
-"""One run of a row: the stage with everything around it, and what a row needs to make things go wrong on it."""
+"""One run of a row: the testbed with everything around it, and what a row needs to make things go wrong on it."""
 
 import contextlib
 import itertools
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import psutil
 from redis.exceptions import RedisError
 
+from load.child_process import Child, spawn
 from load.compare import Verdict, compare
 from load.demo import SECTIONS, VIEWS
 from load.faults.history import Entry, History
@@ -25,16 +26,15 @@ from load.faults.recovery import BACK_S, Recovers
 from load.faults.row import Figures, Row
 from load.faults.rules import Observed
 from load.fleet import Fleet, FleetSettings
-from load.part import PATIENCE, Part
-from load.parts import HOST
 from load.proxy import Proxy
-from load.stage import POLL_S, ROOT, TOPIC, Stage
-from load.tied import Child, spawn
+from load.server_process import PATIENCE, ServerProcess
+from load.servers import HOST
+from load.testbed import POLL_S, ROOT, TOPIC, Testbed
 from schemas import contract
 from service.errors import SetupError, TidemarkError
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=ServerProcess)
 
 STARTS_S = 180.0
 STEADY_BATCHES = 10
@@ -47,9 +47,17 @@ class Load:
 
     def __init__(self, run: "Run", number: int, rate: float, options: Sequence[str]) -> None:
         self.number, self.rate = number, rate
-        self._log = run.stage.folder / f"generator-{number}.log"
-        fleet = run.stage.fleet.settings
-        command = [sys.executable, "-m", "load.generator", "--bootstrap", run.stage.broker.bootstrap, "--topic", TOPIC]
+        self._log = run.testbed.folder / f"generator-{number}.log"
+        fleet = run.testbed.fleet.settings
+        command = [
+            sys.executable,
+            "-m",
+            "load.generator",
+            "--bootstrap",
+            run.testbed.broker.bootstrap,
+            "--topic",
+            TOPIC,
+        ]
         command += ["--seed", str(run.seed), "--rate", str(rate), "--devices", str(fleet.devices)]
         command += ["--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
         command += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
@@ -92,17 +100,17 @@ class Run:
             dropout_every_ms=DROPOUT_EVERY_MS,
             evolved=0.3,
         )
-        options = {"views": VIEWS, "sections": SECTIONS, "master": "local[2]", **row.stage}
-        self.stage = Stage(self.folder, Fleet(seed, settings), **options)
-        self.proxy = Proxy(HOST, self.stage.redis.port) if row.proxy else None
+        options = {"views": VIEWS, "sections": SECTIONS, "master": "local[2]", **row.testbed}
+        self.testbed = Testbed(self.folder, Fleet(seed, settings), **options)
+        self.proxy = Proxy(HOST, self.testbed.redis.port) if row.proxy else None
         if self.proxy is not None:
-            self.stage.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy.port}/0"
+            self.testbed.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy.port}/0"
         self.is_supervised = bool(options.get("supervised"))
         self._recovers = Recovers()
         self._observed = Observed()
         self.history = History(self.folder / "history.jsonl", self._heard)
         self.nemesis = Nemesis(seed)
-        self.observer = Observer(self.stage, self.history, seed, pids=self.pids, metrics=self.metrics)
+        self.observer = Observer(self.testbed, self.history, seed, pids=self.pids, metrics=self.metrics)
         self.sent = 0
         self.verdict: Verdict | None = None
         self.stale_refused = 0
@@ -118,7 +126,7 @@ class Run:
         try:
             if self.proxy is not None:
                 self._parts.enter_context(self.proxy)
-            self.stage.__enter__()
+            self.testbed.__enter__()
             self.observer.start()
         except BaseException:
             self.close()
@@ -135,7 +143,7 @@ class Run:
         for instance in self._instances:
             instance.kill()
         self.observer.stop()
-        self.stage.close()
+        self.testbed.close()
         self._parts.close()
         self.history.close()
 
@@ -149,23 +157,23 @@ class Run:
         """Start the service with these variables added; returns when its query runs, or at once without `wait`."""
         self._environment = environment
         self._is_started = True
-        self.stage.start_service(environment)
+        self.testbed.start_service(environment)
         if wait:
-            self.wait(lambda: self.stage.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
+            self.wait(lambda: self.testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
 
     def stop(self) -> None:
         """Stop the service in order; another status than 0 is a violation."""
-        status = self.stage.stop_service()
+        status = self.testbed.stop_service()
         self._is_started = False
         self.note("stopped", status=status)
         if status:
-            self.violation("stop", f"the service ended with status {status}: {self.stage.last_words()}")
+            self.violation("stop", f"the service ended with status {status}: {self.testbed.last_words()}")
 
     def start_again(self) -> None:
         """What a supervisor would do; a supervised service needs nobody."""
         if not self.is_supervised:
-            self.stage.kill_service()
-            self.stage.start_service(self._environment)
+            self.testbed.kill_service()
+            self.testbed.start_service(self._environment)
 
     def kill_driver(self, which: int = 0) -> None:
         """SIGKILL to the driver's JVM (0) or its Python (1), as soon as there is one, and start it again."""
@@ -195,11 +203,11 @@ class Run:
     def instance(
         self, name: str, checkpoint: str = "checkpoint", config: Path | None = None, tree: Path = ROOT
     ) -> Instance:
-        """One more service beside the stage's, not started yet; `checkpoint` is a folder of the run's.
+        """One more service beside the testbed's, not started yet; `checkpoint` is a folder of the run's.
 
-        It has the stage's settings, or those of the file `config`, and runs from this tree, or from another one.
+        It has the testbed's settings, or those of the file `config`, and runs from this tree, or from another one.
         """
-        made = Instance(self.stage, name, self.folder / checkpoint, config, tree)
+        made = Instance(self.testbed, name, self.folder / checkpoint, config, tree)
         self._instances.append(made)
         return made
 
@@ -264,8 +272,8 @@ class Run:
         return self._recovers.is_open
 
     def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
-        """Stage.wait: SetupError when the service has ended for good, or the time is over."""
-        return self.stage.wait(condition, within_s, what)
+        """Testbed.wait: SetupError when the service has ended for good, or the time is over."""
+        return self.testbed.wait(condition, within_s, what)
 
     def drain(self) -> None:
         """End the load and wait until all of it is published, and what it closes is closed.
@@ -276,12 +284,12 @@ class Run:
             self.wait(lambda: not self._observed.lacking, STARTS_S, "enough to judge by")
         for load in self._loads[:]:
             self.unload(load)
-        self.stage.wait_published(self.observer.ends(), STARTS_S)
+        self.testbed.wait_published(self.observer.ends(), STARTS_S)
 
     def compare(self, **options: Any) -> Verdict:
         """The oracle's verdict on a service at rest, for the history; `options` are those of load.compare.compare."""
-        found = compare(self.stage.config, **options)
-        with self.stage.redis.client() as client:
+        found = compare(self.testbed.config, **options)
+        with self.testbed.redis.client() as client:
             violations = [str(each) for each in contract.check(client, "tidemark")]
         facts = {each.name: getattr(found, each.name) for each in fields(found)}
         self.note("verdict", ok=found.ok, mismatches=found.mismatches, contract=violations[:20], **facts)
@@ -299,7 +307,7 @@ class Run:
 
     def count_refused(self) -> int:
         """Writes of stale epochs that Redis refused, by its own count; a Redis that restarts begins at 0 again."""
-        with contextlib.suppress(RedisError), self.stage.redis.client() as client:
+        with contextlib.suppress(RedisError), self.testbed.redis.client() as client:
             answer: Any = client.info("errorstats")
             self.stale_refused = int(answer.get("errorstat_FENCED", {}).get("count", 0))
             self.note("refused", writes=self.stale_refused)
@@ -308,8 +316,8 @@ class Run:
     # What is there.
 
     def metrics(self) -> Mapping[str, float]:
-        """What the instance says whose query runs, or the stage's service when none does."""
-        own = self.stage.metrics()
+        """What the instance says whose query runs, or the testbed's service when none does."""
+        own = self.testbed.metrics()
         for found in (own, *(instance.metrics() for instance in self._instances)):
             if found.get("tidemark_query_running"):
                 return found
@@ -319,16 +327,16 @@ class Run:
         """The service's processes whose children are the rest of it."""
         with contextlib.suppress(SetupError, psutil.Error):
             if self.is_supervised:
-                return [self.stage.cluster.driver_pids()[0], *self.stage.cluster.executor_pids()]
+                return [self.testbed.cluster.driver_pids()[0], *self.testbed.cluster.executor_pids()]
             if self._is_started:
-                return [self.stage.service_pid]
+                return [self.testbed.service_pid]
         return [instance.pid for instance in self._instances if instance.is_running]
 
     def driver_pids(self) -> tuple[int, int]:
         """The driver's JVM and its Python; raises SetupError when they do not run."""
         if self.is_supervised:
-            return self.stage.cluster.driver_pids()
-        jvm = self.stage.service_pid
+            return self.testbed.cluster.driver_pids()
+        jvm = self.testbed.service_pid
         for child in psutil.Process(jvm).children():
             if any(argument.endswith("daemon.py") for argument in child.cmdline()):
                 return jvm, child.pid

@@ -18,14 +18,14 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from load.parts import check_machine
 from load.rules import read_reference, read_rules
-from load.stage import ROOT, to_toml
+from load.servers import check_machine
+from load.testbed import ROOT, to_toml
 from load.transcripts.builders import Builders
-from load.transcripts.hush import without_revision
 from load.transcripts.live import Live
 from load.transcripts.profile import IDLE_AFTER_MS, document, known, write_reference
 from load.transcripts.pure import Pure
+from load.transcripts.simulated_clock import without_revision
 from load.transcripts.transcript import Output, Step, Transcript, TranscriptError, changes, judge, load
 from service import settings
 from service.errors import TidemarkError

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from load.transcripts.hush import Hush, content
 from load.transcripts.profile import COLUMNS, MEASURES
+from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import Output, Record, Step, Transcript
 from service import row_schemas
 from service.aggregation import moments
@@ -55,7 +55,7 @@ class Builders:
         self._input = folder / "input"
         self._input.mkdir(parents=True)
         self._schema = to_arrow_schema(KAFKA)
-        self._hush = Hush(settings.admission.idle_after_ms)
+        self._hush = SimulatedClock(settings.admission.idle_after_ms)
         self._steps = 0
         self._output: dict[str, dict[str, Any]] = {}
         self._ends: dict[str, int] = {}

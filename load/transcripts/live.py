@@ -20,7 +20,7 @@ from load import oracle
 from load.faults.instance import Instance
 from load.fleet import Fleet, FleetSettings
 from load.rules import read_reference, read_rules
-from load.stage import TOPIC, Stage, to_toml
+from load.testbed import TOPIC, Testbed, to_toml
 from load.transcripts.profile import IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
 from load.transcripts.pure import Pure
 from load.transcripts.transcript import ORIGIN_MS, Output, Record, Step, Transcript, TranscriptError
@@ -39,9 +39,9 @@ class Live:
     def __init__(self, folder: Path, transcripts: list[Transcript]) -> None:
         sections = {**SECTIONS, "reference": REFERENCE}
         fleet = Fleet(1, FleetSettings(devices=1))
-        self.stage = Stage(folder, fleet, views=VIEWS, sections=sections, topic_config=_CONFIG)
+        self.testbed = Testbed(folder, fleet, views=VIEWS, sections=sections, topic_config=_CONFIG)
         self._transcripts = transcripts
-        self._clock = Clock(self.stage.folder / "clock", ORIGIN_MS)
+        self._clock = Clock(self.testbed.folder / "clock", ORIGIN_MS)
         self._sent: dict[str, int] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         self._before: Output = {}
@@ -50,22 +50,24 @@ class Live:
         self.watermark_ms = 0
 
     def __enter__(self) -> Self:
-        self.stage.__enter__()
+        self.testbed.__enter__()
         try:
-            write_reference(self.stage.folder, self._transcripts)
-            self._rules = read_rules(self.stage.config)
+            write_reference(self.testbed.folder, self._transcripts)
+            self._rules = read_rules(self.testbed.config)
             self._pure = Pure(self._rules, read_reference(self._rules), IDLE_AFTER_MS)
-            self._producer = Producer({"bootstrap.servers": self.stage.broker.bootstrap, "acks": "all", "linger.ms": 1})
-            self.stage.start_service(self._clock.environment)
+            self._producer = Producer(
+                {"bootstrap.servers": self.testbed.broker.bootstrap, "acks": "all", "linger.ms": 1}
+            )
+            self.testbed.start_service(self._clock.environment)
         except BaseException:
-            self.stage.close()
+            self.testbed.close()
             raise
         return self
 
     def __exit__(self, *what: Any) -> None:
         self._read_on()
         del self._producer  # or it looks for the broker, and says so
-        self.stage.__exit__(*what)
+        self.testbed.__exit__(*what)
 
     def begin(self, transcript: Transcript) -> None:
         """Rejects are numbered from here."""
@@ -76,12 +78,12 @@ class Live:
         """Everything there is after the step, of all transcripts."""
         lag = len(step.unread)
         self._pure.step(transcript, step)
-        until_ms = self._pure.hush.now_ms
+        until_ms = self._pure.simulated_clock.now_ms
         self._clock.set(until_ms - step.silent_ms - 1)  # so that a look at the time itself comes after all is published
         self._read_on()
         if step.add:
             self._send(step.add)
-        self.stage.wait(self._is_published, WITHIN_S if self.watermark_ms else STARTS_S, "a step to be published")
+        self.testbed.wait(self._is_published, WITHIN_S if self.watermark_ms else STARTS_S, "a step to be published")
         self._clock.set(until_ms - step.silent_ms)
         if lag:
             self._hold()
@@ -91,10 +93,10 @@ class Live:
             first_ms = max(until_ms - step.silent_ms, until_ms - IDLE_AFTER_MS)
             for at_ms in (first_ms, until_ms):
                 self._clock.set(at_ms)
-                self.stage.wait(partial(self._has_looked, at_ms, lag), WITHIN_S, "a look at the topic")
-            line_ms = self._pure.hush.line_ms(self.watermark_ms)
+                self.testbed.wait(partial(self._has_looked, at_ms, lag), WITHIN_S, "a look at the topic")
+            line_ms = self._pure.simulated_clock.line_ms(self.watermark_ms)
             if line_ms is not None:
-                self.stage.wait(lambda: self._idle_ms() == line_ms, WITHIN_S, "what silence closes")
+                self.testbed.wait(lambda: self._idle_ms() == line_ms, WITHIN_S, "what silence closes")
         after = dict(self._output())
         self._check_feed(after)
         self._before = after
@@ -102,23 +104,23 @@ class Live:
 
     def replay(self, _transcript: Transcript) -> Output:
         """As a second service ends that reads the whole topic, and sees the end of the silence."""
-        until_ms = self._pure.hush.now_ms
-        clock = Clock(self.stage.folder / "replay-clock", until_ms - IDLE_AFTER_MS)
-        settings = {**self.stage.settings, "redis": {**self.stage.settings["redis"], "prefix": REPLAY}}
+        until_ms = self._pure.simulated_clock.now_ms
+        clock = Clock(self.testbed.folder / "replay-clock", until_ms - IDLE_AFTER_MS)
+        settings = {**self.testbed.settings, "redis": {**self.testbed.settings["redis"], "prefix": REPLAY}}
         settings["kafka"] = {**settings["kafka"], "rejects": "{topic}.replayed"}
-        config = self.stage.folder / "replay.toml"
+        config = self.testbed.folder / "replay.toml"
         config.write_text(to_toml(settings), encoding="utf-8")
         again = Instance(
-            self.stage, REPLAY, self.stage.folder / "replay-checkpoint", config, environment=clock.environment
+            self.testbed, REPLAY, self.testbed.folder / "replay-checkpoint", config, environment=clock.environment
         )
         again.start()
         try:
-            self.stage.wait(
+            self.testbed.wait(
                 lambda: self._has_looked(until_ms - IDLE_AFTER_MS, 0, again), STARTS_S, "the replay to read all"
             )
             clock.set(until_ms)
-            line_ms = self._pure.hush.line_ms(self.watermark_ms)
-            self.stage.wait(lambda: self._idle_ms(REPLAY) == line_ms, WITHIN_S, "what silence closes in the replay")
+            line_ms = self._pure.simulated_clock.line_ms(self.watermark_ms)
+            self.testbed.wait(lambda: self._idle_ms(REPLAY) == line_ms, WITHIN_S, "what silence closes in the replay")
             return dict(self._output(REPLAY))
         finally:
             again.kill()
@@ -134,7 +136,7 @@ class Live:
 
     def _hold(self) -> None:
         """No batch ends until `_read_on`: Spark's Python workers stand still."""
-        driver = psutil.Process(self.stage.service_pid)
+        driver = psutil.Process(self.testbed.service_pid)
         self._held = [each for each in driver.children(recursive=True) if _is_worker(each)]
         for each in self._held:
             os.kill(each.pid, signal.SIGSTOP)
@@ -147,27 +149,27 @@ class Live:
 
     def _is_published(self) -> bool:
         """And the gauges say so, too."""
-        progress = self.stage.progress()
+        progress = self.testbed.progress()
         self.watermark_ms = int(progress.get("watermark", 0))
         reached = {p: offset for p, offset in progress.get("offsets", {}).get(TOPIC, {}).items() if offset}
         if reached != self._sent or self.watermark_ms < self._pure.watermark_ms:
             return False
-        return not self._sent or self.stage.metrics().get("tidemark_batch") == float(progress["batch"])
+        return not self._sent or self.testbed.metrics().get("tidemark_batch") == float(progress["batch"])
 
     def _has_looked(self, at_ms: int, lag: int, service: Instance | None = None) -> bool:
         """Whether the topics were looked at when the clock showed that, and so many records were not read."""
-        found = service.metrics() if service else self.stage.metrics()
+        found = service.metrics() if service else self.testbed.metrics()
         lags = [records for name, records in found.items() if name.startswith("tidemark_lag_records")]
         return found.get("tidemark_lag_timestamp_seconds", 0) >= at_ms / 1000 and bool(lags) and sum(lags) == lag
 
     def _idle_ms(self, prefix: str = "tidemark") -> int | None:
-        with self.stage.redis.client() as client:
+        with self.testbed.redis.client() as client:
             found: Any = client.hget(f"{prefix}:progress", "idle")
         return None if found is None else int(found)
 
     def _check_feed(self, after: Output) -> None:
         """Raise TranscriptError when something has changed and the change feed says nothing of it."""
-        with self.stage.redis.client() as client:
+        with self.testbed.redis.client() as client:
             entries: Any = client.xrange("tidemark:changes", f"({self._fed}")
         said = {fields["key"] for _, fields in entries}
         self._fed = entries[-1][0] if entries else self._fed
@@ -179,7 +181,7 @@ class Live:
             raise TranscriptError(msg)
 
     def _output(self, prefix: str = "tidemark") -> Iterator[tuple[str, dict[str, Any]]]:
-        with self.stage.redis.client() as client:
+        with self.testbed.redis.client() as client:
             kinds = ("window", "session", "device")
             keys = [str(key) for kind in kinds for key in client.scan_iter(f"{prefix}:{kind}:*", count=1000)]
             pipe = client.pipeline(transaction=False)

@@ -12,7 +12,7 @@ from collections import Counter
 
 from load import oracle
 from load.rules import Reference, Rules
-from load.transcripts.hush import Hush, content
+from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import Fields, Output, Record, Step, Transcript
 
 Items = dict[str, Fields]
@@ -27,7 +27,7 @@ class Pure:
         self._rules, self._reference = rules, reference
         self._ledger = oracle.Ledger(rules, reference)
         self._delay_ms = rules.max_delay_ms + rules.max_ahead_ms
-        self.hush = Hush(idle_after_ms)
+        self.simulated_clock = SimulatedClock(idle_after_ms)
         self.watermark_ms = 0
         self._idle: dict[str, tuple[object, Fields]] = {}
         self._revisions: Counter[str] = Counter()
@@ -36,7 +36,7 @@ class Pure:
     def begin(self, transcript: Transcript) -> None:
         """Rejects are numbered from here."""
         self._begin()
-        self.hush.now_ms = transcript.origin_ms
+        self.simulated_clock.now_ms = transcript.origin_ms
 
     def _begin(self) -> None:
         self._number = 0
@@ -47,7 +47,7 @@ class Pure:
     def step(self, _transcript: Transcript, step: Step) -> Output:
         """Everything there is after the step, of all transcripts."""
         self._ledger.watermark_ms = self.watermark_ms
-        self.hush.arrive((*step.add, *step.unread))
+        self.simulated_clock.arrive((*step.add, *step.unread))
         for record in (*self._unread, *step.add):
             self._take(record)
         self._records += [*step.add, *step.unread]
@@ -55,14 +55,14 @@ class Pure:
         newest = self._ledger.newest_ms
         if newest is not None:
             self.watermark_ms = max(self.watermark_ms, newest - self._delay_ms)
-        self.hush.wait(step.silent_ms, len(self._unread))
+        self.simulated_clock.wait(step.silent_ms, len(self._unread))
         return self._output()
 
     def replay(self, transcript: Transcript) -> Output:
         """As another run ends that reads all records of the transcript at once, and sees the end of the silence."""
-        again = Pure(self._rules, self._reference, self.hush.after_ms)
-        again.hush.now_ms = self.hush.now_ms - self.hush.after_ms
-        return again.step(transcript, Step(tuple(self._records), silent_ms=self.hush.after_ms))
+        again = Pure(self._rules, self._reference, self.simulated_clock.after_ms)
+        again.simulated_clock.now_ms = self.simulated_clock.now_ms - self.simulated_clock.after_ms
+        return again.step(transcript, Step(tuple(self._records), silent_ms=self.simulated_clock.after_ms))
 
     def _take(self, record: Record) -> None:
         self._number += 1
@@ -79,7 +79,7 @@ class Pure:
                 self._revisions[item] += item in there
             elif there[item].get("closed_by") or there[item].get("status", "online") != "online":
                 del self._idle[item]
-        line_ms = self.hush.line_ms(self.watermark_ms)
+        line_ms = self.simulated_clock.line_ms(self.watermark_ms)
         if line_ms is not None:
             silenced, _ = self._there(line_ms)
             self._idle |= {item: (contents[item], each) for item, each in silenced.items() if each != there[item]}

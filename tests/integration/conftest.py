@@ -6,19 +6,19 @@ from collections.abc import Iterator
 import pytest
 
 from load.certificates import Authority
-from load.parts import Broker, Redis
+from load.servers import Broker, Redis
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def redis_part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     with Redis(tmp_path_factory.mktemp("redis")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def broker_part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("broker")
     with Broker(folder, authority=Authority(folder / "authority")) as running:
         yield running

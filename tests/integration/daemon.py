@@ -16,9 +16,9 @@ import pyspark
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.part import PATIENCE, free_port, is_alive
-from load.parts import Broker, Redis
-from load.tied import spawn
+from load.child_process import spawn
+from load.server_process import PATIENCE, free_port, is_alive
+from load.servers import Broker, Redis
 from service import settings
 from service.settings import Settings
 from service.spark import session

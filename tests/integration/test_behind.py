@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from load.parts import Broker, Redis
+from load.servers import Broker, Redis
 from service.monitoring.metrics import Metrics
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport
@@ -37,10 +37,10 @@ def run(world: World, spark: SparkSession, records: list[tuple[int, Record]], ma
 
 
 def test_what_comes_behind_the_watermark_is_rejected_as_late(
-    spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
 ) -> None:
     """One record a batch: the third and the fourth come behind the watermark that the second has moved."""
-    world = World(spark, broker_part, redis_part, tmp_path, prefix)
+    world = World(spark, broker_server, redis_server, tmp_path, prefix)
     records: list[Record] = [reading("a", 0), reading("b", 1000), reading("a", 1), reading("a", 2), reading("c", 990)]
     reports = run(world, spark, [(0, record) for record in records], max_per_batch=1)
     values = {name: row for name, row in world.values().items() if name.startswith("window:")}
@@ -64,10 +64,10 @@ def test_what_comes_behind_the_watermark_is_rejected_as_late(
 
 
 def test_a_partition_with_unread_records_holds_the_watermark(
-    spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
 ) -> None:
     """Partition 1 has four times as many records for the same time, first of all many of its beginning."""
-    world = World(spark, broker_part, redis_part, tmp_path, prefix)
+    world = World(spark, broker_server, redis_server, tmp_path, prefix)
     quick = [(0, reading("a", at * 40)) for at in range(25)]
     slow = [(1, reading("b", at / 10)) for at in range(75)] + [(1, reading("b", at * 40)) for at in range(25)]
     reports = run(world, spark, [*quick, *slow], max_per_batch=20)

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from load.parts import CREATE_TIME, LOG_APPEND_TIME, Broker, Redis
+from load.servers import CREATE_TIME, LOG_APPEND_TIME, Broker, Redis
 from service.commands.check import Line, checks
 from service.settings import Settings, parse
 
@@ -64,9 +64,9 @@ def of(lines: list[Line], status: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> World:
-    made = World(broker_part, redis_part, tmp_path, prefix)
-    broker_part.create_topic(made.topic, partitions=3)
+def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
+    made = World(broker_server, redis_server, tmp_path, prefix)
+    broker_server.create_topic(made.topic, partitions=3)
     return made
 
 
@@ -142,7 +142,7 @@ def test_a_view_by_a_column_that_the_reference_lacks_is_named(world: World) -> N
     assert "no column 'owner'" in failures["view owners"]
 
 
-def test_what_works_but_is_risky_is_a_warning(world: World, redis_part: Redis) -> None:
+def test_what_works_but_is_risky_is_a_warning(world: World, redis_server: Redis) -> None:
     world.document["reference"] = None
     world.document["views"] = [{"name": "all", "window": "1 m"}]
     world.broker.create_topic("check-create-time", partitions=1, config=CREATE_TIME)

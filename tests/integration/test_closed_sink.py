@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from load.parts import Redis
+from load.servers import Redis
 from schemas import contract
 from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import Sink
@@ -64,8 +64,8 @@ class Target:
 
 
 @pytest.fixture
-def target(redis_part: Redis, prefix: str) -> Iterator[Target]:
-    made = Target(redis_part, prefix)
+def target(redis_server: Redis, prefix: str) -> Iterator[Target]:
+    made = Target(redis_server, prefix)
     yield made
     made.client.close()
 

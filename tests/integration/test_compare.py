@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 
 from load.compare import compare, main
 from load.oracle import Expected, expected, records
-from load.parts import CREATE_TIME, Broker, Postgres, Redis
 from load.rules import read_reference, read_rules
+from load.servers import CREATE_TIME, Broker, Postgres, Redis
 
 pytestmark = pytest.mark.integration
 

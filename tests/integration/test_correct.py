@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from load.compare import Verdict, compare
-from load.part import PATIENCE
-from load.parts import Broker, Redis
+from load.server_process import PATIENCE
+from load.servers import Broker, Redis
 from schemas import contract
 from service import failpoint
 from service.cli import main
@@ -67,9 +67,9 @@ class Correcting(World):
 
 @pytest.fixture
 def world(
-    spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
 ) -> Iterator[Correcting]:
-    made = Correcting(spark, broker_part, redis_part, tmp_path, prefix)
+    made = Correcting(spark, broker_server, redis_server, tmp_path, prefix)
     yield made
     made.redis.close()
     failpoint._plan = None
@@ -298,15 +298,15 @@ def test_what_a_mark_says_is_for_machines(world: Correcting) -> None:
 
 @pytest.mark.usefixtures("shared_spark")
 def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_sent_again(
-    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = f"daemon-{prefix}"
-    broker_part.create_topic(topic, partitions=2)
-    world = DaemonWorld(broker_part, redis_part, tmp_path, topic)
+    broker_server.create_topic(topic, partitions=2)
+    world = DaemonWorld(broker_server, redis_server, tmp_path, topic)
     hour_ago_ms = (time.time_ns() // 1_000_000 - 3_600_000) // 10_000 * 10_000
 
     def produce(value: bytes) -> None:
-        producer = Producer({"bootstrap.servers": broker_part.bootstrap, "log_level": 0})
+        producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0})
         producer.produce(topic, value, b"x", partition=0)
         assert producer.flush(30) == 0
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from load.parts import Redis
+from load.servers import Redis
 from schemas import contract
 from service import clock
 from service.pipeline.batch_publisher import Outcome, Sink
@@ -50,8 +50,8 @@ class Target:
 
 
 @pytest.fixture
-def target(redis_part: Redis, prefix: str) -> Iterator[Target]:
-    made = Target(redis_part, prefix)
+def target(redis_server: Redis, prefix: str) -> Iterator[Target]:
+    made = Target(redis_server, prefix)
     yield made
     assert contract.check(made.client, prefix) == []
     made.client.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from load.parts import Broker, Redis
+from load.servers import Broker, Redis
 from service.daemon import runner
 from service.errors import CheckpointError, SourceRefusedError
 from tests.integration.daemon import STARTS_S, Service, World, until
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> World:
+def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
     topic = f"daemon-{prefix}"
-    broker_part.create_topic(topic, partitions=2)
-    return World(broker_part, redis_part, tmp_path, topic)
+    broker_server.create_topic(topic, partitions=2)
+    return World(broker_server, redis_server, tmp_path, topic)
 
 
 def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: World) -> None:
@@ -71,10 +71,10 @@ def test_a_topic_that_does_not_exist_ends_it_by_name(world: World) -> None:
     assert world.redis.get(f"{world.topic}:lease") is None
 
 
-def test_a_metrics_port_in_use_ends_it_by_name(world: World, broker_part: Broker) -> None:
-    with Service(world.config, broker_part.port, world.folder / "port.log") as service:
+def test_a_metrics_port_in_use_ends_it_by_name(world: World, broker_server: Broker) -> None:
+    with Service(world.config, broker_server.port, world.folder / "port.log") as service:
         assert service.wait() == 10
-    assert f"tidemark: SETUP: metrics.port = {broker_part.port}" in service.log.read_text()
+    assert f"tidemark: SETUP: metrics.port = {broker_server.port}" in service.log.read_text()
 
 
 @pytest.mark.spark

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from load.compare import compare
-from load.parts import Broker, Redis
+from load.servers import Broker, Redis
 from service.rejects import reject_log
 from tests.integration.world import World
 from tests.stream.records import Record, reading
@@ -21,10 +21,10 @@ def readings(names: list[str], second: float, ahead: float = 0.0) -> list[Record
 
 
 def test_a_flood_of_ids_disturbs_no_device_that_is_known(
-    spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
 ) -> None:
     world = World(
-        spark, broker_part, redis_part, tmp_path, prefix, admission={"max_delay": "2 m", "max_devices": KNOWN}
+        spark, broker_server, redis_server, tmp_path, prefix, admission={"max_delay": "2 m", "max_devices": KNOWN}
     )
     known = [f"known-{number}" for number in range(KNOWN)]
     world.term(*readings(known, 0))

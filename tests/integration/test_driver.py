@@ -6,8 +6,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from load.parts import Broker, Redis
-from load.stage import last_words
+from load.servers import Broker, Redis
+from load.testbed import last_words
 from service.cli import main
 from tests.integration.daemon import STARTS_S, World, until
 
@@ -15,16 +15,16 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_hanging_batch_is_abandoned_and_the_next_driver_outlives_all_but_the_end_of_spark(
-    broker_part: Broker,
+    broker_server: Broker,
     tmp_path: Path,
     prefix: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     topic = f"driver-{prefix}"
-    broker_part.create_topic(topic, partitions=2)
+    broker_server.create_topic(topic, partitions=2)
     redis = Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"})
-    world = World(broker_part, redis, tmp_path, topic)
+    world = World(broker_server, redis, tmp_path, topic)
     with redis:
         world.send(100)
         with world.start("hangs", more={"TIDEMARK_REDIS__RETRY_FOR": "10 m"}) as service:
@@ -71,11 +71,11 @@ def test_a_hanging_batch_is_abandoned_and_the_next_driver_outlives_all_but_the_e
 
 
 def test_a_frozen_service_is_followed_and_ends_as_fenced_when_it_wakes(
-    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
 ) -> None:
     topic = f"driver-{prefix}"
-    broker_part.create_topic(topic, partitions=2)
-    world = World(broker_part, redis_part, tmp_path, topic)
+    broker_server.create_topic(topic, partitions=2)
+    world = World(broker_server, redis_server, tmp_path, topic)
     world.send(500)
     with world.start("first") as first:
         until(lambda: first.is_ready() and world.counted() == 500, STARTS_S, "the first batch")

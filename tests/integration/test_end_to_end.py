@@ -19,7 +19,7 @@ from load.compare import Verdict, compare
 from load.demo import SECTIONS, VIEWS
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator, Summary
-from load.stage import TOPIC, Stage
+from load.testbed import TOPIC, Testbed
 from schemas import contract
 from tests import exposure
 
@@ -43,84 +43,84 @@ FLEET = FleetSettings(
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     folder = tmp_path_factory.mktemp("end_to_end") / "stage"
     options = ("--conf", f"spark.driver.extraJavaOptions={OPERATORS}")
     fleet = Fleet(13, FLEET)
-    with Stage(folder, fleet, views=VIEWS, sections=SECTIONS, master="local[2]", submit_options=options) as running:
+    with Testbed(folder, fleet, views=VIEWS, sections=SECTIONS, master="local[2]", submit_options=options) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def generator(stage: Stage) -> Generator:
+def generator(testbed: Testbed) -> Generator:
     """One for all tests: another one would begin the devices' readings again."""
-    return Generator(stage.broker.bootstrap, TOPIC, stage.fleet)
+    return Generator(testbed.broker.bootstrap, TOPIC, testbed.fleet)
 
 
-def published(stage: Stage) -> int:
+def published(testbed: Testbed) -> int:
     """Records up to which everything is in Redis."""
-    return sum(stage.progress().get("offsets", {}).get(TOPIC, {}).values())
+    return sum(testbed.progress().get("offsets", {}).get(TOPIC, {}).values())
 
 
-def start(stage: Stage) -> None:
+def start(testbed: Testbed) -> None:
     """Start the service and wait for its query."""
-    stage.start_service()
-    stage.wait(lambda: stage.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
+    testbed.start_service()
+    testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
 
 
 def ends(summary: Summary) -> Mapping[int, int]:
     return {partition: end for partition, (_, end) in summary.offsets.items()}
 
 
-def verdict_at_rest(stage: Stage) -> Verdict:
+def verdict_at_rest(testbed: Testbed) -> Verdict:
     """The oracle's verdict on values beside which no batch was published; a running service may have one left to do."""
 
     def compared() -> Verdict | None:
-        before = stage.progress()
-        verdict = compare(stage.config)
-        is_at_rest = stage.progress() == before and not stage.metrics().get("tidemark_batch_running_seconds")
+        before = testbed.progress()
+        verdict = compare(testbed.config)
+        is_at_rest = testbed.progress() == before and not testbed.metrics().get("tidemark_batch_running_seconds")
         return verdict if verdict.ok or is_at_rest else None
 
-    found = stage.wait(compared, FINALS_S, "a comparison beside no batch")
+    found = testbed.wait(compared, FINALS_S, "a comparison beside no batch")
     assert found is not None
     return found
 
 
-def assert_nothing_differs(stage: Stage) -> Verdict:
-    verdict = verdict_at_rest(stage)
+def assert_nothing_differs(testbed: Testbed) -> Verdict:
+    verdict = verdict_at_rest(testbed)
     assert verdict.ok, "\n".join(verdict.examples)
     assert verdict.mismatches == 0
-    with stage.redis.client() as client:
+    with testbed.redis.client() as client:
         assert contract.check(client, "tidemark") == []
     # An empty comparison finds no difference either.
     assert min(verdict.compared[what] for what in ("windows", "sessions", "devices", "rejects")) > 0, verdict.compared
     return verdict
 
 
-def flush(stage: Stage) -> None:
-    with stage.redis.client() as client:
+def flush(testbed: Testbed) -> None:
+    with testbed.redis.client() as client:
         client.flushall()
 
 
-def wait_republished(stage: Stage, losses: int) -> None:
+def wait_republished(testbed: Testbed, losses: int) -> None:
     """Until so many losses have been noticed and made good."""
 
     def whole() -> bool:
-        with stage.redis.client() as client:
+        with testbed.redis.client() as client:
             marked = client.get("tidemark:republish")
-        noticed = stage.metrics().get("tidemark_redis_data_lost_total", 0.0)
-        return noticed == losses and marked is None and bool(stage.progress())
+        noticed = testbed.metrics().get("tidemark_redis_data_lost_total", 0.0)
+        return noticed == losses and marked is None and bool(testbed.progress())
 
-    stage.wait(whole, FINALS_S, f"loss {losses} to be noticed and made good")
+    testbed.wait(whole, FINALS_S, f"loss {losses} to be noticed and made good")
 
 
-def republish(stage: Stage) -> str:
+def republish(testbed: Testbed) -> str:
     """The command, as an operator gives it."""
-    local = {"TMPDIR": str(stage.folder / "tmp"), "SPARK_LOCAL_DIRS": str(stage.folder / "tmp")}
+    local = {"TMPDIR": str(testbed.folder / "tmp"), "SPARK_LOCAL_DIRS": str(testbed.folder / "tmp")}
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("tidemark")), "republish", "--config", str(stage.config)],
+        [str(Path(sys.executable).with_name("tidemark")), "republish", "--config", str(testbed.config)],
         env={**os.environ, **local},
-        cwd=stage.folder,
+        cwd=testbed.folder,
         capture_output=True,
         text=True,
         timeout=STARTS_S,
@@ -130,78 +130,78 @@ def republish(stage: Stage) -> str:
     return done.stdout
 
 
-def test_every_value_is_that_of_the_oracle_after_a_kill_under_load(stage: Stage, generator: Generator) -> None:
-    start(stage)
+def test_every_value_is_that_of_the_oracle_after_a_kill_under_load(testbed: Testbed, generator: Generator) -> None:
+    start(testbed)
     with ThreadPoolExecutor(1) as load:
         loading = load.submit(generator.run)
         try:
-            stage.wait(lambda: published(stage) > SECONDS * RATE, STARTS_S, "some of the load")
-            progress = stage.progress()
-            stage.kill_service()
-            before = published(stage)
-            stage.start_service()
-            stage.wait(lambda: published(stage) > before + 5 * RATE, STARTS_S, "more of it after the kill")
+            testbed.wait(lambda: published(testbed) > SECONDS * RATE, STARTS_S, "some of the load")
+            progress = testbed.progress()
+            testbed.kill_service()
+            before = published(testbed)
+            testbed.start_service()
+            testbed.wait(lambda: published(testbed) > before + 5 * RATE, STARTS_S, "more of it after the kill")
         finally:
             generator.stop()
         sent = loading.result()
     assert sent.is_whole
-    stage.wait_published(ends(sent))
-    verdict = assert_nothing_differs(stage)
-    assert published(stage) == sent.sent
+    testbed.wait_published(ends(sent))
+    verdict = assert_nothing_differs(testbed)
+    assert published(testbed) == sent.sent
     assert verdict.progress["batch"] > int(progress["batch"])
     assert verdict.progress["epoch"] == int(progress["epoch"]) + 1
 
 
 def test_it_listens_on_loopback_keeps_its_files_to_itself_and_adds_an_operators_java_options_to_ours(
-    stage: Stage,
+    testbed: Testbed,
 ) -> None:
-    if not stage.metrics():
-        start(stage)
-    found = exposure.listeners(exposure.tree(stage.service_pid))
+    if not testbed.metrics():
+        start(testbed)
+    found = exposure.listeners(exposure.tree(testbed.service_pid))
     assert found
     assert exposure.beyond_loopback(found) == []
-    assert exposure.open_to_others(stage.folder / "checkpoint", stage.folder / "tmp") == []
-    words = psutil.Process(stage.service_pid).cmdline()
+    assert exposure.open_to_others(testbed.folder / "checkpoint", testbed.folder / "tmp") == []
+    words = psutil.Process(testbed.service_pid).cmdline()
     assert {OPERATORS, "-Dorg.apache.avro.limits.bytes.maxLength=1048576"} <= set(words)
 
 
 def test_every_value_is_that_of_the_oracle_after_redis_has_lost_it_and_after_an_orderly_stop(
-    stage: Stage, generator: Generator
+    testbed: Testbed, generator: Generator
 ) -> None:
-    if not stage.metrics():
-        start(stage)
-    before = published(stage)
+    if not testbed.metrics():
+        start(testbed)
+    before = published(testbed)
     with ThreadPoolExecutor(1) as load:
         loading = load.submit(generator.run, SECONDS)
-        stage.wait(lambda: published(stage) > before + 5 * RATE, STARTS_S, "some of the load")
-        flush(stage)
-        wait_republished(stage, 1)
+        testbed.wait(lambda: published(testbed) > before + 5 * RATE, STARTS_S, "some of the load")
+        flush(testbed)
+        wait_republished(testbed, 1)
         summary = loading.result()
     assert summary.is_whole
-    stage.wait_published(ends(summary))
+    testbed.wait_published(ends(summary))
 
     # Nothing is sent any more: no batch can notice.
-    flush(stage)
-    wait_republished(stage, 2)
-    assert_nothing_differs(stage)
-    samples = stage.metrics()
+    flush(testbed)
+    wait_republished(testbed, 2)
+    assert_nothing_differs(testbed)
+    samples = testbed.metrics()
     for kind in ("windows", "sessions", "devices"):
         assert samples[f'tidemark_republished_total{{kind="{kind}"}}'] > 0
     assert samples["tidemark_query_running"] == 1
 
     # By hand, with a service: something has eaten values, and nothing that anybody compares.
-    with stage.redis.client() as client:
+    with testbed.redis.client() as client:
         eaten: list[Any] = [*client.scan_iter("tidemark:window:*"), *client.scan_iter("tidemark:session:*")]
         assert client.delete(*eaten) > 100
-    assert "holds the lease" in republish(stage)
-    assert_nothing_differs(stage)
-    assert stage.metrics()["tidemark_redis_data_lost_total"] == 2
+    assert "holds the lease" in republish(testbed)
+    assert_nothing_differs(testbed)
+    assert testbed.metrics()["tidemark_redis_data_lost_total"] == 2
 
     # By hand, without one.
-    assert stage.stop_service() == 0, stage.log_tail()
-    flush(stage)
-    assert "no service runs" in republish(stage)
-    assert_nothing_differs(stage)
-    with stage.redis.client() as client:
+    assert testbed.stop_service() == 0, testbed.log_tail()
+    flush(testbed)
+    assert "no service runs" in republish(testbed)
+    assert_nothing_differs(testbed)
+    with testbed.redis.client() as client:
         assert client.get("tidemark:lease") is None
-    assert published(stage) == before + summary.sent
+    assert published(testbed) == before + summary.sent

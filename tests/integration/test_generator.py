@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from load.encode import SCHEMAS, YEAR_2099_MS
 from load.fleet import SHARES, Fleet, FleetSettings, Kind
 from load.generator import Generator, Summary
-from load.parts import CREATE_TIME, Broker
+from load.servers import CREATE_TIME, Broker
 from service.errors import SetupError
 
 pytestmark = pytest.mark.integration

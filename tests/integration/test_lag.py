@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from load.parts import Broker
+from load.servers import Broker
 from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
 from tests.outputs import settings
@@ -15,18 +15,18 @@ pytestmark = pytest.mark.integration
 
 
 def test_what_an_older_checkpoint_has_read_is_to_be_read_again(
-    broker_part: Broker, prefix: str, tmp_path: Path
+    broker_server: Broker, prefix: str, tmp_path: Path
 ) -> None:
     """Else silence closes what is open while a rebuild reads the topic."""
     topic = f"lag-{prefix}"
-    broker_part.create_topic(topic, 1)
-    producer = Producer({"bootstrap.servers": broker_part.bootstrap, "log_level": 0})
+    broker_server.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0})
     for _ in range(10):
         producer.produce(topic, b"{}", partition=0)
     assert producer.flush(30) == 0
-    made = settings("redis://127.0.0.1:1", prefix, broker_part.bootstrap)
+    made = settings("redis://127.0.0.1:1", prefix, broker_server.bootstrap)
     kafka = made.kafka.model_copy(update={"topics": (topic,), "group": prefix})
-    old = Consumer({"bootstrap.servers": broker_part.bootstrap, "group.id": prefix, "log_level": 0})
+    old = Consumer({"bootstrap.servers": broker_server.bootstrap, "group.id": prefix, "log_level": 0})
     old.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
     old.close()
     looks: list[tuple[Offsets, Offsets | None]] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from load.parts import Redis
+from load.servers import Redis
 from service.daemon.lease import Lease, Waiting
 from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import EpochLostError, Sink
@@ -51,8 +51,8 @@ class Writers:
 
 
 @pytest.fixture
-def writers(redis_part: Redis, prefix: str) -> Iterator[Writers]:
-    made = Writers(redis_part, prefix)
+def writers(redis_server: Redis, prefix: str) -> Iterator[Writers]:
+    made = Writers(redis_server, prefix)
     yield made
     made.close()
 

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from load.parts import CREATE_TIME, Broker, Redis
+from load.servers import CREATE_TIME, Broker, Redis
 from service.errors import FencedError, SinkError, SourceError
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport, Publication
@@ -116,8 +116,10 @@ class World:
 
 
 @pytest.fixture
-def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[World]:
-    made = World(spark, broker_part, redis_part, tmp_path, prefix)
+def world(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> Iterator[World]:
+    made = World(spark, broker_server, redis_server, tmp_path, prefix)
     yield made
     made.redis.close()
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from load.parts import Broker, Redis
+from load.servers import Broker, Redis
 from schemas import contract
 from service import clock
 from service.commands.devices import skewed, table
@@ -61,8 +61,8 @@ class Target:
 
 
 @pytest.fixture
-def target(redis_part: Redis, prefix: str) -> Iterator[Target]:
-    made = Target(redis_part, prefix)
+def target(redis_server: Redis, prefix: str) -> Iterator[Target]:
+    made = Target(redis_server, prefix)
     yield made
     made.client.close()
 
@@ -257,8 +257,8 @@ def test_a_final_window_does_not_change(target: Target) -> None:
     assert contract.check(target.client, target.prefix) == []
 
 
-def test_finishing_is_done_in_chunks_to_the_end_and_once(redis_part: Redis, prefix: str) -> None:
-    target = Target(redis_part, prefix, chunk=10)
+def test_finishing_is_done_in_chunks_to_the_end_and_once(redis_server: Redis, prefix: str) -> None:
+    target = Target(redis_server, prefix, chunk=10)
     target.write(1, windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(35)]))
     sink = target.sink(2, watermark_ms=T0 + MINUTE)
     assert sink.finish() == 35
@@ -366,8 +366,8 @@ def test_a_device_that_only_early_readings_name_is_forgotten_soon_unless_it_is_s
     assert contract.check(target.client, target.prefix) == []
 
 
-def test_early_readings_trim_the_feed(redis_part: Redis, prefix: str) -> None:
-    target = Target(redis_part, prefix, feed_length=100)
+def test_early_readings_trim_the_feed(redis_server: Redis, prefix: str) -> None:
+    target = Target(redis_server, prefix, feed_length=100)
     for batch in range(20):
         for number in range(25):
             early(target, batch, f"d{batch}-{number}", 1)
@@ -529,13 +529,13 @@ def test_progress_never_goes_back(target: Target) -> None:
 # P3: no torn value.
 
 
-def test_no_reader_sees_a_torn_value(redis_part: Redis, target: Target) -> None:
+def test_no_reader_sees_a_torn_value(redis_server: Redis, target: Target) -> None:
     stop = threading.Event()
     torn: list[dict[str, str]] = []
     seen: list[int] = []
 
     def read() -> None:
-        with redis_part.client() as client:
+        with redis_server.client() as client:
             while not stop.is_set():
                 fields: dict[str, str] = client.hgetall(target.key(WINDOW))
                 if fields:
@@ -598,8 +598,8 @@ def test_the_feed_names_what_was_written_and_can_be_resumed(target: Target) -> N
     ]
 
 
-def test_the_feed_is_capped(redis_part: Redis, prefix: str) -> None:
-    target = Target(redis_part, prefix, feed_length=100)
+def test_the_feed_is_capped(redis_server: Redis, prefix: str) -> None:
+    target = Target(redis_server, prefix, feed_length=100)
     for batch in range(1, 4):
         target.write(batch, windows([("device_1m", f"d{i}", T0, [1.0] * batch) for i in range(300)]))
     assert 100 <= target.client.xlen(target.key("changes")) < 300
@@ -620,9 +620,9 @@ def test_anything_a_device_may_be_called_is_published(target: Target) -> None:
 # Failures.
 
 
-def test_a_script_that_redis_forgot_is_loaded_again(redis_part: Redis, target: Target) -> None:
+def test_a_script_that_redis_forgot_is_loaded_again(redis_server: Redis, target: Target) -> None:
     target.write(1, window([1.0]))
-    redis_part.client().script_flush()
+    redis_server.client().script_flush()
     outcome = target.write(2, *[window([1.0, 2.0], f"d{i}") for i in range(5)])
     assert (outcome.written, outcome.retries) == (5, 1)
 
@@ -755,7 +755,7 @@ def read_all(broker: Broker, topic: str, count: int) -> list[Message]:
     return found
 
 
-def with_rejects(redis_part: Redis, broker: Broker, prefix: str, *, there: bool = True) -> Target:
+def with_rejects(redis_server: Redis, broker: Broker, prefix: str, *, there: bool = True) -> Target:
     """An input topic of ten records, and its rejects topic if that is to be `there`."""
     broker.create_topic(prefix, 1)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
@@ -764,46 +764,46 @@ def with_rejects(redis_part: Redis, broker: Broker, prefix: str, *, there: bool 
     assert producer.flush(30) == 0
     if there:
         broker.create_topic(f"{prefix}.rejects", 1)
-    target = Target(redis_part, prefix, bootstrap=broker.bootstrap)
+    target = Target(redis_server, prefix, bootstrap=broker.bootstrap)
     kafka = target.settings.kafka.model_copy(update={"topics": (prefix,)})
     target.settings = target.settings.model_copy(update={"kafka": kafka})
     return target
 
 
-def test_rejects_are_copied_and_say_who_rejected_them(redis_part: Redis, broker_part: Broker, prefix: str) -> None:
-    target = with_rejects(redis_part, broker_part, prefix)
+def test_rejects_are_copied_and_say_who_rejected_them(redis_server: Redis, broker_server: Broker, prefix: str) -> None:
+    target = with_rejects(redis_server, broker_server, prefix)
     outcome = target.write(8, reject(7, prefix), window([1.0]), reject(8, prefix), epoch=1)
     assert (outcome.rejects, outcome.written) == (2, 1)
-    for message, offset in zip(read_all(broker_part, f"{prefix}.rejects", 2), (7, 8), strict=True):
+    for message, offset in zip(read_all(broker_server, f"{prefix}.rejects", 2), (7, 8), strict=True):
         assert message.value() == b"value %d" % offset
         record = delivery.parse(message.headers())
         assert (record["topic"], record["partition"], record["offset"]) == (prefix, 0, offset)
         assert (record["reason"], record["epoch"], record["batch"]) == ("late", 1, 8)
 
 
-def test_a_fenced_writer_sends_no_reject(redis_part: Redis, broker_part: Broker, prefix: str) -> None:
-    target = with_rejects(redis_part, broker_part, prefix)
+def test_a_fenced_writer_sends_no_reject(redis_server: Redis, broker_server: Broker, prefix: str) -> None:
+    target = with_rejects(redis_server, broker_server, prefix)
     target.client.set(target.key("epoch"), 2)
     with pytest.raises(FencedError, match="the epoch is 2"):
         target.write(4, reject(1, prefix), epoch=1)
     target.write(5, reject(2, prefix), epoch=2)
-    (sent,) = read_all(broker_part, f"{prefix}.rejects", 1)
+    (sent,) = read_all(broker_server, f"{prefix}.rejects", 1)
     record = delivery.parse(sent.headers())
     assert (record["offset"], record["epoch"], record["batch"]) == (2, 2, 5)
 
 
 def test_nothing_is_written_to_redis_before_every_reject_is_delivered(
-    redis_part: Redis, broker_part: Broker, prefix: str
+    redis_server: Redis, broker_server: Broker, prefix: str
 ) -> None:
-    target = with_rejects(redis_part, broker_part, prefix, there=False)
+    target = with_rejects(redis_server, broker_server, prefix, there=False)
     with pytest.raises(SourceError, match="batch 3 of epoch 1: 1 rejects were not delivered"):
         target.write(3, window([1.0]), reject(1, prefix))
     assert target.read() == {}
 
 
-def test_rejects_go_out_again_when_the_broker_is_back(redis_part: Redis, tmp_path: Path, prefix: str) -> None:
+def test_rejects_go_out_again_when_the_broker_is_back(redis_server: Redis, tmp_path: Path, prefix: str) -> None:
     with Broker(tmp_path) as broker:
-        target = with_rejects(redis_part, broker, prefix)
+        target = with_rejects(redis_server, broker, prefix)
         target.write(1, reject(1, prefix))
         broker.kill()
         back = threading.Thread(target=broker.start)

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.part import PATIENCE
-from load.parts import LOG_APPEND_TIME, Broker, Redis
+from load.server_process import PATIENCE
+from load.servers import LOG_APPEND_TIME, Broker, Redis
 from service import settings
 from service.cli import main
 from service.errors import SourceError, SourceRefusedError
@@ -57,22 +57,22 @@ def expectations(service: Service) -> dict[str, float]:
     }
 
 
-def test_a_topic_without_readings_is_named(broker_part: Broker, redis_part: Redis, tmp_path: Path) -> None:
-    world = Profiled(broker_part, redis_part, tmp_path, "quality-none")
+def test_a_topic_without_readings_is_named(broker_server: Broker, redis_server: Redis, tmp_path: Path) -> None:
+    world = Profiled(broker_server, redis_server, tmp_path, "quality-none")
     loaded = settings.load(world.config)
     with pytest.raises(SourceRefusedError, match="quality-none does not exist"):
         profile.profile(loaded, world.suite, 100, print)
-    broker_part.create_topic(world.topic, 2, LOG_APPEND_TIME)
+    broker_server.create_topic(world.topic, 2, LOG_APPEND_TIME)
     with pytest.raises(SourceError, match="quality-none: there is no record to draw expectations from"):
         profile.profile(loaded, world.suite, 100, print)
     assert not world.suite.exists()
 
 
 def test_a_drifted_measure_is_named_while_the_stream_goes_on(
-    broker_part: Broker, redis_part: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = Profiled(broker_part, redis_part, tmp_path, "quality")
-    broker_part.create_topic(world.topic, 2, LOG_APPEND_TIME)
+    world = Profiled(broker_server, redis_server, tmp_path, "quality")
+    broker_server.create_topic(world.topic, 2, LOG_APPEND_TIME)
     world.readings(1_200)
     drawn = world.profile("--readings", "1000")
     assert drawn.returncode == 0, drawn.stderr

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from load.parts import Postgres
+from load.servers import Postgres
 from service import clock
 from service.errors import ReferenceDataError, SetupError
 from service.reference import database, snapshots

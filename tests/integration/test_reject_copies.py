@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from load.parts import LOG_APPEND_TIME, Broker
+from load.servers import LOG_APPEND_TIME, Broker
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients, topics
 from service.micro_batch import MicroBatch
@@ -97,8 +97,8 @@ class World:
         return found
 
 
-def test_a_copy_has_the_bytes_of_its_record_and_no_other(broker_part: Broker, prefix: str) -> None:
-    world = World(broker_part, prefix, partitions=3)
+def test_a_copy_has_the_bytes_of_its_record_and_no_other(broker_server: Broker, prefix: str) -> None:
+    world = World(broker_server, prefix, partitions=3)
     numbers = random.Random(3)
     records = {
         (partition, offset): Sent(
@@ -121,8 +121,8 @@ def test_a_copy_has_the_bytes_of_its_record_and_no_other(broker_part: Broker, pr
     assert world.by_place() == wanted
 
 
-def test_records_beside_one_that_nobody_can_decompress_are_copied(broker_part: Broker, prefix: str) -> None:
-    world = World(broker_part, prefix)
+def test_records_beside_one_that_nobody_can_decompress_are_copied(broker_server: Broker, prefix: str) -> None:
+    world = World(broker_server, prefix)
     zeros = Sent(bytes(300 << 20))
     for record in (Sent(b"0"), zeros, zeros, Sent(b"3"), zeros, Sent(b"5")):
         world.send([record], **{"compression.type": "zstd", "message.max.bytes": 1_000_000_000})
@@ -140,9 +140,9 @@ def test_records_beside_one_that_nobody_can_decompress_are_copied(broker_part: B
 
 
 def test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_ever(
-    broker_part: Broker, prefix: str
+    broker_server: Broker, prefix: str
 ) -> None:
-    world = World(broker_part, prefix)
+    world = World(broker_server, prefix)
     large = b"x" * (2 * LIMIT)
     trace = [("trace", b"1")]
     records = [
@@ -176,24 +176,24 @@ def test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_
         assert (there.key, there.value, there.headers) == (sent.key, sent.value, tuple(sent.headers))
 
 
-def test_small_records_are_not_cut_because_they_go_out_together(broker_part: Broker, prefix: str) -> None:
-    world = World(broker_part, prefix, limit=2_000)
+def test_small_records_are_not_cut_because_they_go_out_together(broker_server: Broker, prefix: str) -> None:
+    world = World(broker_server, prefix, limit=2_000)
     world.send([Sent(b"x" * 500, partition=0)] * 100)
     world.copy([world.row(offset) for offset in range(100)])
     assert [value for _, value, _, _ in world.by_place().values()] == [b"x" * 500] * 100
 
 
-def test_a_rejects_topic_that_takes_nothing_is_an_error_that_does_not_pass(broker_part: Broker, prefix: str) -> None:
-    world = World(broker_part, prefix, limit=200)
+def test_a_rejects_topic_that_takes_nothing_is_an_error_that_does_not_pass(broker_server: Broker, prefix: str) -> None:
+    world = World(broker_server, prefix, limit=200)
     world.send([Sent()])
     with pytest.raises(SourceRefusedError, match=r"max\.message\.bytes"):
         world.copy([world.row(0)])
 
 
-def test_records_that_kafka_no_longer_has_are_sent_as_coordinates(broker_part: Broker, prefix: str) -> None:
-    world = World(broker_part, prefix, partitions=3)
+def test_records_that_kafka_no_longer_has_are_sent_as_coordinates(broker_server: Broker, prefix: str) -> None:
+    world = World(broker_server, prefix, partitions=3)
     world.send(Sent(b"%d" % number, partition=number % 3) for number in range(30))
-    admin = AdminClient({"bootstrap.servers": broker_part.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker_server.bootstrap})
     gone = [TopicPartition(world.topic, 0, 4), TopicPartition(world.topic, 1, 10)]
     for future in admin.delete_records(gone).values():
         future.result(20)
@@ -208,8 +208,8 @@ def test_records_that_kafka_no_longer_has_are_sent_as_coordinates(broker_part: B
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"tidemark.\xff", b"", b"a\0b"])
-def test_a_headers_name_that_is_no_text_hides_no_reject(broker_part: Broker, prefix: str, name: bytes) -> None:
-    world = World(broker_part, prefix)
+def test_a_headers_name_that_is_no_text_hides_no_reject(broker_server: Broker, prefix: str, name: bytes) -> None:
+    world = World(broker_server, prefix)
     world.send([Sent(b"before")])
     _send_raw(world, name)
     world.copy([world.row(0), world.row(1)])
@@ -217,8 +217,8 @@ def test_a_headers_name_that_is_no_text_hides_no_reject(broker_part: Broker, pre
     assert len(list(reject_log.read(world.kafka))) == 2
 
 
-def test_a_transaction_that_never_ended_holds_up_no_reject(broker_part: Broker, prefix: str) -> None:
-    world = World(broker_part, prefix)
+def test_a_transaction_that_never_ended_holds_up_no_reject(broker_server: Broker, prefix: str) -> None:
+    world = World(broker_server, prefix)
     open_ = Producer({"bootstrap.servers": world.bootstrap, "transactional.id": prefix, "log_level": 0})
     open_.init_transactions(20)
     open_.begin_transaction()
@@ -231,11 +231,11 @@ def test_a_transaction_that_never_ended_holds_up_no_reject(broker_part: Broker, 
 
 
 def test_memory_does_not_grow_with_what_is_copied(
-    broker_part: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+    broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "_QUEUE_KIB", 8 << 10)
     monkeypatch.setattr(delivery, "_LARGEST", 4 << 20)
-    world = World(broker_part, prefix, limit=4_000_000)
+    world = World(broker_server, prefix, limit=4_000_000)
     world.send([Sent(bytes(1_000_000))] * 10)
     world.copy([world.row(offset) for offset in range(10)])
     world.send([Sent(bytes(1_000_000))] * 290)
@@ -276,10 +276,10 @@ def test_what_waits_for_the_broker_is_bounded_in_bytes(monkeypatch: pytest.Monke
 
 
 def test_nothing_is_sent_of_a_batch_whose_records_cannot_be_read(
-    broker_part: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+    broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "_SILENCE_S", 0.5)
-    world = World(broker_part, prefix)
+    world = World(broker_server, prefix)
     with pytest.raises(SourceError):
         world.copy([{**world.row(0), "topic": f"no-such-{prefix}"}])
     assert world.copied() == []
@@ -288,8 +288,8 @@ def test_nothing_is_sent_of_a_batch_whose_records_cannot_be_read(
     assert [message.value() for message in world.copied()] == [b"later"]
 
 
-def test_a_rejects_topic_is_made_with_a_limit_above_the_input_topics(broker_part: Broker, prefix: str) -> None:
-    world = World(broker_part, prefix, limit=None)
+def test_a_rejects_topic_is_made_with_a_limit_above_the_input_topics(broker_server: Broker, prefix: str) -> None:
+    world = World(broker_server, prefix, limit=None)
     topics.prepare(world.kafka)
     found = topics.describe(clients.admin(world.kafka), world.kafka)
     assert found[world.rejects].max_bytes > found[world.topic].max_bytes == 4_000_000

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from load.parts import Broker, Redis
+from load.servers import Broker, Redis
 from service import settings
 from service.cli import main
 from service.commands import dissect, replay
@@ -111,9 +111,9 @@ class World:
 
 @pytest.fixture
 def world(
-    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[World]:
-    made = World(broker_part, redis_part, tmp_path, prefix, capsys)
+    made = World(broker_server, redis_server, tmp_path, prefix, capsys)
     yield made
     made.redis.close()
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from load.parts import Broker, Redis
+from load.servers import Broker, Redis
 from service.errors import CheckpointError
 from service.recompute.republish import ASKED, LOST, mark
 from service.redis.link import WritesLostError
@@ -42,8 +42,10 @@ class Losing(World):
 
 
 @pytest.fixture
-def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[Losing]:
-    made = Losing(spark, broker_part, redis_part, tmp_path, prefix)
+def world(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> Iterator[Losing]:
+    made = Losing(spark, broker_server, redis_server, tmp_path, prefix)
     yield made
     made.redis.close()
 

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from load.parts import Broker, Redis
-from load.stage import to_toml
+from load.servers import Broker, Redis
+from load.testbed import to_toml
 from service.checkpoint import manifest, resume
 from service.cli import main
 from service.errors import CheckpointError, DataLossError
@@ -76,8 +76,8 @@ class World:
 
 
 @pytest.fixture
-def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> World:
-    return World(broker_part, redis_part, tmp_path, prefix)
+def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
+    return World(broker_server, redis_server, tmp_path, prefix)
 
 
 def test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says(spark: SparkSession, world: World) -> None:

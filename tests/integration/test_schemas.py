@@ -13,8 +13,8 @@ import fastavro
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from load.parts import Broker, Redis
 from load.registry import Registry
+from load.servers import Broker, Redis
 from service.rejects import delivery
 from tests.integration.daemon import STARTS_S, Service, World, until
 
@@ -87,12 +87,12 @@ def counted(world: Avro, service: Service, count: int) -> bool:
 
 
 def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_record(
-    broker_part: Broker, redis_part: Redis, registry: Registry, tmp_path: Path, prefix: str
+    broker_server: Broker, redis_server: Redis, registry: Registry, tmp_path: Path, prefix: str
 ) -> None:
     topic = f"schemas-{prefix}"
-    broker_part.create_topic(topic, partitions=2)
+    broker_server.create_topic(topic, partitions=2)
     section = f'[registry]\nurl = "http://127.0.0.1:1,{registry.url}"\nuser = "reader"\npassword_file = "secret"\n'
-    world = Avro(broker_part, redis_part, tmp_path, topic, section)
+    world = Avro(broker_server, redis_server, tmp_path, topic, section)
     (tmp_path / "secret").write_text("secret\n")
     assert registry.register(f"{topic}-value", FIRST) == 1
     world.write(1, FIRST)
@@ -143,11 +143,11 @@ def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_r
 
 
 def test_a_file_that_is_put_into_the_folder_is_used_and_noise_restarts_nothing(
-    broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
 ) -> None:
     topic = f"schemas-{prefix}"
-    broker_part.create_topic(topic, partitions=2)
-    world = Avro(broker_part, redis_part, tmp_path, topic, "")
+    broker_server.create_topic(topic, partitions=2)
+    world = Avro(broker_server, redis_server, tmp_path, topic, "")
     folder = tmp_path / "schemas" / "avro"
     folder.mkdir(parents=True)
     (folder / "1.avsc").write_text(json.dumps(FIRST))

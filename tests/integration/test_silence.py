@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from load.parts import Broker, Redis
+from load.servers import Broker, Redis
 from schemas import contract
 from service.daemon.idle_closer import IdleCloser
 from service.pipeline import batch_report
@@ -78,8 +78,10 @@ class Quiet(World):
 
 
 @pytest.fixture
-def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[Quiet]:
-    made = Quiet(spark, broker_part, redis_part, tmp_path, prefix)
+def world(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> Iterator[Quiet]:
+    made = Quiet(spark, broker_server, redis_server, tmp_path, prefix)
     yield made
     made.redis.close()
 
@@ -137,14 +139,14 @@ def test_an_earlier_reading_joins_sessions_that_silence_has_closed(world: Quiet)
 
 
 def test_a_replay_without_the_silences_ends_with_the_same_values(
-    world: Quiet, spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path
+    world: Quiet, spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path
 ) -> None:
     for records in (FIRST, (reading("a", 41, 30.0), reading("b", 42))):
         world.go(*records)
         assert world.be_silent(BASE_MS + 300_000)
     world.go(reading("d", 400))
     assert world.be_silent(BASE_MS + 900_000)
-    other = Quiet(spark, broker_part, redis_part, tmp_path / "replay", f"{world.prefix}_replay")
+    other = Quiet(spark, broker_server, redis_server, tmp_path / "replay", f"{world.prefix}_replay")
     other.topic = world.topic
     kafka = other.settings.kafka.model_copy(update={"topics": (world.topic,)})
     other.settings = other.settings.model_copy(update={"kafka": kafka})

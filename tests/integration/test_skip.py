@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from load.parts import LOG_APPEND_TIME, Broker, Redis
+from load.servers import LOG_APPEND_TIME, Broker, Redis
 from service.checkpoint import skips
 from service.cli import main
 from service.commands import skip as skip_command
@@ -24,10 +24,10 @@ ZEROS = 300 << 20
 
 
 @pytest.fixture
-def world(broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> World:
+def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
     topic = f"skip-{prefix}"
-    broker_part.create_topic(topic, 2, LOG_APPEND_TIME)
-    return World(broker_part, redis_part, tmp_path, topic)
+    broker_server.create_topic(topic, 2, LOG_APPEND_TIME)
+    return World(broker_server, redis_server, tmp_path, topic)
 
 
 def send_zeros(world: World, partition: int, many: int, size: int = ZEROS) -> list[skips.Span]:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from load.parts import CREATE_TIME, Broker, Redis
+from load.servers import CREATE_TIME, Broker, Redis
 from service.checkpoint import skips
 from service.kafka import clients, scan
 from service.kafka.offsets import edges
@@ -104,8 +104,10 @@ class World:
 
 
 @pytest.fixture
-def world(spark: SparkSession, broker_part: Broker, redis_part: Redis, tmp_path: Path, prefix: str) -> Iterator[World]:
-    made = World(spark, broker_part, redis_part, tmp_path, prefix)
+def world(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> Iterator[World]:
+    made = World(spark, broker_server, redis_server, tmp_path, prefix)
     yield made
     made.redis.close()
 

@@ -17,9 +17,9 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from load.certificates import Authority
-from load.parts import HOST, Broker, Postgres, Redis
 from load.proxy import Proxy
 from load.registry import Registry
+from load.servers import HOST, Broker, Postgres, Redis
 from service import settings
 from service.admission.registry import Client
 from service.commands.check import checks
@@ -74,21 +74,21 @@ def logins(broker: Broker, secret: Path) -> Mapping[str, Mapping[str, Any]]:
 @pytest.mark.parametrize("listener", ["SCRAM", "MUTUAL"])
 def test_both_kafka_clients_come_in_and_the_check_says_so(
     spark: SparkSession,
-    broker_part: Broker,
-    redis_part: Redis,
+    broker_server: Broker,
+    redis_server: Redis,
     secret: Path,
     tmp_path: Path,
     prefix: str,
     listener: str,
 ) -> None:
-    broker_part.add_user("tidemark", AWKWARD)
+    broker_server.add_user("tidemark", AWKWARD)
     topic = f"transports-{prefix}"
-    broker_part.create_topic(topic, 1)
-    address = {"bootstrap": broker_part.secure(listener), "topics": [topic]}
+    broker_server.create_topic(topic, 1)
+    address = {"bootstrap": broker_server.secure(listener), "topics": [topic]}
     given = make_settings(
         tmp_path,
-        kafka={**address, **logins(broker_part, secret)[listener]},
-        redis={"url": redis_part.url, "prefix": prefix},
+        kafka={**address, **logins(broker_server, secret)[listener]},
+        redis={"url": redis_server.url, "prefix": prefix},
         metrics={"port": 0},
     )
     producer = clients.producer(given.kafka, "test")
@@ -119,10 +119,10 @@ def refused(spark: SparkSession, kafka: Kafka) -> str:
     [("SCRAM", "password"), ("SCRAM", "authority"), ("MUTUAL", "certificate")],
 )
 def test_who_knows_no_password_or_shows_no_certificate_or_trusts_another_stays_out(
-    spark: SparkSession, broker_part: Broker, secret: Path, stranger: Authority, listener: str, wrong: str
+    spark: SparkSession, broker_server: Broker, secret: Path, stranger: Authority, listener: str, wrong: str
 ) -> None:
-    broker_part.add_user("tidemark", AWKWARD)
-    login = dict(logins(broker_part, secret)[listener])
+    broker_server.add_user("tidemark", AWKWARD)
+    login = dict(logins(broker_server, secret)[listener])
     if wrong == "password":
         secret.write_text(CANARY)
     elif wrong == "authority":
@@ -130,7 +130,7 @@ def test_who_knows_no_password_or_shows_no_certificate_or_trusts_another_stays_o
     else:
         own = stranger.issue("tidemark")
         login |= {"certificate": str(own.certificate), "key": str(own.key)}
-    given = Kafka.model_validate({"bootstrap": broker_part.secure(listener), "topics": ["any"], **login})
+    given = Kafka.model_validate({"bootstrap": broker_server.secure(listener), "topics": ["any"], **login})
     assert CANARY not in refused(spark, given) + repr(given)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from load.parts import Redis
+from load.servers import Redis
 from load.walks.__main__ import walk
 
 pytestmark = pytest.mark.integration

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from load.parts import Redis
+from load.servers import Redis
 from schemas import contract
 from service.daemon.lease import Lease
 from service.pipeline.batch_publisher import Sink
@@ -34,8 +34,8 @@ class Target:
 
 
 @pytest.fixture
-def target(redis_part: Redis, prefix: str) -> Iterator[Target]:
-    made = Target(redis_part, prefix)
+def target(redis_server: Redis, prefix: str) -> Iterator[Target]:
+    made = Target(redis_server, prefix)
     yield made
     made.client.close()
 
@@ -160,11 +160,11 @@ def test_a_running_batch_wins_over_a_value_of_the_past(target: Target) -> None:
     assert (outcome.written, outcome.refused_old) == (0, 3)
 
 
-def test_the_renewal_of_the_lease_finds_out_without_a_batch(redis_part: Redis, prefix: str) -> None:
-    lease = Lease(settings(redis_part.url, prefix, lease="300 ms"), "a")
+def test_the_renewal_of_the_lease_finds_out_without_a_batch(redis_server: Redis, prefix: str) -> None:
+    lease = Lease(settings(redis_server.url, prefix, lease="300 ms"), "a")
     epoch = lease.acquire()
     assert epoch is not None
-    with redis_part.client() as client:
+    with redis_server.client() as client:
         client.hset(f"{prefix}:progress", mapping={"epoch": epoch, "batch": 7})
         lease.reached = epoch, 7
         assert lease.renew()

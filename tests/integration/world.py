@@ -7,8 +7,8 @@ from typing import Any
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from load.parts import CREATE_TIME, Broker, Redis
-from load.stage import to_toml
+from load.servers import CREATE_TIME, Broker, Redis
+from load.testbed import to_toml
 from schemas import contract
 from service import settings
 from service.pipeline import builder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from load.part import free_port
+from load.server_process import free_port
 from service.cli import main
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server

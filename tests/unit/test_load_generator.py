@@ -9,7 +9,7 @@ import pytest
 
 from load.generator import Summary, main
 from load.generator_options import arguments, seconds_of
-from load.part import HOST, Part, free_port, port_is_free
+from load.server_process import HOST, ServerProcess, free_port, port_is_free
 from service.errors import SetupError
 
 NEEDED = ["--bootstrap", "127.0.0.1:1", "--topic", "readings"]
@@ -63,19 +63,19 @@ def test_free_ports_are_free_distinct_and_outside_the_range_of_clients() -> None
 
 def test_a_port_that_was_given_away_is_not_given_to_another_process() -> None:
     given = [free_port() for _ in range(200)]
-    program = f"from load import part; print([part._reserve(port) for port in {given}].count(True))"
+    program = f"from load import server_process; print([server_process._reserve(port) for port in {given}].count(True))"
     assert subprocess.check_output([sys.executable, "-c", program]).strip() == b"0"
 
 
 def test_a_taken_port_is_named(tmp_path: object) -> None:
     with socket.create_server((HOST, 0)) as taken:
-        part = Part(str(tmp_path), taken.getsockname()[1])
+        part = ServerProcess(str(tmp_path), taken.getsockname()[1])
         with pytest.raises(SetupError, match=rf"Port {part.port} on {HOST} is in use"):
             part.start()
 
 
 def test_a_part_that_is_not_running_has_no_process_id(tmp_path: object) -> None:
-    part = Part(str(tmp_path))
+    part = ServerProcess(str(tmp_path))
     part.stop()
     part.kill()
     with pytest.raises(SetupError, match="is not running"):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from load.parts import HOST
 from load.proxy import Proxy
+from load.servers import HOST
 
 
 class _Echo(socketserver.BaseRequestHandler):

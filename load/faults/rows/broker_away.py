@@ -7,7 +7,7 @@ from confluent_kafka.cimpl import NewPartitions
 from load.faults.by_hand import start_again
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
-from load.stage import PARTITIONS, TOPIC
+from load.testbed import PARTITIONS, TOPIC
 
 BOUNCES = 5
 DOWN_S = 70.0
@@ -19,7 +19,7 @@ BACK_S = 120.0
 @row("F4", "the broker goes away", rate=1_000, devices=1_000)
 def broker_away(run: Run) -> Figures:
     """Short: SIGKILL, two bounces, down for 10 s."""
-    broker = run.stage.broker
+    broker = run.testbed.broker
     run.start()
     run.load()
     run.steady()
@@ -51,12 +51,14 @@ def _down_at_start(run: Run) -> Figures:
     """The service is started while the broker is away; one that ends is started again, as a supervisor would."""
     run.stop()
     with run.fault("broker down at start", restarts=True):
-        run.stage.broker.kill()
+        run.testbed.broker.kill()
         run.start(wait=False)
         # It has asked for the topics by then: nothing answers, and metrics come before that.
-        run.until(lambda: run.stage.exit_status is not None or run.stage.metrics(), STARTS_S, "a sign of the service")
+        run.until(
+            lambda: run.testbed.exit_status is not None or run.testbed.metrics(), STARTS_S, "a sign of the service"
+        )
         time.sleep(DOWN_AT_START_S)
-        run.stage.broker.start()
+        run.testbed.broker.start()
         starts = start_again(run)
     run.recover(BACK_S)
     return {"starts_again": starts}
@@ -64,12 +66,12 @@ def _down_at_start(run: Run) -> Figures:
 
 def _partition_added(run: Run) -> Figures:
     """The topic grows, and a second generator, which knows of the new partition, sends to it as well."""
-    admin = run.stage.broker.admin
+    admin = run.testbed.broker.admin
     admin.create_partitions([NewPartitions(TOPIC, PARTITIONS + 1)])[TOPIC].result(30)
     run.load(run.row.rate / 2)
     name = str(PARTITIONS)
     run.wait(
-        lambda: run.stage.progress().get("offsets", {}).get(TOPIC, {}).get(name, 0) > 0, STARTS_S, "the new partition"
+        lambda: run.testbed.progress().get("offsets", {}).get(TOPIC, {}).get(name, 0) > 0, STARTS_S, "the new partition"
     )
     run.steady()
     return {"partitions": PARTITIONS + 1}

@@ -51,12 +51,12 @@ def checkpoint_damaged(run: Run) -> Figures:
 
 
 def _folder(run: Run) -> Path:
-    return run.stage.folder / "checkpoint"
+    return run.testbed.folder / "checkpoint"
 
 
 def _damaged(run: Run, name: str, choose: Callable[[Run], Path], damage: Damage) -> str:
     """Kill, damage a file, start; a refusal is answered by putting the file back."""
-    run.stage.kill_service()
+    run.testbed.kill_service()
     file = choose(run)
     shown = str(file.relative_to(_folder(run)))
     content = file.read_bytes()
@@ -114,8 +114,8 @@ def _full(run: Run) -> str:
             while out.write(_BLOCK):
                 pass
         with contextlib.suppress(SetupError):
-            run.until(lambda: run.stage.exit_status is not None, STARTS_S, "the service to end")
-        if run.stage.exit_status is not None:
+            run.until(lambda: run.testbed.exit_status is not None, STARTS_S, "the service to end")
+        if run.testbed.exit_status is not None:
             refusal = Refusal.of(run)
             outcome = str(refusal)
             _judge(run, "disk full", refusal, SETUP_STATUS)
@@ -127,7 +127,7 @@ def _full(run: Run) -> str:
 
 def _all_deleted(run: Run) -> str:
     """The service reads the topic again from its beginning, as the runbook's rebuild does."""
-    run.stage.kill_service()
+    run.testbed.kill_service()
     run.note("rebuild")
     with run.fault("checkpoint deleted", restarts=True):
         for path in _folder(run).iterdir():
@@ -151,5 +151,5 @@ def _small_disk(run: Run) -> Iterator[bool]:
         yield is_mounted
     finally:
         if is_mounted:
-            run.stage.kill_service()
+            run.testbed.kill_service()
             subprocess.run(["umount", "--lazy", str(folder)], check=False)

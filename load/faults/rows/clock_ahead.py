@@ -20,8 +20,8 @@ from load.faults.run import STARTS_S, Run
 from load.fleet import DAY_MS
 from load.mutations import MUTATIONS
 from load.oracle import Expected, expected
-from load.parts import ROOT
-from load.stage import TOPIC, to_toml
+from load.servers import ROOT
+from load.testbed import TOPIC, to_toml
 
 MAX_AHEAD_MS = 2_000
 FLEET = 50
@@ -59,8 +59,8 @@ def clock_ahead(run: Run) -> Figures:
     listed = _listed(run)
     run.stop()
     run.compare()
-    watermark_ms = int(run.stage.progress()["watermark"])
-    whole = expected(run.stage.config, watermark_ms=watermark_ms)
+    watermark_ms = int(run.testbed.progress()["watermark"])
+    whole = expected(run.testbed.config, watermark_ms=watermark_ms)
     _judge_counts(run, injected, whole, said)
     _judge_marks(run, listed, said)
     lead_ms = max(each["watermark"] - each["at"] for each in read(run.history.path) if each["what"] == "progress")
@@ -71,7 +71,16 @@ def clock_ahead(run: Run) -> Figures:
 
 def _listed(run: Run) -> list[dict[str, Any]]:
     """What the command line says of skewed devices."""
-    command = [sys.executable, "-m", "service.cli", "devices", "--skewed", "--json", "--config", str(run.stage.config)]
+    command = [
+        sys.executable,
+        "-m",
+        "service.cli",
+        "devices",
+        "--skewed",
+        "--json",
+        "--config",
+        str(run.testbed.config),
+    ]
     found: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
     return found
 
@@ -96,7 +105,7 @@ def _judge_marks(run: Run, listed: list[dict[str, Any]], said: Mapping[str, floa
     if names != set(AHEAD) or said.get(_SKEWED) != len(AHEAD):
         run.violation("skewed", f"listed are {sorted(names)}, {_SKEWED} says {said.get(_SKEWED)}; they are {AHEAD}")
     counts = {each["early"] for each in listed}
-    with run.stage.redis.client() as client:
+    with run.testbed.redis.client() as client:
         marks = {client.hget(f"tidemark:device:{device}", "skewed") for device in AHEAD}
     if counts != {ROUNDS} or marks != {"1"}:
         run.violation("skewed", f"each of them sent {ROUNDS} early readings: {counts} were counted, marks are {marks}")
@@ -108,14 +117,14 @@ def _control(run: Run, whole: Expected) -> Figures:
     tree = teeth.copy(ROOT, run.folder / CONTROL)
     teeth.apply(mutation, tree)
     (tree / ".venv").symlink_to(ROOT / ".venv")
-    settings = {**run.stage.settings, "redis": {**run.stage.settings["redis"], "prefix": CONTROL}}
+    settings = {**run.testbed.settings, "redis": {**run.testbed.settings["redis"], "prefix": CONTROL}}
     settings["kafka"] = {**settings["kafka"], "max_per_batch": 20_000}
     config = run.folder / f"{CONTROL}.toml"
     config.write_text(to_toml(settings), encoding="utf-8")
     without = run.instance(CONTROL, f"{CONTROL}-checkpoint", config, tree)
     without.start()
     ends = {str(partition): end for partition, end in run.observer.ends().items()}
-    with run.stage.redis.client() as client:
+    with run.testbed.redis.client() as client:
 
         def progress() -> Any:
             return client.hgetall(f"{CONTROL}:progress")

@@ -15,7 +15,7 @@ FIRST, NEXT = 8, 3
 MEAN_S = 20.0
 
 
-@row("F1", "the driver is killed at each crash point, then 20 times at random", stage={"supervised": True})
+@row("F1", "the driver is killed at each crash point, then 20 times at random", testbed={"supervised": True})
 def driver_killed(run: Run) -> Figures:
     """The matrix, then random kills of the JVM or the Python; short: three of them."""
     crash_points(run)
@@ -51,11 +51,11 @@ def _wait(run: Run, fired: Path, count: int) -> None:
     """Until so many crash points have left their line."""
 
     def are_there() -> bool:
-        ended = run.stage.exit_status
+        ended = run.testbed.exit_status
         if fired.exists() and len(fired.read_text().splitlines()) >= count:
             return True
         if ended is not None:
-            what = f"The service ended with status {ended} before crash point {count}: {run.stage.last_words()}"
+            what = f"The service ended with status {ended} before crash point {count}: {run.testbed.last_words()}"
             raise SetupError(what)
         return False
 

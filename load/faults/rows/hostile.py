@@ -30,7 +30,7 @@ from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
 from load.payloads import PAGE, TERMINAL
 from load.registry import Registry
-from load.stage import TOPIC, percentile, to_toml
+from load.testbed import TOPIC, percentile, to_toml
 from service.errors import UnreadableRecordError
 
 MB = 1_000_000
@@ -51,7 +51,7 @@ _SUITE = {
 }
 
 
-@row("H", "a hostile fleet: sizes, keys, headers, ids, schemas, transactions, markup", stage={"sections": SECTIONS})
+@row("H", "a hostile fleet: sizes, keys, headers, ids, schemas, transactions, markup", testbed={"sections": SECTIONS})
 def hostile(run: Run) -> Figures:
     """Short: a tenth of the records of each case."""
     share = 10 if run.short else 1
@@ -61,7 +61,7 @@ def hostile(run: Run) -> Figures:
         run.start()
         run.load()
         run.steady(20)
-        process, epoch = run.stage.service_pid, run.observer.epoch
+        process, epoch = run.testbed.service_pid, run.observer.epoch
         before = _during(run, lambda: run.run_on(_BEFORE_S))
         cases: dict[str, Iterator[Message]] = {
             "large garbage": _garbage(run.seed, 1_500 // share),
@@ -83,7 +83,7 @@ def hostile(run: Run) -> Figures:
             without_record = _transactions(run)
         run.recover()
         run.steady()
-        ends = int(run.stage.service_pid != process) + run.observer.epoch - epoch
+        ends = int(run.testbed.service_pid != process) + run.observer.epoch - epoch
         secrets = _secrets(run)
         run.drain()
         run.stop()
@@ -119,7 +119,7 @@ def hostile(run: Run) -> Figures:
 def _configure(run: Run, registry: Registry) -> None:
     for number in (1, 2):
         registry.register(_SUBJECT, json.loads((SCHEMAS / f"{number}.avsc").read_text()))
-    settings = run.stage.settings
+    settings = run.testbed.settings
     settings["input"]["reader_schema"] = 2
     secret, suite = run.folder / "registry.password", run.folder / "readings.expectations.json"
     secret.write_text(CANARY)
@@ -127,7 +127,7 @@ def _configure(run: Run, registry: Registry) -> None:
     suite.write_text(json.dumps(_SUITE))
     settings["registry"] = {"url": registry.url, "user": "tidemark", "password_file": str(secret)}
     settings["quality"] = {"expectations": str(suite), "every": "2 s", "sample": 2_000}
-    run.stage.config.write_text(to_toml(settings), encoding="utf-8")
+    run.testbed.config.write_text(to_toml(settings), encoding="utf-8")
     # Devices that are known, and whose names are markup: what they send is admitted and shown.
     with contextlib.closing(sqlite3.connect(run.folder / "reference.db")) as database, database:
         rest = database.execute("select * from devices limit 1").fetchone()[1:]
@@ -202,13 +202,13 @@ def _now_ms() -> int:
 
 def _transactions(run: Run) -> int:
     """One that is aborted, and one that stays open for some batches; how many offsets hold nothing to read."""
-    options = {"bootstrap.servers": run.stage.broker.bootstrap, "log_level": 0}
+    options = {"bootstrap.servers": run.testbed.broker.bootstrap, "log_level": 0}
     for name in ("aborted", "open"):
         producer = Producer({**options, "transactional.id": name})
         producer.init_transactions(30)
         producer.begin_transaction()
         for _ in range(_ABORTED):
-            producer.produce(TOPIC, raw.reading(run.stage.fleet.names[0].encode(), _now_ms()), partition=0)
+            producer.produce(TOPIC, raw.reading(run.testbed.fleet.names[0].encode(), _now_ms()), partition=0)
         producer.flush(30)
         if name == "open":
             run.steady(5)
@@ -218,10 +218,14 @@ def _transactions(run: Run) -> int:
 
 def _unreadable(run: Run) -> Figures:
     """Four records of 300 MB between good readings, on a service at rest whose values were compared: skipped by their names."""
-    names, now_ms = run.stage.fleet.names[:40], _now_ms()
+    names, now_ms = run.testbed.fleet.names[:40], _now_ms()
     good = send(run, [Reading(name, now_ms, partition=1) for name in names[:20]])
     places: list[str] = []
-    options = {"bootstrap.servers": run.stage.broker.bootstrap, "compression.type": "zstd", "message.max.bytes": 10**9}
+    options = {
+        "bootstrap.servers": run.testbed.broker.bootstrap,
+        "compression.type": "zstd",
+        "message.max.bytes": 10**9,
+    }
     producer = Producer({**options, "log_level": 0, "queue.buffering.max.kbytes": 1_000_000})
     for _ in range(4):
         producer.produce(TOPIC, bytes(300 << 20), partition=1, on_delivery=lambda _, m: places.append(_place(m)))
@@ -233,18 +237,18 @@ def _unreadable(run: Run) -> Figures:
 
         def is_named() -> bool:
             nonlocal attempts
-            status = run.stage.exit_status
+            status = run.testbed.exit_status
             if status not in {None, UnreadableRecordError.status}:
                 attempts += 1
                 run.start_again()
             return status == UnreadableRecordError.status
 
         run.until(is_named, 4 * STARTS_S, "the service to name what it cannot read")
-        said = re.findall(rf"{TOPIC}:\d+:\d+(?:-\d+)?", run.stage.last_words())
+        said = re.findall(rf"{TOPIC}:\d+:\d+(?:-\d+)?", run.testbed.last_words())
         _tidemark(run, "skip", *dict.fromkeys(said))
         run.start()
     run.wait(
-        lambda: run.stage.metrics().get("tidemark_readings_admitted_total", 0.0) >= good, STARTS_S, "good readings"
+        lambda: run.testbed.metrics().get("tidemark_readings_admitted_total", 0.0) >= good, STARTS_S, "good readings"
     )
     run.stop()
     listed = map(
@@ -265,11 +269,11 @@ def _place(message: Any) -> str:
 
 def _during(run: Run, act: Callable[[], None]) -> float:
     """The 99th percentile of the latency in ms while something happens, and until the lag is back."""
-    before = run.stage.metrics()
+    before = run.testbed.metrics()
     act()
     run.steady(5)
     run.wait(lambda: (run.observer.lag or 0) < 2 * run.row.rate, STARTS_S, "the lag to be back")
-    after = run.stage.metrics()
+    after = run.testbed.metrics()
     names = [name for name in after if name.startswith(_LATENCY)]
     return round(percentile({name: after[name] - before.get(name, 0.0) for name in names}, 0.99), 1)
 
@@ -290,7 +294,7 @@ def _active_elements(run: Run) -> int:
 
     def shown() -> str:
         raw.send(run, _markup(times=1))
-        page = run.stage.get("/quality")[1]
+        page = run.testbed.get("/quality")[1]
         return page if "alert(1)" in page else ""
 
     elements = _Elements()
@@ -306,7 +310,7 @@ def _strange_keys(run: Run) -> int:
     """Keys of devices that the reference does not have."""
     with contextlib.closing(sqlite3.connect(run.folder / "reference.db")) as database:
         known = {device for (device,) in database.execute("select device_id from devices")}
-    with run.stage.redis.client() as client:
+    with run.testbed.redis.client() as client:
         devices: set[str] = {key.removeprefix("tidemark:device:") for key in client.scan_iter("tidemark:device:*")}
         sessions = {
             key.removeprefix("tidemark:session:").rpartition(":")[0] for key in client.scan_iter("tidemark:session:*")
@@ -319,9 +323,9 @@ def _secrets(run: Run) -> int:
     secret = CANARY.encode()
     own = run.folder / "registry.password"
     found = [path for path in run.folder.rglob("*") if path.is_file() and path != own and secret in _bytes(path)]
-    service = psutil.Process(run.stage.service_pid)
+    service = psutil.Process(run.testbed.service_pid)
     lines = [" ".join(each.cmdline()) for each in (service, *service.children(recursive=True))]
-    pages = [run.stage.get(path)[1] for path in ("/metrics", "/readyz", "/quality", "/status")]
+    pages = [run.testbed.get(path)[1] for path in ("/metrics", "/readyz", "/quality", "/status")]
     return len(found) + sum(CANARY in text for text in (*lines, *pages))
 
 
@@ -332,7 +336,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tidemark(run: Run, *arguments: str) -> str:
-    command = [sys.executable, "-m", "service.cli", *arguments, "--config", str(run.stage.config)]
+    command = [sys.executable, "-m", "service.cli", *arguments, "--config", str(run.testbed.config)]
     done = subprocess.run(command, capture_output=True, timeout=600, check=False)
     if done.returncode:
         run.violation(

@@ -10,14 +10,14 @@ MINUTES = 10.0
 BURST = 10
 SLOW_MS = 200.0
 MEMORY_MB = 6_000
-"""What the stage's worker has for driver and executors."""
+"""What the testbed's worker has for driver and executors."""
 OPEN = 3
 """Windows of a device and measure that may be open at once: they last a minute, and the watermark is 10 s behind."""
 OTHERS = 1_000
 """Windows of sites, types and of all devices together: a few hundred."""
 
 
-@row("F14", "a tenfold burst, a slow sink, a soak with kills", stage={"supervised": True}, proxy=True)
+@row("F14", "a tenfold burst, a slow sink, a soak with kills", testbed={"supervised": True}, proxy=True)
 def overload(run: Run) -> Figures:
     """Ten minutes, or three when short: the parts keep their share."""
     whole_s = (3.0 if run.short else MINUTES) * 60
@@ -49,7 +49,7 @@ def overload(run: Run) -> Figures:
 def _bounded(run: Run) -> Figures:
     """Windows in state at the end, and the memory's peak, against what they may be."""
     windows = run.metrics().get('tidemark_state_rows{kind="windows"}', 0.0)
-    limit = OPEN * run.row.devices * len(run.stage.settings["input"]["measures"]) + OTHERS
+    limit = OPEN * run.row.devices * len(run.testbed.settings["input"]["measures"]) + OTHERS
     if windows > limit:
         run.violation("bounded", f"state has {windows:.0f} windows, {limit} may be open at once")
     peak = max((entry["mb"] for entry in read(run.history.path) if entry["what"] == "memory"), default=0.0)

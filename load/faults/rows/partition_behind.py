@@ -15,8 +15,8 @@ from load.faults.row import Figures, row
 from load.faults.run import Run
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
-from load.parts import CREATE_TIME
-from load.stage import TOPIC
+from load.servers import CREATE_TIME
+from load.testbed import TOPIC
 
 HELD = 3
 MAX_DELAY_S, MAX_AHEAD_S, WINDOW_S = 8, 2, 5
@@ -41,7 +41,7 @@ _HELD = "tidemark_watermark_held_seconds"
 @row(
     "F13",
     "one partition held back and released",
-    stage={"views": VIEWS, "sections": _SECTIONS, "topic_config": CREATE_TIME},
+    testbed={"views": VIEWS, "sections": _SECTIONS, "topic_config": CREATE_TIME},
 )
 def partition_behind(run: Run) -> Figures:
     """About three minutes."""
@@ -51,7 +51,7 @@ def partition_behind(run: Run) -> Figures:
     run.steady()
     away_s = AWAY_S / 3 if run.short else AWAY_S
     with run.fault("away", restarts=True):
-        run.stage.kill_service()
+        run.testbed.kill_service()
         held = _Held(run)
         until = time.monotonic() + away_s
         run.until(lambda: time.monotonic() > until, away_s + 1, "time to pass")
@@ -122,11 +122,11 @@ class _Held:
         self._send(self._fleet, seconds, int((time.time() - seconds) * 1000))
 
     def _of(self, rate: float) -> Fleet:
-        devices = self._run.stage.fleet.settings.devices
+        devices = self._run.testbed.fleet.settings.devices
         return Fleet(self._run.seed, FleetSettings(devices=devices, rate=rate, shares={}, dropout_share=0.0))
 
     def _send(self, fleet: Fleet, seconds: float, start_ms: int) -> None:
-        broker = self._run.stage.broker.bootstrap
+        broker = self._run.testbed.broker.bootstrap
         made = Generator(broker, TOPIC, fleet, partitions_by=str(HELD), simulate_ms=start_ms)
         summary = made.run(seconds)
         self._run.note("released", records=summary.sent)

@@ -26,7 +26,7 @@ def poison(run: Run) -> Figures:
     run.start()
     run.load()
     run.steady()
-    process, epoch = run.stage.service_pid, run.observer.epoch
+    process, epoch = run.testbed.service_pid, run.observer.epoch
     count = 2_000 if run.short else BURST
     with run.fault("a run of poison", records=count):
         began = time.monotonic()
@@ -35,9 +35,9 @@ def poison(run: Run) -> Figures:
     back_s = round(time.monotonic() - began, 1)
     run.steady()
     run.drain()
-    seen = run.stage.metrics()
+    seen = run.testbed.metrics()
     restarts = sum(value for name, value in seen.items() if name.startswith("tidemark_query_restarts_total"))
-    if restarts or run.stage.service_pid != process or run.observer.epoch != epoch:
+    if restarts or run.testbed.service_pid != process or run.observer.epoch != epoch:
         run.violation("P6", f"poison restarted the query {restarts:.0f} times; process {process}, epoch {epoch}")
     run.stop()
     verdict = run.compare()

@@ -9,7 +9,7 @@ from load.faults.row import Figures, row
 from load.faults.run import Run
 from load.oracle import records
 from load.rules import read_rules
-from load.stage import TOPIC, to_toml
+from load.testbed import TOPIC, to_toml
 
 BEYOND_S = 10.0
 """So many seconds' load comes after the service has stopped: a part of that is what gets lost."""
@@ -27,7 +27,7 @@ def records_deleted(run: Run) -> Figures:
     run.stop()
     run.compare()
     read_to = run.observer.ends()
-    archive = list(records(read_rules(run.stage.config), [TOPIC]))
+    archive = list(records(read_rules(run.testbed.config), [TOPIC]))
     more = run.load()
     enough = sum(read_to.values()) + BEYOND_S * run.row.rate
     run.until(lambda: sum(run.observer.ends().values()) >= enough, 120, "records that the service has not read")
@@ -38,14 +38,14 @@ def records_deleted(run: Run) -> Figures:
 
     refusal = start_damaged(run)
     _judge(run, refusal, read_to, gaps)
-    run.stage.settings["kafka"]["on_data_loss"] = "continue"
-    run.stage.config.write_text(to_toml(run.stage.settings), encoding="utf-8")
+    run.testbed.settings["kafka"]["on_data_loss"] = "continue"
+    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
     run.load()
     with run.fault("records deleted", restarts=True):
         run.start()
     run.recover()
     run.steady()
-    counted = run.stage.metrics().get(_LOST, 0.0)
+    counted = run.testbed.metrics().get(_LOST, 0.0)
     run.note("lost", records=int(counted))
     run.drain()
     run.stop()
@@ -61,7 +61,7 @@ def _delete(run: Run, read_to: Mapping[int, int]) -> dict[int, int]:
         unread = end - read_to[partition]
         gaps[partition] = 0 if partition == spared else max(1, int(unread * run.nemesis.between(0.1, 0.9)))
     places = [TopicPartition(TOPIC, partition, read_to[partition] + gaps[partition]) for partition in gaps]
-    for future in run.stage.broker.admin.delete_records(places).values():
+    for future in run.testbed.broker.admin.delete_records(places).values():
         future.result(30)
     return gaps
 

@@ -27,11 +27,15 @@ Finals = dict[str, str]
 
 
 @row(
-    "F5", "Redis goes away", rate=1_000, devices=1_000, stage={"redis": {"appendonly": "yes", "appendfsync": "always"}}
+    "F5",
+    "Redis goes away",
+    rate=1_000,
+    devices=1_000,
+    testbed={"redis": {"appendonly": "yes", "appendfsync": "always"}},
 )
 def redis_away(run: Run) -> Figures:
     """Short: SIGKILL, and FLUSHALL."""
-    redis = run.stage.redis
+    redis = run.testbed.redis
     run.start()
     run.load()
     run.steady()
@@ -47,14 +51,14 @@ def redis_away(run: Run) -> Figures:
         shutil.copytree(redis.folder, backup, ignore=shutil.ignore_patterns("*.log"))
         run.steady()
         lost["older_data"] = _lost(run, "Redis back with older data", lambda: _put_back(run, backup))
-    seen = run.stage.metrics()
+    seen = run.testbed.metrics()
     names = ("tidemark_redis_data_lost", "tidemark_republished", "tidemark_redis_retries", "tidemark_query_restarts")
     return {"lost": lost, "counted": {name: value for name, value in seen.items() if name.startswith(names) and value}}
 
 
 def _commands(run: Run, *texts: str) -> list[Callable[[], object]]:
     def command(text: str) -> object:
-        with run.stage.redis.client() as client:
+        with run.testbed.redis.client() as client:
             answer: object = client.execute_command(*text.split())
         return answer
 
@@ -76,14 +80,14 @@ def _outage(run: Run, name: str, seconds: float, begin: Callable[[], object], en
 
 
 def _newest_commit(run: Run) -> int:
-    found = (run.stage.folder / "checkpoint" / "commits").iterdir()
+    found = (run.testbed.folder / "checkpoint" / "commits").iterdir()
     return max((int(path.name) for path in found if path.name.isdecimal()), default=-1)
 
 
 def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
     """Redis loses data: how long until it is noticed, and until all that was final is there again."""
     finals = _finals(run)
-    before, batch = run.stage.metrics().get(_LOST, 0.0), run.observer.progress[1]
+    before, batch = run.testbed.metrics().get(_LOST, 0.0), run.observer.progress[1]
     noticed_s = None
     with run.fault(name):
         run.note("redis_lost")
@@ -92,7 +96,7 @@ def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
         missing = len(finals)
         while missing and time.monotonic() - began < REPUBLISHED_S:
             run.run_on(0.2)
-            if noticed_s is None and run.stage.metrics().get(_LOST, 0.0) > before:
+            if noticed_s is None and run.testbed.metrics().get(_LOST, 0.0) > before:
                 noticed_s = round(time.monotonic() - began, 1)
             there = _finals(run)
             missing = sum(there.get(key) != count for key, count in finals.items())
@@ -111,7 +115,7 @@ def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
 
 
 def _finals(run: Run) -> Finals:
-    with run.stage.redis.client(encoding_errors="surrogateescape") as client:
+    with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
         found: Finals = {}
         for kind, field, value in (("window", "final", "1"), ("session", "state", "closed")):
             keys: list[str] = list(client.scan_iter(f"tidemark:{kind}:*", count=2_000))
@@ -124,7 +128,7 @@ def _finals(run: Run) -> Finals:
 
 def _put_back(run: Run, backup: Path) -> None:
     """What an operator does who restores a backup."""
-    redis = run.stage.redis
+    redis = run.testbed.redis
     redis.kill()
     shutil.copytree(backup, redis.folder, dirs_exist_ok=True)
     redis.start()

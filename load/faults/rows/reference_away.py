@@ -16,8 +16,8 @@ from load.faults.by_hand import Refusal
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
 from load.fleet import write_reference_postgres
-from load.parts import Postgres
-from load.stage import to_toml
+from load.servers import Postgres
+from load.testbed import to_toml
 
 REFRESH_S = 2.0
 HELD_S = 6.0
@@ -50,12 +50,12 @@ _REASONS = {
 def reference_away(run: Run) -> Figures:
     """Short: down at the first start, a wrong password, half the rows gone, down at a restart."""
     database = run.part(Postgres(run.folder / "postgres"))
-    write_reference_postgres(database, run.stage.fleet)
+    write_reference_postgres(database, run.testbed.fleet)
     database.execute(
         "create table types (type text primary key, gap text, every text, lowest numeric, highest numeric)"
     )
     database.execute("insert into types values (%s, %s, %s, %s, %s)", TYPES)
-    run.stage.settings["reference"] |= {
+    run.testbed.settings["reference"] |= {
         "url": database.jdbc_url,
         "user": database.user,
         "password": database.password,
@@ -66,7 +66,7 @@ def reference_away(run: Run) -> Figures:
         "expected_interval": "every",
         "ranges": {"temperature": ["lowest", "highest"]},
     }
-    run.stage.config.write_text(to_toml(run.stage.settings), encoding="utf-8")
+    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
     failed = _down_at_first_start(run, database)
     run.load()
     run.steady()
@@ -85,10 +85,10 @@ def _down_at_first_start(run: Run, database: Postgres) -> int:
     """Nothing is kept yet: the service waits for the database and says so."""
     database.kill()
     run.start(wait=False)
-    run.until(lambda: "REFERENCE" in run.stage.get("/readyz")[1], STARTS_S, "the service to miss the database")
+    run.until(lambda: "REFERENCE" in run.testbed.get("/readyz")[1], STARTS_S, "the service to miss the database")
     run.run_on(DOWN_AT_START_S)
     database.start()
-    run.wait(lambda: run.stage.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
+    run.wait(lambda: run.testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
     # Its attempts before there was a query are counted, too, and are no batches.
     return -_failed_batches(run)
 
@@ -96,12 +96,12 @@ def _down_at_first_start(run: Run, database: Postgres) -> int:
 def _trouble(run: Run, database: Postgres, name: str) -> Figures:
     """One fault: what is counted meanwhile, and how the batches go on."""
     reason = f'tidemark_reference_failures_total{{reason="{_REASONS[name]}"}}'
-    before, batch = run.stage.metrics(), run.observer.progress[1]
-    began, version = time.monotonic(), run.stage.progress()["reference"]
+    before, batch = run.testbed.metrics(), run.observer.progress[1]
+    began, version = time.monotonic(), run.testbed.progress()["reference"]
     with run.fault(f"reference: {name}"), _happening(run, database, name):
-        run.wait(lambda: run.stage.metrics().get(reason, 0.0) > before.get(reason, 0.0), 30.0, f"a failure: {name}")
+        run.wait(lambda: run.testbed.metrics().get(reason, 0.0) > before.get(reason, 0.0), 30.0, f"a failure: {name}")
         run.run_on(max(0.0, HELD_S - (time.monotonic() - began)))
-        during, ready = run.stage.metrics(), run.stage.get("/readyz")
+        during, ready = run.testbed.metrics(), run.testbed.get("/readyz")
         batches = run.observer.progress[1] - batch
         seconds = time.monotonic() - began
     if ready[0] != 200 or "last good snapshot serves on" not in ready[1]:
@@ -110,11 +110,11 @@ def _trouble(run: Run, database: Postgres, name: str) -> Figures:
         run.violation(
             "F6", f"{name}: the age is {during['tidemark_reference_age_seconds']} s and nothing is said of it"
         )
-    if batches < 1 or run.stage.progress()["reference"] != version:
+    if batches < 1 or run.testbed.progress()["reference"] != version:
         run.violation(
-            "F6", f"{name}: {batches} batches in {seconds:.1f} s, reference {run.stage.progress()['reference']}"
+            "F6", f"{name}: {batches} batches in {seconds:.1f} s, reference {run.testbed.progress()['reference']}"
         )
-    run.wait(lambda: run.stage.metrics().get("tidemark_reference_kept") == 0, 30.0, f"the reference after: {name}")
+    run.wait(lambda: run.testbed.metrics().get("tidemark_reference_kept") == 0, 30.0, f"the reference after: {name}")
     run.recover()
     return {
         "failures": during[reason] - before.get(reason, 0.0),
@@ -168,7 +168,7 @@ def _with_password(database: Postgres) -> Callable[[], object]:
 
 
 def _whole(run: Run, database: Postgres) -> Callable[[], object]:
-    return lambda: write_reference_postgres(database, run.stage.fleet)
+    return lambda: write_reference_postgres(database, run.testbed.fleet)
 
 
 def _down_at_restart(run: Run, database: Postgres) -> Figures:
@@ -178,11 +178,11 @@ def _down_at_restart(run: Run, database: Postgres) -> Figures:
         database.kill()
         run.start()
     run.recover()
-    said = run.stage.get("/readyz")[1]
+    said = run.testbed.get("/readyz")[1]
     if "last good snapshot serves on" not in said or "Going on with the last good snapshot" not in _log(run):
         run.violation("F6", f"the kept snapshot serves in silence: {said}")
     database.start()
-    run.wait(lambda: run.stage.metrics().get("tidemark_reference_kept") == 0, 30.0, "the reference after the restart")
+    run.wait(lambda: run.testbed.metrics().get("tidemark_reference_kept") == 0, 30.0, "the reference after the restart")
     return {"said": said.strip()}
 
 
@@ -193,7 +193,7 @@ def _too_old(run: Run, database: Postgres) -> Figures:
     with run.fault("reference: older than max_age", restarts=True):
         began = time.monotonic()
         database.kill()
-        run.until(lambda: run.stage.exit_status is not None, MAX_AGE_S + 30.0, "the service to end")
+        run.until(lambda: run.testbed.exit_status is not None, MAX_AGE_S + 30.0, "the service to end")
         seconds, refusal = round(time.monotonic() - began, 1), Refusal.of(run)
         if refusal.status != _STATUS or "REFERENCE_TOO_OLD" not in refusal.text:
             run.violation("F6", f"past max_age the service ended with {refusal}")
@@ -205,9 +205,9 @@ def _too_old(run: Run, database: Postgres) -> Figures:
 
 def _failed_batches(run: Run) -> int:
     """Queries that a failure has ended, in this life of the service."""
-    seen = run.stage.metrics()
+    seen = run.testbed.metrics()
     return int(sum(value for name, value in seen.items() if name.startswith("tidemark_query_restarts_total")))
 
 
 def _log(run: Run) -> str:
-    return run.stage.log.read_text(errors="replace")
+    return run.testbed.log.read_text(errors="replace")

@@ -15,7 +15,7 @@ from load.faults.by_hand import start_damaged
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
 from load.registry import Registry
-from load.stage import PARTITIONS, TOPIC, to_toml
+from load.testbed import PARTITIONS, TOPIC, to_toml
 
 COUNT = 1_000
 USED_S = 30.0
@@ -32,13 +32,13 @@ def schema_changes(run: Run) -> Figures:
         first, second = (json.loads((SCHEMAS / f"{number}.avsc").read_text()) for number in (1, 2))
         for schema in (first, second):
             registry.register(_SUBJECT, schema)
-        run.stage.settings["input"]["reader_schema"] = 2
-        run.stage.settings["registry"] = {"url": registry.url}
+        run.testbed.settings["input"]["reader_schema"] = 2
+        run.testbed.settings["registry"] = {"url": registry.url}
         _configure(run)
         run.start()
         run.load()
         run.steady()
-        process, epoch = run.stage.service_pid, run.observer.epoch
+        process, epoch = run.testbed.service_pid, run.observer.epoch
         fields = second["fields"]
         added = {**second, "fields": [{"name": "room", "type": "string", "default": "hall"}, *fields]}
         removed = {**second, "fields": [field for field in fields if field["name"] != "temperature"]}
@@ -61,9 +61,9 @@ def schema_changes(run: Run) -> Figures:
             seconds["unknown, registry down"] = _write(run, _UNKNOWN + 1, added, 20.0)
             registry.start()
         run.recover()
-        seen = run.stage.metrics()
+        seen = run.testbed.metrics()
         restarts = sum(value for name, value in seen.items() if name.startswith("tidemark_query_restarts_total"))
-        if restarts or run.stage.service_pid != process or run.observer.epoch != epoch:
+        if restarts or run.testbed.service_pid != process or run.observer.epoch != epoch:
             run.violation(
                 "P6", f"new schemas restarted the query {restarts:.0f} times; process {process}, epoch {epoch}"
             )
@@ -95,7 +95,7 @@ def _new_code(run: Run) -> str:
         run.violation("P1", f"state of another layout was not refused: {refusal}")
     manifest.write_bytes(content)
     checksum.unlink(missing_ok=True)
-    run.stage.settings["input"]["reader_schema"] = 3
+    run.testbed.settings["input"]["reader_schema"] = 3
     _configure(run)
     run.load()
     with run.fault("another reader's schema", restarts=True):
@@ -106,15 +106,15 @@ def _new_code(run: Run) -> str:
 
 
 def _configure(run: Run) -> None:
-    run.stage.config.write_text(to_toml(run.stage.settings), encoding="utf-8")
+    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
 
 
 def _write(run: Run, number: int, schema: Mapping[str, Any], value: float | str) -> float:
     """Records by a writer of that schema; seconds until they are published, or rejected."""
-    producer = Producer({"bootstrap.servers": run.stage.broker.bootstrap, "log_level": 0, "linger.ms": 5})
+    producer = Producer({"bootstrap.servers": run.testbed.broker.bootstrap, "log_level": 0, "linger.ms": 5})
     parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
     ends: dict[int, int] = {}
-    names = run.stage.fleet.names[:100]
+    names = run.testbed.fleet.names[:100]
 
     def delivered(error: object, message: Any) -> None:
         if error is None:
@@ -131,7 +131,7 @@ def _write(run: Run, number: int, schema: Mapping[str, Any], value: float | str)
         run.violation("observed", "not all records of a new schema were sent")
 
     def published() -> bool:
-        offsets = run.stage.progress().get("offsets", {}).get(TOPIC, {})
+        offsets = run.testbed.progress().get("offsets", {}).get(TOPIC, {})
         return all(offsets.get(str(partition), 0) >= end for partition, end in ends.items())
 
     run.wait(published, STARTS_S, f"the records of schema {number}")

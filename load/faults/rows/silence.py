@@ -11,7 +11,7 @@ from load.demo import SECTIONS
 from load.faults.hand import Reading, send
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
-from load.stage import PARTITIONS, TOPIC, to_toml
+from load.testbed import PARTITIONS, TOPIC, to_toml
 from schemas import contract
 
 MAX_DELAY_S, MAX_AHEAD_S, IDLE_S, GAP_S, WINDOW_S = 30, 2, 5, 5, 5
@@ -38,7 +38,7 @@ REPLAY = "replay"
 Hash = Mapping[str, str]
 
 
-@row("F12", "one partition silent, a new one, all silent", stage={"views": VIEWS, "sections": _SECTIONS})
+@row("F12", "one partition silent, a new one, all silent", testbed={"views": VIEWS, "sections": _SECTIONS})
 def silence(run: Run) -> Figures:
     """About three minutes, the replay from the topic's beginning included."""
     run.start()
@@ -50,7 +50,7 @@ def silence(run: Run) -> Figures:
     figures["one_partition_delay_s"] = _on_time(run, begun_ms, "while one partition alone was fed")
     run.unload(first)
 
-    admin = run.stage.broker.admin
+    admin = run.testbed.broker.admin
     for future in admin.create_partitions([NewPartitions(TOPIC, PARTITIONS + 1)]).values():
         future.result(30)
     second = run.load(options=("--partitions-by", str(PARTITIONS)))
@@ -78,7 +78,7 @@ def _now_ms() -> int:
 
 
 def _hashes(run: Run, kind: str, prefix: str = "tidemark") -> dict[str, Hash]:
-    with run.stage.redis.client(encoding_errors="surrogateescape") as client:
+    with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
         keys: list[str] = list(client.scan_iter(f"{prefix}:{kind}:*", count=5_000))
         pipe = client.pipeline(transaction=False)
         for key in keys:
@@ -88,7 +88,7 @@ def _hashes(run: Run, kind: str, prefix: str = "tidemark") -> dict[str, Hash]:
 
 def _open(run: Run, prefix: str = "tidemark") -> tuple[int, int, int]:
     """Windows that are not final, open sessions, devices that are online."""
-    with run.stage.redis.client() as client:
+    with run.testbed.redis.client() as client:
         windows: Any = client.zcard(f"{prefix}:open")
     if windows:
         return windows, -1, -1
@@ -140,7 +140,7 @@ def _correct(run: Run) -> int:
         run.violation(
             "observed", f"the silence took so long to close that a reading {_now_ms() - at_ms} ms old is late"
         )
-    with run.stage.redis.client(encoding_errors="surrogateescape") as client:
+    with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
         before: list[Any] = [client.hgetall(f"tidemark:{name}") for name in names]
         newest: Any = client.xrevrange("tidemark:changes", count=1)
         send(run, [Reading(device, at_ms)])
@@ -161,15 +161,15 @@ def _correct(run: Run) -> int:
 
 def _replay(run: Run) -> Figures:
     """The same topic, in one go and without a silence in between, under another prefix: it must end the same."""
-    with run.stage.redis.client() as client:
+    with run.testbed.redis.client() as client:
         epoch: Any = client.get("tidemark:epoch")
-    settings = {**run.stage.settings, "redis": {**run.stage.settings["redis"], "prefix": REPLAY}}
+    settings = {**run.testbed.settings, "redis": {**run.testbed.settings["redis"], "prefix": REPLAY}}
     config = run.folder / "replay.toml"
     config.write_text(to_toml(settings), encoding="utf-8")
     again = run.instance("replay", "replay-checkpoint", config)
     again.start()
     ends = {str(partition): end for partition, end in run.observer.ends().items()}
-    with run.stage.redis.client() as client:
+    with run.testbed.redis.client() as client:
 
         def is_done() -> bool:
             found: Any = client.hgetall(f"{REPLAY}:progress")
@@ -180,7 +180,7 @@ def _replay(run: Run) -> Figures:
     if status:
         run.violation("stop", f"the replay ended with status {status}: {again.last_words()}")
     found = compare(config)
-    with run.stage.redis.client() as client:
+    with run.testbed.redis.client() as client:
         violations = contract.check(client, REPLAY)
     facts = {"kinds": dict(found.kinds), "examples": found.examples, "compared": found.compared}
     run.note("verdict", ok=found.ok, mismatches=found.mismatches, contract=violations[:20], **facts)

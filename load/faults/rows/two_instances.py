@@ -63,7 +63,7 @@ def _together(run: Run, writer: Instance, other: Instance) -> float:
 
 def _cut(run: Run, epoch: int) -> float:
     """Delete the lease until somebody else has a new epoch: the writer takes a lease that nobody wants again."""
-    with run.stage.redis.client() as client:
+    with run.testbed.redis.client() as client:
 
         def taken() -> bool:
             client.delete("tidemark:lease")

@@ -18,7 +18,7 @@ ROUNDS = 3
 """A frozen writer may have been between two batches; then it is frozen again, until Redis has refused a write of it."""
 
 
-@row("F2", "an executor, a Python worker and a frozen writer", stage={"supervised": True})
+@row("F2", "an executor, a Python worker and a frozen writer", testbed={"supervised": True})
 def worker_killed(run: Run) -> Figures:
     """Short: one of each, and a writer frozen for 20 s."""
     run.start()
@@ -27,7 +27,7 @@ def worker_killed(run: Run) -> Figures:
     times = run.times(2, short=1)
     for _ in range(times):
         with run.fault("executor killed"):
-            os.kill(run.nemesis.pick(run.stage.cluster.executor_pids()), signal.SIGKILL)
+            os.kill(run.nemesis.pick(run.testbed.cluster.executor_pids()), signal.SIGKILL)
         run.recover()
         with run.fault("Python worker killed"):
             run.nemesis.pick(_python_workers(run)).kill()
@@ -37,7 +37,7 @@ def worker_killed(run: Run) -> Figures:
 
 def _python_workers(run: Run) -> list[psutil.Process]:
     """The executors' Python processes: the daemon that forks and its workers."""
-    found = tree(run.stage.cluster.executor_pids())
+    found = tree(run.testbed.cluster.executor_pids())
     workers = [each for each in found if "python" in each.name()]
     if not workers:
         what = f"No executor has a Python worker: {found}"
@@ -67,10 +67,10 @@ def _zombie(run: Run) -> Figures:
 
 def _freeze(run: Run, seconds: float) -> float:
     """One round; returns how long the zombie lived after it woke up."""
-    log, epoch = run.stage.log, run.observer.epoch
+    log, epoch = run.testbed.log, run.observer.epoch
     said = _fenced(log)
     with run.fault("writer frozen", seconds=seconds):
-        processes = tree([*run.driver_pids(), *run.stage.cluster.executor_pids()])
+        processes = tree([*run.driver_pids(), *run.testbed.cluster.executor_pids()])
         _in_a_batch(run)
         send(signal.SIGSTOP, processes)
         until = time.monotonic() + seconds
@@ -90,4 +90,4 @@ def _fenced(log: Path) -> int:
 
 def _in_a_batch(run: Run) -> None:
     """Until a batch has just begun: a writer frozen there has something left to write."""
-    run.until(lambda: 0 < run.stage.metrics().get("tidemark_batch_running_seconds", 0) < 0.5, 30, "a batch to begin")
+    run.until(lambda: 0 < run.testbed.metrics().get("tidemark_batch_running_seconds", 0) < 0.5, 30, "a batch to begin")

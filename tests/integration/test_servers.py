@@ -19,8 +19,8 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from load.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows, write_reference_postgres
-from load.part import is_alive
-from load.parts import CREATE_TIME, Broker, Part, Postgres, Redis, check_machine
+from load.server_process import is_alive
+from load.servers import CREATE_TIME, Broker, Postgres, Redis, ServerProcess, check_machine
 from service.errors import SetupError
 
 pytestmark = pytest.mark.integration
@@ -190,7 +190,7 @@ def test_a_failing_block_ends_its_part(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys
-from load.parts import Postgres, Redis
+from load.servers import Postgres, Redis
 parts = [part(sys.argv[1]).start() for part in (Redis, Postgres)]
 print(*[part.pid for part in parts], flush=True)
 if sys.argv[2] == "wait":
@@ -226,7 +226,7 @@ def test_a_port_in_use_is_named_before_anything_is_started(tmp_path: Path) -> No
 
 
 def test_stopping_what_is_down_and_starting_what_is_up_do_nothing(tmp_path: Path) -> None:
-    redis: Part = Redis(tmp_path)
+    redis: ServerProcess = Redis(tmp_path)
     redis.stop()
     with redis:
         pid = redis.pid

@@ -10,7 +10,7 @@ EVERY_MS = 2_000
 """How often the topics are looked at."""
 
 
-class Hush:
+class SimulatedClock:
     """Silence, as it is seen by somebody who looks at a topic every two seconds."""
 
     def __init__(self, after_ms: int) -> None:

@@ -1,8 +1,8 @@
-"""What a stage says of a service."""
+"""What a testbed says of a service."""
 
 from pathlib import Path
 
-from load.stage import last_words
+from load.testbed import last_words
 
 OWN = "tidemark: FENCED: another writer has taken over"
 

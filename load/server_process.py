@@ -1,4 +1,4 @@
-"""A part: a child process on a port of loopback, started, watched and always ended. The real ones: load/parts.py."""
+"""A server process: a child process on a port of loopback, started, watched and always ended. The real ones: load/servers.py."""
 
 import atexit
 import contextlib
@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from load.tied import Child, spawn
+from load.child_process import Child, spawn
 from service.errors import SetupError
 
 HOST = "127.0.0.1"
@@ -29,7 +29,7 @@ _STOP_S = 20.0
 POLL_S = 0.02
 
 _reservations: list[socket.socket] = []
-_running: list["Part"] = []
+_running: list["ServerProcess"] = []
 
 
 def port_is_free(port: int) -> bool:
@@ -89,7 +89,7 @@ class Started:
         self.close()
 
 
-class Part(Started):
+class ServerProcess(Started):
     """One child process on a port of loopback; what all parts have in common.
 
     `folder` is the caller's: the part keeps everything in a sub-folder of its own name there. `port` 0 means any free
