@@ -28,7 +28,7 @@ class Profiled(World):
     def __init__(self, broker: Broker, redis: Redis, folder: Path, topic: str) -> None:
         super().__init__(broker, redis, folder, topic)
         self.suite = folder / "readings.expectations.json"
-        quality = '\n[quality]\nexpectations = "readings.expectations.json"\nevery = "1 s"\nsample = 400\n'
+        quality = '\n[quality]\nexpectations = "readings.expectations.json"\nevery = "5 s"\nsample = 400\n'
         self.config.write_text(self.config.read_text() + quality)
 
     def readings(self, count: int, *, shift: float = 0.0) -> None:
