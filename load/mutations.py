@@ -837,7 +837,9 @@ MUTATIONS = (
                 "np.arange(len(groups.keys), dtype=np.int32) % self.buckets",
             ),
         ),
-        ("tests/unit/test_partial_aggregation.py::test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read",),
+        (
+            "tests/unit/test_partial_aggregation.py::test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read",
+        ),
     ),
     Mutation(
         "unread-waits-for-nothing",
