@@ -138,7 +138,8 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-# Faults. Each says whether a new driver has to follow. `make faults` kills executors (F2) and the driver's Python (F1), too.
+# Faults. Each says whether a new driver has to follow. A driver is killed further below; `make faults` kills executors (F2)
+# and the driver's Python (F1), too.
 
 
 def restart_master(testbed: Testbed) -> bool:
@@ -148,11 +149,6 @@ def restart_master(testbed: Testbed) -> bool:
     cluster.start_master()
     testbed.wait(lambda: "RUNNING" in cluster.drivers().values(), STARTS_S, "the master to remember its driver")
     return cluster.drivers() != known and restart_worker(testbed)
-
-
-def kill_driver(testbed: Testbed) -> bool:
-    kill(testbed.cluster.driver_pids()[0])
-    return True
 
 
 def restart_worker(testbed: Testbed) -> bool:
@@ -166,7 +162,7 @@ def restart_worker(testbed: Testbed) -> bool:
 
 
 # The master first: the ones after it are supervised by a master that has recovered.
-@pytest.mark.parametrize("fault", [restart_master, kill_driver, restart_worker])
+@pytest.mark.parametrize("fault", [restart_master, restart_worker])
 def test_what_is_killed_comes_back_and_goes_on(load: Load, fault: Callable[[Testbed], bool]) -> None:
     testbed = load.testbed
     epoch, batch = load.term()
