@@ -1,4 +1,4 @@
-"""The pages name files, packages and sections: all of them exist."""
+"""The pages name files, packages and sections, the code names sections of the pages: all of them exist."""
 
 import re
 import tomllib
@@ -7,6 +7,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    "README.md",
+    "deploy/runbook.md",
+    "schemas/redis.md",
+    *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md")),
+]
+CODE = [
+    each
+    for name in ("service", "state", "load", "deploy", "tests")
+    for each in sorted((ROOT / name).rglob("*"))
+    if each.is_file()
+]
+CELL = 200
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 FILES = r"`((?:service|state|schemas|deploy|tests|load|docs)/[^`*{}<> :]*)`"
 
@@ -28,3 +41,42 @@ def test_the_architecture_page_lists_the_packages_in_the_order_of_the_import_con
     layers = [re.split(r" [:|] ", layer) for contract in contracts for layer in contract.get("layers", ())]
     rows = re.findall(r"^\| (`[^|]+`) \|", section(ARCHITECTURE, "The packages"), re.MULTILINE)
     assert [re.findall(r"`(\w+)`", row) for row in rows] == layers
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(target: str, folder: Path) -> bool:
+    """Whether `path#anchor`, relative to the folder, names no file or no heading of it."""
+    path, _, anchor = target.partition("#")
+    file = folder / path
+    return not file.exists() or (bool(anchor) and anchor not in anchors(file))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_of_a_page_has_its_target(name: str) -> None:
+    page = ROOT / name
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    assert [link for link in links if broken(page.name + link if link.startswith("#") else link, page.parent)] == []
+
+
+def test_every_page_and_section_that_the_code_names_exists() -> None:
+    named = {
+        (file.relative_to(ROOT).as_posix(), target)
+        for file in CODE
+        if file.suffix in {".py", ".lua", ".sh", ".conf", ".toml", ".yml", ".service", ".timer", ""}
+        for target in re.findall(r"\b(?:docs|deploy|schemas)/[\w/-]+\.md(?:#[\w-]+)?", file.read_text(errors="replace"))
+    }
+    assert ("service/checkpoint/manifest.py", "docs/operator.md#rebuild-from-kafka") in named
+    assert sorted(each for each in named if broken(each[1], ROOT)) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_cell_of_a_table_holds_a_phrase(name: str) -> None:
+    rows = [
+        line.strip().strip("|") for line in (ROOT / name).read_text().splitlines() if line.lstrip().startswith("| ")
+    ]
+    assert [cell.strip() for row in rows for cell in row.split(" | ") if len(cell.strip()) > CELL] == []

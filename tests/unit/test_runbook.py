@@ -1,4 +1,4 @@
-"""The runbook has an answer to everything that the service can end with and that the alert rules can raise."""
+"""The runbook has an answer to everything that the alert rules can raise, the operator reference to every exit status."""
 
 import re
 from pathlib import Path
@@ -10,18 +10,33 @@ import yaml
 from service import errors
 from service.errors import TidemarkError
 from service.monitoring.metrics import Metrics
+from service.pipeline import failure
+from service.redis.link import EpochLostError, WritesLostError
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+REFERENCE = (DEPLOY.parent / "docs" / "operator-reference.md").read_text()
 RUNBOOK = (DEPLOY / "runbook.md").read_text()
 RULES = [rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 
 
-FAMILIES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, TidemarkError)]
+FAMILIES = [
+    *(each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, TidemarkError)),
+    EpochLostError,
+    WritesLostError,
+]
+STATUSES = re.findall(r"^\| (\d+) \| `(\w+)` \| [^|]+ \| (yes|no)\b", REFERENCE, re.MULTILINE)
+"""Status, code and whether the process retries: the rows of the one table of exit statuses."""
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-def test_every_way_to_end_has_its_row(family: type[TidemarkError]) -> None:
-    assert re.search(rf"^\| {family.status} \| `{family.code}` \|", RUNBOOK, re.MULTILINE)
+def test_the_table_of_exit_statuses_is_that_of_the_errors() -> None:
+    expected = {(str(each.status), each.code, "yes" if failure.transient(each("what")) else "no") for each in FAMILIES}
+    assert set(STATUSES) == expected
+    assert len(STATUSES) == len(expected)
+
+
+def test_every_code_has_a_line_that_says_what_to_do() -> None:
+    lines = re.findall(r"^- (`.+?`): ", REFERENCE, re.MULTILINE)
+    assert {code for line in lines for code in re.findall(r"`(\w+)`", line)} == {code for _, code, _ in STATUSES}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
@@ -34,6 +49,11 @@ def test_every_alert_has_its_row_and_asks_for_metrics_that_exist(rule: dict[str,
 
 def test_every_row_has_its_alert() -> None:
     assert set(re.findall(r"^\| `(Tidemark\w+)` \|", RUNBOOK, re.MULTILINE)) == {rule["alert"] for rule in RULES}
+
+
+def test_the_reference_names_every_metric_and_no_other() -> None:
+    named = set(re.findall(r"tidemark_[a-z_]+", REFERENCE))
+    assert named == {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed()}
 
 
 def exposed() -> set[str]:
