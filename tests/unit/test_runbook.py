@@ -19,7 +19,7 @@ RUNBOOK = (DEPLOY / "runbook.md").read_text()
 RULES = [rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 
 
-FAMILIES = [
+FAMILIES: list[type[TidemarkError]] = [
     *(each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, TidemarkError)),
     EpochLostError,
     WritesLostError,
