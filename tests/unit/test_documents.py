@@ -13,6 +13,9 @@ PAGES = [
     "schemas/redis.md",
     *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md")),
 ]
+DECISIONS = sorted(each.relative_to(ROOT).as_posix() for each in (ROOT / "docs" / "decisions").glob("*.md"))
+MADE = {"schemas/readings.expectations.json"}
+"""What `tidemark profile` writes."""
 CODE = [
     each
     for name in ("service", "state", "load", "deploy", "tests")
@@ -31,9 +34,10 @@ def section(page: str, title: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(FILES, ARCHITECTURE))))
-def test_every_file_that_the_architecture_page_names_exists(name: str) -> None:
-    assert (ROOT / name).exists()
+@pytest.mark.parametrize("name", [*PAGES, *DECISIONS])
+def test_every_file_that_a_page_names_exists(name: str) -> None:
+    named = set(re.findall(FILES, (ROOT / name).read_text())) - MADE
+    assert sorted(file for file in named if not (ROOT / file).exists()) == []
 
 
 def test_the_architecture_page_lists_the_packages_in_the_order_of_the_import_contract() -> None:
