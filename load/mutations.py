@@ -315,7 +315,7 @@ MUTATIONS = (
             ),
         ),
         (
-            "tests/unit/test_quiet.py::test_nothing_is_closed_while_something_is_left_to_read_and_silence_begins_anew_after_it",
+            "tests/unit/test_idle_detection.py::test_nothing_is_closed_while_something_is_left_to_read_and_silence_begins_anew_after_it",
             "tests/unit/test_transcripts.py::test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not",
         ),
     ),
