@@ -157,7 +157,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)",
+                "replies = self._link().run(counter.count(self._calls(rows, output.early, changes.windows)), budget)",
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
                 "            who = {'epoch': self.micro_batch.epoch, 'batch': self.micro_batch.batch}\n"
@@ -1237,8 +1237,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/rows.py",
-                'SAYS = ("count", "last", "merged_into")',
-                'SAYS = ("count", "last")',
+                'SESSION_CONTENT = ("count", "last", "merged_into")',
+                'SESSION_CONTENT = ("count", "last")',
             ),
         ),
         (

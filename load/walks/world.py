@@ -31,7 +31,8 @@ from service.daemon.idle_detection import Seen, Tables
 from service.errors import FencedError
 from service.micro_batch import MicroBatch
 from service.pipeline import builder
-from service.pipeline.batch_publisher import Outcome, Sink
+from service.pipeline.batch_publisher import Sink
+from service.pipeline.outcome import Outcome
 from service.redis.link import WritesLostError
 from service.reference.attributes import Index
 from service.row_schemas import OUTPUT, REJECTS, TIMES
@@ -118,7 +119,7 @@ class World:
         self.client.set(f"{PREFIX}:epoch", self.epoch)
         self.caches = [Cache(), Cache()]
         self._seen, self._tables = Seen(), None
-        epoch, batch, *_ = self._sink().run("held")
+        epoch, batch, *_ = self._sink().run("read_progress")
         self.after = (int(epoch), int(batch)) if epoch else None
 
     def attempt(

@@ -319,7 +319,7 @@ _TRY = "redis.call('SET', KEYS[1], cmsgpack.pack(ARGV[1]), 'PX', 1000) return re
 
 
 def _redis(given: Settings) -> Iterator[Line]:
-    where = redis_client.shown(given.redis)
+    where = redis_client.address(given.redis)
     client = redis_client.client(given.redis)
     keys = Keys(given.redis.prefix)
     try:
@@ -364,7 +364,7 @@ def _kafka_in_spark(given: Settings) -> Iterator[Line]:
     try:
         reader.option("subscribe", ",".join(given.kafka.topics)).load().limit(1).count()
     except Exception as error:  # Spark's, py4j's and Kafka's own
-        raise failure.named(error, None) from error
+        raise failure.classify(error) from error
     yield ok("kafka in Spark", f"{given.kafka.bootstrap} answers Spark's client, too")
 
 

@@ -24,7 +24,7 @@ def skewed(settings: Redis) -> list[dict[str, Any]]:
                 pipe.hmget(keys.device(device), *_FIELDS)
             found = pipe.execute()
     except RedisError as error:
-        what = f"Redis at {redis_client.shown(settings)} does not answer: {error}"
+        what = f"Redis at {redis_client.address(settings)} does not answer: {error}"
         raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
     return [
         {"device": device, **{name: int(text) if text else None for name, text in zip(_FIELDS, values, strict=True)}}

@@ -175,7 +175,7 @@ def _show(given: argparse.Namespace) -> int:
     known = marks.read(loaded.kafka)
     shown = 0
     for found in _found(given, loaded):
-        whole = reject_log.whole(loaded.kafka, found.reject)
+        whole = reject_log.complete(loaded.kafka, found.reject)
         if whole is not None and whole is not found.reject:
             seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input, loaded))
             found = _Found(whole, seen, dissect.device(seen, whole.key, loaded.input), found.state)  # noqa: PLW2901
@@ -204,9 +204,9 @@ def _shown(found: _Found, loaded: settings.Settings, mark: Mark | None) -> Itera
     reject, seen = found.reject, found.seen
     yield f"{reject.place}  {reject.reason}: {reject.detail}"
     yield f"  broker time {format_time(reject.broker_ms)}, rejected in batch {reject.batch} of epoch {reject.epoch}"
-    said = "" if mark is None else f", since {format_time(int(mark.said.get('at_ms', 0)))}"
-    if mark is not None and "as" in mark.said:
-        said += ", as {}[{}]@{}".format(reject.place.topic, *mark.said["as"])
+    said = "" if mark is None else f", since {format_time(int(mark.details.get('at_ms', 0)))}"
+    if mark is not None and "as" in mark.details:
+        said += ", as {}[{}]@{}".format(reject.place.topic, *mark.details["as"])
     yield f"  {found.state}{said}"
     yield f"  key {_bytes(reject.key)}"
     for name, text in reject.headers:

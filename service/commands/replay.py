@@ -124,7 +124,7 @@ def _ready(
 
 def _mended(settings: Settings, reject: Reject, mend: Mend, schemas: dissect.Schemas) -> tuple[Reject | None, str]:
     """The reject with the bytes to send, or why it cannot be."""
-    found = reject_log.whole(settings.kafka, reject)
+    found = reject_log.complete(settings.kafka, reject)
     if mend.value is not None:
         return replace(found or reject, value=mend.value, omitted_bytes=None), ""
     if found is None:
@@ -243,7 +243,7 @@ def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, in
 
 def _origin(mark: Mark) -> bytes:
     """The value of ORIGIN in a record that is sent for a mark. Its token is secret until then: nobody can forge it."""
-    place, token = mark.place, mark.said.get("token", "")
+    place, token = mark.place, mark.details.get("token", "")
     return f"{place.topic}/{place.partition}/{place.offset}/{token}".rstrip("/").encode()
 
 
@@ -257,7 +257,7 @@ def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coor
     begin: dict[tuple[str, int], int] = {}
     for place, mark in taken.items():
         where = place.topic, place.partition
-        begin[where] = min(int(mark.said["from"]), begin.get(where, int(mark.said["from"])))
+        begin[where] = min(int(mark.details["from"]), begin.get(where, int(mark.details["from"])))
     found: dict[Coordinates, Mark] = {}
     places = {_origin(mark): place for place, mark in taken.items()}
     for message in scan.messages(kafka, sorted({topic for topic, _ in begin}), begin=begin):

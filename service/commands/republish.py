@@ -12,7 +12,7 @@ from service.daemon.lease import Lease, Waiting
 from service.errors import CheckpointError
 from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, failure
-from service.pipeline.batch_publisher import Outcome
+from service.pipeline.outcome import Outcome
 from service.recompute import rebuild
 from service.recompute.republish import ASKED, LOOK_S, Republisher, mark, summary
 from service.redis import client as redis_client
@@ -88,7 +88,7 @@ def _foretell(settings: Settings, say: Callable[[str], object]) -> None:
         kafka = rebuild.ask(settings, committed, from_ms)
         source = rebuild.source(committed, kafka, from_ms, settings.admission.max_ahead_ms)
     except Exception as error:  # Spark's and py4j's get a name
-        raise failure.named(error, None) from error
+        raise failure.classify(error) from error
     finally:
         spark.stop()
     say(
@@ -119,10 +119,10 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         republisher.begin()
         republisher.everything(republisher.asked(mark(ASKED)))
     except Exception as error:  # Spark's and py4j's get a name
-        raise failure.named(error, None) from error
+        raise failure.classify(error) from error
     finally:
         spark.stop()
 
 
 def _place(settings: Settings) -> Place:
-    return Place(redis_client.shown(settings.redis), "the request to republish")
+    return Place(redis_client.address(settings.redis), "the request to republish")

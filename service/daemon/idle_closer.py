@@ -27,7 +27,8 @@ from service.aggregation import sessions
 from service.daemon.idle_detection import Seen, Tables
 from service.micro_batch import MicroBatch, Offsets
 from service.pipeline import batch_report, builder
-from service.pipeline.batch_publisher import Outcome, Sink
+from service.pipeline.batch_publisher import Sink
+from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.reference.snapshots import Snapshot
 from service.row_schemas import CHANGES, OUTPUT

@@ -161,7 +161,7 @@ class Lease:
     def _budget(self) -> Budget:
         # Short: whoever asks can be told to stop, and asks again.
         return Budget(
-            min(self._options.retry_for_ms, self._ttl_ms // 3), Place(redis_client.shown(self._options), "the lease")
+            min(self._options.retry_for_ms, self._ttl_ms // 3), Place(redis_client.address(self._options), "the lease")
         )
 
     def _eval(self, script: str, keys: list[str], *arguments: str | int) -> Any:

@@ -49,8 +49,8 @@ from service.monitoring.lag import Lag
 from service.monitoring.quality_page import Page
 from service.monitoring.status import Status
 from service.pipeline import builder, failure
-from service.pipeline.batch_publisher import Outcome
 from service.pipeline.batch_report import Poll, committed
+from service.pipeline.outcome import Outcome
 from service.quality.checker import Checker
 from service.recompute.republish import Republisher
 from service.redis.link import EpochLostError, WritesLostError
@@ -213,7 +213,7 @@ class Runner:
                 self._restart_after(spark, error)
                 return self._begin_term(at_least=epoch)
             except Exception as error:  # our own by name; what the engine or py4j raise in this thread gets one
-                named = failure.named(error, None)
+                named = failure.classify(error)
                 if named is not error:
                     named.__cause__ = error
                 self._restart_after(spark, named)
@@ -450,7 +450,7 @@ class Runner:
         if self._lease.lost.is_set():
             raise self._lost()
         if isinstance(raised, TidemarkError) or not self.stop.is_set():
-            raise failure.named(raised, query) from raised
+            raise failure.classify(raised, query) from raised
 
     def _on_wait(self, found: Waiting) -> None:
         reason = f"{found.holder} holds the lease"

@@ -65,7 +65,7 @@ def counts(error: BaseException) -> bool:
     """Whether an end may have been caused by what was read: a process that worked for the query has died, or lacked memory."""
     if isinstance(error, NewSchemaError | ReadAnewError):
         return False
-    found = failure.named(error, None)
+    found = failure.classify(error)
     return isinstance(found, QueryError) or (isinstance(found, SetupError) and "OutOfMemoryError" in found.what)
 
 

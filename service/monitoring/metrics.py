@@ -29,16 +29,16 @@ from service.admission.schemas import LOOK_UPS
 from service.monitoring.event_time_metrics import EventTime
 from service.monitoring.quality_metrics import Quality
 from service.pipeline import failure
-from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS
+from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.reference.database import REASONS
 from service.rejects.delivery import UNREADABLE
 
 if TYPE_CHECKING:
     from service.kafka.offsets import Headrooms
     from service.micro_batch import Offsets
-    from service.pipeline.batch_publisher import Outcome
     from service.pipeline.batch_report import Progress
     from service.pipeline.builder import BatchReport
+    from service.pipeline.outcome import Outcome
     from service.settings import Settings
 
 _once: Callable[[], None] = disable_created_metrics

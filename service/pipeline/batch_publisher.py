@@ -1,25 +1,26 @@
-"""Publish: the order of these steps is the guarantee.
+"""Publish a micro-batch. The order of these steps is the guarantee:
 
-    1  rejects' records from Kafka to the rejects topics, every delivery acknowledged    Sink.write, per partition
-    2  windows, sessions and devices to Redis, under the epoch; the views' keys          Sink.write, per partition
-    3  windows that the watermark has passed are marked final                            Sink.finish, once
-    4  the progress key: all values include the batch up to these offsets                Sink.progress, once
+    1  copy rejected records from Kafka to the rejects topics, until all are acknowledged     Sink.write, per partition
+    2  write windows, sessions, devices and the views' keys to Redis, under the epoch         Sink.write, per partition
+    3  mark the windows that the watermark has passed as final                                Sink.finish, once
+    4  write the progress key: all values include the batch up to these offsets               Sink.progress, once
 
-Only then does Spark commit the batch. Whatever fails in 1-4 fails the batch, and the replay writes the same keys with
-the same values: every step may be repeated, also in part. What Redis accepts is decided in publish.lua, atomically:
+Spark commits the batch after step 4. A failure in steps 1 to 4 fails the batch. The replay writes the same keys with the same
+values, so every step may be repeated, also in part. publish.lua checks each write, atomically:
 
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
                  progress must not be behind what this writer has seen there, else WritesLostError
-    progress     only to the run of Redis that the batch began with: one that was restarted may lack the batch's values
-    a key        an older (epoch, batch) is refused; the same one is accepted again
-                 a final window and a closed session do not change; those that silence has closed may, their revision grows
+    progress     is written only to the run of Redis that the batch began with: a restarted one may lack the batch's values
+    a key        refuses an older (epoch, batch) and accepts the same one again;
+                 a final window or closed session does not change; if silence has closed it, it may, and its revision grows;
                  a window's count and a device's last_seen do not fall, whoever writes
 """
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -30,137 +31,45 @@ from service.admission.readings import REASONS
 from service.aggregation import task_counters
 from service.errors import FencedError
 from service.micro_batch import MicroBatch
+from service.pipeline.outcome import Outcome, latency_counts
 from service.publication.covered import Covered
 from service.publication.early import Early
 from service.publication.rows import (
-    DEVICE,
     SCRIPT,
-    SESSION,
     Call,
     Rows,
     Stamp,
+    as_of_watermark,
     device_rows,
-    past,
+    script_keys,
     session_rows,
     view_keys,
     window_rows,
 )
 from service.redis import client as redis_client
 from service.redis.keys import Keys
-from service.redis.link import Budget, EpochLostError, Link, Place, Reply, WritesLostError, link
+from service.redis.link import Budget, Link, Place, Reply, link
 from service.reference.attributes import Attributes
 from service.rejects import delivery
 from service.row_schemas import CHANGES, REJECTS, SIZE, SIZES, TIMES
 from service.settings import Settings
 from state import codec
+from state.columns import Ints
 from state.layout import Changes, session_schema, status_schema
 from state.watermark import EventTime
 
-__all__ = ["LATENCY_BOUNDS_MS", "OUTCOME_SCHEMA", "EpochLostError", "Outcome", "Sink", "WritesLostError"]
-
-
-LATENCY_BOUNDS_MS = (10, 25, *range(50, 1001, 50), 1250, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000)
-"""Upper bounds, inclusive, of the latency histogram; one more bucket holds what is above the last."""
-
-_KEYS_A_CALL = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What writing did; the sum of two outcomes is the outcome of both.
-
-    `windows`, `sessions` and `devices` are rows; each was either `written`, `unchanged` (already there: a repeat),
-    `refused_old` (a newer or richer value is there, or closed values cover its span) or `refused_final` (a final window or
-    closed session would have changed: in steady flow never). `new_devices` and `opened` sessions had no key before, `closed`
-    ones change no more.
-    `bytes` went to Redis, in attempts of which `retries` failed. `latency` counts readings by broker time to acknowledged write,
-    per bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum. `admitted` are readings, `unknown` those of devices that the
-    reference lacks, `rejected` counts records by reason, in the order of REASONS, `behind` those of them that were behind the
-    watermark. `times` has (partition's number, oldest and newest event time in ms) of the partitions that gave readings,
-    `event_times` the (watermark, newest event time) after the batch, one if all is well, `sizes` the sizes of the buckets' states
-    that changed (state.processor.SIZES).
-    """
-
-    rejects: int = 0
-    windows: int = 0
-    sessions: int = 0
-    devices: int = 0
-    written: int = 0
-    unchanged: int = 0
-    refused_old: int = 0
-    refused_final: int = 0
-    opened: int = 0
-    new_devices: int = 0
-    closed: int = 0
-    bytes: int = 0
-    retries: int = 0
-    latency_ms: int = 0
-    admitted: int = 0
-    unknown: int = 0
-    behind: int = 0
-    rejected: tuple[int, ...] = (0,) * len(REASONS)
-    latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
-    event_times: tuple[tuple[int, int], ...] = ()
-    times: tuple[tuple[int, int, int], ...] = ()
-    sizes: tuple[tuple[int, ...], ...] = ()
-
-    def __add__(self, other: "Outcome") -> "Outcome":
-        counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
-        times: dict[int, tuple[int, int]] = {}
-        for code, oldest, newest in (*self.times, *other.times):
-            known = times.get(code, (oldest, newest))
-            times[code] = min(known[0], oldest), max(known[1], newest)
-        return Outcome(
-            latency=tuple(map(sum, zip(self.latency, other.latency, strict=True))),
-            event_times=tuple(sorted({*self.event_times, *other.event_times})),
-            rejected=tuple(map(sum, zip(self.rejected, other.rejected, strict=True))),
-            times=tuple((code, *times[code]) for code in sorted(times)),
-            sizes=self.sizes + other.sizes,
-            **counts,
-        )
-
-    def to_batch(self) -> pa.RecordBatch:
-        """One row of OUTCOME_SCHEMA."""
-        return pa.RecordBatch.from_pylist([asdict(self)], schema=_ARROW)
-
-    @staticmethod
-    def total(rows: pa.Table) -> "Outcome":
-        """The sum of rows of OUTCOME_SCHEMA."""
-        found = Outcome()
-        for row in rows.select([*_COUNTS, *_LISTS, *_TABLES]).to_pylist():
-            lists = {name: tuple(row[name]) for name in _LISTS} | {n: tuple(map(tuple, row[n])) for n in _TABLES}
-            found += Outcome(**{**row, **lists})
-        return found
-
-
-_LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes")
-_COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES})
-_ARROW = pa.schema(
-    [
-        *((name, pa.int64()) for name in _COUNTS),
-        *((name, pa.list_(pa.int64())) for name in _LISTS),
-        *((name, pa.list_(pa.list_(pa.int64()))) for name in _TABLES),
-    ]
-)
-OUTCOME_SCHEMA = ", ".join(
-    [
-        *(f"{name} bigint" for name in _COUNTS),
-        *(f"{name} array<bigint>" for name in _LISTS),
-        *(f"{name} array<array<bigint>>" for name in _TABLES),
-    ]
-)
-"""Outcome as a Spark schema, for mapInArrow."""
+_KEYS_PER_CALL = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where and under whose authority a batch is published; it holds no connection and can be pickled.
+    """Publishes one micro-batch under its epoch. It holds no connection and can be pickled.
 
-    Connections belong to the process that writes and stay open between batches. Redis's password file must exist there.
-    `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, None when nothing is
-    known. With `republishing`, rows are sent again after data loss, as of the micro-batch's watermark: their TTL is reduced
-    by their age, and windows that it has passed are final. `closed_by` is what
-    has closed the sessions that are. What is `covered` is not written.
+    Each process that writes keeps its own connections between batches; Redis's password file must exist there.
+    `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, or None. With
+    `republishing`, rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is reduced by
+    their age, and the windows that the watermark has passed are final. `closed_by` is the reason why closed sessions are
+    closed. Values in `covered` spans are not written.
     """
 
     settings: Settings
@@ -174,26 +83,26 @@ class Sink:
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Steps 1 and 2 for rows of row_schemas.OUTPUT: a partition's, or all of the batch.
 
-        Windows, sessions and counts are held in memory, rejects are not. Rows of one device must come to one call,
-        in the order in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
+        Windows, sessions and counts are held in memory, rejects are not. Pass all rows of a device to one call, in the order
+        in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
         """
-        found = _Found()
+        output = _Output()
         for batch in batches:
             for kind, payload in zip(batch["kind"].to_pylist(), batch["payload"].to_pylist(), strict=True):
                 if kind == REJECTS:
-                    found.rejects += self._reject(payload, found.early, fenced=not found.rejects)
+                    output.rejects += self._copy_rejects(payload, output.early, is_first=not output.rejects)
                 else:
-                    found.take(kind, payload)
-        if found.rejects:
+                    output.take(kind, payload)
+        if output.rejects:
             delivery.flush(self.settings.kafka, self.micro_batch)
-        return self._write_rows(found)
+        return self._write_values(output)
 
     def finish(self) -> int:
-        """Step 3, once all partitions are written: windows with end <= watermark are final. How many became so."""
+        """Step 3, after all partitions: mark windows with end <= watermark as final. Returns how many were marked."""
         return self.sweep("finish")
 
     def sweep(self, step: str) -> int:
-        """A step over all windows that the watermark has passed and that are not final: chunk by chunk, to the end."""
+        """Run a step of publish.lua, chunk by chunk, over all windows that the watermark has passed and that are not final."""
         budget, stamp, size = self._budget("finals"), self._stamp(), self.settings.redis.chunk
         call = stamp.call(step, watermark=str(self.micro_batch.watermark_ms), limit=size)
         looked, total = size, 0
@@ -206,20 +115,20 @@ class Sink:
         """One call of publish.lua; raises SinkError, WritesLostError, FencedError."""
         return self._link().run([self._stamp().call(step, **arguments)], self._budget(step))[0]
 
-    def skewed(self) -> int:
+    def count_skewed(self) -> int:
         """How many devices are marked skewed."""
         floor = max(0, self.micro_batch.watermark_ms - self.settings.sessions.retain_ms)
         return int(self.run("skewed", floor=str(floor))[0])
 
     def server(self) -> str:
-        """Which run of Redis the batch begins with, for `progress`."""
+        """The id of the run of Redis that answers now. Pass it to `progress` at the end of the batch."""
         return self._link().server(self._budget("beginning"))
 
     def progress(self, server: str = "") -> tuple[int, int] | None:
         """Step 4. Returns the (epoch, batch) that progress held before, None when there was none.
 
-        Raises FencedError when a later batch of this epoch is there already, SinkError when it is not `server` any more
-        that answers: what was written to it may be lost, though it was acknowledged, and must be written again.
+        Raises FencedError when progress holds a later batch of this epoch, SinkError when `server` no longer answers: another
+        run of Redis may lack values that were acknowledged, so the batch must be written again.
         """
         micro_batch = self.micro_batch
         budget = self._budget("progress")
@@ -234,16 +143,16 @@ class Sink:
         accepted, epoch, batch = self._link().run([call], budget, server)[0]
         if not accepted:
             msg = f"{budget.place}: refused, batch {int(batch)} of epoch {int(epoch)} is there already"
-            raise FencedError(msg, remedy="Another writer uses this epoch: this one must end")
+            raise FencedError(msg, remedy="Another writer uses this epoch: this process must end")
         return (int(epoch), int(batch)) if epoch else None
 
     # Step 1
 
-    def _reject(self, payload: bytes, early: Early, *, fenced: bool) -> int:
-        if fenced:
-            # Kafka knows no epoch. A writer that was frozen asks Redis before its first reject; what it sends while
-            # it is being fenced carries its epoch, so that a reader can tell.
-            self.run("held")
+    def _copy_rejects(self, payload: bytes, early: Early, *, is_first: bool) -> int:
+        if is_first:
+            # Kafka has no epoch. A writer that was frozen calls Redis, which fences it, before its first reject. Rejects sent
+            # while it is being fenced carry its epoch, so that a reader can tell them apart.
+            self.run("read_progress")
         rejects = codec.unpack(b"J", payload).to_pylist()
         delivery.copy(self.settings.kafka, rejects, self.micro_batch)
         for reject in rejects:
@@ -252,45 +161,24 @@ class Sink:
 
     # Step 2
 
-    def _write_rows(self, found: "_Found") -> Outcome:
-        keys, retain_ms = Keys(self.settings.redis.prefix), self.settings.sessions.retain_ms
-        retained = {view.name: view.retain_ms for view in self.settings.views}
-        changes, left_out = found.changes(), 0
+    def _write_values(self, output: "_Output") -> Outcome:
+        changes, left_out = output.changes(), 0
         if self.covered is not None:
             changes, left_out = self.covered.leave_out(changes)
-        windows, sessions, devices = changes.windows, changes.sessions, changes.devices
-        rows: list[Rows] = []
-        if windows.num_rows:
-            rows.append(window_rows(windows, keys, retained))
-        if sessions.num_rows:
-            rows.append(session_rows(sessions, keys, retain_ms, self.closed_by))
-        if devices.num_rows:
-            rows.append(device_rows(devices, keys, retain_ms, self.micro_batch.reference, self.attributes))
-        if self.republishing:
-            gap_ms = self.settings.sessions.gap_ms
-            rows = [part for each in rows for part in past(each, self.micro_batch.watermark_ms, gap_ms)]
-        budget, counter = self._budget("values"), _Calls()
-        replies = self._link().run(counter.count(self._calls(rows, found.early, windows)), budget)
-        written, unchanged, old, final = (sum(int(r[i]) for r in replies[: counter.writes]) for i in range(4))
-        opened, new_devices, closed, at = 0, 0, 0, 0
-        for each in rows:  # each is so many of the first replies, in order
-            calls = -(-len(each) // self.settings.redis.chunk)
-            if each.kind is SESSION:
-                opened += sum(int(reply[4]) for reply in replies[at : at + calls])
-                closed += sum(int(reply[5]) for reply in replies[at : at + calls])
-            elif each.kind is DEVICE:
-                new_devices += sum(int(reply[4]) for reply in replies[at : at + calls])
-            at += calls
-        counted = task_counters.total(found.counts)
-        latency_ms, latency = _latency(counted, clock.now_ms())
-        count: Counter[str] = Counter()
-        for each in rows:
-            count[each.kind.name] += len(each)
+        rows = self._rows(changes)
+        budget, counter = self._budget("values"), _CallCounter()
+        replies = self._link().run(counter.count(self._calls(rows, output.early, changes.windows)), budget)
+        totals = _totals(rows, replies, self.settings.redis.chunk)
+        _, written, unchanged, old, final, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
+        sessions, *_, opened, closed = totals["session"].tolist()
+        devices, *_, new_devices, _ = totals["device"].tolist()
+        tally = task_counters.total(output.tallies)
+        latency_ms, latency = latency_counts(tally, clock.now_ms())
         return Outcome(
-            rejects=found.rejects,
-            windows=count["window"],
-            sessions=count["session"],
-            devices=count["device"],
+            rejects=output.rejects,
+            windows=int(totals["window"][0]),
+            sessions=sessions,
+            devices=devices,
             written=written,
             unchanged=unchanged,
             refused_old=old + left_out,
@@ -301,76 +189,72 @@ class Sink:
             bytes=counter.bytes,
             retries=budget.retries,
             latency_ms=latency_ms,
-            admitted=counted.sum(task_counters.ADMITTED),
-            unknown=counted.sum(task_counters.UNKNOWN),
-            behind=counted.sum(task_counters.BEHIND),
-            rejected=tuple(counted.sum(task_counters.REJECTED, of) for of in range(len(REASONS))),
+            admitted=tally.sum(task_counters.ADMITTED),
+            unknown=tally.sum(task_counters.UNKNOWN),
+            behind=tally.sum(task_counters.BEHIND),
+            rejected=tuple(tally.sum(task_counters.REJECTED, of) for of in range(len(REASONS))),
             latency=latency,
-            event_times=tuple(found.event_times),
-            times=tuple((code, *both) for code, both in task_counters.times(counted).items()),
-            sizes=tuple(found.sizes),
+            event_times=tuple(output.event_times),
+            times=tuple((code, *span) for code, span in task_counters.times(tally).items()),
+            sizes=tuple(output.sizes),
         )
+
+    def _rows(self, changes: Changes) -> list[Rows]:
+        keys, retain_ms = Keys(self.settings.redis.prefix), self.settings.sessions.retain_ms
+        rows: list[Rows] = []
+        if changes.windows.num_rows:
+            rows.append(window_rows(changes.windows, keys, self._retained()))
+        if changes.sessions.num_rows:
+            rows.append(session_rows(changes.sessions, keys, retain_ms, self.closed_by))
+        if changes.devices.num_rows:
+            rows.append(device_rows(changes.devices, keys, retain_ms, self.micro_batch.reference, self.attributes))
+        if not self.republishing:
+            return rows
+        watermark_ms, gap_ms = self.micro_batch.watermark_ms, self.settings.sessions.gap_ms
+        return [part for each in rows for part in as_of_watermark(each, watermark_ms, gap_ms)]
 
     def _calls(self, rows: Sequence[Rows], early: Early, windows: pa.Table) -> Iterator[Call]:
         stamp = self._stamp()
         for each in rows:
             yield from each.calls(stamp, self.settings.redis.chunk)
-        names = Keys(self.settings.redis.prefix)
-        for arguments in early.calls(names, self.settings):
+        keys, retained = Keys(self.settings.redis.prefix), self._retained()
+        for arguments in early.calls(keys, self.settings):
             yield stamp.call("early", **arguments)
-        retained = {view.name: view.retain_ms for view in self.settings.views}
         for view, (scores, members) in view_keys(windows).items():
             floor = self.micro_batch.watermark_ms - retained[view]
-            for start in range(0, len(members), _KEYS_A_CALL):
-                part = slice(start, start + _KEYS_A_CALL)
+            for start in range(0, len(members), _KEYS_PER_CALL):
+                part = slice(start, start + _KEYS_PER_CALL)
                 yield stamp.call(
                     "keys",
-                    key=names.view(view),
+                    key=keys.view(view),
                     scores=scores[part],
                     members=members[part],
                     floor=str(floor) if floor > 0 else "",
                     ttl=retained[view],
                 )
 
-    def _link(self) -> Link:
-        keys = Keys(self.settings.redis.prefix)
-        names = (
-            keys.epoch,
-            keys.changes,
-            keys.open,
-            keys.progress,
-            keys.republish,
-            keys.idle,
-            keys.skewed,
-            keys.rebuild,
-        )
-        return link(self.settings.redis, SCRIPT, names)
+    def _retained(self) -> dict[str, int]:
+        return {view.name: view.retain_ms for view in self.settings.views}
 
-    def _budget(self, what: str) -> Budget:
-        place = Place(
-            redis_client.shown(self.settings.redis),
-            f"{what} of batch {self.micro_batch.batch}, epoch {self.micro_batch.epoch}",
-        )
-        return Budget(self.settings.redis.retry_for_ms, place)
+    def _link(self) -> Link:
+        return link(self.settings.redis, SCRIPT, script_keys(Keys(self.settings.redis.prefix)))
+
+    def _budget(self, action: str) -> Budget:
+        what = f"{action} of batch {self.micro_batch.batch}, epoch {self.micro_batch.epoch}"
+        return Budget(self.settings.redis.retry_for_ms, Place(redis_client.address(self.settings.redis), what))
 
     def _stamp(self) -> Stamp:
-        now_ms = clock.now_ms()
-        return Stamp(
-            str(self.micro_batch.epoch),
-            str(self.micro_batch.batch),
-            str(now_ms),
-            self.settings.redis.feed_length,
-            self.after,
-        )
+        epoch, batch, now_ms = self.micro_batch.epoch, self.micro_batch.batch, clock.now_ms()
+        return Stamp(str(epoch), str(batch), str(now_ms), self.settings.redis.feed_length, self.after)
 
 
 @dataclass(slots=True)
-class _Found:
-    """What the rows of the output frame hold, but for rejects."""
+class _Output:
+    """The content of rows of row_schemas.OUTPUT, but of rejects only their number and the early readings."""
 
     rejects: int = 0
     early: Early = field(default_factory=Early)
-    counts: list[task_counters.Tally] = field(default_factory=list)
+    tallies: list[task_counters.Tally] = field(default_factory=list)
     sizes: list[Any] = field(default_factory=list)
     event_times: set[tuple[int, int]] = field(default_factory=set)
     _changes: list[Changes] = field(default_factory=list)
@@ -384,39 +268,41 @@ class _Found:
             time = EventTime.unpack(payload)
             self.event_times.add((time.watermark_ms, time.newest_ms))
         else:
-            self.counts.append(task_counters.unpack(payload))
+            self.tallies.append(task_counters.unpack(payload))
 
     def changes(self) -> Changes:
-        """All of them."""
+        """The changes of all rows as one."""
 
-        def together(name: str) -> pa.Table:
+        def concatenated(name: str) -> pa.Table:
             return pa.concat_tables([getattr(each, name) for each in self._changes], promote_options="default")
 
         if not self._changes:
             return Changes(session_schema(()).empty_table(), status_schema(()).empty_table())
-        return Changes(*map(together, ("sessions", "devices", "windows")))
+        return Changes(*map(concatenated, ("sessions", "devices", "windows")))
 
 
-def _latency(counted: task_counters.Tally, now_ms: int) -> tuple[int, tuple[int, ...]]:
-    """Sum in ms and counts per bucket. A reading from a broker ahead of our clock counts as 0 ms."""
-    rows = counted.rows(task_counters.LATENCY)
-    counts = np.zeros(len(LATENCY_BOUNDS_MS) + 1, np.int64)
-    took: Any = np.maximum(now_ms - rows.at, 0)
-    np.add.at(counts, np.searchsorted(LATENCY_BOUNDS_MS, took), rows.count)
-    return int((took * rows.count).sum()), tuple(counts.tolist())
+def _totals(rows: Sequence[Rows], replies: Sequence[Reply], chunk: int) -> dict[str, Ints]:
+    """By kind of row: the number of rows, then the sums of the six counts that publish.lua's `write` returns.
+
+    The first replies are those to `write`, in the order of the rows: one for each chunk.
+    """
+    totals: dict[str, Ints] = defaultdict(lambda: np.zeros(7, np.int64))
+    remaining = iter(replies)
+    for each in rows:
+        counts = [[int(count) for count in reply] for reply in islice(remaining, -(-len(each) // chunk))]
+        totals[each.kind.name] += [len(each), *np.array(counts, np.int64).reshape(-1, 6).sum(axis=0)]
+    return totals
 
 
 @dataclass(slots=True)
-class _Calls:
-    """Counts calls on their way: the replies to the first `writes` of them are counts of rows."""
+class _CallCounter:
+    """Counts the bytes of the calls that pass through it."""
 
-    writes: int = 0
     bytes: int = 0
 
     def count(self, calls: Iterable[Call]) -> Iterator[Call]:
         for number, call in enumerate(calls):
             if number == 1:
                 failpoint.hit("half_publish")  # the first call is on its way
-            self.writes += call[0] == "write"
             self.bytes += len(call[1])
             yield call

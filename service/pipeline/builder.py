@@ -30,7 +30,8 @@ from service.kafka import source
 from service.kafka.offsets import unavailable
 from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, failure
-from service.pipeline.batch_publisher import OUTCOME_SCHEMA, Outcome, Sink
+from service.pipeline.batch_publisher import Sink
+from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
 from service.publication.covered import Covered
 from service.reference import lookup
 from service.reference.attributes import Attributes
@@ -179,7 +180,7 @@ class Publication:
         micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
         sink = replace(sink, micro_batch=micro_batch)
         finals = sink.finish()
-        skewed = sink.skewed()
+        skewed = sink.count_skewed()
         sink.progress(server)
         sizes = ((bucket, devices) for bucket, _, devices, *_ in outcome.sizes)
         self.times.note(batch, after, self.limit.after(batch, noted, sizes))
@@ -238,7 +239,7 @@ class Publication:
                 outcome = write_on_executors(frame, sink)
                 return outcome, clock.monotonic_s()
             except Exception as error:
-                named = failure.named(error, None)
+                named = failure.classify(error)
                 if not isinstance(named, UndecidedError):
                     raise
                 self.catalog.ask(named.numbers)

@@ -173,7 +173,7 @@ CODES = tuple(dict.fromkeys(family.code for family in _PASSES if not issubclass(
 """What a restart of the query may be counted under, but for rare kinds of these families."""
 
 
-def named(failure: BaseException | None, query: StreamingQuery | None) -> TidemarkError:
+def classify(failure: BaseException | None, query: StreamingQuery | None = None) -> TidemarkError:
     """The error to end with: `failure` is what foreachBatch raised, if it did; else the query's own exception is read.
 
     An exception of ours is returned as it is. Others are named by their chain of causes; QueryError is the last resort.

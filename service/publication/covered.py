@@ -115,7 +115,9 @@ def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None
     """
     scan, prefix = _Scan(settings, epoch, before_ms, until_ms), settings.redis.prefix
     pattern = redis_keys.Keys(prefix).matching("*")
-    budget = Budget(settings.redis.retry_for_ms, Place(redis_client.shown(settings.redis), "the values that are there"))
+    budget = Budget(
+        settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the values that are there")
+    )
     with redis_client.client(settings.redis) as client:
         cursor = None
         while cursor != 0:

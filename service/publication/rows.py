@@ -1,7 +1,7 @@
-"""Output rows as columns of text, cut into calls of publish.lua.
+"""Format output rows as columns of text, and pack them into calls of publish.lua.
 
-Arrow formats whole columns; Python only sees one list per column, and msgpack packs lists of bytes. A row costs about
-3 us here, less than Redis needs for it, so that with several calls in flight Redis sets the pace.
+Arrow formats whole columns; Python handles one list per column, and msgpack packs lists of bytes. A row costs about 3 us
+here, less than Redis needs for it, so with several calls in flight Redis is the bottleneck.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,14 @@ Call = tuple[str, bytes]
 SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
 
+def script_keys(keys: Keys) -> tuple[str, ...]:
+    """KEYS of publish.lua, in its order."""
+    return keys.epoch, keys.changes, keys.open, keys.progress, keys.republish, keys.idle, keys.skewed, keys.rebuild
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How publish.lua treats rows of a kind; its comments say what each of these does."""
+    """How publish.lua treats rows of a kind; the comment above its `write` explains each field."""
 
     name: str
     same: tuple[str, ...]
@@ -39,19 +44,19 @@ class Kind:
     content: tuple[str, ...] = ()
 
 
-# A window's count tells its content within a batch. A window that has more readings than a newer writer knows of (its
-# checkpoint was lost and it reads the topic again) stays until the newer writer has caught up.
+# Within a batch, a window's count identifies its content. When a checkpoint is lost and a newer writer reads the topic again,
+# a window that has more readings than this writer has read so far stays until the writer has caught up.
 WINDOW = Kind("window", ("count", "end"), ("final", "1"), ("count", "end"), stable=4, content=("count", "end"))
 WINDOW_AGAIN = replace(WINDOW, same=("count", "end", "final"), stable=0)
-# A session that is part of another one now has the count and the last reading that it had alone.
-SAYS = ("count", "last", "merged_into")
-SESSION = Kind("session", ("state", "count", "last"), ("state", "closed"), replace=True, content=SAYS)
+# A merged session keeps its own count and last reading: only `merged_into` differs.
+SESSION_CONTENT = ("count", "last", "merged_into")
+SESSION = Kind("session", ("state", "count", "last"), ("state", "closed"), replace=True, content=SESSION_CONTENT)
 DEVICE = Kind("device", ("last_seen", "status", "session"), rising=("last_seen",), replace=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What every call says about who writes: decimal text, the feed's length, and what progress has reached."""
+    """The arguments of every call: the writer and its batch as decimal text, the feed's length, and progress so far."""
 
     epoch: str
     batch: str
@@ -61,24 +66,18 @@ class Stamp:
 
     def call(self, step: str, **arguments: Any) -> Call:
         """A call of one of publish.lua's steps."""
-        who: dict[str, Any] = {
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "updated": self.updated,
-            "feed": self.feed,
-        }
-        if self.after is not None:
-            who["after"] = self.after
-        # The cmsgpack of Redis 6.2 and 7 does not know msgpack's own type for bytes.
-        return step, msgpack.packb({**who, **arguments}, use_bin_type=False)
+        writer = {"epoch": self.epoch, "batch": self.batch, "updated": self.updated, "feed": self.feed}
+        after = {} if self.after is None else {"after": self.after}
+        # The cmsgpack of Redis 6.2 and 7 cannot read msgpack's type for bytes.
+        return step, msgpack.packb({**writer, **after, **arguments}, use_bin_type=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """n rows of a kind: `keys`, `ttl` (ms) and every column of `fields` have n elements; None is "no such field".
 
-    `open` are the scores of windows in the index of what is not final; `devices` the ids where the rows are devices; `drops`
-    the length of what all keys of devices begin with, and what keys of sessions begin with.
+    `open` has the windows' scores in the index of windows that are not final. `devices` has the ids of rows that are devices.
+    `drops` is (length of the prefix of device keys, prefix of session keys).
     """
 
     kind: Kind
@@ -93,7 +92,7 @@ class Rows:
         return len(self.keys)
 
     def take(self, rows: Sequence[int]) -> "Rows":
-        """The chosen rows."""
+        """The rows at these indices."""
 
         def chosen(values: Sequence[Any]) -> list[Any]:
             return [values[row] for row in rows]
@@ -103,7 +102,7 @@ class Rows:
         return replace(self, keys=chosen(self.keys), ttl=chosen(self.ttl), fields=fields, open=opened, devices=devices)
 
     def calls(self, stamp: Stamp, size: int) -> Iterator[Call]:
-        """Calls of at most `size` rows, packed one by one as they are asked for."""
+        """Calls of at most `size` rows, each packed when the iterator reaches it."""
         kind, names, columns = self.kind, list(self.fields), list(self.fields.values())
         fixed = {
             "kind": kind.name,
@@ -133,7 +132,7 @@ class Rows:
 
 
 def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Rows:
-    """Windows (state.windows.SCHEMA) as hashes. A view that is not in `retain_ms` raises KeyError."""
+    """Format windows (state.windows.SCHEMA) as hashes. A view that is not in `retain_ms` raises KeyError."""
     columns = _plain(table)
     count = columns["count"].to_numpy()
     sums = [columns[name].to_numpy() for name in ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")]
@@ -148,41 +147,40 @@ def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Ro
         "stddev": texts(decimal(stddev)),
         "first": texts(decimal(columns["first"])),
         "last": texts(decimal(columns["last"])),
-        # The stable ones: a key's start never changes, and neither does its end while the view keeps its length.
+        # The stable fields: a key's start never changes, nor does its end while the view keeps its length.
         "start": texts(decimal(columns["start"])),
         "end": end,
         "final": [b"0"] * table.num_rows,
         "closed_by": [b""] * table.num_rows,
     }
-    named = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
+    names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
-    return Rows(WINDOW, texts(named), ttl, fields, end)
+    return Rows(WINDOW, texts(names), ttl, fields, end)
 
 
-def past(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
-    """Rows as they are written again, when the watermark has passed some of them: windows that it has passed are final.
+def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
+    """Return rows of the past as of a watermark: windows that it has passed are final, rows that have expired are left out.
 
-    A row has as much of its time to live left as if it had been written when the watermark passed its last reading, or
-    for sessions and devices `gap_ms` later, when the session closed; one that has none left is not there.
+    The TTL counts from when the watermark passed the row's last reading, for sessions and devices `gap_ms` later.
     """
     is_window = rows.kind is WINDOW
     written_ms = watermark_ms if is_window else watermark_ms - gap_ms
     last = rows.fields["last_seen" if rows.kind is DEVICE else "last"]
-    left = [ttl - max(0, written_ms - int(at or 0)) for ttl, at in zip(rows.ttl, last, strict=True)]
-    alive = [row for row, ms in enumerate(left) if ms > 0]
-    rows = replace(rows, ttl=left)
+    ttl_ms = [ttl - max(0, written_ms - int(at or 0)) for ttl, at in zip(rows.ttl, last, strict=True)]
+    alive = [row for row, ms in enumerate(ttl_ms) if ms > 0]
+    rows = replace(rows, ttl=ttl_ms)
     if not is_window:
         return [rows.take(alive)]
     rows = replace(rows, kind=WINDOW_AGAIN)
-    over = [int(end or 0) <= watermark_ms for end in rows.fields["end"]]
-    final = rows.take([row for row in alive if over[row]])
+    has_passed = [int(end or 0) <= watermark_ms for end in rows.fields["end"]]
+    final = rows.take([row for row in alive if has_passed[row]])
     closed: dict[str, Texts] = {"final": [b"1"] * len(final), "closed_by": [b"watermark"] * len(final)}
     final = replace(final, fields={**final.fields, **closed}, open=[])
-    return [final, rows.take([row for row in alive if not over[row]])]
+    return [final, rows.take([row for row in alive if not has_passed[row]])]
 
 
 def view_keys(table: pa.Table) -> dict[str, tuple[list[int], Texts]]:
-    """Per view of windows: the last event times (ms) and the texts of its keys, each key once."""
+    """By view of the windows: the last event times (ms) and the texts of its keys, each key once."""
     if not table.num_rows:
         return {}
     plain: Any = pa.table({name: column for name, column in _plain(table).items() if name in {"view", "key", "last"}})
@@ -196,7 +194,7 @@ def view_keys(table: pa.Table) -> dict[str, tuple[list[int], Texts]]:
 
 
 def session_rows(table: pa.Table, keys: Keys, ttl_ms: int, closed_by: str = "watermark") -> Rows:
-    """state.layout.session_schema as hashes; a session that occurs twice is written as it occurs last."""
+    """Format sessions (state.layout.session_schema) as hashes; of rows of the same session the last one counts."""
     column = _columns(_last_of(table, ["device", "start"]))
     is_closed = pc.equal(column["state"], CLOSED)
     fields = {
@@ -210,22 +208,18 @@ def session_rows(table: pa.Table, keys: Keys, ttl_ms: int, closed_by: str = "wat
         "merged_into": texts(decimal(column["merged_into"])),
     }
     for measure in _measures(table, ".sum"):
-        count, total = (
-            column[f"{measure}.count"].to_numpy(zero_copy_only=False),
-            column[f"{measure}.sum"].to_numpy(zero_copy_only=False),
-        )
+        count, total = (column[f"{measure}.{of}"].to_numpy(zero_copy_only=False) for of in ("count", "sum"))
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = pa.array(total / count, mask=count == 0)
-        fields[f"{measure}.count"] = texts(decimal(column[f"{measure}.count"]))
-        fields[f"{measure}.mean"] = texts(decimal(mean))
-        fields[f"{measure}.min"] = texts(decimal(column[f"{measure}.min"]))
-        fields[f"{measure}.max"] = texts(decimal(column[f"{measure}.max"]))
-    named = texts(keys.sessions(column["device"], column["start"]))
-    return Rows(SESSION, named, [ttl_ms] * len(named), fields)
+        values = {"count": column[f"{measure}.count"], "mean": mean}
+        values |= {"min": column[f"{measure}.min"], "max": column[f"{measure}.max"]}
+        fields |= {f"{measure}.{name}": texts(decimal(value)) for name, value in values.items()}
+    names = texts(keys.sessions(column["device"], column["start"]))
+    return Rows(SESSION, names, [ttl_ms] * len(names), fields)
 
 
 def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attributes: Attributes | None) -> Rows:
-    """state.layout.status_schema as hashes, with the attributes that the reference (its version) has of the devices."""
+    """Format devices (state.layout.status_schema) as hashes, with their attributes in this version of the reference."""
     column = _columns(_last_of(table, ["device"]))
     session: Any = pc.fill_null(decimal(column["session"]), pa.scalar(b""))
     fields: dict[str, Texts] = {
@@ -235,18 +229,18 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
         "reference": [reference.encode()] * len(column["device"]),
     }
     if attributes is not None:
-        found = attributes.of(column["device"])
-        fields |= {f"ref.{name}": texts(found[name].combine_chunks()) for name in found.column_names[:-1]}
+        columns = attributes.of(column["device"])
+        fields |= {f"ref.{name}": texts(columns[name].combine_chunks()) for name in columns.column_names[:-1]}
     for measure in _measures(table, ".value"):
         fields[measure] = texts(decimal(column[f"{measure}.value"]))
         fields[f"{measure}.at"] = texts(decimal(column[f"{measure}.at"]))
-    named = texts(keys.devices(column["device"]))
+    names, devices = texts(keys.devices(column["device"])), texts(column["device"])
     drops = len(f"{keys.prefix}:device:".encode()), f"{keys.prefix}:session:"
-    return Rows(DEVICE, named, [ttl_ms] * len(named), fields, devices=texts(column["device"]), drops=drops)
+    return Rows(DEVICE, names, [ttl_ms] * len(names), fields, devices=devices, drops=drops)
 
 
 def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Each key's last row. A bucket may speak twice in a batch: once for its input, once for a timer."""
+    """Return each key's last row. A bucket may emit twice in a batch: once for its input, once for a timer."""
     if table.num_rows < 2:
         return table
     numbered: Any = table.select(list(key)).append_column("row", pa.array(np.arange(table.num_rows)))
@@ -255,7 +249,7 @@ def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _plain(table: pa.Table) -> dict[str, Any]:
-    """The columns of windows, with plain texts."""
+    """The columns of windows, with their dictionaries decoded."""
     return {**_columns(table), **{name: table[name].combine_chunks().cast(pa.string()) for name in TEXTS}}
 
 

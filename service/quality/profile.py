@@ -92,7 +92,7 @@ def profile(settings: Settings, out: Path, count: int, say: Callable[[str], obje
     except TidemarkError:
         raise
     except Exception as error:  # Spark's and py4j's get a name
-        raise failure.named(error, None) from error
+        raise failure.classify(error) from error
     finally:
         spark.stop()
     suite = draw(table, list(settings.input.measures), settings.quality.sample)

@@ -108,7 +108,7 @@ class ClosedSink:
         return replies
 
     def _place(self, what: str) -> Place:
-        return Place(redis_client.shown(self.settings.redis), f"{what} of correction {self.number}")
+        return Place(redis_client.address(self.settings.redis), f"{what} of correction {self.number}")
 
     def _stamp(self) -> Stamp:
         micro_batch = self.micro_batch
@@ -118,7 +118,7 @@ class ClosedSink:
 
 def server(settings: Settings) -> str:
     """Which run of Redis answers; raises SinkError."""
-    place = Place(redis_client.shown(settings.redis), "the beginning of a correction")
+    place = Place(redis_client.address(settings.redis), "the beginning of a correction")
     return _link(settings).server(Budget(settings.redis.retry_for_ms, place))
 
 
@@ -131,7 +131,7 @@ def held(settings: Settings, mark: str = "") -> MicroBatch:
     """What progress in Redis says; raises SinkError when there is none, or values are republished under another mark."""
     keys, place = (
         Keys(settings.redis.prefix),
-        Place(redis_client.shown(settings.redis), "the beginning of a correction"),
+        Place(redis_client.address(settings.redis), "the beginning of a correction"),
     )
     budget = Budget(settings.redis.retry_for_ms, place)
     with redis_client.client(settings.redis) as client:
@@ -158,7 +158,7 @@ def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list
     prefix = Keys(settings.redis.prefix).session("", 0).removesuffix(":0")
     pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
     budget = Budget(
-        settings.redis.retry_for_ms, Place(redis_client.shown(settings.redis), "the sessions that there are")
+        settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the sessions that there are")
     )
     wanted, found = set(devices), dict[str, list[int]]()
     with redis_client.client(settings.redis) as client:

@@ -28,7 +28,7 @@ from service.admission import schemas
 from service.aggregation.sessions import rules
 from service.errors import ReferenceDataError
 from service.pipeline import batch_report, failure
-from service.publication.rows import past, session_rows, view_keys, window_rows
+from service.publication.rows import as_of_watermark, session_rows, view_keys, window_rows
 from service.recompute import closed_sink, correction, late, rebuild
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.late import Log
@@ -113,7 +113,7 @@ def correct(
         try:
             report = Correction(running, sink, log, dry=dry).run(todo)
         except Exception as error:  # Spark's and py4j's get a name
-            raise failure.named(error, None) from error
+            raise failure.classify(error) from error
         finally:
             if spark is None:
                 running.stop()
@@ -146,7 +146,7 @@ def restore(spark: SparkSession, settings: Settings, mark: str) -> Report:
 
 def _is_restored(mark: Mark, from_ms: int) -> bool:
     """Whether values that have not expired may have the reading."""
-    return mark.state == "corrected" and int(mark.said.get("event_ms", -1)) >= from_ms
+    return mark.state == "corrected" and int(mark.details.get("event_ms", -1)) >= from_ms
 
 
 class Correction:
@@ -244,8 +244,8 @@ class Correction:
             report.windows, report.sessions = report.windows + told.num_rows, report.sessions + sessions.num_rows
             return
         at = self._sink.micro_batch.watermark_ms, settings.sessions.gap_ms
-        wrote = self._sink.write(past(window_rows(told, keys, retained), *at)[0])
-        ended = self._sink.write(past(session_rows(sessions, keys, settings.sessions.retain_ms), *at)[0])
+        wrote = self._sink.write(as_of_watermark(window_rows(told, keys, retained), *at)[0])
+        ended = self._sink.write(as_of_watermark(session_rows(sessions, keys, settings.sessions.retain_ms), *at)[0])
         report.windows, report.sessions = report.windows + wrote.written, report.sessions + ended.written
         report.same += wrote.same + ended.same
         report.poorer += wrote.poorer + ended.poorer

@@ -96,7 +96,7 @@ def _read(settings: Settings, found: Mapping[Coordinates, Mark], since_ms: int |
             span.add(reject.place)
         if within or reject.place in held:
             late[reject.place] = reject
-    gone = [int(found[place].said.get("event_ms", -1)) for place in held - late.keys()]
+    gone = [int(found[place].details.get("event_ms", -1)) for place in held - late.keys()]
     return Log(late, span, found, max(gone, default=-1), refused)
 
 
@@ -111,7 +111,7 @@ def admitted(
     and how many would not, or have lost their bytes. `look_up` and `schemas` are as for `readings.admit`."""
     rows, lost = [], 0
     for reject in rejects:
-        found = reject_log.whole(settings.kafka, reject)
+        found = reject_log.complete(settings.kafka, reject)
         if found is None:
             lost += 1
             continue

@@ -39,7 +39,8 @@ from service.checkpoint.skips import Span
 from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline import batch_report, builder
-from service.pipeline.batch_publisher import Outcome, Sink
+from service.pipeline.batch_publisher import Sink
+from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.publication import covered
 from service.publication.covered import Covered
@@ -300,7 +301,7 @@ class Republisher:
     def _held(self, sink: Sink) -> tuple[MicroBatch | None, str, str]:
         """What progress says, and the marks of a republish and a rebuild."""
         sink = replace(sink, micro_batch=replace(sink.micro_batch, epoch=self._epoch))
-        epoch, batch, watermark, offsets, reference, *marks = map(_text, sink.run("held"))
+        epoch, batch, watermark, offsets, reference, *marks = map(_text, sink.run("read_progress"))
         if not (epoch and batch and watermark and offsets):
             return None, marks[0], marks[1]
         held = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)

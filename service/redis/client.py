@@ -25,7 +25,7 @@ def connection(settings: Redis) -> Any:
     return _pool(settings, {}).make_connection()
 
 
-def shown(settings: Redis) -> str:
+def address(settings: Redis) -> str:
     """host:port/db of the settings' URL, without user and password."""
     url = urlsplit(settings.url.get_secret_value())
     if url.scheme == "unix":

@@ -122,7 +122,7 @@ class Budget:
             try:
                 result = action()
             except (RedisError, OSError) as error:
-                refuse(error, self.place)
+                raise_refusal(error, self.place)
                 self.failed(error)
             else:
                 self.succeeded()
@@ -131,7 +131,7 @@ class Budget:
 
 def progress(settings: settings.Settings, name: str) -> bytes | None:
     """A field of the progress that Redis has of the last published batch; None where nothing is published. Raises SinkError."""
-    place = Place(redis_client.shown(settings.redis), "the progress")
+    place = Place(redis_client.address(settings.redis), "the progress")
     with redis_client.client(settings.redis) as client:
         budget = Budget(settings.redis.retry_for_ms, place)
         value: bytes | None = budget.attempt(lambda: client.hget(Keys(settings.redis.prefix).progress, name))
@@ -169,7 +169,7 @@ def _sink_error(error: Exception, place: Place, retries: int, spent_s: float) ->
     return family(f"{place}: {said.rstrip('.')}{tried}", remedy=remedy)
 
 
-def refuse(error: Exception, place: Place) -> None:
+def raise_refusal(error: Exception, place: Place) -> None:
     """Raise FencedError, EpochLostError or WritesLostError when that is what the script answered."""
     if not isinstance(error, ResponseError):
         return
@@ -264,7 +264,7 @@ class Link:
             yield
         except (RedisError, OSError) as error:
             self.close()
-            refuse(error, budget.place)
+            raise_refusal(error, budget.place)
             budget.failed(error)
         except BaseException:
             self.close()  # answers are left in the socket

@@ -22,7 +22,7 @@ class Fence:
     def __init__(self, options: Redis) -> None:
         """Begin: every run that began earlier is fenced. Raises SinkError."""
         self.key = Keys(options.prefix).correction
-        self._place = Place(redis_client.shown(options), "the fence of corrections and replays")
+        self._place = Place(redis_client.address(options), "the fence of corrections and replays")
         self._budget = Budget(options.retry_for_ms, self._place)
         self._client = redis_client.client(options)
         self.number = secrets.randbits(62)

@@ -31,7 +31,7 @@ class Mark:
 
     place: Coordinates
     state: State
-    said: Mapping[str, Any]
+    details: Mapping[str, Any]
 
 
 def topic(kafka: Kafka, name: str) -> str:
@@ -63,7 +63,7 @@ def write(kafka: Kafka, marks: Iterable[Mark]) -> None:
     for mark in marks:
         end = "" if mark.state in ENDS else "/taken"
         key = f"{mark.place.partition}/{mark.place.offset}{end}"
-        value = json.dumps({"state": mark.state, "at_ms": clock.now_ms(), **mark.said})
+        value = json.dumps({"state": mark.state, "at_ms": clock.now_ms(), **mark.details})
         while True:
             try:
                 producer.produce(topic(kafka, mark.place.topic), value.encode(), key.encode(), on_delivery=delivered)

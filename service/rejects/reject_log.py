@@ -77,7 +77,7 @@ def read(kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None)
         yield found
 
 
-def whole(kafka: Kafka, reject: Reject) -> Reject | None:
+def complete(kafka: Kafka, reject: Reject) -> Reject | None:
     """The reject with the bytes that did not fit the rejects topic, from the input topic; None when they are gone, or
     when nobody can read them."""
     if reject.omitted_bytes is None:

@@ -12,7 +12,7 @@ from load.servers import Redis
 from schemas import contract
 from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import Sink
-from service.publication.rows import Rows, past, session_rows, window_rows
+from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
 from service.recompute.closed_sink import ClosedSink, Written, held, server, session_starts
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
@@ -46,7 +46,7 @@ class Target:
     def windows(self, values: list[float], key: str = "d1", start: int = T0) -> Rows:
         table = window_table([("device_1m", key, start, values)])
         retained = {view.name: view.retain_ms for view in self.settings.views}
-        return past(window_rows(table, self.keys, retained), PASSED.watermark_ms, 0)[0]
+        return as_of_watermark(window_rows(table, self.keys, retained), PASSED.watermark_ms, 0)[0]
 
     def sessions(self, *rows: dict[str, Any]) -> Rows:
         table = pa.Table.from_pylist(list(rows), schema=session_schema(MEASURES))

@@ -292,8 +292,8 @@ def test_what_a_mark_says_is_for_machines(world: Correcting) -> None:
     [place] = world.term(*BASE, *LATE[:1])[-1:]
     world.correct()
     mark = marks.read(world.settings.kafka)[place]
-    assert (mark.state, mark.said["event_ms"]) == ("corrected", BASE_MS + 125_500)
-    assert json.loads(json.dumps(mark.said))["at_ms"] > 0
+    assert (mark.state, mark.details["event_ms"]) == ("corrected", BASE_MS + 125_500)
+    assert json.loads(json.dumps(mark.details))["at_ms"] > 0
 
 
 @pytest.mark.usefixtures("shared_spark")

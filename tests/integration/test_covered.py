@@ -9,7 +9,8 @@ import pytest
 from load.servers import Redis
 from schemas import contract
 from service import clock
-from service.pipeline.batch_publisher import Outcome, Sink
+from service.pipeline.batch_publisher import Sink
+from service.pipeline.outcome import Outcome
 from service.publication import covered
 from service.publication.covered import Covered
 from service.settings import Settings, View

@@ -15,7 +15,8 @@ import pytest
 from load.servers import Redis
 from service.daemon.lease import Lease, Waiting
 from service.errors import FencedError, SinkError
-from service.pipeline.batch_publisher import EpochLostError, Sink
+from service.pipeline.batch_publisher import Sink
+from service.redis.link import EpochLostError
 from tests.outputs import micro_batch, settings, window
 
 pytestmark = pytest.mark.integration
@@ -146,7 +147,7 @@ def test_a_writer_that_died_is_followed_after_its_lease_has_expired(writers: Wri
 
 FROZEN = """
 import sys
-from tests.outputs import cut, settings, window
+from tests.outputs import micro_batch, settings, window
 from service.errors import TidemarkError
 from service.daemon.lease import Lease
 from service.pipeline.batch_publisher import Sink
@@ -160,7 +161,7 @@ batch = 0
 try:
     while True:
         batch += 1
-        Sink(configured, cut(batch, epoch)).write([window([1.0], f"key{batch}")])
+        Sink(configured, micro_batch(batch, epoch)).write([window([1.0], f"key{batch}")])
         print("wrote", flush=True)
 except TidemarkError as error:
     print("refused", error.code, batch, flush=True)

@@ -18,10 +18,11 @@ from service import clock
 from service.commands.devices import skewed, table
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
 from service.micro_batch import MicroBatch
-from service.pipeline.batch_publisher import EpochLostError, Outcome, Sink
+from service.pipeline.batch_publisher import Sink
+from service.pipeline.outcome import Outcome
 from service.publication.early import Early
 from service.redis.keys import Keys
-from service.redis.link import WritesLostError
+from service.redis.link import EpochLostError, WritesLostError
 from service.reference.attributes import Index
 from service.rejects import delivery
 from service.settings import Settings
@@ -312,11 +313,11 @@ def early(target: Target, batch: int, name: str, count: int, at_ms: int = T0, ah
 def test_a_device_with_repeated_early_readings_is_marked_and_listed(target: Target) -> None:
     target.write(1, changes([session()], [device("fast")]))
     early(target, 1, "fast", 4)
-    assert (target.read("device:fast")["early"], target.sink(1).skewed()) == ("4", 0)
+    assert (target.read("device:fast")["early"], target.sink(1).count_skewed()) == ("4", 0)
     early(target, 2, "fast", 2, T0 + 1000)
     found = target.read("device:fast")
     assert (found["early"], found["skewed"], found["early.ahead"], found["status"]) == ("6", "1", "86400000", "online")
-    assert target.sink(2).skewed() == 1
+    assert target.sink(2).count_skewed() == 1
     early(target, 2, "fast", 2, T0 + 1000)
     assert target.read("device:fast")["early"] == "6", "a batch that is repeated counts once"
     [listed] = skewed(target.settings.redis)
@@ -331,10 +332,10 @@ def test_the_mark_stays_until_readings_were_admitted_for_long_enough_since(targe
     early(target, 1, "fast", 5)
     assert target.read("device:fast")["skewed"] == "1"
     target.write(2, changes(devices=[device("fast", last_seen=T0 + calm_ms)]))
-    assert (target.read("device:fast")["skewed"], target.sink(2).skewed()) == ("1", 1)
+    assert (target.read("device:fast")["skewed"], target.sink(2).count_skewed()) == ("1", 1)
     target.write(3, changes(devices=[device("fast", last_seen=T0 + calm_ms + 1)]))
     assert ("skewed" in target.read("device:fast"), "early" in target.read("device:fast")) == (False, False)
-    assert target.sink(3).skewed() == 0
+    assert target.sink(3).count_skewed() == 0
     assert contract.check(target.client, target.prefix) == []
 
 

@@ -31,7 +31,7 @@ def test_a_password_file_replaces_the_password_of_the_url(tmp_path: Path, secret
         given = settings.Redis.model_validate({"url": url, "password_file": secret})
         with redis_client.client(given) as client:
             assert client.ping()
-        budget = Budget(0, Place(redis_client.shown(given), "a test"))
+        budget = Budget(0, Place(redis_client.address(given), "a test"))
         link = Link(given, b"return {1}", ())
         assert link.run([("step", b"")], budget) == [[1]]
         # The file is read for each connection: a new password needs no new process.

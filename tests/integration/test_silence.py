@@ -12,7 +12,7 @@ from load.servers import Broker, Redis
 from schemas import contract
 from service.daemon.idle_closer import IdleCloser
 from service.pipeline import batch_report
-from service.pipeline.batch_publisher import Outcome
+from service.pipeline.outcome import Outcome
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
 

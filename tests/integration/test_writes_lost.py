@@ -119,10 +119,10 @@ def test_a_session_that_has_not_ended_long_enough_ago_is_no_stale_one(target: Ta
 
 def test_a_mark_stays_until_the_one_who_set_it_takes_it_away(target: Target) -> None:
     sink = target.sink(3)
-    assert sink.run("held")[5] == b""
+    assert sink.run("read_progress")[5] == b""
     assert sink.run("mark", mark="lost 17") == [b"lost 17"]
     assert sink.run("mark", mark="asked 18") == [b"lost 17"]
-    assert sink.run("held")[5] == b"lost 17"
+    assert sink.run("read_progress")[5] == b"lost 17"
     assert contract.check(target.client, target.prefix) == []
     sink.run("unmark", mark="asked 18")
     assert target.client.get(target.key("republish")) == "lost 17"
@@ -189,10 +189,10 @@ def test_two_threads_take_turns_on_one_connection(target: Target) -> None:
     def ask(step: str) -> None:
         for _ in range(300):
             reply = target.sink(3).run(step, **({"mark": "lost 1"} if step == "mark" else {}))
-            if len(reply) != (7 if step == "held" else 1):
+            if len(reply) != (7 if step == "read_progress" else 1):
                 wrong.append(reply)
 
-    threads = [threading.Thread(target=ask, args=(step,)) for step in ("held", "mark", "held")]
+    threads = [threading.Thread(target=ask, args=(step,)) for step in ("read_progress", "mark", "read_progress")]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -12,7 +12,7 @@ from load.testbed import to_toml
 from schemas import contract
 from service import settings
 from service.pipeline import builder
-from service.pipeline.batch_publisher import Outcome
+from service.pipeline.outcome import Outcome
 from service.publication.covered import Covered
 from service.recompute.republish import Republisher
 from service.rejects.reject_log import Coordinates

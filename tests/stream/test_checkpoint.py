@@ -69,7 +69,7 @@ def start(spark: SparkSession, settings: Settings, folder: Path) -> World:
     try:
         world.settle()
     except PySparkException as error:
-        raise failure.named(None, world.query) from error
+        raise failure.classify(None, world.query) from error
     finally:
         world.stop()
     return world

@@ -1,4 +1,4 @@
-"""How failures of a real query are named: what was raised in a Python worker, and what the engine itself refuses."""
+"""How failures of a real query are classify: what was raised in a Python worker, and what the engine itself refuses."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from typing_extensions import override
 
 from service.errors import CheckpointError, QueryError, SinkError, TidemarkError, WorkerLostError
-from service.pipeline.failure import named, transient
+from service.pipeline.failure import classify, transient
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +41,7 @@ def ended(frame: DataFrame, checkpoint: Path, write: Callable[[DataFrame, int], 
     )
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(120)
-    return named(raised[0] if raised else None, query)
+    return classify(raised[0] if raised else None, query)
 
 
 def rate(spark: SparkSession) -> DataFrame:

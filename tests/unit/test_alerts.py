@@ -13,8 +13,8 @@ from prometheus_client import generate_latest
 from service import clock
 from service.micro_batch import MicroBatch
 from service.monitoring.metrics import Metrics
-from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS, Outcome
 from service.pipeline.builder import BatchReport
+from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from tests.alerts import RULES, assert_selects, check
 from tests.stream.records import make_settings
 

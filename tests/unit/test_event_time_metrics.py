@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 from service import clock
 from service.micro_batch import MicroBatch
 from service.monitoring.event_time_metrics import KEPT_S, EventTime
-from service.pipeline.batch_publisher import Outcome
 from service.pipeline.builder import BatchReport
+from service.pipeline.outcome import Outcome
 
 T0 = 1_700_000_000_000
 

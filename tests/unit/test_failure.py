@@ -4,7 +4,7 @@ import pytest
 
 from service.admission import unknown_schemas
 from service.errors import TidemarkError
-from service.pipeline.failure import CALM_S, GIVE_UP_S, Patience, named, transient
+from service.pipeline.failure import CALM_S, GIVE_UP_S, Patience, classify, transient
 from service.redis.link import EpochLostError
 
 PASSES = {
@@ -70,14 +70,14 @@ def test_failures_far_apart_are_no_series() -> None:
 
 def test_an_error_of_ours_keeps_its_name_whatever_it_was_wrapped_in() -> None:
     ours = EpochLostError("Redis at h:1/0: refused", remedy="Acquire the lease again")
-    assert named(ours, None) is ours
+    assert classify(ours) is ours
     wrapped = RuntimeError(
         "An exception was thrown from the Python worker. Please see the stack trace below.\n"
         "Traceback (most recent call last):\n"
         '  File "service/pipeline/batch_publisher.py", line 7, in write\n'
         f"service.redis.link.EpochLostError: {ours}\n"
     )
-    found = named(wrapped, None)
+    found = classify(wrapped)
     assert type(found) is EpochLostError
     assert str(found) == str(ours)
 
@@ -106,7 +106,7 @@ def test_an_error_of_ours_keeps_its_name_whatever_it_was_wrapped_in() -> None:
     ],
 )
 def test_a_failure_of_the_engine_gets_a_family(text: str, code: str) -> None:
-    found = named(RuntimeError(text), None)
+    found = classify(RuntimeError(text), None)
     assert isinstance(found, TidemarkError)
     assert found.code == code
     assert found.remedy

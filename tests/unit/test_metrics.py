@@ -17,9 +17,9 @@ from service.monitoring import metrics
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
 from service.monitoring.status import Status
-from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS, Outcome
 from service.pipeline.batch_report import Progress
 from service.pipeline.builder import BatchReport
+from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 
 CUT = MicroBatch(epoch=3, batch=7, watermark_ms=1_700_000_000_500, start={"r": {0: 10}}, end={"r": {0: 15, 1: 4}})
 LATENCY = (0, 2, 1, *[0] * (len(LATENCY_BOUNDS_MS) - 4), 4)

@@ -15,13 +15,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from service import clock
 from service.aggregation import task_counters
 from service.errors import FencedError, SinkError
-from service.pipeline.batch_publisher import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, Sink
-from service.pipeline.batch_publisher import _Found as Found
-from service.pipeline.batch_publisher import _latency as latency_of
+from service.pipeline.batch_publisher import Sink
+from service.pipeline.batch_publisher import _Output as Output
+from service.pipeline.outcome import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, latency_counts
 from service.publication.rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
 from service.redis import client as redis_client
 from service.redis.keys import Keys, decimal, texts
-from service.redis.link import Budget, EpochLostError, Place, refuse
+from service.redis.link import Budget, EpochLostError, Place, raise_refusal
 from service.reference.attributes import Index
 from service.rejects import delivery
 from tests.outputs import T0, changes, device, micro_batch, session, settings, stats, window, window_table, windows
@@ -31,8 +31,8 @@ STAMP = Stamp("3", "17", str(T0), 1000)
 RETAIN = {"device_1m": 3_600_000, "all_1m": 7_200_000}
 
 
-def found(*batches: pa.RecordBatch) -> Found:
-    into = Found()
+def read(*batches: pa.RecordBatch) -> Output:
+    into = Output()
     for batch in batches:
         for row in batch.to_pylist():
             into.take(row["kind"], row["payload"])
@@ -40,7 +40,7 @@ def found(*batches: pa.RecordBatch) -> Found:
 
 
 def latency(now_ms: int, *batches: pa.RecordBatch) -> tuple[int, tuple[int, ...]]:
-    return latency_of(task_counters.total(found(*batches).counts), now_ms)
+    return latency_counts(task_counters.total(read(*batches).tallies), now_ms)
 
 
 def row(of: Rows, index: int = 0) -> dict[str, bytes]:
@@ -62,7 +62,7 @@ def test_integers_are_decimal_and_null_stays_null() -> None:
 
 
 def test_a_windows_key_is_named_by_view_measure_key_and_start() -> None:
-    found_rows = window_rows(found(window([20.0], "site|7:a")).changes().windows, KEYS, RETAIN)
+    found_rows = window_rows(read(window([20.0], "site|7:a")).changes().windows, KEYS, RETAIN)
     assert found_rows.keys == [f"tidemark:window:device_1m:temperature:site|7:a:{T0}".encode()]
     assert found_rows.keys == [KEYS.window("device_1m", "temperature", "site|7:a", T0).encode()]
 
@@ -79,7 +79,7 @@ def test_text_that_is_not_utf8_is_published_as_it_is() -> None:
 
 
 def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
-    table = found(windows([("device_1m", "d1", T0, [1.0, 2.0, 6.0]), ("all_1m", "all", T0, [5.0])])).changes().windows
+    table = read(windows([("device_1m", "d1", T0, [1.0, 2.0, 6.0]), ("all_1m", "all", T0, [5.0])])).changes().windows
     of = window_rows(table, KEYS, RETAIN)
     assert of.ttl == [3_600_000, 7_200_000]
     assert of.open == [b"%d" % (T0 + 60_000)] * 2
@@ -102,7 +102,7 @@ def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
 
 def test_a_views_keys_occur_once_with_their_last_event_time() -> None:
     batch = windows([("device_1m", "a", T0, [1.0]), ("device_1m", "a", T0 + 60_000, [1.0]), ("all_1m", "all", T0, [1])])
-    assert view_keys(found(batch).changes().windows) == {
+    assert view_keys(read(batch).changes().windows) == {
         "device_1m": ([T0 + 60_000], [b"a"]),
         "all_1m": ([T0], [b"all"]),
     }
@@ -110,7 +110,7 @@ def test_a_views_keys_occur_once_with_their_last_event_time() -> None:
 
 def test_a_session_has_means_of_the_measures_it_has() -> None:
     batch = changes([session(last=T0 + 5000, count=4, **{"temperature.count": 4, "temperature.sum": 82.0})])
-    sessions = found(batch).changes().sessions
+    sessions = read(batch).changes().sessions
     of = session_rows(sessions, KEYS, 1000)
     assert of.keys == [f"tidemark:session:d1:{T0}".encode()]
     assert row(of) == {
@@ -132,7 +132,7 @@ def test_a_session_has_means_of_the_measures_it_has() -> None:
 def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
     first = changes([session(), session("d2")], [device(), device("d2")])
     second = changes([session(state="closed", reason="gap")], [device(status="offline", session=None)])
-    both = found(first, second).changes()
+    both = read(first, second).changes()
     sessions, devices = both.sessions, both.devices
     of = session_rows(sessions, KEYS, 1000)
     assert len(of) == 2
@@ -150,7 +150,7 @@ def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
 
 def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
     attributes = Index(pa.table({"device": ["d2", "d1"], "site": ["hamburg", "bremen"], "type": [None, "t1"]}))
-    devices = found(changes(devices=[device("d1"), device("d2"), device("d3", session=None)])).changes().devices
+    devices = read(changes(devices=[device("d1"), device("d2"), device("d3", session=None)])).changes().devices
     of = device_rows(devices, KEYS, 1000, "v7", attributes)
     assert of.fields["ref.site"] == [b"bremen", b"hamburg", None]
     assert of.fields["ref.type"] == [b"t1", None, None]
@@ -165,7 +165,7 @@ def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
 
 
 def test_calls_hold_at_most_a_chunk_of_rows_and_are_made_when_asked_for() -> None:
-    table = found(windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(5)])).changes().windows
+    table = read(windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(5)])).changes().windows
     of = window_rows(table, KEYS, RETAIN)
     calls = [msgpack.unpackb(packed) for step, packed in of.calls(STAMP, 2) if step == "write"]
     assert [len(call["keys"]) for call in calls] == [2, 2, 1]
@@ -203,11 +203,11 @@ def test_a_broker_ahead_of_this_clock_counts_as_no_latency() -> None:
 
 
 def test_kinds_are_told_apart() -> None:
-    mixed = found(window([1.0]), stats((1, 1)), changes([session()], [device()]))
+    mixed = read(window([1.0]), stats((1, 1)), changes([session()], [device()]))
     assert mixed.changes().windows["view"].to_pylist() == ["device_1m"]
     assert (mixed.changes().sessions.num_rows, mixed.changes().devices.num_rows) == (1, 1)
-    assert len(mixed.counts) == 1
-    assert not found().changes()
+    assert len(mixed.tallies) == 1
+    assert not read().changes()
 
 
 def test_reject_headers_parse_back() -> None:
@@ -269,10 +269,10 @@ def test_the_budget_counts_failures_in_all_not_in_a_row() -> None:
 
 def test_the_scripts_refusals_have_errors_of_their_own() -> None:
     with pytest.raises(FencedError, match="the epoch is 5"):
-        refuse(ResponseError("FENCED the epoch is 5"), PLACE)
+        raise_refusal(ResponseError("FENCED the epoch is 5"), PLACE)
     with pytest.raises(EpochLostError, match="lost data"):
-        refuse(ResponseError("EPOCHLOST there is no epoch"), PLACE)
-    refuse(ResponseError("else"), PLACE)
+        raise_refusal(ResponseError("EPOCHLOST there is no epoch"), PLACE)
+    raise_refusal(ResponseError("else"), PLACE)
 
 
 @pytest.mark.parametrize(
@@ -284,4 +284,4 @@ def test_the_scripts_refusals_have_errors_of_their_own() -> None:
     ],
 )
 def test_an_address_is_shown_without_its_secret(url: str, text: str) -> None:
-    assert redis_client.shown(settings(url).redis) == text
+    assert redis_client.address(settings(url).redis) == text

@@ -7,8 +7,8 @@ import pytest
 from service.checkpoint.skips import Span
 from service.micro_batch import MicroBatch
 from service.monitoring.metrics import Metrics
-from service.pipeline.batch_publisher import Outcome
-from service.publication.rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, past, window_rows
+from service.pipeline.outcome import Outcome
+from service.publication.rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, as_of_watermark, window_rows
 from service.recompute.rebuild import Partition, Source, needed_from_ms, source
 from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
 from service.redis.keys import Keys
@@ -150,7 +150,7 @@ def made_windows(*starts: int) -> Rows:
 
 def test_a_window_of_the_past_is_final_and_lives_no_longer_than_it_would_have() -> None:
     rows = made_windows(T0 - 90 * MINUTE, T0 - MINUTE, T0)
-    final, opened = past(rows, T0, gap_ms=30_000)
+    final, opened = as_of_watermark(rows, T0, gap_ms=30_000)
     assert (rows.kind, final.kind, opened.kind) == (WINDOW, WINDOW_AGAIN, WINDOW_AGAIN)
     assert final.keys == [rows.keys[1]], "the first has expired, the last is open"
     assert opened.keys == [rows.keys[2]]
@@ -164,7 +164,7 @@ def test_a_window_of_the_past_is_final_and_lives_no_longer_than_it_would_have() 
 def test_sessions_and_devices_count_their_life_from_when_the_session_closed(kind: Kind, field: str) -> None:
     last = [b"100000", b"69999", b"40000", b"9999"]
     rows = Rows(kind, [b"a", b"b", b"c", b"d"], [60_000] * 4, {field: list(last), "x": [b"1", b"2", None, b"4"]})
-    [found] = past(rows, 100_000, gap_ms=30_000)
+    [found] = as_of_watermark(rows, 100_000, gap_ms=30_000)
     assert found.keys == [b"a", b"b", b"c"]
     assert found.ttl == [60_000, 59_999, 30_000]
     assert found.fields == {field: last[:3], "x": [b"1", b"2", None]}

@@ -1,0 +1,109 @@
+"""Outcome: what publishing a micro-batch, or a part of one, did. Executors return it to the driver as one Arrow row."""
+
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+import pyarrow as pa
+
+from service.admission.readings import REASONS
+from service.aggregation import task_counters
+from service.aggregation.task_counters import Ints, Tally
+
+LATENCY_BOUNDS_MS = (10, 25, *range(50, 1001, 50), 1250, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000)
+"""Upper bounds, inclusive, of the latency histogram; one more bucket counts what is above the last bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Counts of published rows and of the records they come from. The sum of two outcomes is the outcome of both.
+
+    Rows: `windows`, `sessions` and `devices`. Each row was `written`, `unchanged` (a repeat), `refused_old` (Redis has a newer
+    or richer value, or closed values cover its span) or `refused_final` (it would have changed a final window or a closed
+    session: in steady flow never). `opened` sessions and `new_devices` had no key before; `closed` sessions change no more.
+    Redis: `bytes` sent, and failed attempts (`retries`).
+    Records: `rejects` copied, `admitted` readings, `unknown` of them of devices that the reference lacks, `rejected` by reason
+    in the order of REASONS, `behind` of those behind the watermark. `latency` counts readings by the time in ms from the
+    broker to the acknowledged write, per bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum.
+    Time and state: `times` has (partition's number, oldest, newest event time in ms) of each partition with readings,
+    `event_times` the (watermark, newest event time) after the batch, one pair unless buckets disagree, and `sizes` the sizes of
+    the changed buckets' states (state.processor.SIZES).
+    """
+
+    rejects: int = 0
+    windows: int = 0
+    sessions: int = 0
+    devices: int = 0
+    written: int = 0
+    unchanged: int = 0
+    refused_old: int = 0
+    refused_final: int = 0
+    opened: int = 0
+    new_devices: int = 0
+    closed: int = 0
+    bytes: int = 0
+    retries: int = 0
+    latency_ms: int = 0
+    admitted: int = 0
+    unknown: int = 0
+    behind: int = 0
+    rejected: tuple[int, ...] = (0,) * len(REASONS)
+    latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
+    event_times: tuple[tuple[int, int], ...] = ()
+    times: tuple[tuple[int, int, int], ...] = ()
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
+        times: dict[int, tuple[int, int]] = {}
+        for code, oldest, newest in (*self.times, *other.times):
+            span = times.get(code, (oldest, newest))
+            times[code] = min(span[0], oldest), max(span[1], newest)
+        return Outcome(
+            latency=tuple(map(sum, zip(self.latency, other.latency, strict=True))),
+            event_times=tuple(sorted({*self.event_times, *other.event_times})),
+            rejected=tuple(map(sum, zip(self.rejected, other.rejected, strict=True))),
+            times=tuple((code, *times[code]) for code in sorted(times)),
+            sizes=self.sizes + other.sizes,
+            **counts,
+        )
+
+    def to_batch(self) -> pa.RecordBatch:
+        """One row of OUTCOME_SCHEMA."""
+        return pa.RecordBatch.from_pylist([asdict(self)], schema=_ARROW)
+
+    @staticmethod
+    def total(rows: pa.Table) -> "Outcome":
+        """The sum of rows of OUTCOME_SCHEMA."""
+        outcome = Outcome()
+        for row in rows.select([*_COUNTS, *_LISTS, *_TABLES]).to_pylist():
+            lists = {name: tuple(row[name]) for name in _LISTS} | {n: tuple(map(tuple, row[n])) for n in _TABLES}
+            outcome += Outcome(**{**row, **lists})
+        return outcome
+
+
+_LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes")
+_COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES})
+_ARROW = pa.schema(
+    [
+        *((name, pa.int64()) for name in _COUNTS),
+        *((name, pa.list_(pa.int64())) for name in _LISTS),
+        *((name, pa.list_(pa.list_(pa.int64()))) for name in _TABLES),
+    ]
+)
+OUTCOME_SCHEMA = ", ".join(
+    [
+        *(f"{name} bigint" for name in _COUNTS),
+        *(f"{name} array<bigint>" for name in _LISTS),
+        *(f"{name} array<array<bigint>>" for name in _TABLES),
+    ]
+)
+"""Outcome as a Spark schema, for mapInArrow."""
+
+
+def latency_counts(tally: Tally, now_ms: int) -> tuple[int, tuple[int, ...]]:
+    """Return the sum of the latencies in ms and their counts per bucket. A broker ahead of this clock counts as 0 ms."""
+    rows = tally.rows(task_counters.LATENCY)
+    counts = np.zeros(len(LATENCY_BOUNDS_MS) + 1, np.int64)
+    latencies_ms: Ints = np.maximum(now_ms - rows.at, 0)
+    np.add.at(counts, np.searchsorted(LATENCY_BOUNDS_MS, latencies_ms), rows.count)
+    return int((latencies_ms * rows.count).sum()), tuple(counts.tolist())
