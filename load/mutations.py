@@ -245,7 +245,7 @@ MUTATIONS = (
         "publish.lua takes a window that silence has closed for one that the watermark has passed",
         "a reading that comes after a silence, and was admitted, is not counted",
         ("P1",),
-        (Edit("service/publication/publish.lua", "found[1] == 'idle', tonumber", "false, tonumber"),),
+        (Edit("service/publication/publish.lua", "closed[1] == 'idle', tonumber", "false, tonumber"),),
         (_PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",),
     ),
     Mutation(
@@ -716,7 +716,7 @@ MUTATIONS = (
         "a writer that was fenced takes it for a failure that may pass",
         "it comes back under the same epoch, again and again",
         ("P5",),
-        (Edit("service/pipeline/failure.py", "_PASSES = (SourceError,", "_PASSES = (FencedError, SourceError,"),),
+        (Edit("service/pipeline/failure.py", "_TRANSIENT = (SourceError,", "_TRANSIENT = (FencedError, SourceError,"),),
         ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
     ),
     Mutation(
@@ -724,7 +724,7 @@ MUTATIONS = (
         "no failure of the query is taken for one that may pass",
         "each time the broker or Redis is away costs a new process",
         ("P8",),
-        (Edit("service/pipeline/failure.py", "_PASSES = (SourceError, SinkError,", "_PASSES = ("),),
+        (Edit("service/pipeline/failure.py", "_TRANSIENT = (SourceError, SinkError,", "_TRANSIENT = ("),),
         ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
     ),
     Mutation(
@@ -958,8 +958,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/rejects/delivery.py",
-                "    own, said = found[:-ours], found[-ours:]\n",
-                "    own, said = [], [each for each in found if each[0].startswith(HEADER)][:ours]\n",
+                "    own, ours = everything[:-count], everything[-count:]\n",
+                "    own, ours = [], [each for each in everything if each[0].startswith(HEADER)][:count]\n",
             ),
         ),
         (_REJECTS + "test_no_header_of_a_records_own_hides_or_changes_its_reject",),
@@ -985,7 +985,9 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/rejects/marks.py", " and (mark.place not in found or found[mark.place].state not in ENDS)", ""
+                "service/rejects/marks.py",
+                " and (mark.place not in newest or newest[mark.place].state not in ENDS)",
+                "",
             ),
         ),
         (_REJECTS + "test_a_mark_that_comes_too_late_does_not_hide_the_end",),

@@ -1,7 +1,7 @@
-"""What the engine knows of a batch: its offsets, while it runs, and its progress, after it is committed.
+"""Read a batch from the engine: its offsets while it runs, and its progress after it is committed.
 
-Both are read from the query inside the JVM. A Python listener hears of a batch a median 371 ms after its end and
-competes with foreachBatch for py4j's callbacks (Spark 4.1.1), so the main thread asks instead.
+Both come from the query inside the JVM. A Python listener is called a median 371 ms after the end of a batch and competes with
+foreachBatch for py4j's callbacks (Spark 4.1.1), so the main thread polls instead.
 """
 
 import json
@@ -19,14 +19,13 @@ from service.spark.files import Files
 
 
 def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, reference: str = "") -> MicroBatch:
-    """What the running `batch` covers, from inside its foreachBatch.
+    """Return the offsets of the running `batch`, from inside its foreachBatch. The watermark is 0: the logs here lack it.
 
-    `spark` is the session that started the query, not the batch frame's: the latter is a clone that knows of no query.
-    The offset log is written before a batch runs and stays as it is when the batch is replayed: a replay has the same
-    batch. Its watermark is not known here and is 0. The first batch begins where the source said it would when the checkpoint was
-    made. A partition added since the previous batch begins at 0, as the source requires (it reports data loss otherwise).
+    `spark` is the session that started the query; the batch frame's session is a clone without queries. A replay has the same
+    offsets, because the offset log is written before a batch runs. The first batch begins at the offsets that the source stored
+    when the checkpoint was made. A partition added since the previous batch begins at 0, otherwise the source reports data loss.
 
-    Raises QueryError when no such query is active, CheckpointError when the offset log lacks it or the one before.
+    Raises QueryError when no such query is active, CheckpointError when the offset log lacks this batch or the one before.
     """
     query = _query(spark, query_name)
     execution = query.streamingQuery()
@@ -34,7 +33,7 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
     entry = _entry(log, batch)
     end = _offsets(entry, batch)
     if query.lastProgress() is None:
-        _ask_source(execution, entry)
+        _fetch_latest_offsets(execution, entry)
     before = _offsets(_entry(log, batch - 1), batch - 1) if batch > 0 else _initial(execution)
     start = {
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
@@ -44,17 +43,17 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
 
 
 def committed(spark: SparkSession, checkpoint: str) -> MicroBatch | None:
-    """The last batch that a checkpoint has committed, None when there is none; its epoch is not known there and is 0.
+    """Return the last batch that a checkpoint has committed, None when there is none. Its epoch is 0: the checkpoint lacks it.
 
     Its `start` is where the checkpoint began to read, not where the batch did. The checkpoint may be on any file system
-    that Spark reads. Raises CheckpointError when the offset log or that of event time lacks the batch.
+    that Spark reads. Raises CheckpointError when the offset log or the log of event time lacks the batch.
     """
     session: Any = spark
     jvm, java = session._jvm, session._jsparkSession
     root = jvm.org.apache.hadoop.fs.Path(checkpoint)
     files = root.getFileSystem(java.sessionState().newHadoopConf())
     if not files.exists(jvm.org.apache.hadoop.fs.Path(root, "commits")):
-        return None  # looking at a log would make its folder
+        return None  # opening a log creates its folder
     logs = jvm.org.apache.spark.sql.execution.streaming.checkpointing
     latest = logs.CommitLog(java, f"{checkpoint}/commits").getLatestBatchId()
     if not latest.isDefined():
@@ -86,7 +85,7 @@ class Progress:
 
     @classmethod
     def parse(cls, text: str) -> "Progress":
-        """From the JSON of Spark's StreamingQueryProgress."""
+        """Parse the JSON of Spark's StreamingQueryProgress."""
         document = json.loads(text)
         return cls(
             batch=document["batchId"],
@@ -99,7 +98,7 @@ class Progress:
 class Poll:
     """Yields each committed batch of a query once, in order.
 
-    Call it from one thread, more often than 100 batches take: that many the engine remembers.
+    Call it from one thread, at least once in 100 batches: the engine keeps the progress of the last 100.
     """
 
     def __init__(self, query: StreamingQuery) -> None:
@@ -108,7 +107,7 @@ class Poll:
         self._seen = -1
 
     def __call__(self) -> Iterator[Progress]:
-        """The batches committed since the last call. Never waits; works on a query that has ended, too."""
+        """Yield the batches committed since the last call. Never waits; also works on a query that has ended."""
         last = self._query.lastProgress()
         if last is None or last.batchId() <= self._seen:
             return
@@ -119,7 +118,7 @@ class Poll:
                 break
             fresh.append(Progress.parse(item.json()))
         for progress in reversed(fresh):
-            # A query's first trigger without data reports, too, under the number of the batch that is yet to come.
+            # A query's first trigger without data also reports progress, under the number of the next batch.
             if "addBatch" in progress.durations_ms and progress.batch > self._seen:
                 self._seen = progress.batch
                 yield progress
@@ -131,25 +130,25 @@ def _query(spark: SparkSession, query_name: str) -> Any:
         if query.name() == query_name:
             return query
     what = f"The query {query_name!r} is not active in this session"
-    raise QueryError(what, remedy="A batch is read in the query's own foreachBatch, with the session that started it")
+    raise QueryError(what, remedy="Call this in the query's foreachBatch, with the session that started the query")
 
 
 def _entry(log: Any, batch: int) -> Any:
-    found = log.get(batch)
-    if not found.isDefined():
+    entry = log.get(batch)
+    if not entry.isDefined():
         what = f"The checkpoint's offset log has no batch {batch}"
         raise CheckpointError(what, remedy="Restore the checkpoint whole, or start with a new one")
-    return found.get()
+    return entry.get()
 
 
 def _offsets(entry: Any, batch: int) -> Offsets:
-    # One source stands once for every branch of the plan that reads it, each time with the same offsets.
+    # The log lists a source once for each branch of the plan that reads it, each time with the same offsets.
     sources = entry.offsets()
-    found = {_json(sources.apply(i)) for i in range(sources.size())}
-    if len(found) != 1:
-        what = f"Batch {batch} of the checkpoint reads {len(found)} sources, not one"
-        raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
-    return parse_offsets(found.pop())
+    documents = {_json(sources.apply(i)) for i in range(sources.size())}
+    if len(documents) != 1:
+        what = f"Batch {batch} of the checkpoint reads {len(documents)} sources, not one"
+        raise CheckpointError(what, remedy="Another program wrote this checkpoint: name an empty folder")
+    return parse_offsets(documents.pop())
 
 
 def _json(offset: Any) -> str:
@@ -157,15 +156,15 @@ def _json(offset: Any) -> str:
 
 
 def _initial(execution: Any) -> Offsets:
-    # The source keeps them in the checkpoint (sources/0/0) from the first time it is asked, before batch 0 runs.
+    # The source stores them in the checkpoint (sources/0/0) on the first request, before batch 0 runs.
     return parse_offsets(execution.sources().apply(0).initialOffset().json())
 
 
-def _ask_source(execution: Any, entry: Any) -> None:
-    """Have the source ask Kafka for its latest offsets, as it does before every batch but a replayed one.
+def _fetch_latest_offsets(execution: Any, entry: Any) -> None:
+    """Have the source fetch Kafka's latest offsets, as it does before every batch but a replayed one.
 
-    Without that a run whose first batch is a replay ends after it, though the batch is committed: the engine reports
-    the source's metrics and meets a null (Spark 4.1.0 and 4.1.1, a regression of SPARK-54027, apache/spark#55236).
+    Otherwise a query whose first batch is a replay fails after that batch is committed: the engine reports the source's metrics
+    and reads a null (Spark 4.1.0 and 4.1.1, a regression of SPARK-54027, apache/spark#55236).
     """
     source, offset = execution.sources().apply(0), entry.offsets().apply(0)
     if offset.isDefined():

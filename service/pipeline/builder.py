@@ -1,11 +1,11 @@
-"""The one pass: from Kafka to Redis in one query, with one scan, one shuffle, one checkpoint, one watermark.
+"""Build and start the pass: one query from Kafka to Redis, with one scan, one shuffle, one checkpoint and one watermark.
 
     Kafka -> decode -> admit -> fold -> (bucket, kind, payload) -> shuffle by bucket -> one stateful operator -> publish
                          ^        ^                                                     windows, sessions, devices:
                     reference   attributes                                              pure functions on columns (state/)
 
-Spark moves packed columns and keeps them; what they mean is decided in state/. The plan does not depend on the settings, and it
-is small on purpose: a batch is planned anew each time. docs/decisions/0015-one-operator.md has the figures.
+Spark moves and stores packed columns; the code in state/ interprets them. The plan does not depend on the settings, and it is
+small because Spark plans each batch anew. docs/decisions/0015-one-operator.md has the figures.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,16 +42,16 @@ from service.settings import Settings
 from state.watermark import EventTime
 
 LOOK_UPS = 3
-"""How often in one batch schema ids are looked up: each task that meets new ones may be the first to say so."""
+"""Times that one batch may stop to look up schema ids: each time, another task may report new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What one batch did. `phases` are seconds by name; `rejected` has every reason, also those with no reject.
 
-    `lost` are records of the cut that Kafka no longer had, counted only where the settings accept that. `held_ms` is how far
-    the `unread` partitions hold the watermark back, `times` has the oldest and newest event time (ms) of the partitions. `skewed`
-    is how many devices are marked so.
+    `lost` counts records of the batch that Kafka no longer had; it is 0 unless the settings accept that. `held_ms` is how far
+    the `unread` partitions hold the watermark back, `times` has the oldest and newest event time (ms) of the partitions, `skewed`
+    is the number of skewed devices.
     """
 
     micro_batch: MicroBatch
@@ -77,24 +77,25 @@ def build(
     *,
     schemas: SchemaSet | None = None,
 ) -> DataFrame:
-    """Kafka records in, row_schemas.OUTPUT out. Works on a stream and, for its stateless part, on a batch alike.
+    """Turn Kafka records into rows of row_schemas.OUTPUT. `records` may be a stream; the stateless part also works on a batch.
 
-    `attributes` is the reference, None where there is none; `look_up` is how admission asks it, None where it has nothing to
-    ask. So many `tasks` read and fold. `schemas` are what is decoded: all that their source has, if not given.
+    `attributes` is the reference, None without a reference; with `look_up` admission looks devices up in it, None if no
+    setting needs that. `tasks` is the number of tasks that read and fold. Records of `schemas` are decoded, by default of all
+    schemas that their source has.
     """
-    # Each task pays for a Python worker, whatever it reads: no more of them than can run at once, and each folds more.
+    # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
     admitted = readings.admit(records, settings, look_up, schemas=schemas).coalesce(tasks)
     step = replace(folding(settings, attributes), told=event_time.told)
     return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
 
 
 def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
-    """readings.admit's rows in, row_schemas.FOLDED out, for a batch run over the past: what was not admitted is passed over."""
+    """Turn rows of readings.admit into row_schemas.FOLDED, for a batch run over the past. Rejects are left out."""
     return admitted.mapInArrow(replace(folding(settings, attributes), keep_rejects=False), FOLDED)
 
 
 def folding(settings: Settings, attributes: Attributes | None) -> Fold:
-    """The step that folds what a task has read."""
+    """Return the step that folds the readings of a task."""
     views = [(view, settings.view_measures(view)) for view in settings.views]
     gap = interval = None
     if settings.reference is not None and attributes is not None:
@@ -116,17 +117,12 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
 
 @dataclass(slots=True)
 class Publication:
-    """What foreachBatch runs, and what it remembers: `failure` is the exception that ended the query, as it was raised,
-    and `after` the (epoch, batch) that progress in Redis has reached, as far as is known. `write_lock` is held while it writes.
-    `care` ends the query before a batch that it must not read: the frame is evaluated later.
+    """The function of foreachBatch: publishes each batch by the steps in batch_publisher.py, then notes event time.
 
-    The order is the guarantee:
-    1 rejects to Kafka, flushed;
-    2 windows and sessions to Redis, under the epoch;
-    3 windows that the watermark has passed are marked final;
-    4 the progress key, and event time in the checkpoint. Only then does Spark commit the batch.
-    5 After the commit, by the runner: offsets to a Kafka consumer group, metrics.
-    Anything that fails in 1-4 fails the batch, and the replay writes the same keys with the same values.
+    Spark commits the batch after that, and the runner then commits offsets to a Kafka consumer group and updates metrics.
+    `failure` is the exception that ended the query, as it was raised. `after` is the (epoch, batch) that progress in Redis is
+    known to have reached. `write_lock` is held while a batch is published. `care` ends the query before a batch that it must
+    not read; that works because the frame is evaluated later.
     """
 
     spark: SparkSession
@@ -158,32 +154,32 @@ class Publication:
         failpoint.hit("before_fetch")
         started = clock.monotonic_s()
         name = self.settings.service.name
-        # What the batch's join sees: the snapshot is swapped between batches only, by on_batch.
+        # The batch's join uses this snapshot, because on_batch swaps it between batches only.
         snapshot = self.current_snapshot.snapshot if self.current_snapshot else None
         micro_batch = batch_report.running_batch(
             self.spark, name, batch, self.epoch, snapshot.version if snapshot else ""
         )
         self.care.check(micro_batch)
         before, unread = self.times.before(batch), self.times.unread(self.settings.kafka, micro_batch)
-        noted = self.times.devices(batch)
+        devices = self.times.devices(batch)
         topics = self.settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
-        event_time.tell(self.spark.sparkContext, before, numbers, self.limit.give(noted))
+        event_time.tell(self.spark.sparkContext, before, numbers, self.limit.give(devices))
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         sink = Sink(self.settings, micro_batch, attributes(snapshot, self.settings), self.after, covered=self.covered)
         server = sink.server()
         planned = clock.monotonic_s()
         outcome, ran = self._run(frame, sink, small=micro_batch.rows <= self.settings.redis.driver_rows)
         published = clock.monotonic_s()
-        # None of its records may be there for a reader: then time stands.
+        # A batch without readable records leaves event time as it is.
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
         micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
         sink = replace(sink, micro_batch=micro_batch)
         finals = sink.finish()
         skewed = sink.count_skewed()
         sink.progress(server)
-        sizes = ((bucket, devices) for bucket, _, devices, *_ in outcome.sizes)
-        self.times.note(batch, after, self.limit.after(batch, noted, sizes))
+        sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
+        self.times.note(batch, after, self.limit.after(batch, devices, sizes))
         self.after = self.epoch, batch
         if self.covered is not None and micro_batch.watermark_ms >= self.covered.until_ms:
             self.covered = None
@@ -195,11 +191,11 @@ class Publication:
             "publish": published - ran,
             "finish": done - published,
         }
-        # Each record is admitted or rejected. An offset that is neither has no record for a reader: it is a transaction's
-        # marker, an aborted or a compacted record. Or Kafka has deleted it: then the record is lost.
+        # Each record is admitted or rejected. Other offsets are a transaction's marker, an aborted record, a compacted record, or
+        # a record that Kafka has deleted: only the last one is lost.
         without = micro_batch.rows - outcome.admitted - sum(outcome.rejected)
-        accepted = self.settings.kafka.on_data_loss == "continue"
-        lost = min(without, unavailable(self.settings.kafka, micro_batch)) if accepted and without > 0 else 0
+        may_lose = self.settings.kafka.on_data_loss == "continue"
+        lost = min(without, unavailable(self.settings.kafka, micro_batch)) if may_lose and without > 0 else 0
         self.on_batch(
             BatchReport(
                 micro_batch,
@@ -218,10 +214,11 @@ class Publication:
         )
 
     def _run(self, frame: DataFrame, sink: Sink, *, small: bool) -> tuple[Outcome, float]:
-        """Compute the batch and write it: steps 1 and 2. When the computing was done, for what was not written meanwhile.
+        """Compute the batch and write it: steps 1 and 2. Also returns the time (s) at which a small batch was computed; a large
+        one is written while it is computed.
 
-        Ids of schemas without a verdict fail it in its first stage, before anything is written. Then they are looked up, and
-        it is run again: a few times, until nothing more is asked.
+        Schema ids without a verdict fail the batch in its first stage, before anything is written. The driver looks them up and
+        runs the batch again, at most LOOK_UPS times.
         """
         batch = sink.micro_batch.batch
         for attempt in range(LOOK_UPS + 1):
@@ -239,22 +236,22 @@ class Publication:
                 outcome = write_on_executors(frame, sink)
                 return outcome, clock.monotonic_s()
             except Exception as error:
-                named = failure.classify(error)
-                if not isinstance(named, UndecidedError):
+                undecided = failure.classify(error)
+                if not isinstance(undecided, UndecidedError):
                     raise
-                self.catalog.ask(named.numbers)
-        raise AssertionError  # the last attempt asks nothing
+                self.catalog.ask(undecided.numbers)
+        raise AssertionError  # the last attempt refuses all undecided ids
 
 
 def attributes(snapshot: Snapshot | None, settings: Settings) -> Attributes | None:
-    """What device hashes carry: the columns that the settings name, all when they name none."""
+    """Return the attributes for device hashes: the columns that the settings name, or all when they name none."""
     if snapshot is None or settings.reference is None:
         return None
     return snapshot.attributes(settings.reference.columns)
 
 
 def write_on_executors(frame: DataFrame, sink: Sink, *, whole: bool = True) -> Outcome:
-    """Publish where the rows are; only the outcomes travel. Unless `whole`, a partition is not held in memory."""
+    """Publish on the executors; only the outcomes go to the driver. Unless `whole`, a partition is not held in memory."""
 
     def write(batches: Any) -> Any:
         for part in [batches] if whole else ([batch] for batch in batches):
@@ -280,8 +277,8 @@ def start(
 ) -> tuple[StreamingQuery, Publication]:
     """Start the query; `before_batch` is called before anything of a batch is written and may raise, `on_batch` after all is.
 
-    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `book` is open; the
-    checkpoint's own if not given. Whoever writes values holds `write_lock`. `covered` is as for Sink, `care` as for Publication.
+    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `catalog` is open, by default
+    that of the checkpoint. Every writer of values holds `write_lock`. `covered` is as for Sink, `care` as for Publication.
     """
     catalog = catalog or of_checkpoint(spark, settings)
     tasks = spark.sparkContext.defaultParallelism

@@ -1,21 +1,21 @@
-"""Failures of the query: what they are called, and whether they may pass.
+"""Classify failures of the query, as a TidemarkError that is transient or permanent.
 
-A failure is named from what was raised in Python, or from the classes in the JVM's chain of causes. What may pass restarts
-the query from its checkpoint inside the running driver, under the same epoch; what cannot ends the process with its status:
+The class comes from the Python exception, or from the JVM's chain of causes. A transient failure restarts the query from its
+checkpoint inside the running driver, under the same epoch. A permanent one ends the process with the status of its family.
 
-    may pass   SourceError         Kafka is away or slow, rejects were not acknowledged
+    transient  SourceError         Kafka is away or slow, or did not acknowledge rejects
                SinkError           Redis is away, slow, loading, read-only or out of memory; or it has lost data: a new epoch
                UnreadableError     the reference database is away, and there is no stored copy
                RegistryError       the schema registry is away, and a schema that is needed at the start is not stored
                WorkerLostError     an executor or a Python worker is gone
-               InjectedError       a test asked for it
-    stays      SettingsError, SchemaError, ReferenceDataError, ReferenceTooOldError, FencedError, CheckpointError, SetupError
+               InjectedError       a test's failpoint
+    permanent  SettingsError, SchemaError, ReferenceDataError, ReferenceTooOldError, FencedError, CheckpointError, SetupError
                UnreadableRecordError                                   an operator has to decide
                SourceRefusedError, DataLossError, SinkRefusedError     waiting does not bring rights, topics or records
-               SparkLostError      there is nothing left to restart in: the process must be a new one
-               QueryError          nobody knows what it is, and a new process is the better cure
+               SparkLostError      only a new process has a new Spark
+               QueryError          the cause is unknown: a new process is safer
 
-tests/unit/test_failure.py holds this table against the tree in service/errors.py.
+tests/unit/test_failure.py compares this table with the tree in service/errors.py.
 """
 
 import re
@@ -44,21 +44,21 @@ from service.failpoint import InjectedError
 from service.reference.snapshots import UnreadableError
 from service.spark.files import FULL, MAKE_ROOM
 
-_PASSES = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, InjectedError)
-_STAYS = (SourceRefusedError, DataLossError, SinkRefusedError)
+_TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, InjectedError)
+_PERMANENT = (SourceRefusedError, DataLossError, SinkRefusedError)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 10.0
 CALM_S = 300.0
 GIVE_UP_S = 600.0
 
-_DEBUG = "Start with --debug to see where it comes from"
+_DEBUG = "Start with --debug to see the stack trace"
 _FRAMES = 40
 _WRAPPERS = ("StreamingQueryException", "ForeachBatchUserFuncException", "ForeachUserFuncException")
 
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """One exception of a chain; `places` are the classes on its stack, for the innermost one."""
+    """One exception of a chain; of the innermost one, `places` are the classes on its stack."""
 
     name: str
     message: str
@@ -69,15 +69,15 @@ class _Cause:
         return f"{self.name}: {self.message}"
 
     def short(self) -> str:
-        """One line: the class without its package, and what a Python traceback ends with, or the first line there is."""
+        """One line: the class without its package, and the last line of a Python traceback or the first of another message."""
         lines = [line.strip() for line in self.message.splitlines() if line.strip()] or [""]
-        said = lines[-1] if "Traceback (most recent call last)" in self.message else lines[0]
-        return f"{self.name.rpartition('.')[2]}: {said[:500]}"
+        line = lines[-1] if "Traceback (most recent call last)" in self.message else lines[0]
+        return f"{self.name.rpartition('.')[2]}: {line[:500]}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """`pattern` is looked for in "class: message" of each cause, then in the classes on the innermost one's stack."""
+    """`pattern` is searched in "class: message" of each cause, then in the classes on the innermost cause's stack."""
 
     family: type[TidemarkError]
     pattern: re.Pattern[str]
@@ -85,20 +85,16 @@ class _Rule:
 
 
 _RULES = (
-    _Rule(
-        SetupError,
-        FULL,
-        MAKE_ROOM,
-    ),
+    _Rule(SetupError, FULL, MAKE_ROOM),
     _Rule(
         SetupError,
         re.compile(r"OutOfMemoryError|Too many open files"),
-        "Give the machine what it lacks; the batch is replayed from the checkpoint",
+        "Give the machine more memory, or more open files; the batch is replayed from the checkpoint",
     ),
     _Rule(
         FencedError,
         re.compile(r"ConcurrentModificationException|CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are"),
-        "Another writer uses this checkpoint: this one must end",
+        "Another writer uses this checkpoint: this process must end",
     ),
     _Rule(
         WorkerLostError,
@@ -106,7 +102,7 @@ _RULES = (
             r"Python worker (exited|failed)|Python worker process terminated|ExecutorLostFailure|ExecutorDeadException|"
             r"[Ss]lave lost|Executor heartbeat timed out|FetchFailed(Exception)?|Could not find CoarseGrainedScheduler"
         ),
-        "The batch is replayed from the checkpoint; if it returns, look for what kills it: memory, or the machine's log",
+        "The batch is replayed from the checkpoint; if workers die again, check memory and the machine's log",
     ),
     _Rule(
         DataLossError,
@@ -139,10 +135,10 @@ _RULES = (
 
 @dataclass(slots=True)
 class Patience:
-    """How long to wait after each failure of a series, and when the series has lasted too long.
+    """How long to wait before each restart of the query in a series of failures, and when to give up.
 
-    1 s at first, twice as long each time, at most 10 s. A series ends with a committed batch, or with 5 minutes without a
-    failure. One of more than 10 minutes is too long: a new process may cure what a new query cannot.
+    The first wait is 1 s; each next one is twice as long, at most 10 s. A series ends with a committed batch, or after 5 minutes
+    without a failure. After 10 minutes of failures the process ends: a new process may help where a new query does not.
     """
 
     _since_s: float | None = None
@@ -150,7 +146,7 @@ class Patience:
     _wait_s: float = FIRST_WAIT_S
 
     def failed(self, now_s: float) -> float | None:
-        """Seconds to wait before the next attempt, None for no attempt any more."""
+        """Return the seconds to wait before the next attempt, None when there is to be none."""
         if self._since_s is None or now_s - self._last_s > CALM_S:
             self._since_s, self._wait_s = now_s, FIRST_WAIT_S
         self._last_s = now_s
@@ -160,40 +156,40 @@ class Patience:
         return wait_s
 
     def progressed(self) -> None:
-        """A batch is committed."""
+        """End the series: a batch is committed."""
         self._since_s = None
 
 
 def transient(error: TidemarkError) -> bool:
-    """Whether the query may be started again in this process: the module's table."""
-    return isinstance(error, _PASSES) and not isinstance(error, _STAYS)
+    """Whether the query may be started again in this process, by the table of this module."""
+    return isinstance(error, _TRANSIENT) and not isinstance(error, _PERMANENT)
 
 
-CODES = tuple(dict.fromkeys(family.code for family in _PASSES if not issubclass(family, _STAYS)))
-"""What a restart of the query may be counted under, but for rare kinds of these families."""
+CODES = tuple(dict.fromkeys(family.code for family in _TRANSIENT))
+"""The codes under which restarts of the query are counted; subclasses of these families may have other codes."""
 
 
 def classify(failure: BaseException | None, query: StreamingQuery | None = None) -> TidemarkError:
-    """The error to end with: `failure` is what foreachBatch raised, if it did; else the query's own exception is read.
+    """Return the TidemarkError for `failure`, the exception of foreachBatch, or, if it is None, for the query's own exception.
 
-    An exception of ours is returned as it is. Others are named by their chain of causes; QueryError is the last resort.
+    A TidemarkError is returned as it is. The chain of causes decides about others; without a match it is a QueryError.
     """
     if isinstance(failure, TidemarkError):
         return failure
-    # What was raised in foreachBatch comes back in the query's exception, as text: the original says more.
+    # The query's exception has only the text of an exception in foreachBatch: the original has more.
     causes = [*_python(failure)] or [*_jvm(query)]
     for cause in causes:
-        ours = _ours(cause.text)
-        if ours is not None:
-            return ours
-    for rule in _RULES:  # the rules' order decides, not the chain's: a full disk breaks checkpoints, too
+        error = _raised_in_worker(cause.text)
+        if error is not None:
+            return error
+    for rule in _RULES:  # the order of the rules decides, not that of the chain: a full disk also breaks checkpoints
         for cause in causes:
             if rule.pattern.search(cause.text):
                 return _error(rule, cause, query)
     if not causes:
         return QueryError("The query ended and gave no reason", remedy=_DEBUG)
     innermost = causes[-1]
-    for rule in _RULES:  # a parser's error is about what was being read
+    for rule in _RULES:  # the stack shows what a parser was reading
         if any(rule.pattern.search(place) for place in innermost.places):
             return _error(rule, innermost, query)
     return QueryError(innermost.short(), remedy=_DEBUG)
@@ -229,26 +225,26 @@ def _jvm(query: StreamingQuery | None) -> Iterator[_Cause]:
 
 
 def _chain(java: Any) -> Iterator[_Cause]:
-    """A Throwable and its causes, but for the wrappers, whose messages repeat plan and settings."""
+    """A Throwable and its causes, without the wrappers, whose messages repeat plan and settings."""
     while java is not None:
         cause, name = java.getCause(), java.getClass().getName()
         if cause is None or not name.endswith(_WRAPPERS):
             places = [frame.getClassName() for frame in java.getStackTrace()[:_FRAMES]] if cause is None else []
-            yield _Cause(name, _said(java.getMessage() or ""), tuple(places))
+            yield _Cause(name, _without_stack(java.getMessage() or ""), tuple(places))
         java = cause
 
 
-def _said(message: str) -> str:
-    """The message without the stack traces in it: their lines name classes that have nothing to do with the cause."""
+def _without_stack(message: str) -> str:
+    """The message without its stack traces: their lines name classes that have nothing to do with the cause."""
     return "\n".join(line for line in message.splitlines() if not line.lstrip().startswith(("at ", "...")))
 
 
-def _ours(text: str) -> TidemarkError | None:
-    """An error of ours that was raised in a Python worker: it comes back as the last lines of a traceback's text."""
+def _raised_in_worker(text: str) -> TidemarkError | None:
+    """The TidemarkError that was raised in a Python worker: the JVM has it as the last lines of a traceback's text."""
     families = {family.__name__: family for family in _families(TidemarkError)}
     ends = r"(?=\n\s*\n|\n\s*at |\nDriver stacktrace|\Z)"
-    found = re.findall(rf"^(?:[\w.]+\.)?({'|'.join(families)}): (.+?){ends}", text, re.MULTILINE | re.DOTALL)
-    return families[found[-1][0]](" ".join(found[-1][1].split())) if found else None
+    matches = re.findall(rf"^(?:[\w.]+\.)?({'|'.join(families)}): (.+?){ends}", text, re.MULTILINE | re.DOTALL)
+    return families[matches[-1][0]](" ".join(matches[-1][1].split())) if matches else None
 
 
 def _families(root: type[TidemarkError]) -> Iterator[type[TidemarkError]]:

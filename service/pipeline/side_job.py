@@ -1,4 +1,4 @@
-"""Work beside the query: in a thread of its own, again and again, and no failure of it ends the stream."""
+"""Run work beside the query, repeatedly, in a thread of its own. Its failures do not end the stream."""
 
 import logging
 import threading
@@ -15,11 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class SideJob:
-    """Does `work` whenever it is woken, and every `every_s` seconds where that is given; what fails is tried
-    again after `again_s`.
+    """Calls `work` after each `wake` and, if `every_s` is given, every `every_s` seconds; after a failure again in `again_s`.
 
-    Its Spark jobs are of the group `name`. `failed` gets what `work` raises. That the writer is fenced, or its writes are lost,
-    is no failure of the work's: the query's thread or the lease meets it, too, and ends the term; here it ends the thread.
+    Its Spark jobs have the group `name`. `failed` gets the exception that `work` raises, except FencedError and
+    WritesLostError. These two end the thread; the query's thread or the lease meets them as well and ends the term.
     """
 
     def __init__(
@@ -44,21 +43,21 @@ class SideJob:
 
     @property
     def is_ending(self) -> bool:
-        """Whether what goes on should not."""
+        """Whether `close` was called: `work` should return."""
         return self._ending.is_set()
 
     def start(self) -> None:
-        """Begin; with `every_s` at once."""
+        """Start the thread; with `every_s` the first call of `work` is at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something to do; returns at once."""
+        """Have `work` called soon; returns at once."""
         self._wake.set()
 
     def close(self, interrupt: Callable[[], None] = lambda: None) -> None:
-        """End, and wait for it for 5 s; what it was doing is done again by the next one.
+        """Cancel the Spark jobs, end the thread, and wait for it for 5 s. The next SideJob repeats the work.
 
-        `interrupt` ends what it waits for beside Spark; what fails by that is no failure.
+        `interrupt` ends waits of `work` outside of Spark. Exceptions after this call are not passed to `failed`.
         """
         self._ending.set()
         self._wake.set()
@@ -81,7 +80,7 @@ class SideJob:
                 self._work()
             except (FencedError, WritesLostError):
                 return
-            except Exception as error:  # whatever it is, the stream goes on, and the next try comes
+            except Exception as error:
                 if self.is_ending:
                     return
                 self._failed(error)

@@ -1,14 +1,14 @@
-"""Covered spans: event time for which Redis has closed values already, so that no other value may begin in it.
+"""Covered spans: event time for which Redis already has closed values, so that no other value may begin in it.
 
-Values of the past are computed again after a loss (service/recompute/republish.py) and when a new checkpoint reads the topic
-into a prefix in use. Both follow the rules of today. Where a session gap, a view's grid or a device's site has changed,
-these rules give values that never existed, beside those that readers have seen, and readings count twice. Therefore:
+Values of the past are computed again after a loss (service/recompute/republish.py), and when a new checkpoint reads the topic
+into a prefix in use. Both use the current settings and reference. If a session gap, a view's grid or a device's site has
+changed, that gives other values than readers have seen, and readings count twice. Therefore:
 
     a closed session        covers its device from its first reading to its last
-    an open session         does the same, once the writer of this term has written it from the state
-    a final window          covers its start for all keys of its view and measure, where the reference makes the keys
-    a final window whose    covers all of its span for its view and measure
-    length or slide is old
+    an open session         covers the same, once the writer of this term has written it from the state
+    a final window          covers its start for all keys of its view and measure, if the keys come from the reference
+    a final window of an    covers all of its span for its view and measure
+    older length or slide
 
 A session that silence alone has closed covers nothing: the watermark may still close it in another way.
 """
@@ -35,13 +35,13 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Of a view and measure: `starts` of windows that cover their start, `spans` (n x 2, half open) that are covered whole."""
+    """What is covered of a view and measure: `starts` of windows, and whole `spans` (n x 2, half open)."""
 
     starts: Ints
     spans: Ints
 
     def covers(self, start: Ints, end: Ints) -> Bools:
-        """Which windows are covered."""
+        """Return which windows are covered."""
         covered: Bools = np.isin(start, self.starts)
         for begin, stop in self.spans.tolist():
             covered |= (start < stop) & (end > begin)
@@ -50,9 +50,9 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a Redis covers: `sessions` (SESSIONS) and, by view and measure, windows. Times are event times in ms.
+    """The spans that Redis covers: `sessions` (SESSIONS), and windows by view and measure. Times are event times in ms.
 
-    A query that reads the topic again has passed all of it after the first batch whose watermark is at `until_ms`.
+    A query that reads the topic again has passed all spans after the first batch whose watermark reaches `until_ms`.
     """
 
     sessions: pa.Table
@@ -60,7 +60,7 @@ class Covered:
     until_ms: int
 
     def leave_out(self, changes: Changes) -> tuple[Changes, int]:
-        """The changes without values that are covered, and how many those were.
+        """Return the changes without covered values, and how many values were covered.
 
         A row with the key of a closed value stays: publish.lua decides about it.
         """
@@ -84,40 +84,37 @@ class Covered:
         if not spans.num_rows or not rows.num_rows:
             return covered
         names: Any = spans["device"].unique()
-        mine: Any = pc.fill_null(pc.index_in(rows["device"].cast(pa.binary()), value_set=names), -1)
-        chosen = np.flatnonzero(mine.to_numpy() >= 0)
+        row_codes: Any = pc.fill_null(pc.index_in(rows["device"].cast(pa.binary()), value_set=names), -1)
+        chosen = np.flatnonzero(row_codes.to_numpy() >= 0)
         if not len(chosen):
             return covered
-        codes = mine.to_numpy()[chosen]
-        theirs: Any = pc.index_in(spans["device"], value_set=names)
+        codes = row_codes.to_numpy()[chosen]
+        span_codes: Any = pc.index_in(spans["device"], value_set=names)
         start, last = ints(rows, "start")[chosen], ints(rows, "last")[chosen]
         low = min(int(start.min()), int(ints(spans, "start").min()))
         keys = Keys(len(names), low, max(int(last.max()), int(ints(spans, "last").max())))
-        begins, ends = (keys.pack(theirs.to_numpy(), ints(spans, name)) for name in ("start", "last"))
+        begins, ends = (keys.pack(span_codes.to_numpy(), ints(spans, name)) for name in ("start", "last"))
         order = np.argsort(begins)
         begins, furthest = begins[order], np.maximum.accumulate(ends[order])
         is_open = spans["is_open"].to_numpy()[order]
-        # The last session of the device that begins before a row ends; what all of them reach is `furthest`.
-        at = np.searchsorted(begins, keys.pack(codes, last), side="right") - 1
-        overlaps = (at >= 0) & (furthest[at] >= keys.pack(codes, start))
+        # `last_span`: the device's last session that begins before the row ends. `furthest`: the latest end up to there.
+        last_span = np.searchsorted(begins, keys.pack(codes, last), side="right") - 1
+        overlaps = (last_span >= 0) & (furthest[last_span] >= keys.pack(codes, start))
         same = np.clip(np.searchsorted(begins, keys.pack(codes, start)), 0, len(begins) - 1)
-        is_there = (begins[same] == keys.pack(codes, start)) & ~is_open[same]
-        covered[chosen] = overlaps & ~is_there
+        is_closed_value = (begins[same] == keys.pack(codes, start)) & ~is_open[same]
+        covered[chosen] = overlaps & ~is_closed_value
         return covered
 
 
 def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None) -> Covered:
-    """What Redis covers, by a scan of all its keys. Raises SinkError.
+    """Return what Redis covers, by a scan of all keys of the prefix. Raises SinkError.
 
-    Windows count that were written before `before_ms` by the writers' clocks (a republish that is begun again does not take
-    its own for older ones) and, unless it is None, that end by `until_ms` in event time, up to where Redis was whole.
-    `epoch` is that of the term.
+    A window counts if it was written before `before_ms` by the writer's clock, so that a repeated republish ignores its own
+    windows, and if it ends by `until_ms` in event time, up to which Redis was whole (None: no limit). `epoch` is the term's.
     """
     scan, prefix = _Scan(settings, epoch, before_ms, until_ms), settings.redis.prefix
     pattern = redis_keys.Keys(prefix).matching("*")
-    budget = Budget(
-        settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the values that are there")
-    )
+    budget = Budget(settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the stored values"))
     with redis_client.client(settings.redis) as client:
         cursor = None
         while cursor != 0:
@@ -127,7 +124,7 @@ def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None
 
 
 class _Scan:
-    """What a scan has come across. A page may be taken twice."""
+    """Collects the covered spans of a scan. A page may be taken twice."""
 
     def __init__(self, settings: Settings, epoch: int, before_ms: int, until_ms: int | None) -> None:
         self._prefix = f"{settings.redis.prefix}:".encode()
@@ -137,7 +134,7 @@ class _Scan:
         self._windows: dict[tuple[str, str, int], int] = {}
 
     def take(self, client: Any, names: list[bytes]) -> None:
-        """Read the values among some keys, which are without the prefix."""
+        """Read the sessions and windows among some names, which are keys without the prefix."""
         pipe = client.pipeline(transaction=False)
         places: list[Callable[[list[bytes]], None]] = []
         for name in names:
@@ -148,18 +145,18 @@ class _Scan:
                 places.append(partial(self._session, (place, int(start))))
             elif kind == b"window":
                 view, measure = (text.decode() for text in place.split(b":", 2)[:2])
-                # All windows of a start say the same, but for those that are not final.
+                # One final window of a start is enough: all of them cover the same.
                 if view in self._views and (view, measure, int(start)) not in self._windows:
                     pipe.hmget(self._prefix + name, "final", "updated", "end")
                     places.append(partial(self._window, (view, measure, int(start))))
         for take, values in zip(places, pipe.execute(), strict=True):
-            if values[0] is not None:  # else it has expired
+            if values[0] is not None:  # else the key has expired
                 take(values)
 
     def _session(self, place: tuple[bytes, int], values: list[bytes]) -> None:
         state, closed_by, epoch, last = values
-        is_mine = state != MERGED.encode() and int(epoch) == self._epoch
-        if closed_by == b"watermark" or is_mine:
+        is_of_term = state != MERGED.encode() and int(epoch) == self._epoch
+        if closed_by == b"watermark" or is_of_term:
             self._sessions[place] = int(last), closed_by != b"watermark"
 
     def _window(self, place: tuple[str, str, int], values: list[bytes]) -> None:
@@ -169,10 +166,10 @@ class _Scan:
             self._windows[place] = int(end)
 
     def covered(self) -> Covered:
-        """All of it."""
-        devices, starts = [device for device, _ in self._sessions], [start for _, start in self._sessions]
-        lasts, is_open = [last for last, _ in self._sessions.values()], [mine for _, mine in self._sessions.values()]
-        sessions = pa.table([devices, starts, lasts, is_open], schema=SESSIONS)
+        """The covered spans of all pages."""
+        rows = [(device, start, last, is_open) for (device, start), (last, is_open) in self._sessions.items()]
+        columns = zip(*rows, strict=True) if rows else [[]] * 4
+        sessions = pa.table([list(column) for column in columns], schema=SESSIONS)
         windows = {}
         for view, measure in dict.fromkeys((view, measure) for view, measure, _ in self._windows):
             spans = [(start, end) for (*of, start), end in self._windows.items() if of == [view, measure]]
@@ -189,7 +186,7 @@ def _grid(view: View, spans: Ints) -> Grid:
 
 
 def _joined(spans: Ints) -> Ints:
-    """Spans in order, those that touch as one."""
+    """Join spans that touch; the spans are sorted."""
     if not len(spans):
         return spans
     reach = np.maximum.accumulate(spans[:, 1])

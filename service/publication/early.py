@@ -1,8 +1,8 @@
-"""Early readings by device, on their way to Redis: a device that has many of them has a clock that is ahead.
+"""Count early readings by device: a device with many early readings has a clock that is ahead.
 
-They are counted where rejects pass anyway, and kept in the device's hash: `early`, `early.at` (the broker's time of the last
-one), `early.ahead` (ms), and `skewed` from `admission.skewed_after` of them on. That is a diagnosis, not a result: it survives
-restarts, and begins anew in a Redis that has lost it.
+The sink counts them while it copies rejects. The device hash has `early`, `early.at` (the broker's time of the last early
+reading), `early.ahead` (ms), and `skewed` from `admission.skewed_after` early readings on. The counts survive restarts of the
+service. They are a diagnosis, not a result: after Redis has lost them, they begin at 0.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,37 +23,34 @@ class _Device:
 
 @dataclass(slots=True)
 class Early:
-    """A batch's early readings; those of one device must be taken by one of these."""
+    """The early readings of a part of a batch. All early readings of a device must be in the same part."""
 
     _devices: dict[str, _Device] = field(default_factory=dict)
 
     def take(self, reject: Mapping[str, Any]) -> None:
-        """A row of row_schemas.REJECT_TYPE, whatever its reason."""
-        device, at_ms, ahead_ms = reject.get("device"), reject["broker_ms"], reject.get("ahead_ms")
-        if device is None or ahead_ms is None:
+        """Count a row of row_schemas.REJECT_TYPE if it is an early reading."""
+        name, at_ms, ahead_ms = reject.get("device"), reject["broker_ms"], reject.get("ahead_ms")
+        if name is None or ahead_ms is None:
             return
-        known = self._devices.get(device)
-        if known is None:
-            self._devices[device] = _Device(1, at_ms, at_ms, ahead_ms)
-            return
-        known.count += 1
-        known.first_ms = min(known.first_ms, at_ms)
-        if at_ms >= known.last_ms:
-            known.last_ms, known.ahead_ms = at_ms, ahead_ms
+        device = self._devices.setdefault(name, _Device(0, at_ms, at_ms, ahead_ms))
+        device.count += 1
+        device.first_ms = min(device.first_ms, at_ms)
+        if at_ms >= device.last_ms:
+            device.last_ms, device.ahead_ms = at_ms, ahead_ms
 
     def calls(self, keys: Keys, settings: Settings) -> Iterator[dict[str, Any]]:
-        """Arguments of publish.lua's step `early`."""
+        """Arguments of publish.lua's step `early`, for each chunk of devices."""
         names, size = list(self._devices), settings.redis.chunk
         for start in range(0, len(names), size):
             part = names[start : start + size]
-            found = [self._devices[name] for name in part]
+            devices = [self._devices[name] for name in part]
             yield {
                 "keys": [keys.device(name) for name in part],
                 "members": part,
-                "counts": [each.count for each in found],
-                "first": [each.first_ms for each in found],
-                "last": [each.last_ms for each in found],
-                "ahead": [each.ahead_ms for each in found],
+                "counts": [device.count for device in devices],
+                "first": [device.first_ms for device in devices],
+                "last": [device.last_ms for device in devices],
+                "ahead": [device.ahead_ms for device in devices],
                 "ttl": settings.sessions.retain_ms,
                 "threshold": settings.admission.skewed_after,
                 "within": settings.admission.skewed_for_ms,

@@ -1,31 +1,30 @@
--- How a correction writes: over values that are closed, and over nothing else. What is open is the daemon's (publish.lua).
+-- Writes corrections over closed values, and over nothing else. Only the daemon writes open values (publish.lua).
 --   KEYS  1 correction (the fence)  2 changes (the feed)  3 progress  4 republish
---   ARGV  1 what to do: write | keys
---         2 its arguments, msgpack (service/recompute/correct.py packs them)
--- Returns what was done, or {-1, why nothing was}.
+--   ARGV  1 the step: write | keys
+--         2 its arguments, msgpack (service/recompute/closed_sink.py packs them)
+-- Returns the step's counts, or {-1, the reason why nothing was written}.
 
 local call = redis.call
 local a = cmsgpack.unpack(ARGV[2])
 
--- The fence, once per call: a correction that another one, or a replay of rejects, has overtaken writes nothing.
+-- The fence, once per call: when another correction, or a replay of rejects, has begun, this one writes nothing.
 local newest = call('GET', KEYS[1])
 if newest ~= a.number then
   return redis.error_reply('FENCED another correction or replay has begun: its number is ' .. (newest or 'gone'))
 end
 
--- A Redis that has lost data, or gets it back at this moment, must not take a part of it from here, unless who republishes
--- writes, which a.mark says.
+-- While Redis lacks data or values are republished, only the republish itself may write corrections: its mark is a.mark.
 if (call('GET', KEYS[4]) or '') ~= a.mark then return {-1, 'values are being republished'} end
-local held = call('HMGET', KEYS[3], 'epoch', 'batch')
-local epoch, batch = tonumber(held[1] or nil), tonumber(held[2] or nil)
+local progress = call('HMGET', KEYS[3], 'epoch', 'batch')
+local epoch, batch = tonumber(progress[1] or nil), tonumber(progress[2] or nil)
 if not (epoch and batch) or epoch < a.after[1] or (epoch == a.after[1] and batch < a.after[2]) then
   return {-1, 'Redis has lost data: progress is not where it was'}
 end
 
--- Rows of one kind, as columns, as for publish.lua. a.seal is the field that says whether a key is closed, and its value then.
--- A closed value is replaced by one of more readings, never by one of fewer: that makes a repeat harmless, and an answer that
--- comes late. Its epoch and batch stay; `revision` grows. A key that is not there gets a.epoch and a.batch and its own time to live.
--- Returns how many rows were {written, the same already, refused as poorer, open, not there any more}.
+-- Writes rows of one kind, as columns, as publish.lua does. a.seal is {field, value}: a key in this state is closed.
+-- A closed value is replaced by one with more readings, never with fewer, so a call may be repeated or arrive late. Its epoch and
+-- batch stay, and `revision` grows. A key that does not exist gets a.epoch, a.batch and its TTL of a.ttl.
+-- Returns how many rows were {written, the same already, refused as poorer, open, gone}.
 local function write()
   local written, same, poorer, open, gone = 0, 0, 0, 0, 0
   local column_of = {}
@@ -33,16 +32,16 @@ local function write()
   local state, count = column_of[a.seal[1]], column_of.count
   for i, key in ipairs(a.keys) do
     local stored = call('HMGET', key, a.seal[1], 'closed_by', 'count', 'revision', unpack(a.same))
-    local is_there, is_like, merges = stored[3], true, state[i] == 'merged'
+    local is_there, is_equal, merges = stored[3], true, state[i] == 'merged'
     local is_closed = stored[1] == a.seal[2] and stored[2] ~= 'idle'
     for j, name in ipairs(a.same) do
-      if (stored[j + 4] or nil) ~= (column_of[name][i] or nil) then is_like = false end
+      if (stored[j + 4] or nil) ~= (column_of[name][i] or nil) then is_equal = false end
     end
     if not is_there and merges then
       gone = gone + 1
     elseif is_there and not is_closed and stored[1] ~= 'merged' then
       open = open + 1
-    elseif is_there and is_like and stored[1] == state[i] then
+    elseif is_there and is_equal and stored[1] == state[i] then
       same = same + 1
     elseif is_closed and not merges and tonumber(stored[3]) > tonumber(count[i]) then
       poorer = poorer + 1
@@ -73,7 +72,7 @@ local function write()
   return {written, same, poorer, open, gone}
 end
 
--- Keys of a view that a correction has made, by last event time; the time to live of the others stays.
+-- Adds keys of a view that a correction has made, by last event time. The view's TTL stays.
 local function keys()
   for i, member in ipairs(a.members) do call('ZADD', a.key, 'GT', a.scores[i], member) end
   if call('PTTL', a.key) < 0 then call('PEXPIRE', a.key, a.ttl) end

@@ -1,4 +1,4 @@
-"""Clients of Redis: the one place that knows the address, the password and the options of every connection."""
+"""Clients of Redis: the address, the password and the options of every connection."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from service.settings import Redis
 def client(settings: Redis, **options: Any) -> Any:
     """A client with a pool of its own; close it. It connects on its first command. `options` are redis-py's.
 
-    Any: redis-py types its answers for clients that may be asynchronous.
+    Any: redis-py types its replies for clients that may be asynchronous.
     """
     return redis.Redis.from_pool(_pool(settings, options))
 
@@ -38,14 +38,14 @@ def _pool(settings: Redis, options: dict[str, Any]) -> redis.ConnectionPool:
     fixed: dict[str, Any] = {
         "socket_timeout": seconds,
         "socket_connect_timeout": seconds,
-        "retry": Retry(NoBackoff(), 0),  # the retries are ours: they know the batch and have one budget
+        "retry": Retry(NoBackoff(), 0),  # service/redis/link.py retries, with one budget for a batch
         "protocol": 2,
         "client_name": "tidemark",
     }
     if settings.ca_file is not None and url.startswith("rediss:"):
         fixed["ssl_ca_certs"] = str(settings.ca_file)
     pool = redis.ConnectionPool.from_url(url, **{**fixed, **options})
-    if settings.password_file is not None:  # it replaces the URL's
+    if settings.password_file is not None:  # replaces the URL's password
         pool.connection_kwargs.pop("password", None)
         user = pool.connection_kwargs.pop("username", None)
         pool.connection_kwargs["credential_provider"] = _PasswordFile(user, settings.password_file)

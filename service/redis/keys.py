@@ -1,7 +1,6 @@
-"""Names of the keys in Redis and the text of what is in them: the one place that spells the contract out.
+"""Names of the keys in Redis and the text of their values, by the contract in schemas/redis.md.
 
-The contract is schemas/redis.md; schemas/redis.json is its machine-checked form. Text is bytes here: a device id is
-whatever the device sent, and publishing must not fail where it is not UTF-8.
+schemas/redis.json is its machine-checked form. Text is bytes here, so that publishing does not fail on ids that are not UTF-8.
 """
 
 import re
@@ -24,7 +23,7 @@ class Keys:
     prefix: str
 
     def matching(self, pattern: str) -> str:
-        """A pattern for SCAN: keys of this prefix alone, whatever characters that has."""
+        """A pattern for SCAN that matches keys of this prefix only; the prefix may have any characters."""
         return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix) + f":{pattern}"
 
     @property
@@ -81,12 +80,12 @@ class Keys:
     def device(self, device: str) -> str:
         return f"{self.prefix}:device:{device}"
 
-    # The same over columns. A key's text may hold anything, ":" too: what stands around it is never ambiguous.
+    # The same over columns. A key's text may contain ":", because the parts around it have none.
 
     def windows(self, view: Array, measure: Array, key: Array, start: Array) -> Array:
         """Binary array of window keys; a null key is "(none)"."""
-        named: Any = pc.fill_null(_binary(key), pa.scalar(NO_KEY))
-        return self._joined("window", _binary(view), _binary(measure), named, decimal(start))
+        filled: Any = pc.fill_null(_binary(key), pa.scalar(NO_KEY))
+        return self._joined("window", _binary(view), _binary(measure), filled, decimal(start))
 
     def sessions(self, device: Array, start: Array) -> Array:
         return self._joined("session", _binary(device), decimal(start))
@@ -101,17 +100,17 @@ class Keys:
 
 
 def _binary(array: Array) -> Array:
-    """Strings as the bytes they are; a view, nothing is copied or checked."""
+    """Strings as bytes, without a copy or a check."""
     column: Any = array
-    found: Array = column if pa.types.is_binary(column.type) else column.cast(pa.binary())
-    return found
+    binary: Array = column if pa.types.is_binary(column.type) else column.cast(pa.binary())
+    return binary
 
 
 def decimal(values: Any) -> Array:
-    """Numbers, an Arrow or NumPy array of them, as text in a binary array; null stays null.
+    """Format numbers, an Arrow or NumPy array, as text in a binary array; null stays null.
 
-    Integers are decimal. A double is the shortest text that reads back as the same double, as Python's repr, though the
-    notation may differ ("517" for 517.0, "0.00001" for 1e-05): Arrow's formatting costs 60 ns a value, repr 440 ns.
+    Integers are decimal. A double is the shortest text that reads back as the same double, as Python's repr, in a notation that
+    may differ ("517" for 517.0, "0.00001" for 1e-05): Arrow's formatting costs 60 ns a value, repr 440 ns.
     """
     numbers: Any = values if isinstance(values, pa.Array) else pa.array(values)
     text: Array = numbers.cast(pa.string()).cast(pa.binary())
@@ -120,5 +119,5 @@ def decimal(values: Any) -> Array:
 
 def texts(array: Array) -> Texts:
     """A string or binary array as Python bytes; null is None."""
-    found: Texts = _binary(array).to_numpy(zero_copy_only=False).tolist()
-    return found
+    values: Texts = _binary(array).to_numpy(zero_copy_only=False).tolist()
+    return values

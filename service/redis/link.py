@@ -1,13 +1,13 @@
-"""One connection to Redis that survives what Redis does: calls of one script, several in flight, repeated in order.
+"""Call one script over one connection to Redis: several calls in flight, retried in order.
 
-    Redis is slow, away, loading, read-only or out of memory    tried again with back-off, then SinkError
-    the script is not in Redis's cache (NOSCRIPT)               tried again on a new connection, which loads it
-    the epoch in Redis is newer than ours (FENCED)              FencedError, at once
-    the epoch in Redis is missing or older than ours            EpochLostError, at once
-    progress in Redis is missing or older than ours             WritesLostError, at once
-    anything else Redis answers                                 SinkRefusedError, at once
+    Redis is slow, away, loading, read-only or out of memory    retried with back-off, then SinkError
+    the script is not in Redis's cache (NOSCRIPT)               retried on a new connection, which loads it
+    the epoch in Redis is newer than the writer's (FENCED)      FencedError, at once
+    the epoch in Redis is missing or older (EPOCHLOST)          EpochLostError, at once
+    progress in Redis is missing or older (WRITESLOST)          WritesLostError, at once
+    any other error reply                                       SinkRefusedError, at once
 
-A call whose answer was lost is made again, and with it every later one, in order: the script must bear that.
+A call without a reply is made again, and every later call after it, in order: the script must allow repeats.
 """
 
 import os
@@ -36,7 +36,7 @@ from service.redis import client as redis_client
 from service.redis.keys import Keys
 
 IN_FLIGHT = 3
-"""Calls sent and not yet answered: Redis works on one while the next is packed and another waits in the socket."""
+"""Calls without a reply: Redis runs one, another waits in the socket, and the next one is packed."""
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 2.0
 _TEMPORARY = ("NOSCRIPT", "OOM", "READONLY", "LOADING", "MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY", "TRYAGAIN")
@@ -46,7 +46,7 @@ _REMEDIES = {
     "READONLY": "redis.url names a replica: point it at the primary",
     "LOADING": "Redis was still reading its data: raise redis.retry_for",
     "MISCONF": "Redis cannot save to its disk: see its log",
-    "WRONGTYPE": "A key under redis.prefix is somebody else's: remove it or choose another prefix",
+    "WRONGTYPE": "Another program wrote a key under redis.prefix: remove the key or choose another prefix",
     "NOREPLICAS": "Redis waits for replicas (min-replicas-to-write): bring them back",
 }
 _UNREACHABLE = "Check that Redis runs and can be reached from here; the batch is replayed from the checkpoint"
@@ -60,33 +60,32 @@ T = TypeVar("T")
 class WritesLostError(SinkError):
     """Redis has lost data that it had acknowledged; the call wrote nothing.
 
-    Nobody else writes either, so it is recoverable: acquire the lease again with `at_least=<the epoch so far>`, publish
-    again what was lost (service/recompute/republish.py), and go on with the batch under the new epoch.
+    To recover, acquire the lease again with `at_least=<the epoch so far>`, republish the lost values
+    (service/recompute/republish.py), and replay the batch under the new epoch.
     """
 
     code = "SINK_WRITES_LOST"
 
 
 class EpochLostError(WritesLostError):
-    """Redis has no epoch, or one older than ours (FLUSHALL, an empty restart, an old backup)."""
+    """Redis has no epoch, or an older one than the writer (FLUSHALL, an empty restart, an old backup)."""
 
     code = "SINK_EPOCH_LOST"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an error message says about where: never with a secret."""
+    """The place that an error message names, without a secret: `what` is the action, such as "batch 17 of epoch 3"."""
 
     address: str
     what: str
-    """What was being done, such as "batch 17 of epoch 3"."""
 
     def __str__(self) -> str:
         return f"Redis at {self.address}, {self.what}"
 
 
 class Budget:
-    """The time that failures may cost in all, and the waiting between attempts.
+    """Limits the time that failures of a batch may take in all, and waits between attempts.
 
     `retries` counts the attempts that failed. Time counts from a failure until the next success.
     """
@@ -100,7 +99,7 @@ class Budget:
         self._wait_s = _FIRST_WAIT_S
 
     def failed(self, error: Exception) -> None:
-        """Wait before the next attempt, or raise SinkError: the budget is used up, or trying again is of no use."""
+        """Wait before the next attempt. Raise SinkError if the budget is used up or the error is permanent."""
         now = clock.monotonic_s()
         self._since = now if self._since is None else self._since
         spent = self._spent_s + now - self._since
@@ -111,13 +110,13 @@ class Budget:
         self._wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S)
 
     def succeeded(self) -> None:
-        """Redis answered: the next failure begins anew with short waits, on what is left of the budget."""
+        """Note a reply: the waits after the next failure are short again, within the rest of the budget."""
         if self._since is not None:
             self._spent_s += clock.monotonic_s() - self._since
             self._since, self._wait_s = None, _FIRST_WAIT_S
 
     def attempt(self, action: Callable[[], T]) -> T:
-        """The action's result; it is made again as long as the budget lasts."""
+        """Return the result of `action`, which is retried within the budget."""
         while True:
             try:
                 result = action()
@@ -130,7 +129,7 @@ class Budget:
 
 
 def progress(settings: settings.Settings, name: str) -> bytes | None:
-    """A field of the progress that Redis has of the last published batch; None where nothing is published. Raises SinkError."""
+    """Return a field of progress in Redis, None when nothing is published. Raises SinkError."""
     place = Place(redis_client.address(settings.redis), "the progress")
     with redis_client.client(settings.redis) as client:
         budget = Budget(settings.redis.retry_for_ms, place)
@@ -139,10 +138,10 @@ def progress(settings: settings.Settings, name: str) -> bytes | None:
 
 
 def _code(error: Exception) -> str:
-    """Redis's word for the error, "" when it has none. Inside a script errors come wrapped in text of their own."""
-    said = getattr(error, "status_code", None) or ""
-    found = _CODES.search(said) or _CODES.search(str(error))
-    return found[1] if found else str(said)
+    """Return Redis's code for the error, "" if it has none. An error inside a script has its code within other text."""
+    status = getattr(error, "status_code", None) or ""
+    match = _CODES.search(status) or _CODES.search(str(error))
+    return match[1] if match else str(status)
 
 
 def _is_temporary(error: Exception) -> bool:
@@ -163,28 +162,28 @@ def _sink_error(error: Exception, place: Place, retries: int, spent_s: float) ->
         remedy = "Redis 6.2 or later with Lua is needed"
     else:
         remedy = _UNREACHABLE
-    said = f"{code} {error}" if code and code not in str(error) else str(error) or type(error).__name__
-    tried = f", given up after {retries} retries in {spent_s:.1f} s" if retries else ""
+    text = f"{code} {error}" if code and code not in str(error) else str(error) or type(error).__name__
+    attempts = f", given up after {retries} retries in {spent_s:.1f} s" if retries else ""
     family = SinkError if _is_temporary(error) else SinkRefusedError
-    return family(f"{place}: {said.rstrip('.')}{tried}", remedy=remedy)
+    return family(f"{place}: {text.rstrip('.')}{attempts}", remedy=remedy)
 
 
 def raise_refusal(error: Exception, place: Place) -> None:
-    """Raise FencedError, EpochLostError or WritesLostError when that is what the script answered."""
+    """Raise FencedError, EpochLostError or WritesLostError if `error` is such a reply of the script."""
     if not isinstance(error, ResponseError):
         return
-    kind, _, said = str(error).partition(" ")
+    kind, _, reason = str(error).partition(" ")
     if kind == "FENCED":
-        msg = f"{place}: refused, {said}"
-        raise FencedError(msg, remedy="Another writer has taken over: this one must end") from error
+        msg = f"{place}: refused, {reason}"
+        raise FencedError(msg, remedy="Another writer has taken over: this process must end") from error
     if kind in {"EPOCHLOST", "WRITESLOST"}:
         family = EpochLostError if kind == "EPOCHLOST" else WritesLostError
-        msg = f"{place}: refused, {said}: Redis has lost data"
+        msg = f"{place}: refused, {reason}: Redis has lost data"
         raise family(msg, remedy="Acquire the lease again, then replay the batch") from error
 
 
 class Link:
-    """One connection and one script; threads take turns."""
+    """One connection for one script. Threads may share it; one at a time uses it."""
 
     def __init__(self, options: settings.Redis, script: bytes, keys: tuple[str, ...]) -> None:
         self.options = options
@@ -196,16 +195,16 @@ class Link:
         self._connection: Any = None
 
     def run(self, calls: Iterable[tuple[str, bytes]], budget: Budget, server: str = "") -> list[Reply]:
-        """The script's replies to calls (step, arguments), in order. A call is only asked for when it can be sent.
+        """Return the script's replies to calls (step, arguments), in order. Each call is taken when it can be sent.
 
         With `server`, the calls are only made to that run of Redis. Raises SinkError, WritesLostError or FencedError;
-        then some of the calls may have been carried out.
+        then Redis may have run some of the calls.
         """
         with self._turn:
             return self._run(iter(calls), budget, server)
 
     def server(self, budget: Budget) -> str:
-        """Which run of Redis answers: another one after each restart and fail-over. Raises SinkError."""
+        """Return the id of the run of Redis that answers: it changes with each restart and fail-over. Raises SinkError."""
         with self._turn:
             return budget.attempt(self._server)
 
@@ -213,23 +212,21 @@ class Link:
         try:
             connection = self._connected()
             connection.send_command("INFO", "server")
-            found = _RUN_ID.search(connection.read_response())
+            run_id = _RUN_ID.search(connection.read_response())
         except BaseException:
             self.close()
             raise
-        return found[1].decode() if found else ""
+        return run_id[1].decode() if run_id else ""
 
     def _run(self, source: Iterator[tuple[str, bytes]], budget: Budget, server: str) -> list[Reply]:
         replies: list[Reply] = []
-        waiting: deque[tuple[str, bytes]] = deque()  # not answered yet, oldest first
+        waiting: deque[tuple[str, bytes]] = deque()  # calls without a reply, oldest first
         done = False
         while True:
             with self._recovering(budget):
                 if server and (now := self._server()) != server:
                     msg = f"{budget.place}: Redis was restarted or failed over meanwhile (it was {server}, is {now})"
-                    raise SinkError(
-                        msg, remedy="It may have lost what was written: that is written again by the next attempt"
-                    )
+                    raise SinkError(msg, remedy="Redis may have lost values: the next attempt writes them again")
                 connection = self._connected()
                 sent = 0
                 while True:
@@ -252,7 +249,7 @@ class Link:
                     budget.succeeded()
 
     def close(self) -> None:
-        """Drop the connection; the next run makes a new one."""
+        """Close the connection; the next call of `run` opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(RedisError, OSError):
@@ -267,7 +264,7 @@ class Link:
             raise_refusal(error, budget.place)
             budget.failed(error)
         except BaseException:
-            self.close()  # answers are left in the socket
+            self.close()  # the socket may have unread replies
             raise
 
     def _connected(self) -> Any:
@@ -291,8 +288,8 @@ _links: dict[tuple[object, ...], Link] = {}
 
 
 def link(options: settings.Redis, script: bytes, keys: tuple[str, ...]) -> Link:
-    """This process's connection for these settings and this script; it stays open between batches."""
-    # The process id: a forked worker must not speak on its parent's socket.
+    """Return this process's connection for these settings and this script. It stays open between batches."""
+    # With the process id, because a forked worker must not use its parent's socket.
     identity = (os.getpid(), options.url.get_secret_value(), options.password_file, options.timeout_ms, keys, script)
     if identity not in _links:
         _links[identity] = Link(options, script, keys)

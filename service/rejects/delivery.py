@@ -1,7 +1,7 @@
-"""Rejects: what was not admitted goes to `<topic>.rejects`, byte for byte, with the reason in its headers.
+"""Send rejected records to `<topic>.rejects`, byte for byte, with the reason in their headers.
 
-The record's form is schemas/reject.json. Delivery is at least once: a batch that is replayed sends its rejects again,
-and (tidemark.topic, tidemark.partition, tidemark.offset) tells that they are the same.
+schemas/reject.json is the form of the headers. Delivery is at least once: a replayed batch sends its rejects again, with equal
+(tidemark.topic, tidemark.partition, tidemark.offset).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,25 +21,26 @@ from service.settings import Kafka
 
 HEADER = "tidemark."
 UNREADABLE = "unreadable"
-"""The reason of records that an operator has skipped (`tidemark skip`), because nobody could read them: the pass never does."""
+"""The reason of records that no process can read and that an operator has skipped (`tidemark skip`). The pass never uses it."""
 _NAMES = [HEADER + name for name in ("reason", "detail", "topic", "partition", "offset", "broker_ms", "epoch", "batch")]
 _OMITTED = HEADER + "omitted_bytes"
 _NUMBERS = {"partition", "offset", "broker_ms", "epoch", "batch", "omitted_bytes"}
 _LARGEST = 64 << 20
-"""Bytes. No larger record is sent, whatever its topic takes: its coordinates say where it is."""
+"""Bytes of the largest record that is sent, whatever limit its topic has. A larger one is sent without its bytes."""
 _QUEUE_KIB = 2 * _LARGEST >> 10
 _REQUEST = 64 << 10
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
 
 def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
-    """What Tidemark says of a reject: a row of row_schemas.REJECT_TYPE."""
-    said = {**reject, "detail": reject["detail"] or "", "epoch": micro_batch.epoch, "batch": micro_batch.batch}
-    return [(name, str(said[name.removeprefix(HEADER)]).encode()) for name in _NAMES]
+    """Return Tidemark's headers for a reject, which is a row of row_schemas.REJECT_TYPE."""
+    values = {**reject, "detail": reject["detail"] or "", "epoch": micro_batch.epoch, "batch": micro_batch.batch}
+    return [(name, str(values[name.removeprefix(HEADER)]).encode()) for name in _NAMES]
 
 
 def forms(record: Record | None, ours: Headers) -> Iterator[Record]:
-    """A reject as it is sent, and again where its topic refuses it as too large: whole, without the value, our headers alone."""
+    """Yield the forms of a reject, ever smaller, for a topic that refuses large records: whole; without the value; Tidemark's
+    headers alone."""
 
     def without(omitted: int) -> Headers:
         return [*ours, (_OMITTED, b"%d" % omitted)]
@@ -54,39 +55,40 @@ def forms(record: Record | None, ours: Headers) -> Iterator[Record]:
 
 
 def parse(message_headers: Iterable[tuple[str, bytes | None]] | None) -> dict[str, str | int]:
-    """Our headers of a message of a rejects topic as the record that schemas/reject.json describes; {} when there are none."""
+    """Return Tidemark's headers of a message of a rejects topic, as schemas/reject.json describes them; {} if it has none."""
     return split(message_headers)[1]
 
 
 def split(message_headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[Headers, dict[str, str | int]]:
-    """A record's own headers, and what `parse` returns. Ours are the last ones: its own may have any name, also one of ours."""
-    found = list(message_headers or ())
-    ours = len(_NAMES) + (1 if found and found[-1][0] == _OMITTED else 0)
-    own, said = found[:-ours], found[-ours:]
-    if [name for name, _ in said] != [*_NAMES, _OMITTED][:ours]:
-        return found, {}
+    """Return a record's own headers, and those of Tidemark as `parse` returns them. Tidemark's are the last ones, because a
+    device may give its own headers any name."""
+    everything = list(message_headers or ())
+    count = len(_NAMES) + (1 if everything and everything[-1][0] == _OMITTED else 0)
+    own, ours = everything[:-count], everything[-count:]
+    if [name for name, _ in ours] != [*_NAMES, _OMITTED][:count]:
+        return everything, {}
     try:
-        texts = {name.removeprefix(HEADER): (value or b"").decode() for name, value in said}
+        texts = {name.removeprefix(HEADER): (value or b"").decode() for name, value in ours}
         return own, {name: int(text) if name in _NUMBERS else text for name, text in texts.items()}
     except ValueError:
-        return found, {}
+        return everything, {}
 
 
 class Rejects:
-    """Sends rejects and knows which of them the broker has acknowledged. Not for two threads at a time.
+    """Sends rejects and counts those that the broker has acknowledged. Use it from one thread.
 
-    It holds _QUEUE_KIB of them, however many there are: the rest waits until the broker has taken some.
+    It queues at most _QUEUE_KIB; `send` waits while the queue is full.
     """
 
     def __init__(self, settings: Kafka) -> None:
         self._settings = settings
         options: dict[str, str | int] = {
             "linger.ms": 5,
-            # An unknown topic is an error after this long: 30 s by default.
+            # The wait for an unknown topic; the default is 30 s.
             "topic.metadata.propagation.max.ms": 5_000,
             "message.max.bytes": _LARGEST,
             "queue.buffering.max.kbytes": _QUEUE_KIB,
-            # A broker refuses a request as a whole. Small requests mean that few small records are refused with a large one.
+            # A broker refuses a request as a whole: with small requests, few records are refused with a large one.
             "batch.size": _REQUEST,
         }
         self._producer = clients.producer(settings, "tidemark-rejects", options)
@@ -96,7 +98,7 @@ class Rejects:
         self._error: KafkaError | None = None
 
     def send(self, reject: Mapping[str, Any], record: Record | None, micro_batch: MicroBatch) -> None:
-        """Queue one reject with its record, None where that is gone; its delivery is known after `flush`. Raises SourceError."""
+        """Queue one reject with its record, None if Kafka no longer has it. `flush` confirms the delivery. Raises SourceError."""
         topic, ours = self._settings.rejects_topic(reject["topic"]), headers(reject, micro_batch)
         self._produce(topic, next(forms(record, ours)), partial(self._too_large.append, (topic, record, ours)))
         self._sent += 1
@@ -106,7 +108,7 @@ class Rejects:
     def flush(self, micro_batch: MicroBatch) -> None:
         """Wait until the broker has acknowledged every reject since the last flush, or raise SourceError."""
         self._producer.flush(DELIVERY_S)
-        # What is too large must not stop the service for ever, so it is sent in ever smaller forms, and alone.
+        # A record that is too large must not stop the service: it is sent alone, in ever smaller forms.
         too_large, self._too_large = self._too_large, []
         for each in too_large:
             if self._error is None:
@@ -114,16 +116,16 @@ class Rejects:
         missing = self._sent - self._delivered
         error, self._error, self._sent, self._delivered = self._error, None, 0, 0
         if error is not None or missing:
-            said = error.str() if error is not None else f"no answer within {DELIVERY_S:.0f} s"
+            reason = error.str() if error is not None else f"no answer within {DELIVERY_S:.0f} s"
             msg = (
                 f"Kafka at {self._settings.bootstrap}, batch {micro_batch.batch} of epoch {micro_batch.epoch}: "
-                f"{missing} rejects were not delivered: {said}"
+                f"{missing} rejects were not delivered: {reason}"
             )
             remedy = "Create the rejects topic (kafka.rejects), check the brokers; the batch is replayed"
             raise SourceError(msg, remedy=remedy)
 
     def purge(self) -> None:
-        """Drop what is queued."""
+        """Drop the queued records."""
         self._producer.purge()
 
     def _shrink(self, topic: str, record: Record | None, ours: Headers) -> None:
@@ -133,7 +135,7 @@ class Rejects:
             self._producer.flush(DELIVERY_S)
             if len(refusals) == number:
                 return
-        what = f"The rejects topic {topic} refuses a reject of no more than Tidemark's own headers: too large"
+        what = f"The rejects topic {topic} refuses a reject with Tidemark's own headers alone as too large"
         raise SourceRefusedError(what, remedy="Raise max.message.bytes of the rejects topic")
 
     def _produce(self, topic: str, form: Record, too_large: Callable[[], object]) -> None:
@@ -165,8 +167,8 @@ _producers: dict[tuple[object, ...], Rejects] = {}
 
 @contextmanager
 def sender(settings: Kafka) -> Iterator[Rejects]:
-    """This process's producer for these settings, kept between batches, but not after a failure: what it holds then must not be
-    delivered after a later batch."""
+    """This process's producer for these settings. It is kept between batches and dropped after a failure, so that its queued
+    records are not delivered after those of a later batch."""
     identity = fetch.identity(settings)
     if identity not in _producers:
         _producers[identity] = Rejects(settings)
@@ -178,13 +180,13 @@ def sender(settings: Kafka) -> Iterator[Rejects]:
 
 
 def copy(settings: Kafka, rejects: Iterable[Mapping[str, Any]], micro_batch: MicroBatch) -> None:
-    """Queue rows of row_schemas.REJECT_TYPE with the records they are of, as Kafka has them. Raises SourceError."""
-    with sender(settings) as sending, closing(fetch.records(settings, rejects)) as found:
-        for reject, record in found:
-            sending.send(reject, record, micro_batch)
+    """Queue rows of row_schemas.REJECT_TYPE with their records, read from Kafka. Raises SourceError."""
+    with sender(settings) as producer, closing(fetch.records(settings, rejects)) as pairs:
+        for reject, record in pairs:
+            producer.send(reject, record, micro_batch)
 
 
 def flush(settings: Kafka, micro_batch: MicroBatch) -> None:
-    """Wait until the broker has acknowledged all that was queued since the last time. Raises SourceError."""
-    with sender(settings) as sending:
-        sending.flush(micro_batch)
+    """Wait until the broker has acknowledged every reject queued since the last flush. Raises SourceError."""
+    with sender(settings) as producer:
+        producer.flush(micro_batch)

@@ -1,8 +1,8 @@
-"""The fence of commands that apply rejects: only the run that began last may go on.
+"""The fence of commands that apply rejects (corrections and replays): only the run that began last may continue.
 
-A random number in Redis that every run replaces with its own when it begins. There is nothing to renew and nothing to wait for:
-a run that was killed bars nobody, and one that was forgotten finds another number before, or in, its next step. A counter would
-begin again in a Redis that lost its data, and an old run could find its own number there.
+Each run writes a random number to Redis when it begins, and an older run finds another number in its next step. The fence needs
+no renewal and no wait: a killed run blocks no other run. A counter would begin again in a Redis that lost its data, and an
+older run could find its own number there.
 """
 
 import secrets
@@ -13,14 +13,16 @@ from service.redis.keys import Keys
 from service.redis.link import Budget, Place
 from service.settings import Redis
 
-_REMEDY = "Only one may run at a time. What this one has begun the other finishes; run it again for the rest"
+_REMEDY = (
+    "Only one may run at a time. The other run finishes what this one has begun; run the command again for the rest"
+)
 
 
 class Fence:
-    """One run's; `number` is its own."""
+    """The fence of one run; `number` is the run's own."""
 
     def __init__(self, options: Redis) -> None:
-        """Begin: every run that began earlier is fenced. Raises SinkError."""
+        """Fence every run that began earlier. Raises SinkError."""
         self.key = Keys(options.prefix).correction
         self._place = Place(redis_client.address(options), "the fence of corrections and replays")
         self._budget = Budget(options.retry_for_ms, self._place)
@@ -29,10 +31,10 @@ class Fence:
         self._budget.attempt(lambda: self._client.set(self.key, self.number))
 
     def check(self) -> None:
-        """Raise FencedError when another run has begun since."""
-        now = self._budget.attempt(lambda: self._client.get(self.key))
-        if now is None or int(now) != self.number:
-            newest = "gone" if now is None else int(now)
+        """Raise FencedError if another run has begun since."""
+        stored = self._budget.attempt(lambda: self._client.get(self.key))
+        if stored is None or int(stored) != self.number:
+            newest = "gone" if stored is None else int(stored)
             what = f"{self._place}: another correction or replay has begun: the number is {newest}, ours {self.number}"
             raise FencedError(what, remedy=_REMEDY)
 

@@ -1,7 +1,7 @@
-"""Rejected records, read from the input topics once more, by their coordinates, on their way into the rejects topics.
+"""Read rejected records from the input topics again, by their coordinates, to copy them into the rejects topics.
 
-The pass carries a reject's coordinates and no bytes, so that its memory does not depend on what devices send. Here one record
-is held at a time, and what the client reads ahead, which is bounded in bytes.
+The pass carries a reject's coordinates without its bytes, so that its memory does not depend on what devices send. This module
+holds one record at a time, and the client's read-ahead, which is bounded in bytes.
 """
 
 import os
@@ -19,18 +19,18 @@ from service.kafka.offsets import place_of
 from service.settings import Kafka
 
 JUMP = 1_000
-"""So many records between two rejects are read and left out; beyond more of them the consumer is put to another offset, which
-costs it about as long."""
+"""The largest gap of records between two rejects that is read through. Over a larger gap the consumer seeks, which takes about
+as long as reading this many."""
 _SILENCE_S = 30.0
 _OPTIONS: clients.Options = {
     "queued.max.messages.kbytes": 16 << 10,
     "fetch.message.max.bytes": 1 << 20,
     "fetch.max.bytes": 16 << 20,
-    # librdkafka's limit of what it decompresses with zstd, too: a record batch of more is passed over.
+    # Also librdkafka's limit for decompression with zstd: a larger record batch is skipped.
     "receive.message.max.bytes": 256 << 20,
-    # After the last record of a partition, the next request waits behind one that waits for more: half a second by default.
+    # After the last record of a partition, the next request waits behind a long poll; the default is half a second.
     "fetch.wait.max.ms": 10,
-    # What has read ahead enough looks again after this long: a second by default.
+    # The pause of a partition whose queue is full; the default is a second.
     "fetch.queue.backoff.ms": 5,
 }
 
@@ -49,7 +49,7 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Bytes of all three."""
+        """Bytes of key, value and headers."""
         headers = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
         return len(self.key or b"") + len(self.value or b"") + headers
 
@@ -61,11 +61,9 @@ class Record:
 
 
 def records(kafka: Kafka, rejects: Iterable[Row]) -> Generator[tuple[Row, Record | None]]:
-    """Each row of row_schemas.REJECT_TYPE with its record, None for what Kafka no longer has or nobody can decompress.
+    """Yield each row of row_schemas.REJECT_TYPE with its record, None if Kafka no longer has it or cannot decompress it.
 
-    They come in the order of the partitions.
-
-    The consumer is this process's own: one thread at a time. Raises SourceError.
+    Rows of a partition come in its order. The process has one consumer for this: use it from one thread. Raises SourceError.
     """
     consumer = _consumer(kafka)
     try:
@@ -81,7 +79,7 @@ def records(kafka: Kafka, rejects: Iterable[Row]) -> Generator[tuple[Row, Record
 
 
 def _rounds(rejects: Iterable[Row]) -> Iterator[dict[_Place, list[Row]]]:
-    """Stretches of a partition each, ascending; those of one round are read side by side."""
+    """Split the rows of each partition into stretches without large gaps. Stretches of one round are read side by side."""
     by_place: dict[_Place, list[list[Row]]] = defaultdict(list)
     for row in sorted(rejects, key=lambda row: int(row["offset"])):
         stretches = by_place[row["topic"], row["partition"]]
@@ -89,8 +87,8 @@ def _rounds(rejects: Iterable[Row]) -> Iterator[dict[_Place, list[Row]]]:
             stretches.append([])
         stretches[-1].append(row)
     number = 0
-    while found := {place: each[number] for place, each in by_place.items() if number < len(each)}:
-        yield found
+    while round_of := {place: each[number] for place, each in by_place.items() if number < len(each)}:
+        yield round_of
         number += 1
 
 
@@ -98,33 +96,33 @@ def _read(
     kafka: Kafka, consumer: Consumer, stretches: Mapping[_Place, Sequence[Row]]
 ) -> Iterator[tuple[Row, Record | None]]:
     left = {place: deque(rows) for place, rows in stretches.items()}
-    asked = {place: int(rows[0]["offset"]) for place, rows in stretches.items()}
+    sought = {place: int(rows[0]["offset"]) for place, rows in stretches.items()}
     consumer.assign([TopicPartition(*place, rows[0]["offset"]) for place, rows in stretches.items()])
     until_s = clock.monotonic_s() + _SILENCE_S
     while left:
         message = consumer.poll(0.1)
         if message is None:
             if clock.monotonic_s() > until_s:
-                what = f"Kafka at {kafka.bootstrap}: no record for {_SILENCE_S:.0f} s, rejects of {sorted(left)} are to come"
+                what = f"Kafka at {kafka.bootstrap}: no record for {_SILENCE_S:.0f} s, rejects of {sorted(left)} are not read"
                 raise SourceError(what, remedy="Check the brokers; the batch is replayed")
             continue
         until_s = clock.monotonic_s() + _SILENCE_S
         error, offset, place = message.error(), int(message.offset() or 0), place_of(message)
         rows = left.get(place)
         if error is not None and error.code() == KafkaError._BAD_COMPRESSION:
-            # Of a record batch: the next row is in it when it is where the client was sent to, else it is behind it.
-            if rows and rows[0]["offset"] == asked[place]:
+            # The error is of a record batch. It has the next row if the client has sought that row's offset.
+            if rows and rows[0]["offset"] == sought[place]:
                 yield rows.popleft(), None
             if rows:
-                asked[place] = int(rows[0]["offset"])
-                consumer.seek(TopicPartition(*place, asked[place]))
+                sought[place] = int(rows[0]["offset"])
+                consumer.seek(TopicPartition(*place, sought[place]))
                 continue
         elif error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
         if rows is None:
             continue
-        # Where there is nothing at an offset, the consumer goes to the oldest record there is: a later one, or, of a partition
-        # that has become shorter, an earlier one.
+        # From an offset without a record the consumer goes to the oldest record: a later one or, in a partition that has become
+        # shorter, an earlier one.
         ended = error is not None or offset < stretches[place][0]["offset"]
         while rows and (ended or rows[0]["offset"] <= offset):
             row = rows.popleft()
@@ -140,13 +138,13 @@ _consumers: dict[tuple[object, ...], Consumer] = {}
 
 
 def identity(kafka: Kafka) -> tuple[object, ...]:
-    """Of a client that a process keeps between batches."""
+    """Return the key of a client that a process keeps between batches."""
     return os.getpid(), kafka.model_dump_json()
 
 
 def _consumer(kafka: Kafka) -> Consumer:
-    """This process's, kept between batches. The pass has decided what is committed: here that is not asked again."""
-    mine = identity(kafka)
-    if mine not in _consumers:
-        _consumers[mine] = clients.consumer(kafka, uncommitted=True, options=_OPTIONS)
-    return _consumers[mine]
+    """Return this process's consumer. It reads uncommitted records, too: the pass has read only committed ones."""
+    key = identity(kafka)
+    if key not in _consumers:
+        _consumers[key] = clients.consumer(kafka, uncommitted=True, options=_OPTIONS)
+    return _consumers[key]

@@ -1,10 +1,10 @@
-"""Marks: what has become of rejects. A compacted topic beside the rejects topic, `<rejects topic>.applied`.
+"""Marks: which rejects are corrected or replayed. A compacted topic beside the rejects topic, `<rejects topic>.applied`.
 
-    <partition>/<offset>            corrected or replayed: that is for ever
-    <partition>/<offset>/taken      somebody has begun to: a run that ended in between is finished by the next one
+    <partition>/<offset>            the reject is corrected or replayed, for ever
+    <partition>/<offset>/taken      a run has begun with the reject; if it ended in between, the next run finishes it
 
-They are in Kafka because they must not be lost with Redis: what is in its values is known from here. The two have keys of
-their own, so that a `taken` of a run that comes too late cannot hide the end.
+The marks are in Kafka, so that they survive a loss of data in Redis: they say which rejects are in its values. The two have
+different keys, so that a late `taken` of an older run cannot replace the final mark.
 """
 
 import json
@@ -27,7 +27,7 @@ ENDS = ("corrected", "replayed")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """`said` is what whoever set it has to say: `at_ms`, when, and more by state."""
+    """A reject's mark. `details` has `at_ms`, the time at which it was set, and other values by state."""
 
     place: Coordinates
     state: State
@@ -35,23 +35,23 @@ class Mark:
 
 
 def topic(kafka: Kafka, name: str) -> str:
-    """The marks' topic of an input topic."""
+    """Return the topic of the marks for an input topic."""
     return f"{kafka.rejects_topic(name)}.applied"
 
 
 def read(kafka: Kafka) -> dict[Coordinates, Mark]:
-    """All marks; a reject without one, or with the state `open`, is untouched. Raises SourceError."""
+    """Return the marks of all rejects. A reject without a mark, or with the state `open`, is untouched. Raises SourceError."""
     names = {topic(kafka, name): name for name in kafka.topics}
-    found: dict[Coordinates, Mark] = {}
+    newest: dict[Coordinates, Mark] = {}
     for message in scan.messages(kafka, list(names)):
         mark = _mark(names[str(message.topic())], message)
-        if mark is not None and (mark.place not in found or found[mark.place].state not in ENDS):
-            found[mark.place] = mark
-    return found
+        if mark is not None and (mark.place not in newest or newest[mark.place].state not in ENDS):
+            newest[mark.place] = mark
+    return newest
 
 
 def write(kafka: Kafka, marks: Iterable[Mark]) -> None:
-    """Set marks, and return when all brokers in sync have them. Raises SourceError; then some may be set."""
+    """Set marks and wait until all in-sync replicas have them. Raises SourceError; then some marks may be set."""
     _create(kafka)
     producer = clients.producer(kafka, "tidemark-marks", {"linger.ms": 5})
     failures: list[KafkaError] = []
@@ -74,19 +74,19 @@ def write(kafka: Kafka, marks: Iterable[Mark]) -> None:
         producer.poll(0)
     missing = producer.flush(DELIVERY_S + 1) + len(failures)
     if missing:
-        said = failures[0].str() if failures else f"no answer within {DELIVERY_S:.0f} s"
-        what = f"Kafka at {kafka.bootstrap}: {missing} marks of rejects were not delivered: {said}"
-        raise SourceError(what, remedy="Check the brokers, and run it again: it goes on where it stopped")
+        reason = failures[0].str() if failures else f"no answer within {DELIVERY_S:.0f} s"
+        what = f"Kafka at {kafka.bootstrap}: {missing} marks of rejects were not delivered: {reason}"
+        raise SourceError(what, remedy="Check the brokers and run the command again: it continues where it stopped")
 
 
 def _create(kafka: Kafka) -> None:
     client = clients.admin(kafka)
     try:
-        known = client.list_topics(timeout=TIMEOUT_S).topics
+        existing = client.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
         raise clients.unreachable(kafka, error) from error
-    lacking = {topic(kafka, name): 1 for name in kafka.topics if topic(kafka, name) not in known}
-    problem = topics.create(client, lacking, configuration={"cleanup.policy": "compact"})
+    missing = {topic(kafka, name): 1 for name in kafka.topics if topic(kafka, name) not in existing}
+    problem = topics.create(client, missing, configuration={"cleanup.policy": "compact"})
     if problem is not None:
         raise problem
 
@@ -94,7 +94,7 @@ def _create(kafka: Kafka) -> None:
 def _mark(name: str, message: Message) -> Mark | None:
     try:
         partition, offset = (message.key() or b"").decode().split("/")[:2]
-        said = json.loads(message.value() or b"")
-        return Mark(Coordinates(name, int(partition), int(offset)), said["state"], said)
+        details = json.loads(message.value() or b"")
+        return Mark(Coordinates(name, int(partition), int(offset)), details["state"], details)
     except (ValueError, KeyError, TypeError):
-        return None  # not one of ours
+        return None  # not a mark of Tidemark's

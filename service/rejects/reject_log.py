@@ -1,4 +1,4 @@
-"""The rejects topics, read back: each rejected record once, with its bytes as they came. No Spark; no service need run."""
+"""Read the rejects topics: each rejected record once, with its original bytes. Needs neither Spark nor a running service."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from service.rejects import delivery
 from service.settings import Kafka
 
 ORIGIN = "tidemark-origin"
-"""Header of a record that was sent again: the coordinates of the reject it came from, and the run's token for it."""
+"""Header of a replayed record: the coordinates of its reject, and the run's token for it."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 _PLACE = re.compile(r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@(?P<o>\d+)|/(?P<p2>\d+)/(?P<o2>\d+))\Z")
@@ -18,7 +18,7 @@ _PLACE = re.compile(r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@(?P<o>\d+)|/(?P
 
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinates:
-    """Where a record is in its input topic."""
+    """The place of a record in its input topic."""
 
     topic: str
     partition: int
@@ -29,20 +29,20 @@ class Coordinates:
 
     @staticmethod
     def parse(text: str) -> "Coordinates":
-        """Of `topic[partition]@offset` or `topic/partition/offset`; raises SettingsError."""
-        found = _PLACE.match(text)
-        if found is None:
-            msg = f"{text!r} is no record's place"
+        """Parse `topic[partition]@offset` or `topic/partition/offset`; raises SettingsError."""
+        place = _PLACE.match(text)
+        if place is None:
+            msg = f"{text!r} does not name a record"
             raise SettingsError(msg, remedy="Write readings[2]@1207, or readings/2/1207")
-        return Coordinates(found["topic"], int(found["p"] or found["p2"]), int(found["o"] or found["o2"]))
+        return Coordinates(place["topic"], int(place["p"] or place["p2"]), int(place["o"] or place["o2"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record that was not admitted. `broker_ms` is the broker's time for it, `epoch` and `batch` who rejected it.
+    """A record that was not admitted. `broker_ms` is its broker time, `epoch` and `batch` are those of the batch that rejected it.
 
-    `key`, `value` and `headers` are the record's own. `omitted_bytes` is its size when it did not fit the rejects topic:
-    then value and headers are lacking here.
+    `key`, `value` and `headers` are the record's own. `omitted_bytes` is the size of the bytes that did not fit the rejects
+    topic, None if it has all of them; see `complete`.
     """
 
     place: Coordinates
@@ -58,28 +58,27 @@ class Reject:
 
 
 def read(kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None) -> Iterator[Reject]:
-    """Every reject whose record the broker got at `since_ms` or later, and before `until_ms`; each once. Raises SourceError.
+    """Yield each reject once whose record the broker got at `since_ms` or later, and before `until_ms`. Raises SourceError.
 
-    Order: that of the rejects topics' partitions.
+    They come in the order of the rejects topics' partitions.
     """
     seen: set[Coordinates] = set()
-    # A reject is written after its record: what is older than `since_ms` there is older here, too.
+    # A reject is written after its record, so older messages have older records.
     for message in scan.messages(kafka, [kafka.rejects_topic(topic) for topic in kafka.topics], since_ms=since_ms):
-        own, said = delivery.split(scan.headers(message))
-        if not said:
-            continue  # not one of ours
-        found = _reject(message.key(), message.value(), own, said)
-        if since_ms is not None and found.broker_ms < since_ms:
+        own, ours = delivery.split(scan.headers(message))
+        if not ours:
+            continue  # not a reject of Tidemark's
+        reject = _reject(message.key(), message.value(), own, ours)
+        if since_ms is not None and reject.broker_ms < since_ms:
             continue
-        if (until_ms is not None and found.broker_ms >= until_ms) or found.place in seen:
+        if (until_ms is not None and reject.broker_ms >= until_ms) or reject.place in seen:
             continue
-        seen.add(found.place)  # delivery is at least once
-        yield found
+        seen.add(reject.place)  # delivery is at least once
+        yield reject
 
 
 def complete(kafka: Kafka, reject: Reject) -> Reject | None:
-    """The reject with the bytes that did not fit the rejects topic, from the input topic; None when they are gone, or
-    when nobody can read them."""
+    """Return the reject with the omitted bytes, read from the input topic; None if they are gone or unreadable."""
     if reject.omitted_bytes is None:
         return reject
     if reject.reason == delivery.UNREADABLE:
@@ -97,14 +96,14 @@ def _reject(
     key: bytes | str | None,
     value: bytes | str | None,
     own: Sequence[tuple[str, bytes | None]],
-    said: Mapping[str, str | int],
+    ours: Mapping[str, str | int],
 ) -> Reject:
-    number = {name: int(said[name]) for name in ("partition", "offset", "broker_ms", "epoch", "batch")}
-    omitted = said.get("omitted_bytes")
+    number = {name: int(ours[name]) for name in ("partition", "offset", "broker_ms", "epoch", "batch")}
+    omitted = ours.get("omitted_bytes")
     return Reject(
-        Coordinates(str(said["topic"]), number["partition"], number["offset"]),
-        str(said["reason"]),
-        str(said["detail"]),
+        Coordinates(str(ours["topic"]), number["partition"], number["offset"]),
+        str(ours["reason"]),
+        str(ours["detail"]),
         number["broker_ms"],
         number["epoch"],
         number["batch"],
