@@ -39,7 +39,7 @@ class Coordinates:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record that was not admitted. `broker_ms` is its broker time, `epoch` and `batch` are those of the batch that rejected it.
+    """A record that was not admitted. `broker_ms` is its broker time, `epoch` and `batch` are of the batch that rejected it.
 
     `key`, `value` and `headers` are the record's own. `omitted_bytes` is the size of the bytes that did not fit the rejects
     topic, None if it has all of them; see `complete`.

@@ -28,9 +28,9 @@ class Target:
         return f"{self.prefix}:{name}"
 
     def sink(
-        self, batch: int, after: tuple[int, int] | None = None, watermark_ms: int = 0, *, again: bool = False
+        self, batch: int, after: tuple[int, int] | None = None, watermark_ms: int = 0, *, republishing: bool = False
     ) -> Sink:
-        return Sink(self.settings, micro_batch(batch, 2, watermark_ms), None, after, again)
+        return Sink(self.settings, micro_batch(batch, 2, watermark_ms), None, after, republishing)
 
 
 @pytest.fixture
