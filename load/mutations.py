@@ -958,8 +958,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/rejects/delivery.py",
-                "    own, ours = everything[:-count], everything[-count:]\n",
-                "    own, ours = [], [each for each in everything if each[0].startswith(HEADER)][:count]\n",
+                "    own, added = everything[:-count], everything[-count:]\n",
+                "    own, added = [], [each for each in everything if each[0].startswith(HEADER)][:count]\n",
             ),
         ),
         (_REJECTS + "test_no_header_of_a_records_own_hides_or_changes_its_reject",),

@@ -191,11 +191,6 @@ class Publication:
             "publish": published - ran,
             "finish": done - published,
         }
-        # Each record is admitted or rejected. Other offsets are a transaction's marker, an aborted record, a compacted record, or
-        # a record that Kafka has deleted: only the last one is lost.
-        without = micro_batch.rows - outcome.admitted - sum(outcome.rejected)
-        may_lose = self.settings.kafka.on_data_loss == "continue"
-        lost = min(without, unavailable(self.settings.kafka, micro_batch)) if may_lose and without > 0 else 0
         self.on_batch(
             BatchReport(
                 micro_batch,
@@ -204,7 +199,7 @@ class Publication:
                 dict(zip(readings.REASONS, outcome.rejected, strict=True)),
                 outcome.unknown,
                 finals,
-                lost,
+                self._lost(micro_batch, outcome),
                 max(0, after.newest_ms - self.settings.admission.watermark_delay_ms - after.watermark_ms),
                 len(unread),
                 {readings.partition_of(code, topics): (oldest, newest) for code, oldest, newest in outcome.times},
@@ -212,6 +207,14 @@ class Publication:
                 phases,
             )
         )
+
+    def _lost(self, micro_batch: MicroBatch, outcome: Outcome) -> int:
+        # Each record is admitted or rejected. Other offsets are a transaction's marker, an aborted record, a compacted record, or
+        # a record that Kafka has deleted: only the last one is lost.
+        without = micro_batch.rows - outcome.admitted - sum(outcome.rejected)
+        if self.settings.kafka.on_data_loss != "continue" or without <= 0:
+            return 0
+        return min(without, unavailable(self.settings.kafka, micro_batch))
 
     def _run(self, frame: DataFrame, sink: Sink, *, small: bool) -> tuple[Outcome, float]:
         """Compute the batch and write it: steps 1 and 2. Also returns the time (s) at which a small batch was computed; a large

@@ -54,7 +54,7 @@ class ClosedSink:
     mark: str = ""
 
     def write(self, rows: Rows) -> Written:
-        """Windows that are final and sessions that are closed or merged, as `redis_rows.past` gives them."""
+        """Windows that are final and sessions that are closed or merged, as `rows.as_of_watermark` gives them."""
         if not len(rows):
             return Written()
         what = f"{rows.kind.name}s"

@@ -38,17 +38,17 @@ def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
     return [(name, str(values[name.removeprefix(HEADER)]).encode()) for name in _NAMES]
 
 
-def forms(record: Record | None, ours: Headers) -> Iterator[Record]:
+def forms(record: Record | None, added: Headers) -> Iterator[Record]:
     """Yield the forms of a reject, ever smaller, for a topic that refuses large records: whole; without the value; Tidemark's
     headers alone."""
 
     def without(omitted: int) -> Headers:
-        return [*ours, (_OMITTED, b"%d" % omitted)]
+        return [*added, (_OMITTED, b"%d" % omitted)]
 
     if record is None:
         yield Record(None, None, without(0))
         return
-    yield Record(record.key, record.value, [*record.headers, *ours])
+    yield Record(record.key, record.value, [*record.headers, *added])
     if record.value:
         yield Record(record.key, None, [*record.headers, *without(len(record.value))])
     yield Record(None, None, without(record.size))
@@ -64,17 +64,17 @@ def split(message_headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[H
     device may give its own headers any name."""
     everything = list(message_headers or ())
     count = len(_NAMES) + (1 if everything and everything[-1][0] == _OMITTED else 0)
-    own, ours = everything[:-count], everything[-count:]
-    if [name for name, _ in ours] != [*_NAMES, _OMITTED][:count]:
+    own, added = everything[:-count], everything[-count:]
+    if [name for name, _ in added] != [*_NAMES, _OMITTED][:count]:
         return everything, {}
     try:
-        texts = {name.removeprefix(HEADER): (value or b"").decode() for name, value in ours}
+        texts = {name.removeprefix(HEADER): (value or b"").decode() for name, value in added}
         return own, {name: int(text) if name in _NUMBERS else text for name, text in texts.items()}
     except ValueError:
         return everything, {}
 
 
-class Rejects:
+class RejectProducer:
     """Sends rejects and counts those that the broker has acknowledged. Use it from one thread.
 
     It queues at most _QUEUE_KIB; `send` waits while the queue is full.
@@ -99,8 +99,8 @@ class Rejects:
 
     def send(self, reject: Mapping[str, Any], record: Record | None, micro_batch: MicroBatch) -> None:
         """Queue one reject with its record, None if Kafka no longer has it. `flush` confirms the delivery. Raises SourceError."""
-        topic, ours = self._settings.rejects_topic(reject["topic"]), headers(reject, micro_batch)
-        self._produce(topic, next(forms(record, ours)), partial(self._too_large.append, (topic, record, ours)))
+        topic, added = self._settings.rejects_topic(reject["topic"]), headers(reject, micro_batch)
+        self._produce(topic, next(forms(record, added)), partial(self._too_large.append, (topic, record, added)))
         self._sent += 1
         if self._too_large or self._error is not None:
             self.flush(micro_batch)
@@ -128,9 +128,9 @@ class Rejects:
         """Drop the queued records."""
         self._producer.purge()
 
-    def _shrink(self, topic: str, record: Record | None, ours: Headers) -> None:
+    def _shrink(self, topic: str, record: Record | None, added: Headers) -> None:
         refusals: list[Record] = []
-        for number, form in enumerate(forms(record, ours)):
+        for number, form in enumerate(forms(record, added)):
             self._produce(topic, form, partial(refusals.append, form))
             self._producer.flush(DELIVERY_S)
             if len(refusals) == number:
@@ -162,16 +162,16 @@ class Rejects:
                 return
 
 
-_producers: dict[tuple[object, ...], Rejects] = {}
+_producers: dict[tuple[object, ...], RejectProducer] = {}
 
 
 @contextmanager
-def sender(settings: Kafka) -> Iterator[Rejects]:
+def sender(settings: Kafka) -> Iterator[RejectProducer]:
     """This process's producer for these settings. It is kept between batches and dropped after a failure, so that its queued
     records are not delivered after those of a later batch."""
     identity = fetch.identity(settings)
     if identity not in _producers:
-        _producers[identity] = Rejects(settings)
+        _producers[identity] = RejectProducer(settings)
     try:
         yield _producers[identity]
     except BaseException:

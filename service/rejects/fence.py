@@ -35,7 +35,7 @@ class Fence:
         stored = self._budget.attempt(lambda: self._client.get(self.key))
         if stored is None or int(stored) != self.number:
             newest = "gone" if stored is None else int(stored)
-            what = f"{self._place}: another correction or replay has begun: the number is {newest}, ours {self.number}"
+            what = f"{self._place}: another correction or replay has begun: the number is {newest}, not {self.number}"
             raise FencedError(what, remedy=_REMEDY)
 
     def close(self) -> None:

@@ -65,10 +65,10 @@ def read(kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None)
     seen: set[Coordinates] = set()
     # A reject is written after its record, so older messages have older records.
     for message in scan.messages(kafka, [kafka.rejects_topic(topic) for topic in kafka.topics], since_ms=since_ms):
-        own, ours = delivery.split(scan.headers(message))
-        if not ours:
+        own, values = delivery.split(scan.headers(message))
+        if not values:
             continue  # not a reject of Tidemark's
-        reject = _reject(message.key(), message.value(), own, ours)
+        reject = _reject(message.key(), message.value(), own, values)
         if since_ms is not None and reject.broker_ms < since_ms:
             continue
         if (until_ms is not None and reject.broker_ms >= until_ms) or reject.place in seen:
@@ -96,14 +96,14 @@ def _reject(
     key: bytes | str | None,
     value: bytes | str | None,
     own: Sequence[tuple[str, bytes | None]],
-    ours: Mapping[str, str | int],
+    values: Mapping[str, str | int],
 ) -> Reject:
-    number = {name: int(ours[name]) for name in ("partition", "offset", "broker_ms", "epoch", "batch")}
-    omitted = ours.get("omitted_bytes")
+    number = {name: int(values[name]) for name in ("partition", "offset", "broker_ms", "epoch", "batch")}
+    omitted = values.get("omitted_bytes")
     return Reject(
-        Coordinates(str(ours["topic"]), number["partition"], number["offset"]),
-        str(ours["reason"]),
-        str(ours["detail"]),
+        Coordinates(str(values["topic"]), number["partition"], number["offset"]),
+        str(values["reason"]),
+        str(values["detail"]),
         number["broker_ms"],
         number["epoch"],
         number["batch"],

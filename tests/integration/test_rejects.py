@@ -66,7 +66,7 @@ class World:
         self.settings = settings.load(self.config)
         broker.create_topic(self.topic, 2)
         broker.create_topic(f"{self.topic}.rejects", 2)
-        self.sender = delivery.Rejects(self.settings.kafka)
+        self.sender = delivery.RejectProducer(self.settings.kafka)
         self.offsets = {0: 0, 1: 0}
         self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
