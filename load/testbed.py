@@ -65,6 +65,8 @@ class Testbed:
     the broker has listeners with TLS, too.
     """
 
+    __test__ = False  # pytest takes every class whose name begins with Test for tests
+
     def __init__(
         self,
         folder: Path,

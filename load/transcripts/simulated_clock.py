@@ -1,4 +1,4 @@
-"""A clock that only the transcript moves, and what silence makes of it: the service's own decision (publication/quiet.py)."""
+"""A clock that only the transcript moves, and what silence makes of it, by service/daemon/idle_detection.py."""
 
 from collections import Counter
 from collections.abc import Iterable
