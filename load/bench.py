@@ -200,7 +200,8 @@ def measure_floor(config: Path) -> list[float]:
     from pyspark.sql import functions as F  # noqa: PLC0415 - only the floor's process needs Spark
 
     from service import settings  # noqa: PLC0415
-    from service.admission import decode, schemas  # noqa: PLC0415
+    from service.admission import decode  # noqa: PLC0415
+    from service.admission.schema_sources import load_schemas  # noqa: PLC0415
     from service.kafka import source  # noqa: PLC0415
     from service.spark import session  # noqa: PLC0415
 
@@ -218,7 +219,7 @@ def measure_floor(config: Path) -> list[float]:
             .option("subscribe", TOPIC)
             .load()
         )
-        decoder = decode.Decoder(chosen.input, chosen.admission.max_bytes, schemas.known(chosen))
+        decoder = decode.Decoder(chosen.input, chosen.admission.max_bytes, load_schemas(chosen))
         record = records.select(decoder.record().alias("record"))
         row = record.agg(F.count("record.device_id").alias("n"), F.sum("record.temperature").alias("t")).collect()[0]
         rates.append(round(row["n"] / (time.monotonic() - began)))

@@ -556,9 +556,9 @@ MUTATIONS = (
         ("P6",),
         (
             Edit(
-                "service/admission/schemas.py",
-                "        return self.all().get(number)\n",
-                "        return self._client.schema(number)\n",
+                "service/admission/schema_sources.py",
+                "        return self.all().get(schema_id)\n",
+                "        return self._client.schema(schema_id)\n",
             ),
         ),
         (_BOOK + "test_ids_of_other_subjects_are_refused_however_many_there_are",),
@@ -569,8 +569,8 @@ MUTATIONS = (
         "a folder or subject with thousands of versions makes a plan that no batch ends with",
         ("P6",),
         (
-            Edit("service/admission/schemas.py", "len(self._found) >= MOST_KNOWN", "False"),
-            Edit("service/admission/schemas.py", "if len(found) <= MOST_KNOWN:", "if True:"),
+            Edit("service/admission/schema_catalog.py", "len(self._schemas) >= MAX_SCHEMAS", "False"),
+            Edit("service/admission/schema_catalog.py", "if len(schemas) <= MAX_SCHEMAS:", "if True:"),
         ),
         (_BOOK + "test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest",),
     ),
@@ -645,7 +645,7 @@ MUTATIONS = (
         "a batch that was published with ids refused is replayed with whatever is known by then",
         "a record is rejected and admitted: the reject stays, and the replay counts the reading",
         ("P1", "P4"),
-        (Edit("service/admission/schemas.py", "not index.refuses(number, position.batch))", "True)"),),
+        (Edit("service/admission/schema_catalog.py", "not index.refuses(schema_id, position.batch)", "True"),),
         ("tests/unit/test_schema_catalog.py::test_a_batch_that_was_published_is_replayed_with_the_same_schemas",),
     ),
     Mutation(

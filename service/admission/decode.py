@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
-from service.admission.schemas import SchemaSet
+from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input
 

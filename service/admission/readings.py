@@ -9,8 +9,7 @@ from pyspark.sql import types as t
 
 from service.admission import device_ids
 from service.admission.decode import Decoder
-from service.admission.schemas import SchemaSet
-from service.admission.schemas import known as known_schemas
+from service.admission.schema_sources import SchemaSet, load_schemas
 from service.reference.lookup import LookUp, bounds
 from service.row_schemas import REJECT_TYPE
 from service.settings import Settings
@@ -69,7 +68,7 @@ def admit(
     """
     # One column: a struct of nine, or nine columns, cost each admitted reading 0.4 us in Spark's Arrow writer (4.1.1) where one
     # column costs nothing that could be measured. As JSON a reject takes 0.8 of the time that it took as Avro.
-    decoder = Decoder(settings.input, settings.admission.max_bytes, schemas or known_schemas(settings))
+    decoder = Decoder(settings.input, settings.admission.max_bytes, schemas or load_schemas(settings))
     decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
     record_type = decoded.schema["record"].dataType
     assert isinstance(record_type, t.StructType)  # noqa: S101

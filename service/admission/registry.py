@@ -1,7 +1,7 @@
 """A schema registry with Confluent's API, read through Confluent's own client: schemas by id, and the versions of a subject.
 
 The client tries the addresses in order, logs in (basic, OAuth) and speaks TLS, also with a certificate of its own. It
-follows no redirect, so that credentials reach no other address. service/admission/schemas.py stores what it answers.
+follows no redirect, so that credentials reach no other address. service/admission/schema_store.py keeps copies of its schemas.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What the driver and the tasks of a batch tell each other of schema ids that are not known; schemas.py says why.
+"""How the driver and the tasks of a batch exchange unknown schema ids; schema_catalog.py has the whole protocol.
 
-The driver's word is a local property of the thread that runs the batch, which Spark hands to the tasks of its jobs.
+The driver sets the refused ids as a local property of the thread that runs the batch. Spark hands it to the tasks of its jobs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,49 +12,47 @@ from pyspark import TaskContext
 from service.errors import SchemaError
 
 REFUSED = "tidemark.schemas.refused"
-"""The property: ids whose records are to be rejected, with commas between. Where it is not set, nobody is to be asked."""
+"""The property: the refused ids, with commas between, or ALL. Where it is not set, tasks reject every unknown id."""
 ALL = "*"
-ASKED_AT_ONCE = 32
-_SHOWN = "schema ids "
+IDS_AT_ONCE = 32
+"""Ids in one UndecidedError."""
+_PREFIX = "schema ids "
 
 
 class UndecidedError(SchemaError):
-    """Raised by a task that has met schema ids without a verdict, before anything of the batch is written. It ends nothing.
+    """Raised by a task that meets unknown ids that are not refused, before anything of the batch is written.
 
-    Between task and driver it is text, whatever it holds: Spark 4.1.1 hands over the traceback of a Python worker that failed,
-    and none of its accumulators. service/pipeline/failure.py makes it anew from that; `numbers` reads what `of` has
-    written, and that is nothing but integers.
+    The driver catches it, looks the ids up and runs the batch again. From a failed Python worker the driver gets only the text of
+    the traceback, and no accumulators (Spark 4.1.1); service/pipeline/failure.py makes the error anew from that text, so the text
+    must have nothing but the ids.
     """
 
     @classmethod
-    def of(cls, numbers: Iterable[int]) -> Self:
-        """The error that names these ids."""
-        return cls(shown(numbers))
+    def of(cls, ids: Iterable[int]) -> Self:
+        return cls(ids_text(ids))
 
     @property
-    def numbers(self) -> list[int]:
-        """The ids that it names."""
-        return [int(each) for each in self.what.removeprefix(_SHOWN).split(", ")]
+    def ids(self) -> list[int]:
+        return [int(each) for each in self.what.removeprefix(_PREFIX).split(", ")]
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownSchemaCheck:
-    """Whether records may be rejected for their ids: in a task, before they are."""
+    """Decides in a task whether records of unknown ids may be rejected."""
 
-    def __call__(self, numbers: Mapping[int, int]) -> None:
-        """`numbers` has how many records each id has: what comes most often is looked up first.
-
-        Raises UndecidedError for ids without a verdict.
-        """
+    def __call__(self, records: Mapping[int, int]) -> None:
+        """Raise UndecidedError for ids that are not refused, the most frequent first; `records` counts the records by id."""
         context = TaskContext.get()
-        said = None if context is None else context.getLocalProperty(REFUSED)
-        if said is None or said == ALL:
+        refused = None if context is None else context.getLocalProperty(REFUSED)
+        if refused is None or refused == ALL:
             return
-        refused = {int(each) for each in said.split(",") if each}
-        new = sorted(numbers.keys() - refused, key=lambda number: -numbers[number])
+        new = sorted(
+            records.keys() - {int(each) for each in refused.split(",") if each}, key=lambda each: -records[each]
+        )
         if new:
-            raise UndecidedError.of(new[:ASKED_AT_ONCE])
+            raise UndecidedError.of(new[:IDS_AT_ONCE])
 
 
-def shown(numbers: Iterable[int]) -> str:
-    return _SHOWN + ", ".join(map(str, numbers))
+def ids_text(ids: Iterable[int]) -> str:
+    """Return ids as text for messages: `schema ids 1, 2`."""
+    return _PREFIX + ", ".join(map(str, ids))

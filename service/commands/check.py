@@ -21,7 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from service import settings
-from service.admission import decode, schemas
+from service.admission import decode
+from service.admission.schema_sources import load_schemas, schema_source
 from service.checkpoint import logs, manifest
 from service.checkpoint.manifest import Manifest
 from service.commands import compatibility, durability
@@ -246,8 +247,8 @@ def _schemas(given: Settings) -> Iterator[Line]:
     if form.format == "json":
         yield ok("schemas", "JSON needs none")
     else:
-        place = schemas.source(given)
-        known = schemas.known(given)
+        place = schema_source(given)
+        known = load_schemas(given)
         for number, schema in known.schemas.items():
             try:
                 fastavro.parse_schema(schema)
@@ -395,7 +396,7 @@ def _plan(given: Settings) -> Iterator[Line]:
         names = lookup.bounds(given)
         nobody = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *names.values())))
         look_up = lookup.Joined(nobody, names)
-    known = schemas.known(given)
+    known = load_schemas(given)
     builder.build(source.stream(spark, given.kafka), given, None, 1, look_up, schemas=known)
     yield ok("plan", "Spark accepts the query")
     if given.input.format == "avro":

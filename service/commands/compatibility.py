@@ -12,9 +12,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
-from service.admission import decode, schemas
+from service.admission import decode
 from service.admission.registry import record
-from service.admission.schemas import SchemaSet
+from service.admission.schema_sources import SchemaSet, load_schemas
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError, TidemarkError
 from service.settings import RECORD_KEY, Input, Settings
@@ -28,7 +28,7 @@ def check(settings: Settings, files: Sequence[Path]) -> list[Line]:
     try:
         if settings.input.format == "json":
             return [ok("schemas", "JSON needs none")]
-        known = schemas.known(settings)
+        known = load_schemas(settings)
         lines = [*in_use(settings, known)]
         for file in files:
             lines += _new(settings, known, file)

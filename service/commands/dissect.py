@@ -14,7 +14,7 @@ from typing import Any
 
 import fastavro
 
-from service.admission.schemas import known
+from service.admission.schema_sources import load_schemas
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Settings
 
@@ -56,7 +56,7 @@ def writers(settings: Input, whole: Settings | None = None) -> Schemas:
     if settings.format == "json":
         return {}
     if whole is not None and whole.registry is not None:
-        in_use: Schemas = known(whole).schemas
+        in_use: Schemas = load_schemas(whole).schemas
         return in_use
     found = {}
     for path in settings.schemas.glob("*.avsc"):

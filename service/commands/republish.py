@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from service.admission import schemas
+from service.admission.schema_catalog import open_catalog
 from service.daemon import owner
 from service.daemon.lease import Lease, Waiting
 from service.errors import CheckpointError
@@ -114,7 +114,7 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         if settings.reference is not None:
             snapshot, _ = snapshots.load_or_keep(spark, settings.reference, snapshot_folder(settings))
         given = (lambda: snapshot) if snapshot is not None else None
-        catalog = schemas.of_checkpoint(spark, settings)
+        catalog = open_catalog(spark, settings)
         republisher = Republisher(spark, settings, epoch, reference=given, schemas=lambda: catalog.plan, on_done=done)
         republisher.begin()
         republisher.everything(republisher.asked(mark(ASKED)))

@@ -33,8 +33,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint
-from service.admission import schemas
-from service.admission.schemas import NewSchemaError
+from service.admission.schema_catalog import NewSchemaError, SchemaCatalog, new_catalog
 from service.checkpoint import resume
 from service.checkpoint.skips import ReadAnewError
 from service.daemon import owner, starts
@@ -107,7 +106,7 @@ class Runner:
         self._refresher: Refresher | None = None
         self._page = Page(is_on=settings.quality.expectations is not None)
         self._checker: Checker | None = None
-        self._catalog: schemas.SchemaCatalog | None = None
+        self._catalog: SchemaCatalog | None = None
         self._warm_up: WarmUp | None = None
 
     def run(self) -> int:
@@ -231,7 +230,7 @@ class Runner:
         for gap in resume.prepare(spark, settings, self._on_skip):
             _log.warning("going on without what is lost: %s", gap)
         if self._catalog is None:
-            self._catalog = schemas.catalog(spark, settings, lambda result: self.metrics.lookups.labels(result).inc())
+            self._catalog = new_catalog(spark, settings, lambda result: self.metrics.lookups.labels(result).inc())
         catalog = self._catalog
         catalog.open(resume.position(spark, settings))
         self.metrics.schemas.set(len(catalog.plan.schemas))
@@ -313,7 +312,7 @@ class Runner:
         epoch: int,
         current_snapshot: CurrentSnapshot | None,
         idle_closer: IdleCloser,
-        catalog: schemas.SchemaCatalog,
+        catalog: SchemaCatalog,
     ) -> Republisher:
         def done(outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
             self.metrics.republishes(outcome, unrecoverable)
@@ -331,7 +330,7 @@ class Runner:
         )
 
     def _check_quality(
-        self, spark: SparkSession, current_snapshot: CurrentSnapshot | None, catalog: schemas.SchemaCatalog
+        self, spark: SparkSession, current_snapshot: CurrentSnapshot | None, catalog: SchemaCatalog
     ) -> None:
         """Once for the process: holder and book stay the same."""
         expectations = self.settings.quality.expectations

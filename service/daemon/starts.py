@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from service.admission.schemas import NewSchemaError
+from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import logs, skips
 from service.checkpoint.skips import Care, ReadAnewError
 from service.daemon import probe

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from service import clock
 from service.admission import readings
-from service.admission.schemas import LOOK_UPS
+from service.admission.schema_catalog import LOOK_UPS
 from service.monitoring.event_time_metrics import EventTime
 from service.monitoring.quality_metrics import Quality
 from service.pipeline import failure

@@ -20,7 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from service import clock, failpoint
 from service.admission import readings, unknown_schemas
 from service.admission.device_limit import DeviceLimit
-from service.admission.schemas import SchemaCatalog, SchemaSet, of_checkpoint
+from service.admission.schema_catalog import SchemaCatalog, open_catalog
+from service.admission.schema_sources import SchemaSet
 from service.admission.unknown_schemas import UndecidedError, UnknownSchemaCheck
 from service.aggregation import sessions
 from service.aggregation.partial_aggregation import Fold
@@ -150,7 +151,7 @@ class Publication:
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         self.before_batch()
-        self.catalog.begins()
+        self.catalog.before_batch()
         failpoint.hit("before_fetch")
         started = clock.monotonic_s()
         name = self.settings.service.name
@@ -228,7 +229,7 @@ class Publication:
             refused = unknown_schemas.ALL if attempt == LOOK_UPS else self.catalog.refused(batch)
             self.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, refused)
             if refused:
-                self.catalog.decide(batch, refused)
+                self.catalog.record_refused(batch, refused)
             try:
                 if small:
                     table = frame.toArrow()
@@ -242,7 +243,7 @@ class Publication:
                 undecided = failure.classify(error)
                 if not isinstance(undecided, UndecidedError):
                     raise
-                self.catalog.ask(undecided.numbers)
+                self.catalog.look_up(undecided.ids)
         raise AssertionError  # the last attempt refuses all undecided ids
 
 
@@ -283,7 +284,7 @@ def start(
     `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `catalog` is open, by default
     that of the checkpoint. Every writer of values holds `write_lock`. `covered` is as for Sink, `care` as for Publication.
     """
-    catalog = catalog or of_checkpoint(spark, settings)
+    catalog = catalog or open_catalog(spark, settings)
     tasks = spark.sparkContext.defaultParallelism
     attributes = current_snapshot.attributes if current_snapshot else None
     look_up = lookup.choose(settings, current_snapshot)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service import clock
-from service.admission.schemas import SchemaSet
+from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError, SetupError
 from service.micro_batch import Offsets
 from service.monitoring.metrics import Metrics

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from service.admission import readings
-from service.admission.schemas import SchemaSet
+from service.admission.schema_sources import SchemaSet
 from service.kafka import clients
 from service.kafka.offsets import edges
 from service.micro_batch import Offsets

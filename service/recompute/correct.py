@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service import failpoint
-from service.admission import schemas
+from service.admission import schema_catalog
 from service.aggregation.sessions import rules
 from service.errors import ReferenceDataError
 from service.pipeline import batch_report, failure
@@ -162,7 +162,7 @@ class Correction:
         committed = batch_report.committed(spark, self._settings.service.checkpoint)
         self._sink = replace(sink, micro_batch=replace(sink.micro_batch, start=committed.start if committed else {}))
         self._attributes, self._look_up = _reference(self._settings)
-        self._schemas = schemas.catalog(spark, self._settings).look()
+        self._schemas = schema_catalog.new_catalog(spark, self._settings).recorded()
         # Half of the cores: there may be a service beside this.
         self._tasks = max(1, spark.sparkContext.defaultParallelism // 2)
         self._report = Report()

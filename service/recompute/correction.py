@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from service.admission import readings
-from service.admission.schemas import SchemaSet
+from service.admission.schema_sources import SchemaSet
 from service.aggregation.sessions import rules
 from service.pipeline import builder
 from service.recompute import rebuild

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service.admission import readings
-from service.admission.schemas import SchemaSet
+from service.admission.schema_sources import SchemaSet
 from service.reference.lookup import LookUp
 from service.rejects import marks, reject_log
 from service.rejects.marks import Mark

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from service.admission import readings
-from service.admission.schemas import SchemaSet
+from service.admission.schema_sources import SchemaSet
 from service.aggregation import sessions
 from service.checkpoint import skips
 from service.errors import SourceError

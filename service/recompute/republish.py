@@ -33,7 +33,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from service import clock
-from service.admission.schemas import SchemaSet
+from service.admission.schema_sources import SchemaSet
 from service.checkpoint import skips
 from service.checkpoint.skips import Span
 from service.errors import SinkError

@@ -1,4 +1,4 @@
-"""The book of schemas: what a plan decodes, what is looked up and when, and what a replay must not learn."""
+"""The schema catalog: what a plan decodes, what is looked up and when, and what a replay must not learn."""
 
 import json
 from collections.abc import Mapping
@@ -9,9 +9,10 @@ import pytest
 
 from load.registry import Registry
 from service import clock, settings
-from service.admission import registry, schemas
-from service.admission.schemas import NewSchemaError, SchemaCatalog
-from service.admission.unknown_schemas import ALL, ASKED_AT_ONCE, UndecidedError
+from service.admission import registry
+from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog
+from service.admission.schema_store import INDEX, SchemaStore
+from service.admission.unknown_schemas import ALL, IDS_AT_ONCE, UndecidedError
 from service.checkpoint.logs import Position
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
 from service.pipeline import failure
@@ -63,7 +64,7 @@ def accept(_schema: Mapping[str, Any]) -> None:
 
 
 def opened(given: Settings, files: Files, position: Position | None = None) -> SchemaCatalog:
-    catalog = SchemaCatalog(given, files, accept)
+    catalog = SchemaCatalog(given, SchemaStore(files), accept)
     catalog.open(position)
     return catalog
 
@@ -85,7 +86,7 @@ def test_an_id_that_is_found_ends_the_query_and_is_decoded_from_its_batch_on(tmp
     catalog = opened(make(tmp_path), files)
     put(tmp_path, 2)
     with pytest.raises(NewSchemaError, match="schema ids 2"):
-        catalog.ask([2, 3])
+        catalog.look_up([2, 3])
     catalog.open(Position(4, AT))
     assert (list(catalog.plan.schemas), catalog.plan.since) == ([1, 2], {2: AT})
     assert catalog.refused(4) == "3"
@@ -96,11 +97,11 @@ def test_an_id_that_is_found_ends_the_query_and_is_decoded_from_its_batch_on(tmp
 def test_who_only_looks_learns_nothing_and_writes_nothing(tmp_path: Path) -> None:
     put(tmp_path, 1)
     files = Files()
-    assert SchemaCatalog(make(tmp_path), files, accept).look() is None
+    assert SchemaCatalog(make(tmp_path), SchemaStore(files), accept).recorded() is None
     opened(make(tmp_path), files)
     put(tmp_path, 2)
     before = dict(files.content)
-    seen = SchemaCatalog(make(tmp_path), files, accept).look()
+    seen = SchemaCatalog(make(tmp_path), SchemaStore(files), accept).recorded()
     assert seen is not None
     assert list(seen.schemas) == [1]
     assert files.content == before
@@ -110,7 +111,7 @@ def test_an_id_that_is_not_found_is_refused_for_a_while(tmp_path: Path, monkeypa
     put(tmp_path, 1)
     catalog = opened(make(tmp_path), Files())
     assert catalog.refused(0) == ""
-    catalog.ask([8, 7])
+    catalog.look_up([8, 7])
     assert catalog.refused(0) == "7,8"
     then = clock.now_ms() + 60_000
     monkeypatch.setattr(clock, "now_ms", lambda: then)
@@ -121,12 +122,12 @@ def test_a_start_remembers_what_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(clock, "now_ms", lambda: 1_000)
     put(tmp_path, 1)
     files, given = Files(), make(tmp_path)
-    first = SchemaCatalog(given, files, accept)
+    first = SchemaCatalog(given, SchemaStore(files), accept)
     first.open(None)
-    first.ask([3, 4])
-    first.decide(1, first.refused(1))
+    first.look_up([3, 4])
+    first.record_refused(1, first.refused(1))
     put(tmp_path, 4)
-    second = SchemaCatalog(given, files, accept)
+    second = SchemaCatalog(given, SchemaStore(files), accept)
     second.open(Position(2, AT))
     assert second.refused(2) == "3"
     monkeypatch.setattr(clock, "now_ms", lambda: 1_000 + given.input.schema_retry_ms)
@@ -136,9 +137,9 @@ def test_a_start_remembers_what_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_noise_is_not_looked_up_for_ever(tmp_path: Path) -> None:
     put(tmp_path, 1)
     catalog = opened(make(tmp_path), Files())
-    for start in range(1_000, 1_000 + schemas.MOST_REFUSED, ASKED_AT_ONCE):
+    for start in range(1_000, 1_000 + MAX_REFUSED, IDS_AT_ONCE):
         assert catalog.refused(0) != ALL
-        catalog.ask(range(start, start + ASKED_AT_ONCE))
+        catalog.look_up(range(start, start + IDS_AT_ONCE))
     assert catalog.refused(0) == ALL
 
 
@@ -146,20 +147,20 @@ def test_a_batch_that_was_published_is_replayed_with_the_same_schemas(tmp_path: 
     put(tmp_path, 1)
     files = Files()
     first = opened(make(tmp_path), files)
-    first.ask([2, 3])
-    first.decide(4, first.refused(4))
+    first.look_up([2, 3])
+    first.record_refused(4, first.refused(4))
     put(tmp_path, 2)
     # Batch 4 is to be replayed, by another process: what it has rejected, it rejects again.
     catalog = opened(make(tmp_path), files, Position(4, AT))
     assert (list(catalog.plan.schemas), catalog.refused(4)) == ([1], "2,3")
-    catalog.begins()
+    catalog.before_batch()
     # The next batch need not begin without what is there.
     with pytest.raises(NewSchemaError, match="schema ids 2"):
-        catalog.begins()
+        catalog.before_batch()
     catalog.open(Position(5, AT))
     assert (list(catalog.plan.schemas), catalog.plan.since, catalog.refused(5)) == ([1, 2], {2: AT}, "3")
     for _ in range(3):
-        catalog.begins()
+        catalog.before_batch()
 
 
 def test_a_batch_that_asks_once_more_has_published_nothing_and_loses_nothing(tmp_path: Path) -> None:
@@ -167,11 +168,11 @@ def test_a_batch_that_asks_once_more_has_published_nothing_and_loses_nothing(tmp
     put(tmp_path, 1)
     files = Files()
     catalog = opened(make(tmp_path), files)
-    catalog.ask([8])
-    catalog.decide(4, catalog.refused(4))
+    catalog.look_up([8])
+    catalog.record_refused(4, catalog.refused(4))
     put(tmp_path, 2)
     with pytest.raises(NewSchemaError, match="schema ids 2"):
-        catalog.ask([2])
+        catalog.look_up([2])
     catalog.open(Position(4, AT))
     assert (list(catalog.plan.schemas), catalog.plan.since, catalog.refused(4)) == ([1, 2], {2: AT}, "8")
 
@@ -179,7 +180,7 @@ def test_a_batch_that_asks_once_more_has_published_nothing_and_loses_nothing(tmp
 def test_where_all_were_refused_none_is_learned_before_the_replay(tmp_path: Path) -> None:
     put(tmp_path, 1)
     files = Files()
-    opened(make(tmp_path), files).decide(4, ALL)
+    opened(make(tmp_path), files).record_refused(4, ALL)
     put(tmp_path, 2)
     catalog = opened(make(tmp_path), files, Position(4, AT))
     assert (list(catalog.plan.schemas), catalog.refused(4), catalog.refused(5)) == ([1], ALL, "")
@@ -189,7 +190,7 @@ def test_a_batch_without_refused_ids_may_learn_before_it_is_replayed(tmp_path: P
     put(tmp_path, 1)
     files = Files()
     first = opened(make(tmp_path), files)
-    first.decide(3, first.refused(3))
+    first.record_refused(3, first.refused(3))
     put(tmp_path, 2)
     assert list(opened(make(tmp_path), files, Position(4, AT)).plan.schemas) == [1, 2]
 
@@ -203,12 +204,12 @@ def test_a_schema_that_the_engine_cannot_use_is_refused_and_counted(tmp_path: Pa
             msg = "no"
             raise SchemaError(msg)
 
-    catalog = SchemaCatalog(make(tmp_path), Files(), refuse, counted.append)
+    catalog = SchemaCatalog(make(tmp_path), SchemaStore(Files()), refuse, counted.append)
     catalog.open(None)
     put(tmp_path, 2)
     (tmp_path / "3.avsc").write_text('"string"')
     (tmp_path / "4.avsc").write_text("{")
-    catalog.ask([2, 3, 4, 5])
+    catalog.look_up([2, 3, 4, 5])
     assert (catalog.refused(0), counted) == ("2,3,4,5", ["unusable"] * 3 + ["missing"])
     # At the start nobody wants to find out later.
     with pytest.raises(SchemaError, match=r"3\.avsc: must be an Avro record"):
@@ -225,13 +226,13 @@ def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(tmp_pat
         )
         for name in ("R1", "R2"):
             running.register("readings-value", schema(name))
-        catalog = SchemaCatalog(given, files, accept, counted.append)
+        catalog = SchemaCatalog(given, SchemaStore(files), accept, counted.append)
         assert list(catalog.open(None).schemas) == [1, 2]
         running.register("readings-value", schema("R3"))
         with pytest.raises(NewSchemaError):
-            catalog.ask([3])
+            catalog.look_up([3])
         catalog.open(Position(1, AT))
-    catalog.ask([4, 5])
+    catalog.look_up([4, 5])
     assert (counted, catalog.refused(1)) == (["found", "failed"], "4,5")
     again = opened(given, files, Position(2, AT))
     assert (list(again.plan.schemas), again.plan.since) == ([1, 2, 3], {3: AT})
@@ -250,35 +251,32 @@ def test_ids_of_other_subjects_are_refused_however_many_there_are(tmp_path: Path
             tmp_path, input={"measures": MEASURES, "reader_schema": 1}, registry={"url": running.url, "timeout": "5 s"}
         )
         running.register("readings-value", schema("R1"))
-        foreign = [
-            running.register("elsewhere", json.dumps(schema(f"F{number}")))
-            for number in range(2 * schemas.MOST_REFUSED)
-        ]
+        foreign = [running.register("elsewhere", json.dumps(schema(f"F{number}"))) for number in range(2 * MAX_REFUSED)]
         files = Files()
-        catalog = SchemaCatalog(given, files, accept, counted.append)
+        catalog = SchemaCatalog(given, SchemaStore(files), accept, counted.append)
         catalog.open(None)
-        for start in range(0, len(foreign), ASKED_AT_ONCE):
+        for start in range(0, len(foreign), IDS_AT_ONCE):
             if catalog.refused(1) != ALL:
-                catalog.ask(foreign[start : start + ASKED_AT_ONCE])
-        assert (list(catalog.plan.schemas), set(counted), len(counted)) == ([1], {"missing"}, schemas.MOST_REFUSED)
+                catalog.look_up(foreign[start : start + IDS_AT_ONCE])
+        assert (list(catalog.plan.schemas), set(counted), len(counted)) == ([1], {"missing"}, MAX_REFUSED)
         assert [name for name in files.content if name.endswith(".avsc")] == ["schemas/1.avsc"]
         assert sum(count for path, count in running.asked.items() if path.startswith("/schemas/ids/")) == 0
         ours = running.register("readings-value", schema("R2"))
         with pytest.raises(NewSchemaError, match=rf"schema ids {ours}$"):
-            catalog.ask(foreign[-1:])
+            catalog.look_up(foreign[-1:])
 
 
 def test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest(tmp_path: Path) -> None:
-    most, half = schemas.MOST_KNOWN, schemas.MOST_KNOWN // 2
+    most, half = MAX_SCHEMAS, MAX_SCHEMAS // 2
     put(tmp_path, *range(1, 2 * most + 1))
     files, counted = Files(), list[str]()
-    catalog = SchemaCatalog(make(tmp_path), files, accept, counted.append)
+    catalog = SchemaCatalog(make(tmp_path), SchemaStore(files), accept, counted.append)
     assert list(catalog.open(None).schemas) == [1, *range(2 * most - half + 1, 2 * most + 1)], (
         "the reader's, and the newest"
     )
     met = list(range(10, 10 + half - 1))
     with pytest.raises(NewSchemaError):
-        catalog.ask([*met, 2])
+        catalog.look_up([*met, 2])
     assert (counted.count("found"), counted.count("full"), catalog.refused(1)) == (half - 1, 1, "2")
     catalog.open(Position(1, AT))
     in_use = list(catalog.plan.schemas)
@@ -299,13 +297,13 @@ def test_what_a_task_asks_for_comes_through_as_text_and_is_the_same_type_again()
         RuntimeError(f"Traceback\nservice.admission.unknown_schemas.UndecidedError: {error.what}\n\n\tat x"), None
     )
     assert isinstance(again, UndecidedError)
-    assert again.numbers == [7, 1 << 31]
+    assert again.ids == [7, 1 << 31]
 
 
 def test_an_index_that_is_damaged_is_named(tmp_path: Path) -> None:
     put(tmp_path, 1)
     files = Files()
-    files.content[schemas.INDEX] = b'{"format": 1, "decided": "x"}'
+    files.content[INDEX] = b'{"format": 1, "decided": "x"}'
     with pytest.raises(CheckpointError, match=r"schemas/index\.json is damaged: .*decided"):
         opened(make(tmp_path), files)
 
@@ -355,19 +353,19 @@ def test_what_a_schema_refers_to_is_put_where_it_is_first_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "family", "remedy"),
+    ("problem", "family", "remedy"),
     [
         ("IOException: No space left on device", SetupError, "disk-is-full"),
         ("Permission denied", CheckpointError, "write"),
     ],
 )
-def test_a_book_that_cannot_be_written_says_what_to_do(
-    tmp_path: Path, said: str, family: type[Exception], remedy: str
+def test_a_catalog_that_cannot_be_written_says_what_to_do(
+    tmp_path: Path, problem: str, family: type[Exception], remedy: str
 ) -> None:
     class Full(Files):
         def replace(self, name: str, content: bytes) -> None:
-            raise OSError(said)
+            raise OSError(problem)
 
     put(tmp_path, 1)
-    with pytest.raises(family, match=rf"index\.json cannot be written: {said}\. .*{remedy}"):
-        SchemaCatalog(make(tmp_path), Full(), accept).open(None)
+    with pytest.raises(family, match=rf"index\.json cannot be written: {problem}\. .*{remedy}"):
+        SchemaCatalog(make(tmp_path), SchemaStore(Full()), accept).open(None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from service.admission.schemas import NewSchemaError
+from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import skips
 from service.checkpoint.skips import Care, ReadAnewError, Span
 from service.daemon import probe, starts

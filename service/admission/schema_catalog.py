@@ -1,0 +1,267 @@
+"""The schema catalog: which schemas a query's plan decodes, and how a running query gets new ones.
+
+The plan has one decoder per schema id, and Spark cannot add a decoder to it. An unknown id shows in the fold, before anything of
+the batch is written:
+
+    fold meets unknown ids -> UndecidedError -> SchemaCatalog.look_up asks the source
+        found:     NewSchemaError ends the query; the next one decodes the id, and runs the batch again
+        not found: the id is refused for `input.schema_retry`; the batch runs again, and rejects the id's records
+
+Before a batch with refused ids is published, the catalog writes them to the index: a replay rejects the same records, even if
+their schema exists by then. With an id that is learned while running, the index has the offsets where its first batch begins.
+Earlier records were rejected. When the topic is read again, to republish or to rebuild a value, they stay rejected.
+
+A plan has at most MAX_SCHEMAS. If the source has more, those decoded before stay, and the newest others fill the plan up to half.
+Others are added when a record has their id, until the plan is full; from then on their ids are refused.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from service import clock
+from service.admission.schema_sources import Schemas, SchemaSet, Source, schema_source, with_reader
+from service.admission.schema_store import Index, SchemaStore
+from service.admission.unknown_schemas import ALL, ids_text
+from service.checkpoint import resume
+from service.checkpoint.logs import Position
+from service.errors import CheckpointError, RegistryError, SchemaError
+from service.micro_batch import Offsets
+from service.settings import Settings
+from service.spark.files import Files
+from service.units import format_duration
+
+MAX_REFUSED = 256
+"""With this many refused ids at a time, all unknown ids are refused without a look-up."""
+MAX_SCHEMAS = 64
+"""Schemas in a plan. Each one makes the plan larger, and the planning of a batch slower."""
+LOOK_UPS = ("found", "missing", "unusable", "failed", "full")
+"""Results of a look-up, as metrics count them."""
+REST_MS = 10_000
+"""After a failed request the registry is not asked again for this long."""
+
+_FULL = "Delete versions that no device uses from the subjects, or files from the folder, and restart"
+_log = logging.getLogger(__name__)
+
+
+class NewSchemaError(Exception):
+    """Ends a query whose plan lacks a schema that is available now. Nothing of the batch is written, and the query restarts."""
+
+
+@dataclass(slots=True)
+class SchemaCatalog:
+    """The schemas of a checkpoint, for all queries of a process. Not thread-safe: call it from the query's thread, or between
+    two queries.
+
+    `check` raises SchemaError for a schema that the engine cannot parse. `count` gets each look-up's result, one of LOOK_UPS.
+    """
+
+    settings: Settings
+    store: SchemaStore
+    check: Callable[[Mapping[str, Any]], None]
+    count: Callable[[str], None] = lambda _result: None
+    plan: SchemaSet = field(default_factory=lambda: SchemaSet({}, {}))
+    _index: Index | None = None
+    _schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _refused: dict[int, int] = field(default_factory=dict)
+    _rests_until_ms: int = 0
+    _batches: int = 0
+
+    def open(self, position: Position | None) -> SchemaSet:
+        """Return the schemas for the plan of a query that starts at `position`, None for a new checkpoint.
+
+        Raises RegistryError when a schema is needed that is neither stored nor available, SchemaError, CheckpointError.
+        """
+        self._batches = 0
+        if self.settings.input.format == "json":
+            return self.plan
+        index = self._index or self.store.index()
+        if index is None:  # of a new checkpoint, or of a version without an index: no schema was learned while running
+            index, position = Index(), None
+        if not self._schemas:
+            self._refused = dict(index.refused)
+            self._schemas = self._load(index)
+        since = dict(index.since)
+        for schema_id in self._schemas.keys() - since.keys():
+            if position is None or not index.refuses(schema_id, position.batch):
+                since[schema_id] = {} if position is None else position.offsets
+                self._refused.pop(schema_id, None)
+        if self._index is None or since != index.since:
+            self._write(index.model_copy(update={"since": since}))
+        self.plan = self._plan(self._schemas, since)
+        return self.plan
+
+    def recorded(self) -> SchemaSet | None:
+        """Return what the checkpoint's queries decode, without a change to the checkpoint; None where it has no index.
+
+        For a process that works beside the service. Raises as `open` does.
+        """
+        index = self.store.index()
+        if self.settings.input.format == "json" or index is None:
+            return None
+        source = schema_source(self.settings)
+        return self._plan(self.store.schemas(index) if source.is_remote else source.all(), index.since)
+
+    def _plan(self, schemas: Schemas, since: Mapping[int, Offsets]) -> SchemaSet:
+        in_use = {schema_id: schema for schema_id, schema in sorted(schemas.items()) if schema_id in since}
+        learned = {schema_id: offsets for schema_id, offsets in since.items() if offsets and schema_id in in_use}
+        return SchemaSet(in_use, with_reader(schemas, schema_source(self.settings), self.settings).reader, learned)
+
+    def before_batch(self) -> None:
+        """Raise NewSchemaError when a schema is available that the plan lacks.
+
+        Never before the first batch of a query, which may be a replay.
+        """
+        waiting = self._schemas.keys() - self.plan.schemas.keys()
+        if self._batches and waiting:
+            raise NewSchemaError(ids_text(waiting))
+        self._batches += 1
+
+    def refused(self, batch: int) -> str:
+        """Return the refused ids for the tasks of a batch, as the local property unknown_schemas.REFUSED."""
+        now_ms = clock.now_ms()
+        self._refused = {schema_id: until_ms for schema_id, until_ms in self._refused.items() if until_ms > now_ms}
+        ids = set(self._refused)
+        if self._index is not None and batch <= self._index.decided:
+            if self._index.all:
+                return ALL
+            ids |= self._index.refused.keys()
+        return ALL if len(ids) >= MAX_REFUSED else ",".join(map(str, sorted(ids)))
+
+    def look_up(self, ids: Sequence[int]) -> None:
+        """Look up ids in the source; raise NewSchemaError when it has one of them. The others are refused from now on.
+
+        Newer ids of the source are added too: with MAX_REFUSED ids refused, no task would ask for them.
+        """
+        source = schema_source(self.settings)
+        before = set(self._schemas)
+        self._learn(source, ids)
+        newer = source.newer(max(before))
+        self._learn(source, [each for each in newer if each not in self._schemas and each not in self._refused])
+        missing = [schema_id for schema_id in ids if schema_id in self._refused]
+        if missing:
+            retry = format_duration(self.settings.input.schema_retry_ms)
+            _log.warning("%s: their records are rejected as unknown_schema for %s", ids_text(missing), retry)
+        learned = self._schemas.keys() - before
+        if learned:
+            raise NewSchemaError(ids_text(sorted(learned)))
+
+    def record_refused(self, batch: int, refused: str) -> None:
+        """Write the ids that a batch refuses to the index, before the batch is published; `refused` is `self.refused(batch)`.
+
+        The batch may still fail for other ids; then nothing of it is published. Raises CheckpointError.
+        """
+        index = self._index
+        if index is None or batch < index.decided:
+            return
+        before = index.refused if batch == index.decided else {}
+        changes = {"decided": batch, "refused": {**before, **self._refused}, "all": refused == ALL}
+        if changes != index.model_dump(include=set(changes)):
+            self._write(index.model_copy(update=changes))
+
+    def _write(self, index: Index) -> None:
+        self.store.write_index(index)
+        self._index = index
+
+    def _learn(self, source: Source, ids: Sequence[int]) -> None:
+        until_ms = clock.now_ms() + self.settings.input.schema_retry_ms
+        for schema_id in ids:
+            schema = self._find(source, schema_id)
+            if schema is None:
+                self._refused[schema_id] = until_ms
+            else:
+                self._schemas[schema_id] = schema
+
+    def _find(self, source: Source, schema_id: int) -> dict[str, Any] | None:
+        if clock.now_ms() < self._rests_until_ms:
+            return None
+        try:
+            schema = source.find(schema_id)
+            if schema is not None and len(self._schemas) >= MAX_SCHEMAS:
+                self.count("full")
+                _log.error("schema id %d: the plan is full, with %d schemas. %s", schema_id, MAX_SCHEMAS, _FULL)
+                return None
+            if schema is not None:
+                self.check(schema)
+                self._store(source, schema_id, schema)
+        except SchemaError as error:
+            is_away = isinstance(error, RegistryError)
+            if is_away:
+                self._rests_until_ms = clock.now_ms() + REST_MS
+            self.count("failed" if is_away else "unusable")
+            _log.warning("schema id %d: %s", schema_id, error)
+            return None
+        self.count("missing" if schema is None else "found")
+        return schema
+
+    def _store(self, source: Source, schema_id: int, schema: Mapping[str, Any]) -> None:
+        if source.is_remote:
+            self.store.write_schema(schema_id, schema)
+
+    def _load(self, index: Index) -> dict[int, dict[str, Any]]:
+        """Return the stored schemas and those of the source, without those above the limit."""
+        source = schema_source(self.settings)
+        stored = self.store.schemas(index) if source.is_remote else {}
+        try:
+            offered = source.all()
+            schemas = self._limited(with_reader({**stored, **offered}, source, self.settings).schemas, index, offered)
+        except RegistryError as error:
+            if self.settings.input.reader_schema not in stored:
+                raise
+            _log.warning("%s. The query starts with the stored %s", error, ids_text(stored))
+            return stored
+        for schema_id, schema in schemas.items():
+            try:
+                self.check(schema)
+            except SchemaError as error:
+                msg = f"schema id {schema_id} of {source}: {error}"
+                raise SchemaError(msg) from error
+            if schema_id not in stored:
+                self._store(source, schema_id, schema)
+        return schemas
+
+    def _limited(self, schemas: Schemas, index: Index, offered: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """Return at most MAX_SCHEMAS of the schemas that the source still offers, and the reader schema."""
+        if len(schemas) <= MAX_SCHEMAS:
+            return dict(schemas)
+        order = sorted(offered, key=lambda schema_id: (schema_id not in index.since, -schema_id))
+        used = sum(schema_id in index.since for schema_id in order)
+        reader_id = max(schemas) if self.settings.input.reader_schema is None else self.settings.input.reader_schema
+        chosen = {reader_id, *order[: max(MAX_SCHEMAS // 2, min(used, MAX_SCHEMAS))]}
+        counts = (len(chosen), len(schemas))
+        _log.warning(
+            "The query starts with %d of %d schemas. It adds another when a record has its id. %s", *counts, _FULL
+        )
+        return {schema_id: schema for schema_id, schema in schemas.items() if schema_id in chosen}
+
+
+def new_catalog(
+    spark: SparkSession, settings: Settings, count: Callable[[str], None] = lambda _result: None
+) -> SchemaCatalog:
+    """Return the catalog of the settings' checkpoint, not yet opened. Raises CheckpointError."""
+    session: Any = spark
+
+    def check(schema: Mapping[str, Any]) -> None:
+        try:
+            session._jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
+        except Py4JJavaError as error:
+            cause: Any = error.java_exception
+            msg = f"is no Avro schema: {cause.getMessage()}"
+            raise SchemaError(msg) from error
+
+    try:
+        return SchemaCatalog(settings, SchemaStore(Files(spark, settings.service.checkpoint)), check, count)
+    except OSError as error:
+        raise CheckpointError(str(error), remedy="Mend service.checkpoint, or bring its file system back") from error
+
+
+def open_catalog(spark: SparkSession, settings: Settings) -> SchemaCatalog:
+    """Return the catalog of the settings' checkpoint, opened at the position where the checkpoint's next query starts."""
+    catalog = new_catalog(spark, settings)
+    catalog.open(resume.position(spark, settings))
+    return catalog

@@ -1,0 +1,157 @@
+"""Sources of writers' schemas: a folder of `<id>.avsc` files, or subjects of a schema registry.
+
+Any device can send any schema id. A query decodes an id only if the operator has put its schema into the folder or into a subject
+of the settings, or has set it as input.reader_schema.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from service.admission.registry import Client, record
+from service.errors import SchemaError
+from service.micro_batch import Offsets
+from service.settings import Settings
+
+Schemas = Mapping[int, dict[str, Any]]
+"""Avro records by schema id."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSet:
+    """The schemas in a query's plan: `schemas` by id, and `reader`, the schema that records are read into.
+
+    `since` has the offsets from which on an id is decoded, if it was learned while the query ran; all other ids are decoded at
+    every offset.
+    """
+
+    schemas: Schemas
+    reader: dict[str, Any]
+    since: Mapping[int, Offsets] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """A place with schemas by id. Its methods raise SchemaError and RegistryError."""
+
+    is_remote: bool
+    """Whether the checkpoint keeps copies of the schemas."""
+
+    def all(self) -> Schemas:
+        """Return every schema that records may have."""
+
+    def find(self, schema_id: int) -> dict[str, Any] | None:
+        """Return the schema of an id that records may have, None for any other id."""
+
+    def newer(self, schema_id: int) -> list[int]:
+        """Return the ids above this one, ascending; of a registry, only those that `all` has read."""
+
+    def reader(self, schema_id: int) -> dict[str, Any] | None:
+        """Return the schema that input.reader_schema names, None if it does not exist."""
+
+
+class FolderSource:
+    """Files `<id>.avsc` in a folder of the driver's machine."""
+
+    is_remote = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def all(self) -> Schemas:
+        schemas = {}
+        for path in sorted(self._path.glob("*.avsc")):
+            if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
+                msg = f"{path}: a schema's file name must be its id, such as 1.avsc"
+                raise SchemaError(msg)
+            schemas[int(path.stem)] = _read(path)
+        if not schemas:
+            msg = f"{self}: the folder has no schema"
+            raise SchemaError(msg, remedy="Put the writers' Avro schemas there as <id>.avsc, or set input.schemas")
+        return dict(sorted(schemas.items()))
+
+    def find(self, schema_id: int) -> dict[str, Any] | None:
+        path = self._path / f"{schema_id}.avsc"
+        return _read(path) if path.exists() else None
+
+    def newer(self, schema_id: int) -> list[int]:
+        names = (path.stem for path in self._path.glob("*.avsc"))
+        return sorted(int(name) for name in names if name.isdigit() and int(name) > schema_id)
+
+    reader = find
+
+
+class RegistrySource:
+    """All versions of some subjects of a registry. An object reads the subjects once."""
+
+    is_remote = True
+
+    def __init__(self, client: Client, subjects: Iterable[str]) -> None:
+        self._client = client
+        self._subjects = tuple(subjects)
+        self._schemas: dict[int, dict[str, Any]] | None = None
+
+    def __str__(self) -> str:
+        return str(self._client)
+
+    def all(self) -> Schemas:
+        if self._schemas is None:
+            schemas: dict[int, dict[str, Any]] = {}
+            for subject in self._subjects:
+                schemas |= self._client.subject(subject)
+            self._schemas = schemas
+        return self._schemas
+
+    def find(self, schema_id: int) -> dict[str, Any] | None:
+        return self.all().get(schema_id)
+
+    def newer(self, schema_id: int) -> list[int]:
+        return sorted(each for each in self._schemas or () if each > schema_id)
+
+    def reader(self, schema_id: int) -> dict[str, Any] | None:
+        return self.find(schema_id) or self._client.schema(schema_id)
+
+
+def schema_source(settings: Settings) -> Source:
+    """Return the source that the settings name: the registry if there is one, else the folder."""
+    if settings.registry is None:
+        return FolderSource(settings.input.schemas)
+    subjects = settings.registry.subjects or [f"{topic}-value" for topic in settings.kafka.topics]
+    return RegistrySource(Client(settings.registry), subjects)
+
+
+def load_schemas(settings: Settings) -> SchemaSet:
+    """Return every schema of the source, for a query without a checkpoint; an empty set for JSON.
+
+    Raises RegistryError when the registry does not answer, SchemaError when a schema is missing or is no Avro record.
+    """
+    if settings.input.format == "json":
+        return SchemaSet({}, {})
+    source = schema_source(settings)
+    return with_reader(source.all(), source, settings)
+
+
+def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaSet:
+    """Add the reader schema: input.reader_schema, from the source if `schemas` lacks it; without that setting the highest id."""
+    reader_id = max(schemas) if settings.input.reader_schema is None else settings.input.reader_schema
+    reader = schemas.get(reader_id) or source.reader(reader_id)
+    if reader is None:
+        ids = ", ".join(map(str, schemas)) or "none"
+        msg = f"input.reader_schema = {reader_id}: {source} has no such schema; ids of these topics: {ids}"
+        raise SchemaError(msg)
+    return SchemaSet({**schemas, reader_id: reader}, reader)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return record(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise SchemaError(msg) from error
+    except ValueError as error:
+        msg = f"{path}: is not JSON: {error}"
+        raise SchemaError(msg) from error
