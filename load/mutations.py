@@ -653,7 +653,11 @@ MUTATIONS = (
         "nobody is asked about a schema id that is not known",
         "the first records of a new schema are rejected, though it can be read",
         ("P4",),
-        (Edit("service/aggregation/partial_aggregation.py", "if ids and self.ask is not None:", "if False:"),),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py", "if ids and self.check_schemas is not None:", "if False:"
+            ),
+        ),
         (
             "tests/integration/test_schemas.py::"
             "test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_record",
@@ -997,7 +1001,7 @@ MUTATIONS = (
         "a start without a newer reference does not go on with the one that is kept",
         "a database that is away, or bad data in it, keeps the service down",
         ("P8",),
-        (Edit("service/reference/snapshots.py", "        kept = _former(folder)\n", "        kept = None\n"),),
+        (Edit("service/reference/snapshots.py", "        kept = _last_good(folder)\n", "        kept = None\n"),),
         (_REFRESHER + "test_after_a_restart_the_kept_snapshot_serves_and_says_so",),
     ),
     Mutation(
@@ -1042,8 +1046,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/reference/attributes.py",
-                "            row[asked[is_it]] = found[is_it]\n",
-                "            row[asked] = found\n",
+                "            row[asked[is_same]] = candidates[is_same]\n",
+                "            row[asked] = candidates\n",
             ),
         ),
         ("tests/unit/test_attributes.py::test_two_devices_of_one_hash_are_two_devices",),

@@ -186,7 +186,7 @@ class World:
 
     def _folded(self, readings: Sequence[Reading], unread: Collection[int], chance: Random) -> Iterator[dict[str, Any]]:
         fold = builder.folding(self.settings, self.reference)
-        fold = replace(fold, told=lambda: (self.time, unread, ""), max_rows=chance.choice([2, 1000, 1000]))
+        fold = replace(fold, batch_state=lambda: (self.time, unread, ""), max_rows=chance.choice([2, 1000, 1000]))
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         for each in readings:
             chance.choice(tasks).append(each)

@@ -1,1 +1,1 @@
-"""Admission: what a record says, and whether it counts: one decision per record, before the watermark."""
+"""Admission: decodes each record, and admits or rejects it, before the watermark."""

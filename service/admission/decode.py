@@ -1,8 +1,8 @@
-"""Decoding: a Kafka record's value becomes device, event time and measures, natively, whatever its schema looks like.
+"""Decode a Kafka record's value to device, event time and measures, with Spark's native expressions.
 
-Avro comes in the Confluent wire format (0x00, four bytes of schema id, the body) and every known id (schemas.py) is decoded
-by Avro's rules of evolution into one reader schema, cut down to the fields that the settings map. JSON is parsed with
-a schema made of those same fields. Nothing here throws on what a device sent: what cannot be decoded is null.
+Avro has the Confluent wire format: 0x00, four bytes of schema id, the body. Every schema in the plan is resolved by Avro's rules
+to one reader schema, cut down to the fields that the settings map. JSON is parsed with a schema of the same fields. No content of
+a record raises an error; a value that cannot be decoded is null.
 """
 
 import json
@@ -19,18 +19,17 @@ from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input
 
 _END = "tidemark_end"
-"""A field that is added to the end of every writer's and the reader's schema, and whose bytes are added to every record.
+"""The end mark: a field at the end of every writer's schema and the reader's; its bytes are added to every record.
 
-The engine's decoder stops at the end of a record and does not say where that was (Spark 4.1.1). What it finds there is the
-mark, unless bytes follow the record: then it finds those. The mark is a hash of the record's value, so that no bytes of the
-value are taken for it by chance. A failed decode is a record of nulls, which the mark tells apart.
+Spark's decoder ignores bytes after the record (4.1.1). With the mark it decodes such bytes as the mark, and they differ from it:
+the mark is a hash of the record's value. A failed decode is a record of nulls, without a mark.
 """
 _END_TYPE = {"type": "fixed", "name": _END, "namespace": "", "size": 8}
 _CORRUPT = "tidemark_corrupt"
 _DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
-"""What a device id may be in JSON: text, or a whole number of 64 bits; null is a missing one."""
+"""A device id in JSON is text, or an integer of 64 bits; null is a missing id."""
 _HEADER_BYTES = 5
-# What the engine's parser takes: a zone only after seconds, and up to 18 hours; a year that Python has too.
+# The forms that Spark's parser accepts: a zone of up to 18 hours, only after seconds. Year 0000 does not exist in Python.
 _ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
 _ISO = rf"^\s*(?!0000)\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?\s*\z"
 _BLANKS = " \t\n\v\f\r"
@@ -38,7 +37,10 @@ _JSON_BLANKS = " \t\n\r"
 
 
 def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
-    """The reader's schema, cut down to the top-level fields that the settings name, plus the mark of a record's end."""
+    """Return the reader schema with only the top-level fields that the settings name, and the end mark.
+
+    Raises SchemaError when it lacks a field.
+    """
     wanted = [settings.event_time, *settings.measures.values()]
     if settings.device_id != RECORD_KEY:
         wanted.append(settings.device_id)
@@ -46,44 +48,42 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
     missing = [path for path in wanted if path.split(".")[0] not in present]
     if missing:
         msg = f"The reader's schema has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
-        raise SchemaError(msg, remedy="Mend [input] or the schema, or name another one in input.reader_schema")
+        raise SchemaError(msg, remedy="Correct [input] or the schema, or set input.reader_schema to another schema")
     heads = {path.split(".")[0] for path in wanted}
     fields = [field for field in schema["fields"] if field["name"] in heads]
     return with_end({**schema, "fields": fields})
 
 
 class Decoder:
-    """Columns of a decoded record. `framing` is the reason for which a record cannot even be tried, or null.
+    """Makes the columns of a decoded record from the Kafka columns.
 
-    All columns read the Kafka columns `key` and `value`; `record` must have been selected under the name "record" before the
-    other columns are used, so that a record is decoded once.
+    Select `record` under the name "record" first: the other columns, except `framing`, read it, so a record is decoded once.
     """
 
-    def __init__(self, settings: Input, max_bytes: int, known: SchemaSet) -> None:
+    def __init__(self, settings: Input, max_bytes: int, schemas: SchemaSet) -> None:
         self._settings = settings
         self._value = F.when(F.length("value") <= max_bytes, F.col("value"))
-        self._known = known
-        self._reader = json.dumps(reader_schema(known.reader, settings)) if settings.format == "avro" else ""
+        self._schemas = schemas
+        self._reader = json.dumps(reader_schema(schemas.reader, settings)) if settings.format == "avro" else ""
 
     def framing(self) -> Column:
-        """`undecodable`, `unknown_schema` or null."""
+        """Return the reason not to decode a record: `undecodable`, `unknown_schema` or null."""
         if self._settings.format == "json":
             return F.when(F.col("value").isNull(), "undecodable")
         head = F.substring("value", 1, _HEADER_BYTES)
-        known = head.isin(
-            *[F.lit(_header(number)) for number in self._known.schemas if number not in self._known.since]
-        )
-        for number in self._known.since:
-            known = known | self._is_of(number, head)
+        since = self._schemas.since
+        known = head.isin(*[F.lit(_header(schema_id)) for schema_id in self._schemas.schemas if schema_id not in since])
+        for schema_id in since:
+            known = known | self._has_id(schema_id, head)
         framed = (F.length("value") >= _HEADER_BYTES) & (F.substring("value", 1, 1) == F.lit(b"\0"))
         return F.when(F.coalesce(~framed, F.lit(True)), "undecodable").when(~known, "unknown_schema")
 
     def record(self) -> Column:
-        """The decoded record as a struct; null or a struct of nulls when the value cannot be decoded."""
+        """Return the decoded record, a struct; null or a struct of nulls when the value cannot be decoded."""
         if self._settings.format == "json":
             text = F.trim(F.try_validate_utf8(self._value.cast("string")), F.lit(_JSON_BLANKS))
-            # The parsers stop at the end of the first value. As the only element of an array nothing may follow it but a
-            # closing bracket, as the only member of an object nothing but a closing brace: both together leave nothing.
+            # Spark's parsers ignore text after the first value (4.1.1). Inside an array only "]" can pass there unnoticed, inside
+            # an object only "}"; the two checks together let nothing pass.
             alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
             member = F.size(F.json_object_keys(F.concat(F.lit('{"r":'), text, F.lit("}")))) == 1
             whole = text.startswith("{") & alone & member
@@ -97,17 +97,17 @@ class Decoder:
         head = F.substring(self._value, 1, _HEADER_BYTES)
         body = F.concat(F.expr("substring(value, 6)"), _mark())
         choice: Column | None = None
-        for number, writer in self._known.schemas.items():
+        for schema_id, writer in self._schemas.schemas.items():
             decoded = from_avro(body, json.dumps(with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": self._reader})
-            matches = self._is_of(number, head)
+            matches = self._has_id(schema_id, head)
             choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
         assert choice is not None  # noqa: S101
         return choice
 
-    def _is_of(self, number: int, head: Column) -> Column:
-        """Whether a record has this schema id, and is not from before it was known."""
-        matches = head == F.lit(_header(number))
-        since = self._known.since.get(number)
+    def _has_id(self, schema_id: int, head: Column) -> Column:
+        """Whether a record has this schema id, and an offset from which on the id is decoded."""
+        matches = head == F.lit(_header(schema_id))
+        since = self._schemas.since.get(schema_id)
         if since is None:
             return matches
         begins = {f"{topic}/{partition}": offset for topic, each in since.items() for partition, offset in each.items()}
@@ -116,23 +116,23 @@ class Decoder:
         return matches & F.coalesce(F.col("offset") >= F.element_at(table, place), F.lit(True))
 
     def decoded(self) -> Column:
-        """Whether the record could be decoded to its last byte, and the device id is one; never null."""
-        # Avro does not check that a string is UTF-8, and neither does the engine; Python and the readers of Redis do. To
-        # generate code for is_valid_utf8, the planner loads Scala's reflection: 0.35 s of a start (Spark 4.1.1).
-        given = self._device_text()
-        text = given.isNull() | F.try_validate_utf8(given).isNotNull()
+        """Whether the record was decoded to its last byte, and the device id is valid text or missing; never null."""
+        # Neither Avro nor Spark checks that a string is UTF-8; Python and the readers of Redis do. is_valid_utf8 would cost
+        # 0.35 s of a start: to generate its code, the planner loads Scala's reflection (Spark 4.1.1).
+        device = self._device_text()
+        is_text = device.isNull() | F.try_validate_utf8(device).isNotNull()
         if self._settings.format == "json":
             if self._settings.device_id != RECORD_KEY:
-                # The engine would take a JSON value of any kind for text: an object, or a fraction, as it is written.
+                # A cast would make text of any JSON value, also of an object or a fraction.
                 kind = F.schema_of_variant(_field(self._settings.device_id))
-                text = text & F.coalesce(kind.isin(*_DEVICE_KINDS), F.lit(True))
-            return F.col("record").isNotNull() & F.col(f"record.{_CORRUPT}").isNull() & text
-        return F.coalesce(F.col(f"record.{_END}") == _mark(), F.lit(False)) & text
+                is_text = is_text & F.coalesce(kind.isin(*_DEVICE_KINDS), F.lit(True))
+            return F.col("record").isNotNull() & F.col(f"record.{_CORRUPT}").isNull() & is_text
+        return F.coalesce(F.col(f"record.{_END}") == _mark(), F.lit(False)) & is_text
 
     def device(self) -> Column:
-        """The device id as text, null when it is missing or blank."""
+        """Return the device id as text, null when it is missing or blank."""
         text = self._device_text()
-        # Nearly every id begins with something above the blanks: one comparison instead of a trim of each.
+        # Nearly every id begins with a character above the blanks: the comparison saves the trim.
         return F.when(text >= "!", text).when(F.trim(text, F.lit(_BLANKS)) != "", text)
 
     def _device_text(self) -> Column:
@@ -142,23 +142,23 @@ class Decoder:
         return F.try_variant_get(field, "$", "string") if self._settings.format == "json" else field.cast("string")
 
     def event_ms(self, record_type: t.StructType) -> Column:
-        """Event time in ms since the epoch, floored; null when it is missing or unreadable. Never overflows."""
+        """Return the event time in ms since the epoch, floored; null when it is missing or unreadable. It never overflows."""
         column, unit = _field(self._settings.event_time), self._settings.event_time_unit
         kind = _type_at(record_type, self._settings.event_time)
         if isinstance(kind, t.TimestampType | t.TimestampNTZType):
             return F.unix_millis(column.cast("timestamp"))
         if unit == "iso":
-            # A time without a date would be today's: a replay tomorrow must decide the same.
+            # Spark would give a time without a date today's date, and a replay tomorrow would decide otherwise.
             return F.when(column.rlike(_ISO), F.unix_millis(F.try_to_timestamp(column)))
         if unit == "logical":
             msg = f"input.event_time = {self._settings.event_time!r}: has no timestamp logical type but {kind.simpleString()}"
             raise SchemaError(msg, remedy="Set input.event_time_unit to s, ms, us or iso")
         if isinstance(kind, t.LongType | t.IntegerType):
-            # Saturated: a clock at the end of all integers is early or late like any other, and no overflow.
+            # Clamped, so that the extreme integers are early or late and do not overflow.
             limit = 9_000_000_000_000_000
             value = F.least(F.greatest(column.cast("long"), F.lit(-limit)), F.lit(limit))
             ms = {"s": value * 1000, "ms": value, "us": F.floor(value / 1000)}[unit]
-            return F.when(column.isNotNull(), ms)  # least and greatest pass over a null
+            return F.when(column.isNotNull(), ms)  # least and greatest ignore nulls
         # Whole microseconds before the floor: 1790000000.123 s is a little less than its last digit as a double.
         us = F.round(column.cast("double") * {"s": 1_000_000.0, "ms": 1_000.0, "us": 1.0}[unit])
         return F.when(
@@ -166,12 +166,12 @@ class Decoder:
         ).cast("long")
 
     def measures(self) -> dict[str, Column]:
-        """The measures as doubles, null where the record lacks one."""
+        """Return the measures by name, as doubles; null where the record lacks one."""
         return {name: _field(path).cast("double") for name, path in self._settings.measures.items()}
 
 
 def with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's schema with the mark of its end."""
+    """Return a record's schema with the end mark."""
     return {**schema, "fields": [*schema["fields"], {"name": _END, "type": _END_TYPE}]}
 
 
@@ -192,14 +192,13 @@ def _type_at(record: t.StructType, path: str) -> t.DataType:
     for part in path.split("."):
         if not isinstance(kind, t.StructType) or part not in kind.fieldNames():
             msg = f"input: the record has no field {path!r}"
-            raise SchemaError(msg, remedy="Mend [input] or the schema")
+            raise SchemaError(msg, remedy="Correct [input] or the schema")
         kind = kind[part].dataType
     return kind
 
 
 def _json_type(settings: Input) -> t.StructType:
-    """A schema of the fields that the settings name: measures and times are numbers, an ISO time is text, and a device's id
-    is whatever stands there."""
+    """Return a schema of the fields that the settings name: numbers, text for an ISO time, a variant for the device id."""
     tree: dict[str, Any] = {}
 
     def put(path: str, kind: t.DataType) -> None:

@@ -1,12 +1,12 @@
-"""The limit on devices: while the state has `admission.max_devices`, only those that it has are admitted.
+"""The limit on devices: while the state has `admission.max_devices` devices, no other device is admitted.
 
-Admission cannot ask the state, which lies behind the shuffle. So the driver notes with event time, after each batch, whether the
-state is full. If it is, the devices that it has are written down once, as hashes, and given to the tasks of all batches until
-there is room again. A replay begins with the same note, and so decides the same.
+Admission cannot read the state, which is behind the shuffle. So after each batch the driver writes to the checkpoint, with the
+event time, whether the state is full. If it is, the driver writes a list of the state's devices, and hands it to the tasks of all
+batches until there is room again. A replay reads the same entry, and decides the same.
 
     devices/N    in the checkpoint: 8 bytes for each device in the state after batch N, sorted
 
-The limit is passed by what one batch has of new devices.
+The state may exceed the limit by the new devices of one batch.
 """
 
 import hashlib
@@ -30,24 +30,24 @@ from state.columns import array
 
 FOLDER = "devices"
 ROOM = 0.95
-"""There is room again when the state has less than this share of the limit: a list is not made for each device that comes."""
+"""There is room when the state has less than this share of the limit, so that not every new device makes a new list."""
 
 Hashes = NDArray[np.uint64]
 Bools = NDArray[np.bool_]
 
 
 def hashes(devices: pa.Array) -> Hashes:
-    """One for each device. Whoever finds another with a known one's hash has had one device more admitted."""
+    """Return 8 bytes of BLAKE2b for each device. A device with the hash of a listed device is admitted too."""
     digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in devices.to_pylist())
     return np.frombuffer(digests, np.uint64)
 
 
 def are_known(devices: pa.Array, name: str) -> Bools:
-    """In a task: which of the devices are in the list that the driver has given under this name."""
-    known = _load(name)
+    """Return, in a task, which devices are in the list of this name."""
+    listed = _load(name)
     wanted = hashes(devices)
-    at = np.minimum(np.searchsorted(known, wanted), max(0, len(known) - 1))
-    return known[at] == wanted if len(known) else np.zeros(len(wanted), np.bool_)
+    at = np.minimum(np.searchsorted(listed, wanted), max(0, len(listed) - 1))
+    return listed[at] == wanted if len(listed) else np.zeros(len(wanted), np.bool_)
 
 
 @lru_cache(maxsize=1)
@@ -57,7 +57,7 @@ def _load(name: str) -> Hashes:
 
 @dataclass(slots=True)
 class DeviceLimit:
-    """What the one writer knows of the state's devices, by bucket. `limit` 0 is none."""
+    """Counts the state's devices by bucket, on the driver, and makes the list. `limit` 0 is no limit."""
 
     spark: SparkSession
     checkpoint: str
@@ -65,34 +65,36 @@ class DeviceLimit:
     limit: int
     buckets: int
     _sizes: dict[int, int] = field(default_factory=dict)
-    _given: str = ""
+    _list: str = ""
 
     def after(self, batch: int, noted: int, sizes: Iterable[tuple[int, int]]) -> int:
-        """What to note after a batch: the batch whose devices are known from now on, or NO_LIST. `noted` is what was noted before
-        it, `sizes` the buckets that it has changed and their devices."""
+        """Return the batch whose list of devices is used from the next batch on, or NO_LIST.
+
+        `noted` is the return value for the batch before; `sizes` has the changed buckets with their number of devices.
+        """
         self._sizes |= dict(sizes)
         devices = sum(self._sizes.values())
         if not self.limit:
             return NO_LIST
         if noted == NO_LIST:
             return batch if devices >= self.limit else NO_LIST
-        # After a restart, until all buckets have changed, there may be more.
+        # After a restart, buckets that have not changed yet are not counted.
         has_room = len(self._sizes) == self.buckets and devices < ROOM * self.limit
         return NO_LIST if has_room else noted
 
     def give(self, noted: int) -> str:
-        """Give the tasks of the next batch the devices that are known; the name of their list, "" where all are admitted.
+        """Hand the list of batch `noted` to the tasks. Return its name, "" for NO_LIST.
 
-        Raises CheckpointError, or Spark's error where the state cannot be read.
+        Raises CheckpointError, or Spark's error when the state cannot be read.
         """
         if noted == NO_LIST:
             return ""
         name = f"devices-{noted}"
-        if name != self._given:
+        if name != self._list:
             path = Path(tempfile.mkdtemp(prefix="tidemark-")) / name
             path.write_bytes(self._stored(noted))
             self.spark.sparkContext.addFile(str(path))
-            self._given = name
+            self._list = name
         return name
 
     def _stored(self, batch: int) -> bytes:
@@ -112,5 +114,5 @@ class DeviceLimit:
 
     def _listed(self, batch: int) -> bytes:
         states: Any = reader.states(self.spark, self.checkpoint, batch)
-        found = [hashes(array(state.devices.column("device"))) for _, state in states]
-        return np.sort(np.concatenate(found)).tobytes() if found else b""
+        lists = [hashes(array(state.devices.column("device"))) for _, state in states]
+        return np.sort(np.concatenate(lists)).tobytes() if lists else b""

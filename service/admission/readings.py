@@ -1,4 +1,4 @@
-"""Admission: one decision per record, made before the watermark can see it."""
+"""Admit or reject each record, before its event time counts for the watermark."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from service.settings import Settings
 from state.rules import EVENT_MS_LIMIT
 
 DETAIL_LETTERS = 1_000
-"""A reject's detail is cut there: it may quote what a device sent."""
+"""The detail of a reject is cut to this many characters: it may quote what a device sent."""
 
 PARTITION_BITS = 20
-"""A million partitions a topic, two thousand topics."""
+"""Room for a million partitions in each of two thousand topics."""
 
 REASONS = (
     "oversized",
@@ -35,17 +35,18 @@ REASONS = (
     "late",
     "too_many_devices",
 )
-"""Why a record may be rejected; the first that applies, in this order, is its reason: whether it can be read, whose it is, what
-it says, and when. `early` is noted under its device's name, so it comes after all that speaks against the device. The last is
-decided in the fold (service/admission/device_limit.py)."""
+"""Reasons for a reject; the first one that applies, in this order, is given: format, device, measures, time.
+
+`early` follows the checks of the device, because an early reading is stored under its device's key. The fold decides the last
+one (service/admission/device_limit.py), and rejects readings behind the watermark as `late` too."""
 
 BEHIND = "is behind the watermark"
-"""In the detail of a late reading that its broker's time does not make late."""
+"""Part of the detail of a reading that is late only because of the watermark."""
 
 TOO_MANY = "the state has as many devices as admission.max_devices allows, and not this one"
 
 KEPT = "$"
-"""Before the name of a column of Kafka's: no measure's name begins with it."""
+"""Prefix of a kept Kafka column; no measure's name begins with it."""
 
 
 def admit(
@@ -56,18 +57,18 @@ def admit(
     keep: Sequence[str] = (),
     schemas: SchemaSet | None = None,
 ) -> DataFrame:
-    """Decode and decide: one row per record, in and out.
+    """Decode records of the Kafka source, and admit or reject each: one row per record, in and out.
 
-    `look_up` asks the reference: needed only where unknown devices are rejected, or devices have ranges of their own.
-    `schemas` are all that their source has unless given.
+    `look_up` joins the reference; it is needed only if unknown devices are rejected, or devices have their own ranges.
+    `schemas` is every schema of the source by default. `keep` names Kafka columns to return, as KEPT + name.
+
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), offset
     bigint, one double per measure under its name, and
-    `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. A rejected row has
-    null device, time and measures, so that nothing downstream can count it by mistake; an early one keeps its device's bucket.
-    `keep` are columns of Kafka's that stay, as KEPT + name.
+    `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. In a rejected row
+    device, time and measures are null, so that no later step can count it; an early one keeps its device's bucket.
     """
-    # One column: a struct of nine, or nine columns, cost each admitted reading 0.4 us in Spark's Arrow writer (4.1.1) where one
-    # column costs nothing that could be measured. As JSON a reject takes 0.8 of the time that it took as Avro.
+    # A reject is one column: as a struct of nine, or as nine columns, it would cost each admitted reading 0.4 us in Spark's Arrow
+    # writer (4.1.1), as one column nothing measurable. JSON takes 0.8 of Avro's time.
     decoder = Decoder(settings.input, settings.admission.max_bytes, schemas or load_schemas(settings))
     decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
     record_type = decoded.schema["record"].dataType
@@ -94,13 +95,13 @@ def admit(
     measures = list(settings.input.measures)
     decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
     admitted, early = F.col("reason").isNull(), F.col("reason") == "early"
-    said = {
+    values = {
         "detail": F.left(_detail(settings, ranges), F.lit(DETAIL_LETTERS)),
         "device": F.when(early, F.col("device")),
         "ahead_ms": F.when(early, F.col("event_ms") - F.col("broker_ms")),
         "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
     }
-    reject = F.struct(*[said.get(name, F.col(name)).alias(name) for name in REJECT_TYPE.fieldNames()])
+    reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in REJECT_TYPE.fieldNames()])
     bucket = F.pmod(F.xxhash64("device"), F.lit(settings.sessions.buckets)).cast("int")
     return decided.select(
         F.when(admitted | early, bucket).alias("bucket"),
@@ -116,7 +117,7 @@ def admit(
 
 
 def _partition_code(topics: Sequence[str]) -> Column:
-    """A partition of any of the topics as one number: what `partition_of` takes apart."""
+    """Return the number of a row's partition, as `number_of`."""
     code = F.col("partition")
     for number, topic in enumerate(topics[1:], start=1):
         code = F.when(F.col("topic") == topic, code + (number << PARTITION_BITS)).otherwise(code)
@@ -124,17 +125,17 @@ def _partition_code(topics: Sequence[str]) -> Column:
 
 
 def number_of(topic: str, partition: int, topics: Sequence[str]) -> int:
-    """The number of a partition, which `partition_of` takes apart."""
+    """Return a number for a partition of one of the topics; `partition_of` is the inverse."""
     return partition + (topics.index(topic) << PARTITION_BITS)
 
 
 def partition_of(code: int, topics: Sequence[str]) -> tuple[str, int]:
-    """The topic and the partition of a number of admit's column `from_partition`."""
+    """Return topic and partition of a number in admit's column `from_partition`."""
     return topics[code >> PARTITION_BITS], code & ((1 << PARTITION_BITS) - 1)
 
 
 def _measure(name: str) -> str:
-    # A measure may be called like a column of Kafka's.
+    # A measure may have the name of a Kafka column.
     return f"measure_{name}"
 
 
@@ -143,12 +144,12 @@ def _size(name: str) -> Column:
 
 
 def _schema_id() -> Column:
-    """The id in the framing of an Avro record, in hexadecimal."""
+    """The schema id of an Avro record, in hexadecimal."""
     return F.hex(F.substring("value", 2, 4))
 
 
 def _largest() -> Column:
-    """Bytes of the value or of the key, whichever has more."""
+    """The size in bytes of the value or the key, whichever is larger."""
     return F.greatest(_size("value"), _size("key"))
 
 
@@ -166,7 +167,7 @@ def _not_finite(name: str) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """What a value may be, both ends included; `text` is for people."""
+    """The allowed values of a measure, both ends included; `text` is for the reject's detail."""
 
     low: Column
     high: Column
@@ -174,7 +175,7 @@ class _Range:
 
 
 def _ranges(settings: Settings, *, has_own: bool) -> dict[str, _Range]:
-    """By measure: as the reference says of the device, else as the settings say."""
+    """Return the range of each measure: the device's own from the reference, else that of the settings."""
     own = bounds(settings) if has_own else {}
 
     def both(measure: str, side: str, otherwise: float) -> tuple[Column, Column]:
@@ -183,11 +184,11 @@ def _ranges(settings: Settings, *, has_own: bool) -> dict[str, _Range]:
             return F.lit(otherwise), F.lit(str(otherwise))
         return F.coalesce(F.col(name).try_cast("double"), F.lit(otherwise)), F.coalesce(name, F.lit(str(otherwise)))
 
-    found = {}
+    ranges = {}
     for measure, limits in settings.limits.items():
         low, high = both(measure, "low", limits[0]), both(measure, "high", limits[1])
-        found[measure] = _Range(low[0], high[0], F.concat(low[1], F.lit(" to "), high[1]))
-    return found
+        ranges[measure] = _Range(low[0], high[0], F.concat(low[1], F.lit(" to "), high[1]))
+    return ranges
 
 
 def _outside(name: str, allowed: _Range) -> Column:
@@ -207,14 +208,14 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
         .when(event.isNull(), "no_time")
         .when(_any([_not_finite(name) for name in settings.input.measures]), "not_finite")
         .when(_any([_outside(name, allowed) for name, allowed in ranges.items()]), "out_of_range")
-        # The second half of each matters where the broker's time is the producer's, and as wrong as the device's.
+        # The second conditions catch times that are impossible even if the broker's time is the producer's, and wrong too.
         .when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")
         .when((event < broker - admission.max_delay_ms) | (event < 0), "late")
     )
 
 
 def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
-    """The offending value and the limit it met, for the person who looks at the reject."""
+    """Return the offending value and the limit, for an operator."""
     admission = settings.admission
 
     def first(named: dict[str, Column]) -> Column:
@@ -222,10 +223,7 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         return F.coalesce(*parts, F.lit(None).cast("string"))
 
     outside = [
-        F.when(
-            _outside(m, allowed),
-            F.concat(F.lit(f"{m} = "), F.col(_measure(m)), F.lit(", allowed "), allowed.text),
-        )
+        F.when(_outside(m, allowed), F.concat(F.lit(f"{m} = "), F.col(_measure(m)), F.lit(", allowed "), allowed.text))
         for m, allowed in ranges.items()
     ]
     distance = F.col("event_ms") - F.col("broker_ms")

@@ -1,7 +1,7 @@
-"""A schema registry with Confluent's API, read through Confluent's own client: schemas by id, and the versions of a subject.
+"""Read a schema registry with Confluent's API and client: schemas by id, and the versions of a subject.
 
-The client tries the addresses in order, logs in (basic, OAuth) and speaks TLS, also with a certificate of its own. It
-follows no redirect, so that credentials reach no other address. service/admission/schema_store.py keeps copies of its schemas.
+The client tries the addresses in order. It supports basic authentication, OAuth, and TLS with a client certificate. It follows no
+redirect, so credentials reach no other address.
 """
 
 import json
@@ -37,53 +37,53 @@ class Client:
             client.close()
 
     def schema(self, number: int) -> dict[str, Any] | None:
-        """The Avro record with this id, with all it refers to; None when the registry has no such id.
+        """Return the Avro record with this id, its references inlined; None when the registry has no such id.
 
-        Raises RegistryError when the registry does not answer, SchemaError when what it has is no Avro record.
+        Raises RegistryError when the registry does not answer, SchemaError when the schema is no Avro record.
         """
         what = f"schema {number}"
-        found = self._ask(what, "get_schema", number)
-        return None if found is None else self._avro(found, what)
+        schema = self._ask(what, "get_schema", number)
+        return None if schema is None else self._avro(schema, what)
 
     def subject(self, name: str) -> Mapping[int, dict[str, Any]]:
-        """Every version of a subject that is an Avro record, by schema id; none of a subject that there is not."""
-        found: dict[int, dict[str, Any]] = {}
+        """Return all Avro versions of a subject, by schema id; an empty dict when there is no such subject."""
+        schemas: dict[int, dict[str, Any]] = {}
         for version in self._ask(name, "get_versions", name) or ():
             what = f"{name}, version {version}"
             each = self._ask(what, "get_version", name, version)
             if each is not None and _kind(each.schema) == "AVRO":
-                found[int(each.schema_id)] = self._avro(each.schema, what)
-        return found
+                schemas[int(each.schema_id)] = self._avro(each.schema, what)
+        return schemas
 
-    def _avro(self, found: "Schema", what: str) -> dict[str, Any]:
-        if _kind(found) != "AVRO":
-            msg = f"{self}: {what} is {found.schema_type}, not Avro"
+    def _avro(self, schema: "Schema", what: str) -> dict[str, Any]:
+        if _kind(schema) != "AVRO":
+            msg = f"{self}: {what} is {schema.schema_type}, not Avro"
             raise SchemaError(msg)
         try:
-            schema = json.loads(found.schema_str or "")
-            parts = dict(self._references(found, 0))
-            whole = inline(schema, parts) if parts else schema
+            whole = json.loads(schema.schema_str or "")
+            if parts := dict(self._references(schema, 0)):
+                whole = inline(whole, parts)
         except (KeyError, ValueError, TypeError) as error:
             msg = f"{self}: {what} cannot be read: {error!r}"
             raise SchemaError(msg) from error
         return record(whole, f"{self}: {what}")
 
     def _references(self, schema: "Schema", depth: int) -> Iterator[tuple[str, Any]]:
-        """The named schemas that a schema refers to, and those that they refer to."""
+        """Yield name and content of all schemas that a schema refers to, directly or not."""
         if depth > _DEEPEST:
             msg = f"references go {_DEEPEST} deep"
             raise ValueError(msg)
         for each in schema.references or ():
             what = f"{each.subject}, version {each.version}"
-            found = self._ask(what, "get_version", each.subject, each.version)
-            if found is None:
-                msg = f"{what}, which it refers to, is not there"
+            version = self._ask(what, "get_version", each.subject, each.version)
+            if version is None:
+                msg = f"it refers to {what}, which does not exist"
                 raise ValueError(msg)
-            yield from self._references(found.schema, depth + 1)
-            yield str(each.name), json.loads(found.schema.schema_str or "")
+            yield from self._references(version.schema, depth + 1)
+            yield str(each.name), json.loads(version.schema.schema_str or "")
 
     def _ask(self, what: str, method: str, *arguments: Any) -> Any:
-        """What the client answers, None for "not found"; RegistryError when no address gives an answer."""
+        """Call the client; return None for "not found", raise RegistryError when no address answers."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - half a second of imports
 
         try:
@@ -96,7 +96,7 @@ class Client:
             problem: Exception = error
         except Exception as error:  # httpx's, authlib's, and those of files
             problem = error
-        self.close()  # the next request reads the password and the certificates anew
+        self.close()  # so that the next request reads the password and the certificates again
         msg = f"The schema registry {self} does not answer for {what}: {problem or type(problem).__name__}"
         raise RegistryError(msg, remedy="Check [registry] url, user, password and certificates, and the registry")
 
@@ -105,23 +105,19 @@ def _connect(settings: RegistrySettings) -> "SchemaRegistryClient":
     from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
 
     system = ssl.get_default_verify_paths()
-    options: dict[str, Any] = {
-        "url": settings.url,
-        "timeout": settings.timeout_ms / 1000,
-        "max.retries": 0,
+    options: dict[str, Any] = {"url": settings.url, "timeout": settings.timeout_ms / 1000, "max.retries": 0}
+    files = {
         "ssl.ca.location": settings.ca_file or system.cafile or system.capath,
         "ssl.certificate.location": settings.certificate,
         "ssl.key.location": settings.key,
     }
+    options |= {name: str(path) for name, path in files.items() if path is not None}
     if settings.user is not None:
-        names = ("bearer.auth.client.id", "bearer.auth.client.secret")
+        secret = settings.secret() or ""
         if "bearer.auth.credentials.source" in settings.options:
-            options |= dict(zip(names, (settings.user, settings.secret() or ""), strict=True))
+            options |= {"bearer.auth.client.id": settings.user, "bearer.auth.client.secret": secret}
         else:
-            options["basic.auth.user.info"] = f"{settings.user}:{settings.secret() or ''}"
-    options = {
-        name: str(value) if "location" in name else value for name, value in options.items() if value is not None
-    }
+            options["basic.auth.user.info"] = f"{settings.user}:{secret}"
     return SchemaRegistryClient({**options, **settings.options})
 
 
@@ -130,7 +126,7 @@ def _kind(schema: "Schema") -> str:
 
 
 def record(schema: Any, where: str) -> dict[str, Any]:
-    """`schema` when it is an Avro record; SchemaError otherwise."""
+    """Return `schema` if it is an Avro record, raise SchemaError if not."""
     if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
         msg = f"{where}: must be an Avro record"
         raise SchemaError(msg)
@@ -138,7 +134,7 @@ def record(schema: Any, where: str) -> dict[str, Any]:
 
 
 def inline(schema: Any, parts: Mapping[str, Any]) -> Any:
-    """`schema` with the named schemas that it refers to in it: in full at the first place, by name at the others."""
+    """Return `schema` with the schemas `parts` put in where it refers to them: each in full once, after that by name."""
     defined: set[str] = set()
 
     def full(name: str, namespace: str) -> str:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from service.admission.registry import Client, record
 from service.errors import SchemaError
@@ -32,29 +32,11 @@ class SchemaSet:
     since: Mapping[int, Offsets] = field(default_factory=dict)
 
 
-class Source(Protocol):
-    """A place with schemas by id. Its methods raise SchemaError and RegistryError."""
-
-    is_remote: bool
-    """Whether the checkpoint keeps copies of the schemas."""
-
-    def all(self) -> Schemas:
-        """Return every schema that records may have."""
-
-    def find(self, schema_id: int) -> dict[str, Any] | None:
-        """Return the schema of an id that records may have, None for any other id."""
-
-    def newer(self, schema_id: int) -> list[int]:
-        """Return the ids above this one, ascending; of a registry, only those that `all` has read."""
-
-    def reader(self, schema_id: int) -> dict[str, Any] | None:
-        """Return the schema that input.reader_schema names, None if it does not exist."""
-
-
 class FolderSource:
-    """Files `<id>.avsc` in a folder of the driver's machine."""
+    """Files `<id>.avsc` in a folder of the driver's machine. Methods raise SchemaError."""
 
     is_remote = False
+    """Whether the checkpoint keeps copies of the schemas."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,6 +45,7 @@ class FolderSource:
         return str(self._path)
 
     def all(self) -> Schemas:
+        """Return every schema that records may have."""
         schemas = {}
         for path in sorted(self._path.glob("*.avsc")):
             if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
@@ -75,10 +58,12 @@ class FolderSource:
         return dict(sorted(schemas.items()))
 
     def find(self, schema_id: int) -> dict[str, Any] | None:
+        """Return the schema of an id that records may have, None for any other id."""
         path = self._path / f"{schema_id}.avsc"
         return _read(path) if path.exists() else None
 
     def newer(self, schema_id: int) -> list[int]:
+        """Return the ids above this one, ascending."""
         names = (path.stem for path in self._path.glob("*.avsc"))
         return sorted(int(name) for name in names if name.isdigit() and int(name) > schema_id)
 
@@ -86,7 +71,7 @@ class FolderSource:
 
 
 class RegistrySource:
-    """All versions of some subjects of a registry. An object reads the subjects once."""
+    """All versions of some subjects of a registry, which an object reads once. Methods raise RegistryError, SchemaError."""
 
     is_remote = True
 
@@ -110,10 +95,15 @@ class RegistrySource:
         return self.all().get(schema_id)
 
     def newer(self, schema_id: int) -> list[int]:
+        """Return the ids above this one, ascending, of those that `all` has read."""
         return sorted(each for each in self._schemas or () if each > schema_id)
 
     def reader(self, schema_id: int) -> dict[str, Any] | None:
+        """Return a reader schema, which may be of another subject."""
         return self.find(schema_id) or self._client.schema(schema_id)
+
+
+Source = FolderSource | RegistrySource
 
 
 def schema_source(settings: Settings) -> Source:

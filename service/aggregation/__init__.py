@@ -1,1 +1,1 @@
-"""Aggregation: the partial aggregation before the shuffle. Readings become parts of windows, runs of sessions, and counts."""
+"""Aggregation before the shuffle: readings become partial aggregates of windows, runs of sessions, and counts."""

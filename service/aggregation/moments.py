@@ -1,4 +1,4 @@
-"""Mergeable statistics: sums that stay accurate when they are added up natively, pane by pane.
+"""Mergeable sums for mean and standard deviation, which stay accurate when Spark adds them.
 
 The variance of merged panes needs the sum of n*mean^2, and subtracting n*mean^2 of the whole from it cancels: with a mean a
 million times the deviation, plain double sums leave four digits, with a hundred million times none. So a pane's mean is
@@ -7,7 +7,7 @@ exact up to two million readings of one magnitude; what is left over is 2^16 tim
 
     sum_hi = n*coarse   sum_lo = n*fine   sq_a = n*coarse^2   sq_b = 2*n*coarse*fine   sq_c = n*fine^2 + m2
 
-where m2 is the pane's own sum of squared deviations. All five merge by addition, which Spark does natively.
+where m2 is the pane's own sum of squared deviations. All five merge by addition.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,8 @@ class Parts:
 
 
 def split(values: Floats, starts: NDArray[np.intp], counts: Integers) -> Parts:
-    """Fold `values` (finite, grouped: group i begins at `starts[i]` and has `counts[i]` > 0 of them) into sums per group."""
-    # The group's first value is taken off before adding up: values of one device and minute lie close together, so the
-    # differences, their sum and the deviations are small and lose nothing.
+    """Return the sums of each group; group i of `values` (finite) begins at `starts[i]` and has `counts[i]` > 0 values."""
+    # Values of one device and minute are close together: their differences from the first one are small, and add up exactly.
     anchor = values[starts]
     offset = values - np.repeat(anchor, counts)
     offset_sum = np.add.reduceat(offset, starts)
@@ -56,8 +55,8 @@ def split(values: Floats, starts: NDArray[np.intp], counts: Integers) -> Parts:
 def finish(
     count: Integers, sum_hi: Floats, sum_lo: Floats, sq_a: Floats, sq_b: Floats, sq_c: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Sum, mean and population standard deviation of merged panes, as float64 arrays."""
-    # Extended precision where the machine has it (64-bit mantissa on x86): the last subtraction is the one that cancels.
+    """Return sum, mean and population standard deviation of merged panes, as float64 arrays."""
+    # The last subtraction cancels digits: it uses extended precision where the machine has it (64-bit mantissa on x86).
     n = count.astype(np.longdouble)
     high, low = sum_hi.astype(np.longdouble), sum_lo.astype(np.longdouble)
     total = high + low

@@ -1,13 +1,13 @@
-"""The fold: what a task read of the topic, reduced to parts of windows, runs, counts and rejects before the shuffle.
+"""The fold: reduce a task's readings to partial aggregates of windows, runs of sessions, counts and rejects, before the shuffle.
 
-A task sends one payload of each for a bucket. The bucket of a run is its device's. The bucket of a window follows from its view
-and key, so that all parts of a window meet.
+A task sends one payload of each kind to a bucket. A run goes to its device's bucket. The bucket of a window is a hash of its view
+and key, so all partial aggregates of a window meet.
 
-A batch of a million readings of ten thousand devices over a minute or two is some ten thousand panes (device, measure, step of
-time); windows, sliding ones above all, are put together from panes instead of readings, and a device's attributes are looked
-up once. docs/decisions/0001-fold-before-the-shuffle.md and 0008-windows-begin-in-the-fold.md have the figures.
+Windows are merged from panes (device, measure, step of time) instead of readings, and a device's attributes are looked up once
+per task. A million readings of ten thousand devices over a minute or two are some ten thousand panes.
+docs/decisions/0001-fold-before-the-shuffle.md and 0008-windows-begin-in-the-fold.md have the figures.
 
-Plain columns in, plain columns out (Arrow and NumPy): Spark calls `fold_batches` through mapInArrow, nothing here knows it.
+The code uses Arrow and NumPy only; Spark calls a `Fold` through mapInArrow.
 """
 
 import io
@@ -45,23 +45,24 @@ _FOLDED = to_arrow_schema(FOLDED)
 _REJECT = to_arrow_schema(REJECT_TYPE)
 
 STRETCH = 1_000
-"""So many offsets of a partition that are rejected one after the other go to the same bucket."""
+"""Rejects of so many successive offsets of a partition go to one bucket."""
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What the fold needs to know; travels to the tasks.
+    """The fold as a function for mapInArrow; it is pickled for the tasks.
 
-    `views` are the settings' with the measures of each; `attributes` is the reference, None where there is none, and `gap`
-    and `interval` its columns with the devices' own session gaps and expected intervals, None where it has none.
-    `ask` is told how many records have each schema id that is not known, and may raise: before they become rejects.
-    `told` says, in a task of a stream, what event time is before the batch, which partitions have unread records, and the list
-    of devices to admit: readings below the watermark are rejected as late, and every bucket is told what was read.
-    Without `keep_rejects` what was not admitted is passed over. A filter in Spark would do the same, but the planner pushes it
-    below the projection, where it repeats the expressions of admission (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
-    `max_rows` bounds the memory of one step: a task folds at most that many readings (plus one Arrow batch) at a time.
+    `views` are the settings' views, each with its measures. `attributes` is the reference, if there is one. `gap` and `interval`
+    are its columns with the devices' own session gaps and expected intervals, if it has them.
+    `check_schemas` gets the number of records of each unknown schema id, and may raise, before they become rejects.
+    `batch_state` returns, in a task of a stream, the event time before the batch, the partitions with unread records, and the
+    name of the list of admitted devices ("" for all). Then readings below the watermark are rejected as late, and every bucket
+    gets a report of what was read.
+    Without `keep_rejects` rejects are dropped. Not by a filter in Spark: the planner pushes it below the projection, and repeats
+    the expressions of admission there (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
+    `max_rows` limits memory: a task folds at most that many readings, plus one Arrow batch, at a time.
     """
 
     rules: Rules
@@ -70,16 +71,16 @@ class Fold:
     buckets: int
     topics: Sequence[str]
     attributes: Attributes | None = None
-    ask: Callable[[Mapping[int, int]], None] | None = None
-    told: Callable[[], tuple[EventTime, Collection[int], str]] | None = None
+    check_schemas: Callable[[Mapping[int, int]], None] | None = None
+    batch_state: Callable[[], tuple[EventTime, Collection[int], str]] | None = None
     max_rows: int = 1_000_000
     gap: str | None = None
     interval: str | None = None
     keep_rejects: bool = True
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of readings.admit's rows in, batches of row_schemas.FOLDED out."""
-        before, unread, devices = self.told() if self.told is not None else (EventTime(), (), "")
+        """Fold batches of readings.admit's rows to batches of row_schemas.FOLDED."""
+        before, unread, devices = self.batch_state() if self.batch_state is not None else (EventTime(), (), "")
         read = {number: Partition(is_unread=True) for number in unread}
         waiting: list[pa.RecordBatch] = []
         rows = 0
@@ -93,7 +94,7 @@ class Fold:
                 waiting, rows = [], 0
         if waiting:
             yield from self._read(waiting, before, devices, read)
-        if self.told is not None and read:
+        if self.batch_state is not None and read:
             report = watermark.report(before, read)
             yield _rows(TIMES, np.arange(self.buckets, dtype=np.int32), [report] * self.buckets)
 
@@ -106,7 +107,7 @@ class Fold:
         yield from self.fold(readings, before.watermark_ms, devices)
 
     def fold(self, readings: pa.Table, watermark_ms: int = 0, devices: str = "") -> Iterator[pa.RecordBatch]:
-        """One table of readings, any order. Those below the watermark are late; with a list of `devices` no other is admitted."""
+        """Fold readings in any order; those below the watermark are late, and those of devices outside the list are rejected."""
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
             if self.keep_rejects:
@@ -114,19 +115,21 @@ class Fold:
             readings = readings.filter(pc.invert(rejected))
         late = pc.less(readings["event_ms"], watermark_ms)
         if pc.any(late).as_py():
-            # What they belong to may be closed, and published as final.
-            them = readings.filter(late)
-            times = them["event_ms"].to_pylist()
-            yield from self._refused(them, "late", [f"event time {ms} ms {BEHIND}, {watermark_ms} ms" for ms in times])
-            yield _counts([task_counters.of_counts(task_counters.BEHIND, {0: them.num_rows})])
+            # Their windows and sessions may be closed, and published as final.
+            rejects = readings.filter(late)
+            times = rejects["event_ms"].to_pylist()
+            yield from self._refused(
+                rejects, "late", [f"event time {ms} ms {BEHIND}, {watermark_ms} ms" for ms in times]
+            )
+            yield _counts([task_counters.of_counts(task_counters.BEHIND, {0: rejects.num_rows})])
             readings = readings.filter(pc.invert(late))
         if devices and readings.num_rows:
             codes, names = factorise(readings["device"])
-            known = pa.array(are_known(names, devices)[codes])
-            strange = readings.filter(pc.invert(known))
-            if strange.num_rows:
-                yield from self._refused(strange, "too_many_devices", [TOO_MANY] * strange.num_rows)
-            readings = readings.filter(known)
+            is_listed = pa.array(are_known(names, devices)[codes])
+            rejects = readings.filter(pc.invert(is_listed))
+            if rejects.num_rows:
+                yield from self._refused(rejects, "too_many_devices", [TOO_MANY] * rejects.num_rows)
+            readings = readings.filter(is_listed)
         if readings.num_rows:
             yield from self._admitted(readings)
 
@@ -151,10 +154,10 @@ class Fold:
         if devices:
             parsed = [_of_known(rejects, devices) for rejects in parsed]
         ids = Counter(number for rejects in parsed for number in rejects["schema_id"].drop_null().to_pylist())
-        if ids and self.ask is not None:
-            self.ask(ids)
-        # Rejects of a poisoned batch are spread over the buckets, or one task would write them all, but in stretches: whoever
-        # writes them reads them from Kafka again. Early ones of a device are counted together.
+        if ids and self.check_schemas is not None:
+            self.check_schemas(ids)
+        # Rejects are spread over the buckets, so that no task has to write all of a poisoned batch; in stretches, because the
+        # writer reads them from Kafka again. Early ones go to their device's bucket, which counts them.
         for batch, rejects in zip(batches, parsed, strict=True):
             spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
             bucket = pc.coalesce(batch["bucket"], pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)
@@ -186,17 +189,13 @@ class Fold:
         yield _counts(tallies)
 
     def _windows(
-        self,
-        panes: Mapping[str, Panes],
-        devices: pa.Array,
-        attributes: pa.Table | None,
-        bucket_of: NDArray[np.int32],
+        self, panes: Mapping[str, Panes], devices: pa.Array, attributes: pa.Table | None, bucket_of: NDArray[np.int32]
     ) -> Iterator[pa.RecordBatch]:
-        """`bucket_of` is each device's."""
+        """Return the partial aggregates of windows; `bucket_of` is the bucket of each device."""
         tables, buckets = [], []
         for view, measures in self.views:
             groups = windows.groups(view, devices, attributes)
-            # A view by device has as many keys as there are devices: those have their buckets already.
+            # In a view by device the keys are the devices, whose buckets are already computed.
             of_group = bucket_of if view.by == (DEVICE,) else self._buckets(view.name, groups.keys)
             for measure in measures:
                 if panes[measure].start.size:
@@ -219,9 +218,9 @@ class Fold:
         return np.array([zlib.crc32(f"{view}|{key}".encode()) % self.buckets for key in texts], np.int32)
 
     def _panes(self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64]) -> Panes:
-        given = ~np.isnan(values)
-        if not given.all():
-            codes, event_ms, values = codes[given], event_ms[given], values[given]
+        is_present = ~np.isnan(values)
+        if not is_present.all():
+            codes, event_ms, values = codes[is_present], event_ms[is_present], values[is_present]
         pane = event_ms // self.pane_ms
         new = np.ones(len(codes), np.bool_)
         new[1:] = (codes[1:] != codes[:-1]) | (pane[1:] != pane[:-1])
@@ -252,7 +251,7 @@ class Fold:
         gap_ms = limits.get("gap")
         own = None if gap_ms is None else np.where(gap_ms < 0, self.rules.gap_ms, gap_ms)
         runs = fold_sorted(codes, devices, event_ms, values, self.rules, own)
-        # Runs come in the order of the readings, so the first reading of each tells its bucket and its device.
+        # Runs are in the order of the readings, so each has the bucket and the device of its first reading.
         sizes = runs["count"].to_numpy()
         first = np.cumsum(sizes) - sizes
         run_bucket = bucket[first]
@@ -261,17 +260,17 @@ class Fold:
         return _by_bucket(RUNS, run_bucket, runs, lambda part: codec.pack(b"R", part), first=runs["start"].to_numpy())
 
     def _limits(self, attributes: pa.Table | None) -> dict[str, Ints]:
-        """Session gaps and expected intervals by device, in ms, -1 where it has none of its own: columns of runs."""
-        found: dict[str, Ints] = {}
+        """Return the devices' own session gaps and expected intervals in ms, -1 where a device has none."""
+        limits: dict[str, Ints] = {}
         if attributes is not None and self.gap is not None:
             # A session is never longer than max_duration, so neither is a gap in it.
-            found["gap"] = np.minimum(durations_ms(attributes[self.gap], -1), self.rules.max_duration_ms)
+            limits["gap"] = np.minimum(durations_ms(attributes[self.gap], -1), self.rules.max_duration_ms)
         if attributes is not None and self.interval is not None:
-            found["interval"] = durations_ms(attributes[self.interval], -1)
-        return found
+            limits["interval"] = durations_ms(attributes[self.interval], -1)
+        return limits
 
     def _unknown(self, codes: NDArray[Any], attributes: pa.Table | None) -> int:
-        """Readings of devices that the reference lacks."""
+        """Return the number of readings of devices that the reference lacks."""
         if attributes is None:
             return 0
         known = attributes["known"].to_numpy()
@@ -279,7 +278,7 @@ class Fold:
 
 
 def _partitions(readings: pa.Table) -> dict[int, Partition]:
-    """What rows of readings.admit say of their partitions. They come in long stretches of one partition, as Kafka gives them."""
+    """Return the newest times of each partition. Rows come in long stretches of one partition, as Kafka delivers them."""
     number = readings["from_partition"].to_numpy()
     heads = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
     event_ms = readings["event_ms"].fill_null(-1).to_numpy()
@@ -294,7 +293,7 @@ def _partitions(readings: pa.Table) -> dict[int, Partition]:
 
 
 def _parsed(rejects: pa.Array) -> pa.Table:
-    """readings.admit's column as a table of row_schemas.REJECT_TYPE's."""
+    """Parse readings.admit's column `reject` to a table of row_schemas.REJECT_TYPE."""
     lines = "\n".join(rejects.to_pylist()).encode()
     return pyarrow.json.read_json(
         io.BytesIO(lines),
@@ -304,31 +303,26 @@ def _parsed(rejects: pa.Array) -> pa.Table:
 
 
 def _of_known(rejects: pa.Table, devices: str) -> pa.Table:
-    """Early readings are noted under their devices' names: not of a device that would not be admitted."""
+    """Remove the device of rejects that is not in the list: an early reading must not make a key for it."""
     at = rejects.schema.get_field_index("device")
     codes, names = factorise(rejects["device"].fill_null(""))
-    known = pa.array(are_known(names, devices)[codes])
+    is_listed = pa.array(are_known(names, devices)[codes])
     return rejects.set_column(
-        at, rejects.schema.field(at), pc.if_else(known, rejects["device"], pa.scalar(None, pa.string()))
+        at, rejects.schema.field(at), pc.if_else(is_listed, rejects["device"], pa.scalar(None, pa.string()))
     )
 
 
 def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]:
-    # One integer key sorts several times faster than two columns. A batch's times span less than 2^31 ms in practice,
-    # and admission keeps them below 2^42.
+    # One integer key sorts several times faster than two columns. It does not overflow: admission keeps times below 2^42 ms.
     low = int(event_ms.min())
     span = int(event_ms.max()) - low + 1
     return np.argsort(codes.astype(np.int64) * span + (event_ms - low))
 
 
 def _by_bucket(
-    kind: int,
-    bucket: NDArray[np.int32],
-    table: pa.Table,
-    pack: Callable[[pa.Table], bytes],
-    first: Ints | None = None,
+    kind: int, bucket: NDArray[np.int32], table: pa.Table, pack: Callable[[pa.Table], bytes], first: Ints | None = None
 ) -> pa.RecordBatch:
-    """Rows of FOLDED, one for each bucket that occurs: the rows of the table that are its. `table` is not empty."""
+    """Return one row of FOLDED for each bucket, with its rows of `table`, which is not empty."""
     order = np.argsort(bucket, kind="stable")
     ordered = bucket[order]
     heads = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

@@ -1,4 +1,4 @@
-"""The stateful operator in the plan, and its rules."""
+"""Add the stateful operator to the plan, and make its rules from the settings."""
 
 from pyspark.sql import DataFrame
 
@@ -10,7 +10,7 @@ from state.watermark import Delays
 
 
 def rules(settings: Settings) -> Rules:
-    """The settings that decide where a session begins and ends, in the words of state/."""
+    """Return the settings of sessions as the rules of the state."""
     sessions = settings.sessions
     return Rules(
         gap_ms=sessions.gap_ms,
@@ -21,13 +21,13 @@ def rules(settings: Settings) -> Rules:
 
 
 def delays(settings: Settings) -> Delays:
-    """The settings that decide how far the watermark follows the readings."""
+    """Return the settings of the watermark."""
     admission = settings.admission
     return Delays(admission.watermark_delay_ms, admission.max_delay_ms, admission.max_hold_ms)
 
 
 def advance(folded: DataFrame, settings: Settings) -> DataFrame:
-    """Rows of row_schemas.FOLDED in, row_schemas.OUTPUT out."""
+    """Apply the stateful operator to rows of row_schemas.FOLDED; returns rows of row_schemas.OUTPUT."""
     return (
         folded.select("bucket", "kind", "payload")
         .groupBy("bucket")

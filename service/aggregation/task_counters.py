@@ -1,4 +1,4 @@
-"""Tally: what a task has counted of its readings besides folding them, on its way to publish.
+"""Tally: the counts of a task's readings, for metrics. The publisher adds them up.
 
 One long table of integers (`what`, `of`, `at`, `count`):
 
@@ -7,8 +7,8 @@ One long table of integers (`what`, `of`, `at`, `count`):
     NEWEST     of a partition  at = its newest event time               count = readings
     ADMITTED   of 0            at = 0                                   count = readings
     UNKNOWN    of 0            at = 0                                   count = readings of devices that the reference lacks
-    REJECTED   of a reason     at = 0                                   count = records; a reason is its place in REASONS
-    BEHIND     of 0            at = 0                                   count = of those, readings behind the watermark
+    REJECTED   of a reason     at = 0                                   count = records; a reason is its index in REASONS
+    BEHIND     of 0            at = 0                                   count = rejected readings behind the watermark
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND = range(7)
 LATENCY_STEP_MS = 10
-"""Readings are counted by their broker time in steps of this many ms."""
+"""The step of broker times, in ms."""
 
 Ints = NDArray[np.int64]
 
@@ -29,7 +29,7 @@ _FIELDS = ("what", "of", "at", "count")
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Rows of a tally, any number of the same `what`, `of` and `at`."""
+    """Rows of a tally; several may have the same `what`, `of` and `at`."""
 
     what: Ints
     of: Ints
@@ -37,16 +37,16 @@ class Tally:
     count: Ints
 
     def rows(self, what: int) -> "Tally":
-        """Those of a kind."""
+        """Return the rows of a kind."""
         chosen = self.what == what
         return Tally(*(getattr(self, name)[chosen] for name in _FIELDS))
 
     def sum(self, what: int, of: int = 0) -> int:
-        """The count of a kind, over all times."""
+        """Return the count of a kind, over all times."""
         return int(self.count[(self.what == what) & (self.of == of)].sum())
 
     def pack(self) -> bytes:
-        """An Arrow stream."""
+        """Return the rows as an Arrow stream."""
         table = pa.table({name: pa.array(getattr(self, name), pa.int64()) for name in _FIELDS})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -56,25 +56,25 @@ class Tally:
 
 
 def unpack(payload: bytes) -> Tally:
-    """The tally in the bytes of `pack`."""
+    """Return the tally from the bytes of `pack`."""
     table = pa.ipc.open_stream(payload).read_all()
     return Tally(*(table[name].to_numpy() for name in _FIELDS))
 
 
 def total(tallies: Sequence[Tally]) -> Tally:
-    """All rows of all of them."""
+    """Return the rows of all tallies."""
     nothing = np.zeros(0, np.int64)
     return Tally(*(np.concatenate([nothing, *(getattr(tally, name) for tally in tallies)]) for name in _FIELDS))
 
 
 def of_latency(broker_ms: Ints) -> Tally:
-    """n > 0 readings by their broker's time."""
+    """Count n > 0 readings by broker time."""
     times, counts = np.unique(broker_ms // LATENCY_STEP_MS, return_counts=True)
     return _rows(LATENCY, np.zeros(len(times), np.int64), times * LATENCY_STEP_MS, counts)
 
 
 def of_partitions(partition: NDArray[np.int32], event_ms: Ints) -> Tally:
-    """n > 0 readings by their partition. They come in long stretches of one partition, as Kafka gives them."""
+    """Count n > 0 readings by partition. Rows come in long stretches of one partition, as Kafka delivers them."""
     heads = np.flatnonzero(np.r_[True, partition[1:] != partition[:-1]])
     codes, counts = partition[heads], np.diff(heads, append=len(partition))
     oldest = _rows(OLDEST, codes, np.minimum.reduceat(event_ms, heads), counts)
@@ -82,13 +82,13 @@ def of_partitions(partition: NDArray[np.int32], event_ms: Ints) -> Tally:
 
 
 def of_counts(what: int, counts: Mapping[int, int]) -> Tally:
-    """Counts by what they are of."""
+    """Return counts of a kind; the keys are the column `of`."""
     of = np.array(list(counts), np.int64)
     return _rows(what, of, np.zeros(len(of), np.int64), np.array(list(counts.values()), np.int64))
 
 
 def times(tally: Tally) -> dict[int, tuple[int, int]]:
-    """The oldest and the newest event time of each partition, in ms."""
+    """Return the oldest and the newest event time of each partition, in ms."""
     oldest, newest = tally.rows(OLDEST), tally.rows(NEWEST)
     return {
         int(each): (int(oldest.at[oldest.of == each].min()), int(newest.at[newest.of == each].max()))

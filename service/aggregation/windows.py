@@ -1,7 +1,7 @@
-"""Windows before the shuffle: what a task has read becomes parts of the windows of all views.
+"""Windows before the shuffle: merge a task's panes to partial aggregates of the windows of all views.
 
-A view is a value, not an operator: each pane is spread over the windows of all views that it lies in. What becomes of the
-parts is decided in state/windows.py.
+Views are not operators in the plan: each pane counts for every window of every view that contains it. state/windows.py merges
+the partial aggregates of all tasks.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from state.windows import MERGE, Stats
 
 ALL = "all"
 NONE = "(none)"
-"""Key text of a view over all devices, and of an attribute that a device lacks."""
+"""Key of a view over all devices, and of a missing attribute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panes:
-    """One measure's panes of one task: `code` is the device's place in the task's devices, `start` in ms."""
+    """One measure's panes of one task: `code` is the device's index in the task's devices, `start` in ms."""
 
     code: NDArray[Any]
     start: NDArray[np.int64]
@@ -40,7 +40,7 @@ class Groups:
 
 
 def groups(view: View, devices: pa.Array, attributes: pa.Table | None) -> Groups:
-    """Which group of the view each device is in, by the text that names it: see schemas/redis.md, Keys."""
+    """Return each device's group in a view, and the groups' keys as in schemas/redis.md, Keys."""
     if not view.by:
         return Groups(np.zeros(len(devices), np.int64), pa.array([ALL]))
     if view.by == (DEVICE,):
@@ -49,17 +49,17 @@ def groups(view: View, devices: pa.Array, attributes: pa.Table | None) -> Groups
     if len(columns) == 1:
         text = pc.fill_null(columns[0], NONE)
     else:
-        # Escaped, or ("a|b", "c") and ("a", "b|c") would share a key and a device could write into another's window.
+        # Without the escape, ("a|b", "c") and ("a", "b|c") would share a key, and a device could write into another's window.
         text = pc.binary_join_element_wise(*(pc.fill_null(_escaped(column), NONE) for column in columns), "|")
     return Groups(*factorise(text))
 
 
-def spread(view: View, panes: Panes, found: Groups) -> tuple[NDArray[Any], NDArray[np.int64], Stats]:
-    """The panes as parts of the view's windows: group, start in ms and statistics, each window of a group once."""
-    group, start, statistics = found.of[panes.code], panes.start, panes.statistics
+def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[np.int64], Stats]:
+    """Return the view's windows of the panes: group, start in ms and statistics, with one row for each window of a group."""
+    group, start, statistics = by.of[panes.code], panes.start, panes.statistics
     step, many = view.step_ms, view.window_ms // view.step_ms
     if many > 1:
-        # Merged to the slide first: what is written n times after that is as little as it can be.
+        # Merged to steps of the slide first, because the next lines repeat each row for every window that contains it.
         group, start, statistics = _merge(group, start - start % step, statistics)
         back = np.repeat(np.arange(many) * step, len(start))
         group, start = np.tile(group, many), np.tile(start, many) - back
@@ -70,7 +70,7 @@ def spread(view: View, panes: Panes, found: Groups) -> tuple[NDArray[Any], NDArr
 def _merge(
     group: NDArray[Any], start: NDArray[np.int64], statistics: Stats
 ) -> tuple[NDArray[Any], NDArray[np.int64], Stats]:
-    """Rows of one group and start become one."""
+    """Merge the rows of one group and start."""
     order = np.lexsort((start, group))
     group, start = group[order], start[order]
     heads = np.flatnonzero(np.r_[True, (group[1:] != group[:-1]) | (start[1:] != start[:-1])])

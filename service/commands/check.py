@@ -41,7 +41,7 @@ from service.monitoring import status
 from service.pipeline import builder, failure
 from service.redis import client as redis_client
 from service.redis.keys import Keys
-from service.reference import lookup, snapshots
+from service.reference import database, lookup
 from service.reference.expectations import require_columns, usable, validate
 from service.settings import RECORD_KEY, Settings
 from service.spark import session
@@ -374,7 +374,7 @@ def _reference(given: Settings) -> Iterator[Line]:
         yield ok("reference", "none in the settings")
         return
     spark = session.build(given, master="local[1]")
-    table = snapshots.fetch(spark, given.reference)
+    table = database.fetch(spark, given.reference)
     yield ok("reference", f"{table.num_rows} devices, columns {', '.join(table.column_names[1:])}")
     validate(table, given.reference)
     yield ok("expectations", str(given.reference.expectations))

@@ -16,6 +16,7 @@ from service import clock
 from service.errors import ReferenceDataError, ReferenceTooOldError, TidemarkError
 from service.monitoring.metrics import Metrics
 from service.reference import snapshots
+from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.database import UnreadableError, reason_of
 from service.reference.lookup import LARGEST_JOINED
 from service.reference.snapshots import snapshot_folder
@@ -51,7 +52,7 @@ class Refresher:
             self._note(why)
             self._require_young(first, why)
         self._columns = tuple(dict.fromkeys((*snapshots.columns(first, source), *source.limit_columns)))
-        self.current_snapshot = snapshots.CurrentSnapshot(spark, self._folder, self._columns, resume=True)
+        self.current_snapshot = CurrentSnapshot(spark, self._folder, self._columns, resume=True)
         self._newest = first
         self._may_be_replayed = True
         self._show()
@@ -69,7 +70,7 @@ class Refresher:
         if not self._may_be_replayed and not self.current_snapshot.is_joined:
             self.swap()  # there may have been no batch for long; where the plan is bound to rows, it is too late for that
         self._may_be_replayed = False
-        self.current_snapshot.joins()
+        self.current_snapshot.before_batch()
 
     def swap(self) -> None:
         """Between two batches, in the query's thread: take what has been read since. Never fails a batch."""

@@ -54,7 +54,7 @@ from service.quality.checker import Checker
 from service.recompute.republish import Republisher
 from service.redis.link import EpochLostError, WritesLostError
 from service.reference import lookup
-from service.reference.snapshots import CurrentSnapshot
+from service.reference.current_snapshot import CurrentSnapshot
 from service.rejects.delivery import UNREADABLE
 from service.settings import Settings
 from service.spark import session

@@ -1,6 +1,6 @@
-"""The confluent-kafka clients: every consumer, producer and admin client is made here.
+"""Make the confluent-kafka clients: consumers, producers and admin clients.
 
-librdkafka's own log is off: it repeats a lost connection without end, and each caller reports the failure once.
+librdkafka's log is off: it repeats a lost connection without end, and each caller reports the failure once.
 """
 
 from collections.abc import Mapping
@@ -17,51 +17,41 @@ TIMEOUT_S = 5.0
 DELIVERY_S = 30.0
 """Limit of a record's delivery, retries included."""
 READ_COMMITTED = {"isolation.level": "read_committed"}
-"""What readers of topics get by default, of both libraries: an aborted transaction's records do not count."""
+"""The default of readers in both libraries: records of aborted transactions are not read."""
 
-_QUIET: Mapping[str, str | int | float | bool] = {"socket.timeout.ms": int(TIMEOUT_S * 1000), "log_level": 0}
-# Of a request for one record's time, little more than that record is fetched.
-_SMALL: Mapping[str, str | int | float | bool] = {
+Options = Mapping[str, str | int | float | bool]
+
+_QUIET: Options = {"socket.timeout.ms": int(TIMEOUT_S * 1000), "log_level": 0}
+# A request for one record's time fetches little more than that record.
+_SMALL: Options = {
     "queued.min.messages": 1,
     "queued.max.messages.kbytes": 64,
     "fetch.message.max.bytes": 65_536,
 }
 _LARGEST = 1_000_000_000
-"""librdkafka's own upper limit of a record: the topic decides what is too large."""
-
-Options = Mapping[str, str | int | float | bool]
+"""librdkafka's upper limit of a record, so that only the topic's limit applies."""
 
 
 def consumer(
     kafka: Kafka, *, small: bool = False, uncommitted: bool = False, options: Options | None = None
 ) -> Consumer:
-    """A consumer that joins no group, and reads only what is assigned to it; to be closed.
+    """Return a consumer that joins no group and reads only assigned partitions; close it after use.
 
     It reports the end of a partition as a message with the error _PARTITION_EOF. With `small` it fetches few records at
     a time. With `uncommitted` it also reads records of open and aborted transactions, whatever `[kafka.options]` says,
-    and a partition's end is its high watermark, not its last stable offset. `options` go before all others. Raises SettingsError.
+    and a partition's end is its high watermark, not its last stable offset. `options` replace all others. Raises SettingsError.
     """
     fixed = {"group.id": kafka.group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    isolation = {"isolation.level": "read_uncommitted"} if uncommitted else {}
+    fixed |= {"enable.partition.eof": True, **({"isolation.level": "read_uncommitted"} if uncommitted else {})}
+    defaults = {**_QUIET, **(_SMALL if small else {}), **READ_COMMITTED}
     try:
-        return Consumer(
-            {
-                **_QUIET,
-                **(_SMALL if small else {}),
-                **READ_COMMITTED,
-                **librdkafka(kafka),
-                **fixed,
-                **isolation,
-                "enable.partition.eof": True,
-                **(options or {}),
-            }
-        )
+        return Consumer({**defaults, **librdkafka(kafka), **fixed, **(options or {})})
     except KafkaException as error:
         raise _unusable(error) from error
 
 
 def producer(kafka: Kafka, name: str, options: Options | None = None) -> Producer:
-    """An idempotent producer that all replicas in sync acknowledge; `name` is its client id. Raises SettingsError."""
+    """Return an idempotent producer with acks=all; `name` is its client id. Raises SettingsError."""
     fixed = {
         "client.id": name,
         "acks": "all",
@@ -76,9 +66,9 @@ def producer(kafka: Kafka, name: str, options: Options | None = None) -> Produce
 
 
 def admin(kafka: Kafka) -> AdminClient:
-    """An admin client, for one question on the main thread; keep it until the question is answered. Raises SettingsError.
+    """Return an admin client for one request from the main thread; keep it until the answer. Raises SettingsError.
 
-    Asked for a group that does not exist, one has crashed the process (confluent-kafka 2.16.0): ask a consumer instead.
+    A request for a group that does not exist can crash the process (confluent-kafka 2.16.0): use a consumer for groups.
     """
     try:
         return AdminClient({**_QUIET, **librdkafka(kafka)})
@@ -87,14 +77,14 @@ def admin(kafka: Kafka) -> AdminClient:
 
 
 def text(error: Exception) -> str:
-    """What the broker or its client says, without the client's wrapping."""
+    """Return the message of the broker or its client, without the wrapper's text."""
     if isinstance(error, KafkaException):
         return str(error.args[0].str())
     return str(error) or "no answer in time"
 
 
 def unreachable(kafka: Kafka, error: Exception) -> SourceError:
-    """The error for a request that Kafka did not answer."""
+    """Return the error for a request that Kafka did not answer."""
     what = f"Kafka at {kafka.bootstrap} does not answer: {text(error)}"
     return SourceError(
         what, remedy="Check [kafka] bootstrap, user and certificates, and that the brokers can be reached from here"
@@ -102,6 +92,6 @@ def unreachable(kafka: Kafka, error: Exception) -> SourceError:
 
 
 def _unusable(error: KafkaException) -> SettingsError:
-    """librdkafka refuses options when a client is made: before it connects to anything."""
+    """Return the error for options that librdkafka refuses, which it does before it connects."""
     what = f"[kafka]: the client refuses its options: {text(error)}"
     return SettingsError(what, remedy="[kafka.options] takes the names of librdkafka's CONFIGURATION.md")

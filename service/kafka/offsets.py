@@ -1,4 +1,4 @@
-"""Offsets of the input topics, asked of a consumer: where partitions begin and end, what the group shows, how old records are."""
+"""Read offsets of the input topics: begin and end of partitions, the group's offsets, and the time until records expire."""
 
 import math
 import time
@@ -13,26 +13,26 @@ from service.micro_batch import MicroBatch, Offsets
 from service.settings import Kafka
 
 Edges = Mapping[str, Mapping[int, tuple[int, int]]]
-"""Topic -> partition -> (first offset there is, offset of the next record to come)."""
+"""Topic -> partition -> (first offset, offset of the next record)."""
 Headrooms = Mapping[str, Mapping[int, float]]
-"""Topic -> partition -> seconds; infinite where nothing is ever deleted."""
+"""Topic -> partition -> seconds; infinite if records never expire."""
 
 _SOON = {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 
 
 def edges(consumer: Consumer, kafka: Kafka) -> Edges:
-    """Where each partition of the input topics begins and ends; raises KafkaException.
+    """Return begin and end of each partition of the input topics; raises KafkaException.
 
-    To a consumer that reads committed records only, a partition ends where its oldest open transaction begins.
+    If the consumer reads committed records only, a partition ends where its oldest open transaction begins.
     """
-    found: dict[str, dict[int, tuple[int, int]]] = {}
+    ends: dict[str, dict[int, tuple[int, int]]] = {}
     for each in _partitions(consumer, kafka.topics):
-        found.setdefault(each.topic, {})[each.partition] = consumer.get_watermark_offsets(each, timeout=TIMEOUT_S)
-    return found
+        ends.setdefault(each.topic, {})[each.partition] = consumer.get_watermark_offsets(each, timeout=TIMEOUT_S)
+    return ends
 
 
 def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
-    """`edges`, asked by a consumer of its own; with `uncommitted`, of all records there are. Raises SourceError."""
+    """`edges` with a new consumer; with `uncommitted`, also of records that are not committed. Raises SourceError."""
     consumer = clients.consumer(kafka, small=True, uncommitted=uncommitted)
     try:
         return edges(consumer, kafka)
@@ -43,7 +43,7 @@ def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
 
 
 def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
-    """The offsets of finished batches in the group `kafka.group`; empty when it has none. Raises KafkaException."""
+    """Return the committed offsets of the group `kafka.group`; empty when it has none. Raises KafkaException."""
     places = _partitions(consumer, kafka.topics)
     until_s = clock.monotonic_s() + TIMEOUT_S
     while True:
@@ -51,42 +51,42 @@ def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
             answer = consumer.committed(places, timeout=TIMEOUT_S)
             break
         except KafkaException as error:
-            # A cluster that has never had a group makes the topic for their offsets now.
+            # A new cluster creates the topic for groups' offsets on the first request.
             if error.args[0].code() not in _SOON or clock.monotonic_s() > until_s:
                 raise
             time.sleep(0.1)
-    found: dict[str, dict[int, int]] = {}
+    offsets: dict[str, dict[int, int]] = {}
     for p in answer:
         if p.error is None and p.offset >= 0:
-            found.setdefault(p.topic, {})[p.partition] = p.offset
-    return found
+            offsets.setdefault(p.topic, {})[p.partition] = p.offset
+    return offsets
 
 
 def unavailable(kafka: Kafka, micro_batch: MicroBatch) -> int:
-    """How many offsets of the batch Kafka does not have (any more), with or without a record. Raises SourceError."""
-    there = edges_now(kafka, uncommitted=True)
+    """Return how many offsets of the batch Kafka does not have, or has deleted. Raises SourceError."""
+    available = edges_now(kafka, uncommitted=True)
     offsets = 0
     for topic, partitions in micro_batch.end.items():
         for partition, end in partitions.items():
             start = micro_batch.start.get(topic, {}).get(partition, 0)
-            oldest, newest = there.get(topic, {}).get(partition, (0, 0))
+            oldest, newest = available.get(topic, {}).get(partition, (0, 0))
             offsets += (end - start) - max(0, min(end, newest) - max(start, oldest))
     return offsets
 
 
 def headrooms(
-    consumer: Consumer, found: Edges, reached: Offsets, retention_ms: Mapping[str, int], now_ms: int | None = None
+    consumer: Consumer, ends: Edges, reached: Offsets, retention_ms: Mapping[str, int], now_ms: int | None = None
 ) -> Headrooms:
-    """How long until the record at each offset `reached` may be deleted because of its age; raises KafkaException.
+    """Return the seconds until retention may delete the record at each offset `reached`; raises KafkaException.
 
-    A partition without unread records has all of its retention; 0 means that records are lost already. Segments are
-    deleted whole, so a record may live longer, never shorter. What `retention.bytes` deletes is not foreseen. Topics
-    without an entry in `retention_ms` and records that do not come within 5 s are left out.
+    A partition without unread records has all of its retention; 0 means that records are already lost. Kafka deletes whole
+    segments, so a record may live longer, never shorter. Deletion because of `retention.bytes` is not predicted. The result lacks
+    topics without an entry in `retention_ms`, and partitions whose record does not arrive within 5 s.
     """
     now_ms = clock.now_ms() if now_ms is None else now_ms
     rooms: dict[str, dict[int, float]] = {}
     unread = []
-    for topic, partitions in found.items():
+    for topic, partitions in ends.items():
         keep_ms = retention_ms.get(topic)
         if keep_ms is None:
             continue
@@ -108,7 +108,7 @@ def headrooms(
 
 
 def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tuple[str, int], int]:
-    """The time in ms of the record at each place, of those that are delivered in time."""
+    """Return the time in ms of the record at each place, without those that do not arrive within TIMEOUT_S."""
     written: dict[tuple[str, int], int] = {}
     waiting = {(place.topic, place.partition) for place in places}
     if not places:
@@ -134,15 +134,15 @@ def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tu
 
 
 def place_of(message: Message) -> tuple[str, int]:
-    """A message's topic and partition."""
+    """Return a message's topic and partition."""
     return str(message.topic()), int(message.partition() or 0)
 
 
 def _partitions(consumer: Consumer, topics: tuple[str, ...]) -> list[TopicPartition]:
-    found = []
+    partitions = []
     for topic in topics:
         metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if metadata.error is not None:
             raise KafkaException(metadata.error)
-        found += [TopicPartition(topic, partition) for partition in metadata.partitions]
-    return found
+        partitions += [TopicPartition(topic, partition) for partition in metadata.partitions]
+    return partitions

@@ -1,4 +1,4 @@
-"""One set of options for both client libraries: librdkafka's names, and their translation for Spark's Java client.
+"""Make the options of both client libraries from one set: librdkafka's names, translated for Spark's Java client.
 
 `[kafka] user, password_file, ca_file, certificate, key` become librdkafka options. `[kafka.options]` replaces and adds
 options, in librdkafka's names too. `java` translates the names that differ:
@@ -19,7 +19,7 @@ from service.errors import SettingsError
 from service.settings import Kafka
 
 MECHANISM = "SCRAM-SHA-512"
-"""Of `[kafka] user`, unless `[kafka.options]` names another one."""
+"""The mechanism of `[kafka] user`, unless `[kafka.options]` sets another."""
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -32,9 +32,9 @@ _TRANSLATED = {
 
 
 def librdkafka(kafka: Kafka) -> dict[str, str]:
-    """The connection's options for librdkafka, the operator's `[kafka.options]` last.
+    """Return the connection's options for librdkafka; `[kafka.options]` replaces the others.
 
-    Passwords are in it: never log it. Raises SettingsError when the password's file cannot be read.
+    The result has passwords: never log it. Raises SettingsError when the password's file cannot be read.
     """
     options = {"bootstrap.servers": kafka.bootstrap}
     with_tls = kafka.ca_file is not None or kafka.certificate is not None
@@ -53,38 +53,40 @@ def librdkafka(kafka: Kafka) -> dict[str, str]:
 
 
 def java(kafka: Kafka) -> dict[str, str]:
-    """The connection's options for the Java client.
+    """Return the connection's options for the Java client.
 
-    Certificates and the key are in it as text: executors need no files for them. Passwords are in it: never log it.
+    The result has certificates and key as text, so executors need no files, and passwords: never log it.
     Raises SettingsError when a file cannot be read, or when the mechanism has no user and password.
     """
-    given = librdkafka(kafka)
-    options = {name: value for name, value in given.items() if name not in _TRANSLATED}
-    mechanism = given.get("sasl.mechanisms", given.get("sasl.mechanism"))
+    settings = librdkafka(kafka)
+    options = {name: value for name, value in settings.items() if name not in _TRANSLATED}
+    mechanism = settings.get("sasl.mechanisms", settings.get("sasl.mechanism"))
     if mechanism is not None:
         options["sasl.mechanism"] = mechanism
-    if "sasl.username" in given and "sasl.jaas.config" not in given:
-        options["sasl.jaas.config"] = _jaas(mechanism or "", given)
-    if "ssl.ca.location" in given:
+    if "sasl.username" in settings and "sasl.jaas.config" not in settings:
+        options["sasl.jaas.config"] = _jaas(mechanism or "", settings)
+    if "ssl.ca.location" in settings:
         options["ssl.truststore.type"] = "PEM"
-        options["ssl.truststore.certificates"] = _text("ca_file", given["ssl.ca.location"])
-    if "ssl.certificate.location" in given:
+        options["ssl.truststore.certificates"] = _text("ca_file", settings["ssl.ca.location"])
+    if "ssl.certificate.location" in settings:
         options["ssl.keystore.type"] = "PEM"
-        options["ssl.keystore.certificate.chain"] = _text("certificate", given["ssl.certificate.location"])
-        options["ssl.keystore.key"] = _text("key", given.get("ssl.key.location", given["ssl.certificate.location"]))
+        options["ssl.keystore.certificate.chain"] = _text("certificate", settings["ssl.certificate.location"])
+        options["ssl.keystore.key"] = _text(
+            "key", settings.get("ssl.key.location", settings["ssl.certificate.location"])
+        )
     return options
 
 
-def _jaas(mechanism: str, given: Mapping[str, str]) -> str:
+def _jaas(mechanism: str, settings: Mapping[str, str]) -> str:
     if mechanism not in _LOGIN:
         what = f"kafka.options: sasl.mechanism {mechanism!r} with a user: there are {', '.join(_LOGIN)}"
         raise SettingsError(what, remedy="Choose one of them, or give the Java client its own sasl.jaas.config")
-    user, password = (_quoted(given.get(name, "")) for name in ("sasl.username", "sasl.password"))
+    user, password = (_quoted(settings.get(name, "")) for name in ("sasl.username", "sasl.password"))
     return f"{_LOGIN[mechanism]} required username={user} password={password};"
 
 
 def _quoted(text: str) -> str:
-    """`text` as a quoted string of a JAAS configuration, which java.io.StreamTokenizer reads."""
+    """Quote `text` for a JAAS configuration, which java.io.StreamTokenizer parses."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 

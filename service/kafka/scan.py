@@ -1,4 +1,4 @@
-"""Reading a part of some topics from beginning to end, for commands: no group is joined and nothing is committed."""
+"""Read a range of some topics, for commands, without a group and without commits."""
 
 import contextlib
 import operator
@@ -15,8 +15,8 @@ from service.settings import Kafka
 
 _SILENCE_S = 30.0
 _HEADERS = operator.methodcaller("headers")
-"""For a name that is not UTF-8 the client returns a result and leaves an exception set. A plain call, once Python 3.11 has
-specialised it, does not look for one, and it is raised by whatever comes next; this call always looks (SystemError)."""
+"""For a name that is not UTF-8 the client returns a result and leaves an exception set (confluent-kafka 2.16.0). A plain call,
+once Python 3.11 has specialised it, ignores that, and a later statement raises it; this call raises SystemError at once."""
 
 
 def messages(
@@ -26,24 +26,22 @@ def messages(
     since_ms: int | None = None,
     begin: Mapping[tuple[str, int], int] | None = None,
 ) -> Generator[Message, None, None]:
-    """All records of the topics, partitions interleaved, up to the ends they have now; of a topic that is not there none.
+    """Yield the records of the topics up to their present ends, partitions interleaved; topics that do not exist are ignored.
 
-    `since_ms` leaves out those before the first record of a partition with that time. With `begin`, (topic, partition)
-    -> offset, only those partitions are read, from there on. Raises SourceError.
+    With `since_ms`, each partition begins at its first record of that time or later. With `begin`, (topic, partition) -> offset,
+    only those partitions are read, from those offsets. Raises SourceError.
     """
     consumer = clients.consumer(kafka)
     try:
         ends = _assign(consumer, names, since_ms, begin)
         silent = 0.0
         while ends:
-            # One at a time: a thousand of them may be a gigabyte.
+            # One at a time: a thousand records may be a gigabyte.
             message = consumer.poll(0.2)
             if message is None:
                 silent += 0.2
                 if silent > _SILENCE_S:
-                    what = (
-                        f"Kafka at {kafka.bootstrap}: no record for {_SILENCE_S:.0f} s, still to come: {sorted(ends)}"
-                    )
+                    what = f"Kafka at {kafka.bootstrap}: no record for {_SILENCE_S:.0f} s, unfinished partitions: {sorted(ends)}"
                     raise SourceError(what, remedy="Check the brokers, and try again")
                 continue
             silent = 0.0
@@ -53,7 +51,7 @@ def messages(
             offset, end = int(message.offset() or 0), ends.get(place)
             if end is None:
                 continue
-            # Where the last offsets hold no record (transactions, compaction) only the end of the partition comes.
+            # If the last offsets have no record (transactions, compaction), only the end of the partition is reported.
             if error is not None or offset >= end - 1:
                 del ends[place]
             if error is None and offset < end:
@@ -65,14 +63,11 @@ def messages(
 
 
 def _assign(
-    consumer: Consumer,
-    names: Sequence[str],
-    since_ms: int | None,
-    begin: Mapping[tuple[str, int], int] | None,
+    consumer: Consumer, names: Sequence[str], since_ms: int | None, begin: Mapping[tuple[str, int], int] | None
 ) -> dict[tuple[str, int], int]:
-    """Begin to read; returns the end of each partition that has something to read."""
-    known = consumer.list_topics(timeout=TIMEOUT_S).topics
-    places = [(name, number) for name in names if name in known for number in known[name].partitions]
+    """Assign the partitions to the consumer; return the end of each that has records to read."""
+    existing = consumer.list_topics(timeout=TIMEOUT_S).topics
+    places = [(name, number) for name in names if name in existing for number in existing[name].partitions]
     ends, plan = {}, []
     for topic, partition in places:
         if begin is not None and (topic, partition) not in begin:
@@ -90,19 +85,19 @@ def _assign(
 
 
 def one(kafka: Kafka, topic: str, partition: int, offset: int) -> Message | None:
-    """The record at an offset, None when it is not there (any more). Raises SourceError."""
-    with contextlib.closing(messages(kafka, [topic], begin={(topic, partition): offset})) as found:
-        first = next(found, None)
+    """Return the record at an offset, None when it does not exist or is deleted. Raises SourceError."""
+    with contextlib.closing(messages(kafka, [topic], begin={(topic, partition): offset})) as records:
+        first = next(records, None)
     return first if first is not None and first.offset() == offset else None
 
 
 def headers(message: Message) -> list[tuple[str, bytes | None]]:
-    """The record's headers, in order. A header's name is cut at a zero byte; none are returned where one is not UTF-8.
+    """Return the record's headers, in order.
 
-    Both are the client's limits (confluent-kafka 2.16.0).
+    The client cuts a header's name at a zero byte. The result is empty if a name is not UTF-8 (confluent-kafka 2.16.0).
     """
     try:
-        found: Any = _HEADERS(message)
+        pairs: Any = _HEADERS(message)
     except (SystemError, UnicodeDecodeError):
         return []
-    return list(found or ())
+    return list(pairs or ())

@@ -1,4 +1,4 @@
-"""Spark's Kafka source: the options of every reader of the topics, of the stream and of batches alike."""
+"""Configure Spark's Kafka source, for the stream and for batch reads."""
 
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from service.settings import Kafka
 
 Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
-# The consumer's defaults fetch 500 records a poll, which halves the rate of the whole source.
+# The consumer's default of 500 records a poll halves the source's rate.
 CONSUMER_OPTIONS = {
     "max.poll.records": "10000",
     "max.partition.fetch.bytes": str(8 << 20),
@@ -19,19 +19,17 @@ CONSUMER_OPTIONS = {
     "receive.buffer.bytes": str(1 << 20),
     **READ_COMMITTED,
 }
-
-
 READ_AHEAD = int(CONSUMER_OPTIONS["max.poll.records"])
-"""So many records behind the end of its range the client may decompress."""
+"""The client may decompress so many records after the end of its range."""
 ONE_AT_A_TIME = {"kafka.max.poll.records": "1"}
-"""For a reader that must not read ahead: the client decompresses all that a poll returns, also behind the end of the range."""
+"""For a reader that must not read ahead: the client decompresses all records of a poll, also those after the end of the range."""
 
 
 def stream(spark: SparkSession, kafka: Kafka, *, careful: bool = False) -> DataFrame:
-    """The topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp.
+    """Return the topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp.
 
-    A batch ends at the last stable offset of each partition. Its offsets include those of aborted records and of the
-    transactions' markers, for which there is no row. With `careful` it never reads ahead, which is slower.
+    A batch ends at the last stable offset of each partition. The offsets of aborted records and of transactions' markers have no
+    rows. With `careful` the source never reads ahead, which is slower.
     """
     return (
         with_options(spark.readStream.format("kafka"), kafka)
@@ -44,7 +42,7 @@ def stream(spark: SparkSession, kafka: Kafka, *, careful: bool = False) -> DataF
 
 
 def with_options(reader: Reader, kafka: Kafka) -> Reader:
-    """The reader with the options that do not depend on what it reads. Raises SettingsError."""
+    """Add the options that every reader of the topics has. Raises SettingsError."""
     reader = reader.option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
     for key, value in {**CONSUMER_OPTIONS, **java(kafka)}.items():
         reader = reader.option(f"kafka.{key}", value)

@@ -1,7 +1,4 @@
-"""Kafka's topics as the service needs them: described, checked, and the rejects topics made where they are missing.
-
-Offsets are asked of a consumer: service/kafka/offsets.py.
-"""
+"""Describe and check the topics, and create missing rejects topics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
 HEADERS_BYTES = 16 << 10
-"""A reject is larger than its record by no more than this."""
+"""A reject's headers add at most this many bytes to its record."""
 _NO_ID = "A" * 22  # zero, in base 64: a broker before 2.8
 _REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -31,12 +28,12 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that exists. `configuration` is Kafka's own text by key, empty where the service may not read it."""
+    """An existing topic. `configuration` has Kafka's texts by key; it is empty if the service may not read them."""
 
     name: str
     partitions: int
     replicas: int
-    """Copies of the partition that has the fewest."""
+    """Replicas of the partition that has the fewest."""
     configuration: Mapping[str, str]
 
     @property
@@ -45,12 +42,12 @@ class Topic:
 
     @property
     def retention_ms(self) -> int | None:
-        """How long a record is kept, -1 for ever; None where that is not known."""
+        """How long Kafka keeps a record, -1 for ever; None if the configuration cannot be read."""
         return self._number("retention.ms")
 
     @property
     def retention_bytes(self) -> int | None:
-        """What a partition may hold before its oldest records are deleted, -1 for no limit; None where not known."""
+        """The size above which Kafka deletes a partition's oldest records, -1 for no limit; None as above."""
         return self._number("retention.bytes")
 
     @property
@@ -62,59 +59,58 @@ class Topic:
 
 
 def describe(client: AdminClient, kafka: Kafka) -> Mapping[str, Topic]:
-    """The input and rejects topics that exist, by name. Raises SourceError when Kafka does not answer."""
+    """Return the existing input and rejects topics, by name. Raises SourceError when Kafka does not answer."""
     wanted = {*kafka.topics, *map(kafka.rejects_topic, kafka.topics)}
     try:
-        known = client.list_topics(timeout=TIMEOUT_S).topics
+        existing = client.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
         raise unreachable(kafka, error) from error
-    found = {}
-    for name in sorted(wanted & known.keys()):
-        partitions = known[name].partitions.values()
+    topics = {}
+    for name in sorted(wanted & existing.keys()):
+        partitions = existing[name].partitions.values()
         replicas = min((len(partition.replicas) for partition in partitions), default=0)
-        found[name] = Topic(name, len(partitions), replicas, _configuration(client, name))
-    return found
+        topics[name] = Topic(name, len(partitions), replicas, _configuration(client, name))
+    return topics
 
 
 def ids(kafka: Kafka) -> Mapping[str, str]:
-    """Kafka's id of each input topic, "" where the broker does not tell. Raises SourceError.
+    """Return Kafka's id of each input topic, "" from a broker without ids. Raises SourceError.
 
-    The id is new when a topic is deleted and made again under its name.
+    A topic that is deleted and created again has a new id.
     """
     client = clients.admin(kafka)
     futures = client.describe_topics(TopicCollection(list(kafka.topics)), request_timeout=TIMEOUT_S)
-    found = {}
+    topic_ids = {}
     for name, future in futures.items():
         try:
-            said = str(future.result(TIMEOUT_S).topic_id)
-            found[name] = "" if said == _NO_ID else said
+            topic_id = str(future.result(TIMEOUT_S).topic_id)
+            topic_ids[name] = "" if topic_id == _NO_ID else topic_id
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise missing(kafka, [name]) from error
             raise unreachable(kafka, error) from error
-    return found
+    return topic_ids
 
 
 def prepare(kafka: Kafka) -> Mapping[str, int]:
-    """Make sure that the input topics exist, and make the rejects topics that do not.
+    """Check the input topics, and create missing rejects topics. Return each input topic's retention in ms, -1 for ever.
 
-    A rejects topic gets as many partitions as its input topic, and takes records a little larger than the largest there; the
-    rest are the broker's defaults. Returns for how many ms each input topic keeps its records, -1 for ever; without those whose
-    configuration may not be read. Raises SourceError.
+    A rejects topic has as many partitions as its input topic, and a limit of the record's size that is HEADERS_BYTES higher; the
+    rest are the broker's defaults. The result lacks topics whose configuration the service may not read. Raises SourceError.
     """
     client = clients.admin(kafka)
-    found = describe(client, kafka)
-    lacking = [topic for topic in kafka.topics if topic not in found]
+    topics = describe(client, kafka)
+    lacking = [topic for topic in kafka.topics if topic not in topics]
     if lacking:
         raise missing(kafka, lacking)
     for topic in kafka.topics:
-        name, limit = kafka.rejects_topic(topic), found[topic].max_bytes
+        name, limit = kafka.rejects_topic(topic), topics[topic].max_bytes
         larger = {"max.message.bytes": str(min(limit + HEADERS_BYTES, (1 << 31) - 1))} if limit else {}
-        problem = None if name in found else create(client, {name: found[topic].partitions}, configuration=larger)
+        problem = None if name in topics else create(client, {name: topics[topic].partitions}, configuration=larger)
         if problem is not None:
             raise problem
-    kept = {topic: found[topic].retention_ms for topic in kafka.topics}
-    return {topic: keep_ms for topic, keep_ms in kept.items() if keep_ms is not None}
+    retention = {topic: topics[topic].retention_ms for topic in kafka.topics}
+    return {topic: keep_ms for topic, keep_ms in retention.items() if keep_ms is not None}
 
 
 def create(
@@ -124,7 +120,7 @@ def create(
     dry_run: bool = False,
     configuration: Mapping[str, str] | None = None,
 ) -> SourceError | None:
-    """Make topics, or only ask whether they might be made; returns the first problem. One that exists is none."""
+    """Create topics, or with `dry_run` only check the right to; return the first error. An existing topic is no error."""
     if not partitions:
         return None
     new = [_kafka.NewTopic(name, count, config=dict(configuration or {})) for name, count in partitions.items()]
@@ -143,9 +139,9 @@ def create(
 
 
 def missing(kafka: Kafka, names: Sequence[str]) -> SourceRefusedError:
-    """The error for input topics that do not exist."""
+    """Return the error for input topics that do not exist."""
     what = f"kafka.topics: {', '.join(names)} does not exist at {kafka.bootstrap}"
-    return SourceRefusedError(what, remedy="Create the topic, or mend its name")
+    return SourceRefusedError(what, remedy="Create the topic, or correct its name")
 
 
 def _configuration(client: AdminClient, name: str) -> dict[str, str]:
@@ -153,5 +149,5 @@ def _configuration(client: AdminClient, name: str) -> dict[str, str]:
     try:
         entries = client.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
     except (KafkaException, TimeoutError):
-        return {}  # a service needs no right to read configurations; `tidemark check` says that it could not
+        return {}  # the right to read configurations is optional; `tidemark check` reports if it is missing
     return {key: entry.value for key, entry in entries.items() if entry.value is not None}

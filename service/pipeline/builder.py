@@ -36,8 +36,9 @@ from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
 from service.publication.covered import Covered
 from service.reference import lookup
 from service.reference.attributes import Attributes
+from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.lookup import LookUp
-from service.reference.snapshots import CurrentSnapshot, Snapshot
+from service.reference.snapshots import Snapshot
 from service.row_schemas import FOLDED
 from service.settings import Settings
 from state.watermark import EventTime
@@ -86,7 +87,7 @@ def build(
     """
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
     admitted = readings.admit(records, settings, look_up, schemas=schemas).coalesce(tasks)
-    step = replace(folding(settings, attributes), told=event_time.told)
+    step = replace(folding(settings, attributes), batch_state=event_time.told)
     return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
 
 

@@ -41,7 +41,7 @@ from service.errors import (
     WorkerLostError,
 )
 from service.failpoint import InjectedError
-from service.reference.snapshots import UnreadableError
+from service.reference.database import UnreadableError
 from service.spark.files import FULL, MAKE_ROOM
 
 _TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, InjectedError)

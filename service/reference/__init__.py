@@ -1,1 +1,1 @@
-"""Reference data: static facts about devices, as validated snapshots that are swapped between two batches."""
+"""Reference data: attributes of devices, in validated snapshots that are swapped between two batches."""

@@ -1,14 +1,14 @@
-"""Attributes: what the reference says of the devices of a batch, looked up in the fold, once per device.
+"""Look up the attributes of devices in a snapshot's file.
 
-The snapshot that serves is a file beside the checkpoint, named by the pointer `serving`; it changes between two batches only
-(snapshots.py). It is looked up where it lies: the file has an index, the devices' hashes in their order, is mapped
-into memory by every process that asks, and is never loaded. So a batch pays for the devices it has and not for the size of
-the reference, a swap costs nothing, and no join and no broadcast is part of the query's plan. A million devices: 2.6 ms for
-ten thousand of them, where an index in memory took 40 ms, and 120 ms at each worker's first look.
+Each process maps the file into memory. The file has an index, the sorted hashes of its devices, so the cost of a look-up depends
+on the devices of the batch and not on the size of the reference: of a million devices, ten thousand take 2.6 ms. An index in
+memory took 40 ms, and 120 ms more at each worker's first look-up. A swap costs nothing, and the plan has neither join nor
+broadcast.
 """
 
 import functools
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -23,40 +23,40 @@ from service.errors import ReferenceDataError
 DEVICE = "device"
 SERVING = "serving"
 HASH, ROW = "device hash", "device row"
-"""The index in a snapshot's file: the devices' hashes, ascending, and the row of each. No column of a query is called so."""
+"""Columns of the index in a snapshot's file: the devices' hashes, ascending, and the row of each. No query may have them."""
 
 _OPEN = 4
 
 
 class Attributes(Protocol):
-    """Anything that knows devices; it travels to the tasks, so it can be pickled."""
+    """A look-up of devices' attributes. It can be pickled, for the tasks."""
 
     def of(self, devices: pa.Array) -> pa.Table:
-        """Row i is about devices[i] (strings): one string column per attribute, and `known` (bool).
+        """Return a table whose row i is of devices[i] (strings): one string column per attribute, then `known` (bool).
 
-        An unknown device has nulls. `known` is the last column.
+        An unknown device has nulls.
         """
         ...
 
     def only(self, columns: Sequence[str]) -> Self:
-        """The same, for whoever needs no other columns than these."""
+        """Return a look-up of only these columns."""
         ...
 
 
 def indexed(table: pa.Table) -> pa.Table:
-    """A table of `device` and string columns, each device once, with its index."""
+    """Add the index to a table of `device` and string columns, each device once."""
     hashes = _hash(table[DEVICE])
     order = np.argsort(hashes, kind="stable")
     return table.append_column(HASH, pa.array(hashes[order])).append_column(ROW, pa.array(order))
 
 
 def without_index(table: pa.Table) -> pa.Table:
-    """What `indexed` was given."""
+    """Remove the index."""
     return table.drop_columns([name for name in (HASH, ROW) if name in table.column_names])
 
 
 class Index:
-    """A table of `device` and string columns, each device once, by device."""
+    """A look-up in a table of `device` and string columns, each device once."""
 
     def __init__(self, table: pa.Table) -> None:
         table = table if HASH in table.column_names else indexed(table)
@@ -67,30 +67,29 @@ class Index:
 
     def of(self, devices: pa.Array) -> pa.Table:
         row = self._rows(devices)
-        known = row >= 0
-        taken = pa.array(row, mask=~known)
-        columns: list[Any] = [column.take(taken) for column in self._attributes.columns]
-        return pa.Table.from_arrays([*columns, pa.array(known)], names=[*self._attributes.column_names, "known"])
+        is_known = row >= 0
+        rows = pa.array(row, mask=~is_known)
+        columns: list[Any] = [column.take(rows) for column in self._attributes.columns]
+        return pa.Table.from_arrays([*columns, pa.array(is_known)], names=[*self._attributes.column_names, "known"])
 
     def only(self, columns: Sequence[str]) -> "Index":
-        made = object.__new__(Index)
-        made._device, made._hash, made._row = self._device, self._hash, self._row
-        made._attributes = self._attributes.select(list(columns))
-        return made
+        index = copy(self)
+        index._attributes = self._attributes.select(list(columns))
+        return index
 
     def _rows(self, devices: pa.Array) -> NDArray[np.int64]:
-        """The devices' rows, -1 for one that is not there. A hash says where to look, the device's name decides."""
+        """Return the devices' rows, -1 for an unknown device. Devices are found by hash, and compared by name."""
         wanted = _hash(devices)
         row = np.full(len(wanted), -1, np.int64)
         place = np.searchsorted(self._hash, wanted)
         asked = np.flatnonzero(place < len(self._hash))
-        while asked.size:  # once, and again only for devices whose hash another device has, too
+        while asked.size:  # more than once only if two devices have the same hash
             asked = asked[self._hash[place[asked]] == wanted[asked]]
-            found = self._row[place[asked]]
-            same = pc.equal(self._device.take(pa.array(found)), devices.take(pa.array(asked)))
-            is_it = np.asarray(same.to_numpy(), np.bool_)
-            row[asked[is_it]] = found[is_it]
-            asked = asked[~is_it]
+            candidates = self._row[place[asked]]
+            same = pc.equal(self._device.take(pa.array(candidates)), devices.take(pa.array(asked)))
+            is_same = np.asarray(same.to_numpy(), np.bool_)
+            row[asked[is_same]] = candidates[is_same]
+            asked = asked[~is_same]
             place[asked] += 1
             asked = asked[place[asked] < len(self._hash)]
         return row
@@ -98,7 +97,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The snapshot in the file `path`; `columns` of it, all strings."""
+    """A look-up of `columns` in the snapshot file `path`."""
 
     path: Path
     columns: tuple[str, ...]
@@ -112,7 +111,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The snapshot that `folder`'s pointer names whenever it is asked; `columns` of it, all strings."""
+    """A look-up of `columns` in the snapshot that the pointer `serving` of `folder` names at the time of the call."""
 
     folder: Path
     columns: tuple[str, ...]
@@ -139,7 +138,7 @@ def _open(path: Path, columns: tuple[str, ...]) -> Index:
 
 
 def _hash(devices: Any) -> NDArray[np.uint64]:
-    from pandas.util import hash_array  # noqa: PLC0415 - 0.3 s that a start spends on it elsewhere (service/daemon/runner.py)
+    from pandas.util import hash_array  # noqa: PLC0415 - 0.3 s; a start imports it in another thread (service/daemon/runner.py)
 
     texts = np.asarray(devices.to_numpy(zero_copy_only=False) if isinstance(devices, pa.Array) else devices.to_numpy())
     return hash_array(texts.astype(object, copy=False), categorize=False)

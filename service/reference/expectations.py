@@ -1,13 +1,11 @@
-"""What reference data must satisfy before a reading is joined with it: invariants, and a suite of expectations.
+"""Validate reference data: invariants, and a suite of expectations.
 
-The invariants hold for any reference: the query has the columns that the settings name, every row has a key, no two
-rows have the same one. The suite is data, a JSON file `{"name": ..., "expectations": [{"type": "expect_...",
-"kwargs": {...}}, ...]}` that uses the query's own column names. Every value is text by then, so a suite speaks of
-patterns, lengths and sets, not of numeric ranges. Every failure is named in one message: a refused snapshot is
-mended in one go.
+The invariants hold for any reference: the query has the columns that the settings name, every row has a key, and keys are unique.
+The suite is a JSON file `{"name": ..., "expectations": [{"type": "expect_...", "kwargs": {...}}, ...]}` with the query's column
+names. All values are text, so a suite has patterns, lengths and sets, but no numeric ranges. One message has all failures.
 
-Great Expectations is imported on first use: it takes 3 s and 142 MB (1.24.1), which neither an executor nor a service
-without reference data need pay.
+Great Expectations is imported on first use: it takes 3 s and 142 MB (1.24.1), which executors and services without reference data
+do not need.
 """
 
 import importlib
@@ -34,21 +32,19 @@ if TYPE_CHECKING:
 
     from service.settings import Reference
 
-"""The key column's name inside; the query may call it what it likes."""
 OWN = frozenset({DEVICE, "known"})
-"""The pass's columns that stand beside the attributes: an attribute of the same name would be ambiguous."""
+"""Columns of our own beside the attributes: an attribute of the same name would be ambiguous."""
 EXAMPLES = 5
 _EXAMPLE_LENGTH = 60
 _COLUMN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def validate(table: pa.Table, reference: "Reference", former_rows: int | None = None) -> None:
-    """Refuse a table that breaks an invariant or an expectation, or lacks much of what the last snapshot had.
+    """Raise ReferenceDataError for a table that breaks an invariant or an expectation, or has many rows less than the last one.
 
-    `table` is what `database.fetch` returns: `device` and the query's other columns, all strings. Raises
-    ReferenceDataError that names every failure: column, expectation, what was expected, how many values were not,
-    and up to five of them. Raises SchemaError for an expectations file that is missing, malformed or names an
-    expectation that does not exist.
+    `table` is what `database.fetch` returns: `device` and the query's other columns, all strings. The error has every failure:
+    column, expectation, its arguments, how many values do not meet it, and up to five of them. Raises SchemaError for an
+    expectations file that is missing or malformed, or has an expectation that does not exist.
     """
     failures = broken_invariants(table, reference.key) + failed_expectations(table, reference)
     failures += limits.faults(table, reference)
@@ -57,21 +53,21 @@ def validate(table: pa.Table, reference: "Reference", former_rows: int | None = 
     if failures:
         faults = "1 fault" if len(failures) == 1 else f"{len(failures)} faults"
         msg = f"the reference data has {faults}:\n  " + "\n  ".join(failures)
-        remedy = f"Mend the data that [reference] query gives, or the expectation in {reference.expectations}"
+        remedy = f"Correct the data of [reference] query, or the expectation in {reference.expectations}"
         raise ReferenceDataError(msg, remedy=remedy)
 
 
-def check_columns(found: Sequence[str], reference: "Reference", where: str) -> None:
-    """Refuse a query whose columns are not what the settings say, or cannot stand beside ours; all problems at once."""
-    lowered = [name.lower() for name in found]
+def check_columns(columns: Sequence[str], reference: "Reference", where: str) -> None:
+    """Raise ReferenceDataError with every problem of a query's columns: missing, repeated, invalid, or names of our own."""
+    lowered = [name.lower() for name in columns]
     problems = []
-    if reference.key not in found:
+    if reference.key not in columns:
         problems.append(f"key {reference.key!r} is not among them")
-    problems += [f"columns: {name!r} is not among them" for name in reference.columns if name not in found]
-    problems += [f"limits: {name!r} is not among them" for name in reference.limit_columns if name not in found]
+    problems += [f"columns: {name!r} is not among them" for name in reference.columns if name not in columns]
+    problems += [f"limits: {name!r} is not among them" for name in reference.limit_columns if name not in columns]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
     problems += [f"{name!r} is there more than once (capitals do not count)" for name in twice]
-    for name in found:
+    for name in columns:
         if name == reference.key:
             continue
         used = not reference.columns or name in (*reference.columns, *reference.limit_columns)
@@ -80,23 +76,21 @@ def check_columns(found: Sequence[str], reference: "Reference", where: str) -> N
         elif used and not _COLUMN.match(name):
             problems.append(f"{name!r} cannot be used: a name is letters, digits and _, no digit first")
     if problems:
-        msg = f"{where}: [reference] query has the columns {', '.join(found)}; " + "; ".join(problems)
-        raise ReferenceDataError(
-            msg, remedy="Rename a column with AS in the query, or mend [reference] key and columns"
-        )
+        msg = f"{where}: [reference] query has the columns {', '.join(columns)}; " + "; ".join(problems)
+        remedy = "Rename a column with AS in the query, or correct [reference] key and columns"
+        raise ReferenceDataError(msg, remedy=remedy)
 
 
 def require_columns(table: pa.Table, names: Iterable[str]) -> None:
-    """Refuse a table that lacks one of the named columns."""
+    """Raise ReferenceDataError if the table lacks one of the columns."""
     if lacking := [repr(name) for name in names if name not in table.column_names]:
         msg = f"the reference data has no column {', '.join(lacking)}; it has {', '.join(table.column_names)}"
-        raise ReferenceDataError(
-            msg, remedy="Add it to [reference] query, or stop using it in views and [reference] columns"
-        )
+        remedy = "Add it to [reference] query, or stop using it in views and [reference] columns"
+        raise ReferenceDataError(msg, remedy=remedy)
 
 
 def broken_invariants(table: pa.Table, key: str) -> list[str]:
-    """What no suite may allow: rows without a key, and keys with more than one row. One line each, or none."""
+    """Return one line for rows without a key, and one for keys with more than one row."""
     keys = table.column(DEVICE).to_pandas()
     blank = int(keys.fillna("").str.strip().eq("").sum())
     failures = []
@@ -110,7 +104,7 @@ def broken_invariants(table: pa.Table, key: str) -> list[str]:
 
 
 def shrunk(rows: int, former: int, max_shrink: float) -> list[str]:
-    """Half a table looks as good as a whole one, row by row: only the last snapshot tells. One line, or none."""
+    """Return one line if the table has fewer rows than `max_shrink` allows; no other check sees that half a table is missing."""
     least = math.ceil(round(former * (1 - max_shrink), 6))
     if rows >= least:
         return []
@@ -121,19 +115,18 @@ def shrunk(rows: int, former: int, max_shrink: float) -> list[str]:
 
 
 def failed_expectations(table: pa.Table, reference: "Reference") -> list[str]:
-    """Run the suite over the table as pandas (0.1 s for 1,000 rows, 1.5 s for a million); one line for each failure."""
+    """Return one line for each expectation that is not met (0.1 s for 1,000 rows, 1.5 s for a million)."""
     names = [reference.key if name == DEVICE else name for name in table.column_names]
     frame = table.rename_columns(names).to_pandas()
-    outcome = evaluate(
-        frame, reference.expectations, asset="reference", remedy="Name the file in [reference] expectations"
-    )
+    remedy = "Name the file in [reference] expectations"
+    outcome = evaluate(frame, reference.expectations, asset="reference", remedy=remedy)
     return sorted(described(result) for result in outcome.results if is_failure(result))
 
 
 def evaluate(frame: "DataFrame", path: "Path", *, asset: str, remedy: str) -> Any:
-    """What Great Expectations says of a frame: its ExpectationSuiteValidationResult, whose `results` are one for each.
+    """Validate a frame with Great Expectations; return its ExpectationSuiteValidationResult, with one of `results` for each.
 
-    Raises SchemaError for a file that cannot be used; `remedy` is for one that is not there.
+    Raises SchemaError for a file that cannot be used; `remedy` is for a missing file.
     """
     gx = _great_expectations()
     context = gx.get_context(mode="ephemeral")  # an expectation cannot be built without one
@@ -145,19 +138,19 @@ def evaluate(frame: "DataFrame", path: "Path", *, asset: str, remedy: str) -> An
 
 
 def usable(path: "Path", *, remedy: str) -> int:
-    """How many expectations a file has; raises SchemaError when one cannot be used."""
+    """Return the number of expectations in a file; raises SchemaError when one cannot be used."""
     gx = _great_expectations()
     gx.get_context(mode="ephemeral")
     return len(_suite(gx, path, remedy).expectations)
 
 
 def is_failure(result: Any) -> bool:
-    """Of one of the results: also an expectation that could not be evaluated is not met."""
+    """Whether the expectation of a result is not met, or could not be evaluated."""
     return not result.success or bool(_exception(result.exception_info))
 
 
 def described(result: Any) -> str:
-    """A failure as one line: column, expectation, what was expected, what was found."""
+    """Return a failure as one line: column, expectation, arguments, observed values."""
     configuration = result.expectation_config
     arguments = {k: v for k, v in configuration.kwargs.items() if k not in ("column", "batch_id")}
     expected = ", ".join(f"{name} {json.dumps(value, default=str)}" for name, value in arguments.items())
@@ -167,7 +160,7 @@ def described(result: Any) -> str:
 
 
 def _great_expectations() -> ModuleType:
-    # Read at import: with it no connection is opened, without it every validation is reported to its makers.
+    # Read at import. Without it the library reports every validation to its makers.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
@@ -176,7 +169,7 @@ def _great_expectations() -> ModuleType:
 
 
 def _suite(gx: ModuleType, path: "Path", remedy: str) -> Any:
-    """The file as a suite. Each expectation is built by itself: the suite's constructor drops what it cannot build."""
+    """Return the file as a suite. Its constructor would drop invalid expectations, so each one is added separately."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -207,16 +200,16 @@ def _suite(gx: ModuleType, path: "Path", remedy: str) -> Any:
 def _observed(result: Any) -> str:
     if message := _exception(result.exception_info):
         return f"cannot be evaluated: {message}"
-    found: Mapping[str, Any] = result.result
-    if "unexpected_count" in found:
-        shown = _examples(found.get("partial_unexpected_list", ()))
-        return f"{found['unexpected_count']} of {found['element_count']} values are not so, such as {shown}"
-    details = f" {json.dumps(found['details'], default=str)}" if found.get("details") else ""
-    return f"observed {json.dumps(found.get('observed_value'), default=str)}{details}"
+    values: Mapping[str, Any] = result.result
+    if "unexpected_count" in values:
+        shown = _examples(values.get("partial_unexpected_list", ()))
+        return f"{values['unexpected_count']} of {values['element_count']} values are not so, such as {shown}"
+    details = f" {json.dumps(values['details'], default=str)}" if values.get("details") else ""
+    return f"observed {json.dumps(values.get('observed_value'), default=str)}{details}"
 
 
 def _exception(info: Mapping[str, Any] | None) -> str:
-    """The first exception's message: `info` is one record, or (1.24.1, when a metric failed) a record per metric."""
+    """Return the first exception's message: `info` is one record, or a record per metric if a metric failed (1.24.1)."""
     if not info:
         return ""
     records = [info] if "raised_exception" in info else [r for r in info.values() if isinstance(r, Mapping)]
@@ -225,7 +218,7 @@ def _exception(info: Mapping[str, Any] | None) -> str:
 
 
 def _examples(values: Sequence[Any]) -> str:
-    """Up to five different values, shortened; a null is `null`."""
+    """Return up to five different values, shortened; a null is `null`."""
     nulls = [value is None or (isinstance(value, float) and math.isnan(value)) for value in values]
     shown = list(dict.fromkeys("null" if null else repr(value) for null, value in zip(nulls, values, strict=True)))
     return ", ".join(s if len(s) <= _EXAMPLE_LENGTH else f"{s[:_EXAMPLE_LENGTH]}..." for s in shown[:EXAMPLES])

@@ -1,11 +1,10 @@
-"""Limits of its own that a device may have: columns of the reference, named in the settings, text like all of them.
+"""Parse and check the devices' own limits: text columns of the reference, named in the settings.
 
-    reference.ranges             measure = [lowest, highest]: numbers                          used by admission
-    reference.session_gap        durations, "30 s" or milliseconds; above max_duration it is that      by sessions
-    reference.expected_interval  durations: how far apart readings are expected                 by the status `quiet`
+    reference.ranges             measure = [lowest, highest]: numbers                   used by admission
+    reference.session_gap        durations, "30 s" or milliseconds, at most max_duration       by sessions
+    reference.expected_interval  durations between two readings                         by the status `quiet`
 
-What is null is not limited, or limited as the settings say for all. A snapshot with text that is no limit is refused, so
-whoever reads a limit here can rely on it.
+For a null the settings' own limit holds, if there is one. Validation refuses a snapshot with text that is no limit.
 """
 
 import math
@@ -24,12 +23,12 @@ _EXAMPLES = 5
 
 
 def durations_ms(column: Any, otherwise: int) -> NDArray[np.int64]:
-    """A column of durations in ms, `otherwise` where it is null."""
+    """Parse a column of durations to ms, `otherwise` where it is null."""
     return _each(column, _duration_ms, otherwise).astype(np.int64)
 
 
 def faults(table: pa.Table, reference: Reference) -> Iterator[str]:
-    """What is no limit in a table that has the columns: a line for each column, with up to five examples."""
+    """Yield one line for each column with invalid limits, with up to five examples."""
     for name in filter(None, (reference.session_gap, reference.expected_interval)):
         wrong = [text for text in _texts(table, name) if not _is_duration(text)]
         yield from _fault(name, "must be a duration above 0, such as '30 s' or 30000 (ms)", wrong)
@@ -46,14 +45,14 @@ def _each(column: Any, parse: Callable[[str], float], otherwise: float) -> NDArr
     """`parse` of each text, `otherwise` where it is null; each different text is parsed once."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     encoded = array.dictionary_encode()
-    known = np.array([*map(parse, encoded.dictionary.to_pylist()), otherwise])
-    found: NDArray[Any] = known[encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)]
-    return found
+    parsed = np.array([*map(parse, encoded.dictionary.to_pylist()), otherwise])
+    values: NDArray[Any] = parsed[encoded.indices.fill_null(len(parsed) - 1).to_numpy(zero_copy_only=False)]
+    return values
 
 
 def _texts(table: pa.Table, name: str) -> Sequence[str]:
-    found: Any = pc.unique(table[name])
-    texts: list[str] = found.drop_null().to_pylist()
+    unique: Any = pc.unique(table[name])
+    texts: list[str] = unique.drop_null().to_pylist()
     return texts
 
 
@@ -74,7 +73,7 @@ def _is_duration(text: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """NaN for what is none, or so large that nothing can be added up."""
+    """Return the number, NaN for text that is none, and for a number too large to add up."""
     try:
         number = float(text)
     except ValueError:

@@ -1,12 +1,10 @@
-"""Look-ups: what admission asks the reference about the device of a reading, where the settings make it ask.
+"""Look up devices for admission, if the settings need it: whether a device is in the reference, and its own ranges.
 
-It asks whether the device is there, when unknown ones are rejected, and for its ranges, when the reference has such columns.
-Admission is native, so there are two ways, and the size of the reference decides between them when the query starts:
+The size of the reference at the query's start decides between two ways:
 
-    Joined   a broadcast join with the persisted rows of the reference: a few rows are broadcast in no time, and a small batch
-             needs no further Python worker; but per million readings it takes seconds more, and more with its rows
-    Asked    the look-up of attributes.py from a UDF over the devices' names: a hop to Python, about 1 s per million
-             readings whatever the size
+    Joined   a broadcast join with the persisted rows of the reference. It needs no Python worker, which is faster for small
+             batches; per million readings it takes seconds more, growing with the rows of the reference
+    Asked    the look-up of attributes.py in a Python UDF: about 1 s per million readings for any size of the reference
 """
 
 from collections.abc import Callable
@@ -20,20 +18,19 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 
 from service.reference.attributes import DEVICE, Attributes
-from service.reference.snapshots import CurrentSnapshot
+from service.reference.current_snapshot import CurrentSnapshot
 from service.settings import Settings
 
 KNOWN = "known"
 LARGEST_JOINED = 500
-"""Rows. At 1,000 a small batch is already as fast either way, and a large one three times as fast when Python is asked."""
+"""Rows. At 1,000 a small batch takes the same time either way, and a large one is three times as fast with Asked."""
 
 LookUp = Callable[[DataFrame], DataFrame]
-"""Adds to a frame with a column `device`: `known` (true, or anything else), and for each bound of a range that the reference
-has a string column, as `bounds` names it."""
+"""Adds columns to a frame with `device`: `known`, true for a known device, and the string columns that `bounds` names."""
 
 
 def bounds(settings: Settings) -> dict[str, str]:
-    """By name in the frame, the reference's columns that bound a measure: `low_<measure>` and `high_<measure>`."""
+    """Return the reference's columns with the ranges, by their name in the frame: `low_<measure>` and `high_<measure>`."""
     ranges = settings.reference.ranges if settings.reference is not None else {}
     return {
         f"{side}_{m}": column for m, pair in ranges.items() for side, column in zip(("low", "high"), pair, strict=True)
@@ -41,14 +38,14 @@ def bounds(settings: Settings) -> dict[str, str]:
 
 
 def needed(settings: Settings) -> bool:
-    """Whether admission asks the reference anything."""
+    """Whether admission needs a look-up."""
     return settings.reference is not None and (
         settings.admission.unknown_device == "reject" or bool(settings.reference.ranges)
     )
 
 
 def choose(settings: Settings, current_snapshot: CurrentSnapshot | None) -> LookUp | None:
-    """The way for the reference as it is now; None where nothing is asked."""
+    """Return the faster look-up for the present size of the reference; None if none is needed."""
     if current_snapshot is None or not needed(settings):
         return None
     if current_snapshot.snapshot.table.num_rows <= LARGEST_JOINED:
@@ -58,7 +55,7 @@ def choose(settings: Settings, current_snapshot: CurrentSnapshot | None) -> Look
 
 @dataclass(frozen=True)
 class Joined:
-    """`frame` has `device` and the columns that are asked for; `names` maps a name to its column."""
+    """A look-up by a join with `frame`, which has `device` and the columns; `names` maps each returned name to its column."""
 
     frame: DataFrame
     names: dict[str, str]
@@ -71,7 +68,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Asked:
-    """The same from `attributes`, which has the columns."""
+    """A look-up in `attributes` by a UDF; `names` maps each returned name to its column."""
 
     attributes: Attributes
     names: dict[str, str]
@@ -79,10 +76,10 @@ class Asked:
     def __call__(self, readings: DataFrame) -> DataFrame:
         strings = [t.StructField(name, t.StringType()) for name in self.names]
         returned = t.StructType([t.StructField(KNOWN, t.BooleanType()), *strings])
-        make: Any = arrow_udf  # its stub (4.1.1) knows no struct that is returned
+        make: Any = arrow_udf  # its stub (4.1.1) does not allow a struct as the result
         asked = make(self._ask(), returned)
-        found = readings.withColumn("found", asked(F.col(DEVICE)))
-        return found.select("*", *(F.col(f"found.{name}").alias(name) for name in (KNOWN, *self.names))).drop("found")
+        frame = readings.withColumn("found", asked(F.col(DEVICE)))
+        return frame.select("*", *(F.col(f"found.{name}").alias(name) for name in (KNOWN, *self.names))).drop("found")
 
     def _ask(self) -> Callable[[pa.Array], pa.Array]:
         names = dict(self.names)
@@ -90,16 +87,18 @@ class Asked:
 
         def ask(devices: pa.Array) -> pa.Array:
             encoded = devices.fill_null("").dictionary_encode()
-            found = attributes.of(_readable(encoded.dictionary)).take(encoded.indices)
-            columns = [found[column].combine_chunks() for column in (KNOWN, *names.values())]
+            rows = attributes.of(_readable(encoded.dictionary)).take(encoded.indices)
+            columns = [rows[column].combine_chunks() for column in (KNOWN, *names.values())]
             return pa.StructArray.from_arrays(columns, [KNOWN, *names])
 
         return ask
 
 
 def _readable(devices: pa.Array) -> pa.Array:
-    """The ids as text. The engine asks for those of all records, also where admission says that the id is no UTF-8: those have
-    replacement characters here, and whatever is found for them is not used."""
+    """Return the ids as valid text, with replacement characters in ids that are no UTF-8.
+
+    Spark calls the UDF for such records too; admission rejects them, so the result for them is not used.
+    """
     try:
         devices.validate(full=True)
     except pa.ArrowInvalid:

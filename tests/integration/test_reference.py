@@ -18,7 +18,8 @@ from load.servers import Postgres
 from service import clock
 from service.errors import ReferenceDataError, SetupError
 from service.reference import database, snapshots
-from service.reference.snapshots import CurrentSnapshot, UnreadableError
+from service.reference.current_snapshot import CurrentSnapshot
+from service.reference.database import UnreadableError, fetch
 from service.settings import Reference
 
 pytestmark = [
@@ -82,7 +83,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 def test_every_column_comes_as_text_and_the_key_as_device(spark: SparkSession, devices: Devices) -> None:
     devices.execute("create table odd (serial integer, ratio real, born timestamp, label)")
     devices.execute("insert into odd values (?, ?, ?, ?)", [(7, 1.5, "2025-03-01 10:00", "x"), (8, None, None, "")])
-    found = snapshots.fetch(spark, devices.settings(query="select ratio, born, serial, label from odd;", key="serial"))
+    found = fetch(spark, devices.settings(query="select ratio, born, serial, label from odd;", key="serial"))
     assert found.schema.remove_metadata() == pa.schema([(n, pa.string()) for n in ("device", "ratio", "born", "label")])
     assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == [
         ("7", "1.5", "2025-03-01 10:00", "x"),
@@ -108,7 +109,7 @@ def test_a_database_that_does_not_answer_is_quoted(
     spark: SparkSession, devices: Devices, changes: dict[str, str], reason: str, named: str
 ) -> None:
     with pytest.raises(UnreadableError) as caught:
-        snapshots.fetch(spark, devices.settings(**changes))
+        fetch(spark, devices.settings(**changes))
     assert named in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -118,18 +119,18 @@ def test_a_database_that_does_not_answer_is_quoted(
 
 def test_a_wrong_path_makes_no_new_file(spark: SparkSession, devices: Devices, tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="unable to open database file"):
-        snapshots.fetch(spark, devices.settings(url=f"jdbc:sqlite:{tmp_path}/other.db"))
+        fetch(spark, devices.settings(url=f"jdbc:sqlite:{tmp_path}/other.db"))
     assert not (tmp_path / "other.db").exists()
 
 
 def test_a_query_without_the_named_columns_is_refused(spark: SparkSession, devices: Devices) -> None:
     with pytest.raises(ReferenceDataError, match="key 'serial' is not among them; columns: 'floor' is not among them"):
-        snapshots.fetch(spark, devices.settings(key="serial", columns=("site", "floor")))
+        fetch(spark, devices.settings(key="serial", columns=("site", "floor")))
 
 
 def test_a_password_file_that_is_missing_is_named(spark: SparkSession, devices: Devices, tmp_path: Path) -> None:
     with pytest.raises(ReferenceDataError, match=f"{tmp_path}/secret: the reference's password cannot be read"):
-        snapshots.fetch(spark, devices.settings(password_file=tmp_path / "secret"))
+        fetch(spark, devices.settings(password_file=tmp_path / "secret"))
 
 
 # --- store, latest, load ---
@@ -155,14 +156,13 @@ def test_null_and_empty_are_different_content(folder: Path) -> None:
 
 def test_no_more_than_the_last_two_snapshots_and_the_one_in_use_are_kept(spark: SparkSession, folder: Path) -> None:
     served = snapshots.store(folder, table("s0", "a"))
-    current_snapshot = CurrentSnapshot(spark, folder, ["site"])
+    CurrentSnapshot(spark, folder, ["site"])
     for n in range(1, 5):
         snapshots.store(folder, table(f"s{n}", "a"))
     names = {path.stem for path in folder.glob("*.arrow")}
     assert len(names) == 3
     assert served.version in names
     assert list(folder.glob(".*.tmp")) == []
-    current_snapshot.close()
 
 
 def test_a_folder_without_a_snapshot_has_no_latest(folder: Path) -> None:
@@ -335,7 +335,6 @@ def test_a_swap_that_fails_leaves_the_former_snapshot(spark: SparkSession, folde
     assert rows(frame) == [("a", "old")]
     assert current_snapshot.swap(snapshots.store(folder, table("new", "a", "b")))
     assert rows(frame) == [("a", "new"), ("b", "new")]
-    current_snapshot.close()
 
 
 def test_a_swap_to_the_same_content_reads_nothing(spark: SparkSession, folder: Path) -> None:
@@ -347,7 +346,6 @@ def test_a_swap_to_the_same_content_reads_nothing(spark: SparkSession, folder: P
     assert not current_snapshot.swap(same)
     assert current_snapshot.snapshot.read_ms == same.read_ms
     assert rows(current_snapshot.frame) == [("a", "old")]
-    current_snapshot.close()
 
 
 def test_rows_that_are_lost_come_back_from_the_snapshot_that_is_held_not_from_a_newer_one(
@@ -358,22 +356,19 @@ def test_rows_that_are_lost_come_back_from_the_snapshot_that_is_held_not_from_a_
     snapshots.store(folder, table("new", "a"))
     current_snapshot.frame.unpersist(blocking=True)  # what the loss of an executor does to the rows
     assert rows(current_snapshot.frame) == [("a", "old")]
-    current_snapshot.close()
 
 
 def test_after_a_restart_the_snapshot_held_before_can_be_resumed(spark: SparkSession, folder: Path) -> None:
     snapshots.store(folder, table("old", "a"))
     former = CurrentSnapshot(spark, folder, ["site"])
-    former.joins()
+    former.before_batch()
     snapshots.store(folder, table("new", "a"))
     assert former.swap()  # at the end of a batch that is published, and not committed when the process dies
     snapshots.store(folder, table("newer", "a"))
-    former.close()
     resumed = CurrentSnapshot(spark, folder, ["site"], resume=True)
     assert rows(resumed.frame) == [("a", "old")]
     assert resumed.swap()
     assert rows(resumed.frame) == [("a", "newer")]
-    resumed.close()
 
 
 def test_a_query_that_starts_again_joins_with_what_its_last_batch_joined_with(
@@ -381,32 +376,28 @@ def test_a_query_that_starts_again_joins_with_what_its_last_batch_joined_with(
 ) -> None:
     snapshots.store(folder, table("old", "a"))
     current_snapshot = CurrentSnapshot(spark, folder, ["site"])
-    current_snapshot.joins()
+    current_snapshot.before_batch()
     current_snapshot.swap(snapshots.store(folder, table("new", "a")))
     current_snapshot.rewind()
     assert rows(current_snapshot.frame) == [("a", "old")]
     assert current_snapshot.swap()
-    current_snapshot.joins()
+    current_snapshot.before_batch()
     current_snapshot.rewind()
     assert rows(current_snapshot.frame) == [("a", "new")]
-    current_snapshot.close()
 
 
 def test_what_was_held_is_not_resumed_when_it_does_not_fit_or_is_damaged(spark: SparkSession, folder: Path) -> None:
     held = snapshots.store(folder, table("old", "a"))
     former = CurrentSnapshot(spark, folder, ["site"])
-    former.joins()
-    former.close()
+    former.before_batch()
     wide = pa.table({"device": ["a"], "site": ["new"], "floor": ["1"]})
     newest = snapshots.store(folder, wide)
     wider = CurrentSnapshot(spark, folder, ["floor"], resume=True)
     assert wider.snapshot == newest
-    wider.close()
     held.path.unlink()
     (folder / "joined").write_text(held.version)
     again = CurrentSnapshot(spark, folder, ["site"], resume=True)
     assert again.snapshot == newest
-    again.close()
 
 
 def test_a_running_query_joins_with_the_new_snapshot_from_the_batch_after_the_swap(
@@ -450,7 +441,6 @@ def test_a_running_query_joins_with_the_new_snapshot_from_the_batch_after_the_sw
         *[{"v6": 195, None: 25}] * 2,
     ]
     assert len({version for version, _ in seen}) == 3
-    current_snapshot.close()
 
 
 # --- PostgreSQL ---
@@ -478,7 +468,7 @@ def asking(database: Postgres, **changes: Any) -> Reference:
 
 @pytest.mark.integration
 def test_postgresql_s_types_come_as_text(spark: SparkSession, postgres: Postgres) -> None:
-    found = snapshots.fetch(spark, asking(postgres)).sort_by("device").to_pylist()
+    found = fetch(spark, asking(postgres)).sort_by("device").to_pylist()
     assert found[0].pop("seen").startswith("2025-03-01 ")  # in the session's time zone
     assert found[0] == {
         "device": "6f7c36f0-0000-4000-8000-000000000001",
@@ -495,21 +485,20 @@ def test_postgresql_s_types_come_as_text(spark: SparkSession, postgres: Postgres
 @pytest.mark.integration
 def test_the_database_runs_the_query_once_for_a_snapshot(spark: SparkSession, postgres: Postgres, folder: Path) -> None:
     settings = asking(postgres, query="select device_id, nextval('reads') as nth from devices")
-    first = snapshots.fetch(spark, settings)
+    first = fetch(spark, settings)
     assert sorted(first.column("nth").to_pylist()) == ["1", "2"]
     snapshot = snapshots.store(folder, first)
     current_snapshot = CurrentSnapshot(spark, folder, ["nth"])
     for _ in range(3):
         assert len(rows(current_snapshot.frame)) == snapshot.table.num_rows
     assert postgres.execute("select last_value from reads") == [(2,)]
-    current_snapshot.close()
 
 
 @pytest.mark.integration
 def test_a_wrong_password_is_the_database_s_to_tell_and_never_shown(spark: SparkSession, postgres: Postgres) -> None:
     wrong = postgres.password[::-1]
     with pytest.raises(UnreadableError) as caught:
-        snapshots.fetch(spark, asking(postgres, password=wrong))
+        fetch(spark, asking(postgres, password=wrong))
     assert 'password authentication failed for user "tidemark"' in str(caught.value)
     assert postgres.jdbc_url in str(caught.value)
     assert caught.value.reason == database.REFUSED
@@ -520,9 +509,7 @@ def test_a_wrong_password_is_the_database_s_to_tell_and_never_shown(spark: Spark
 def test_a_query_that_takes_too_long_is_given_up(spark: SparkSession, postgres: Postgres) -> None:
     before = clock.monotonic_s()
     with pytest.raises(UnreadableError, match="canceling statement due to user request") as caught:
-        snapshots.fetch(
-            spark, asking(postgres, query="select 'a' as device_id, pg_sleep(60)::text as x", timeout="1 s")
-        )
+        fetch(spark, asking(postgres, query="select 'a' as device_id, pg_sleep(60)::text as x", timeout="1 s"))
     assert clock.monotonic_s() - before < 50  # of the 60 it would take
     assert caught.value.reason == database.TIMEOUT
 
@@ -536,13 +523,13 @@ def test_a_database_that_hangs_is_given_up_and_asked_again_when_it_wakes(
     try:
         before = clock.monotonic_s()
         with pytest.raises(UnreadableError) as caught:
-            snapshots.fetch(spark, settings)
+            fetch(spark, settings)
         assert clock.monotonic_s() - before < 10
         assert caught.value.reason == database.TIMEOUT
     finally:
         postgres.resume()
     wait([database._asking[settings.url]], 30)  # what hangs is not joined by another
-    assert snapshots.fetch(spark, asking(postgres, timeout="20 s")).num_rows == 2
+    assert fetch(spark, asking(postgres, timeout="20 s")).num_rows == 2
 
 
 def test_a_driver_that_never_returns_is_waited_for_so_long_and_not_asked_twice(
@@ -553,12 +540,12 @@ def test_a_driver_that_never_returns_is_waited_for_so_long_and_not_asked_twice(
     settings = devices.settings(timeout="100 ms")
     for said in ("no whole answer within 0 s", "it has not answered the last time either"):
         with pytest.raises(UnreadableError, match=said) as caught:
-            snapshots.fetch(spark, settings)
+            fetch(spark, settings)
         assert caught.value.reason == database.TIMEOUT
     release.set()
     wait([database._asking[settings.url]], 10)
     monkeypatch.undo()
-    assert snapshots.fetch(spark, devices.settings()).num_rows == 2
+    assert fetch(spark, devices.settings()).num_rows == 2
 
 
 @pytest.mark.integration
@@ -581,4 +568,3 @@ def test_a_stopped_database_is_stood_in_for_and_a_running_query_does_not_notice(
     finally:
         postgres.start()
     assert snapshots.load(spark, settings, folder).version == good.version
-    current_snapshot.close()

@@ -16,7 +16,7 @@ from service.daemon.refresher import Refresher
 from service.errors import ReferenceDataError, ReferenceTooOldError
 from service.monitoring.metrics import Metrics
 from service.reference import snapshots
-from service.reference.snapshots import UnreadableError
+from service.reference.database import UnreadableError
 
 pytestmark = [
     pytest.mark.spark,
@@ -85,7 +85,6 @@ def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
     yield made
     for each in made.made:
         each.close()
-        each.current_snapshot.close()
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -27,7 +27,7 @@ from service.errors import ReferenceDataError, RegistryError
 from service.kafka import clients, source, topics
 from service.kafka.offsets import edges
 from service.redis import client as redis_client
-from service.reference import snapshots
+from service.reference.database import fetch
 from service.settings import Kafka
 from tests.stream.records import make_settings
 
@@ -203,14 +203,14 @@ def test_postgres_is_verified_with_its_name(
                 {"url": url, "query": query, "user": part.user, "password": part.password}
             )
 
-        assert snapshots.fetch(spark, of(proxy.port, authority)).num_rows == 1
+        assert fetch(spark, of(proxy.port, authority)).num_rows == 1
         wrong = of(proxy.port, authority).model_copy(update={"password": SecretStr(CANARY)})
         with pytest.raises(ReferenceDataError, match="password authentication failed") as error:
-            snapshots.fetch(spark, wrong)
+            fetch(spark, wrong)
         assert CANARY not in "".join(traceback.format_exception(error.value))
         for port, trusted in ((proxy.port, stranger), (another.port, authority)):
             with pytest.raises(ReferenceDataError, match=r"(?i)certificat|hostname|PKIX"):
-                snapshots.fetch(spark, of(port, trusted))
+                fetch(spark, of(port, trusted))
 
 
 def test_the_registry_over_tls_asks_for_a_certificate(

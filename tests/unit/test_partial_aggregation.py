@@ -291,7 +291,9 @@ def test_schema_ids_that_are_not_known_are_asked_for_by_how_many_records_have_th
     asked = []
     ids = [5, 7, (1 << 32) - 1, 7, None]
     folded(
-        [rejected(n, schema_id=number) for n, number in enumerate(ids)], sizes=[2], fold=replace(FOLD, ask=asked.append)
+        [rejected(n, schema_id=number) for n, number in enumerate(ids)],
+        sizes=[2],
+        fold=replace(FOLD, check_schemas=asked.append),
     )
     assert asked == [{5: 1, 7: 2, (1 << 32) - 1: 1}]
 
@@ -421,7 +423,7 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
 
 def told(watermark_ms, *unread):
     """What a task of a stream is told."""
-    return replace(FOLD, told=lambda: (EventTime(watermark_ms, watermark_ms), unread, ""))
+    return replace(FOLD, batch_state=lambda: (EventTime(watermark_ms, watermark_ms), unread, ""))
 
 
 def test_readings_below_the_watermark_are_late_and_can_be_found():
