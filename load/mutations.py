@@ -1046,8 +1046,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/reference/attributes.py",
-                "            row[asked[is_same]] = candidates[is_same]\n",
-                "            row[asked] = candidates\n",
+                "            row[left[is_same]] = candidates[is_same]\n",
+                "            row[left] = candidates\n",
             ),
         ),
         ("tests/unit/test_attributes.py::test_two_devices_of_one_hash_are_two_devices",),

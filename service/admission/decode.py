@@ -72,11 +72,13 @@ class Decoder:
             return F.when(F.col("value").isNull(), "undecodable")
         head = F.substring("value", 1, _HEADER_BYTES)
         since = self._schemas.since
-        known = head.isin(*[F.lit(_header(schema_id)) for schema_id in self._schemas.schemas if schema_id not in since])
+        is_known = head.isin(
+            *[F.lit(_header(schema_id)) for schema_id in self._schemas.schemas if schema_id not in since]
+        )
         for schema_id in since:
-            known = known | self._has_id(schema_id, head)
+            is_known = is_known | self._has_id(schema_id, head)
         framed = (F.length("value") >= _HEADER_BYTES) & (F.substring("value", 1, 1) == F.lit(b"\0"))
-        return F.when(F.coalesce(~framed, F.lit(True)), "undecodable").when(~known, "unknown_schema")
+        return F.when(F.coalesce(~framed, F.lit(True)), "undecodable").when(~is_known, "unknown_schema")
 
     def record(self) -> Column:
         """Return the decoded record, a struct; null or a struct of nulls when the value cannot be decoded."""

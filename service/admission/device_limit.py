@@ -67,7 +67,7 @@ class DeviceLimit:
     _sizes: dict[int, int] = field(default_factory=dict)
     _list: str = ""
 
-    def after(self, batch: int, noted: int, sizes: Iterable[tuple[int, int]]) -> int:
+    def list_after(self, batch: int, noted: int, sizes: Iterable[tuple[int, int]]) -> int:
         """Return the batch whose list of devices is used from the next batch on, or NO_LIST.
 
         `noted` is the return value for the batch before; `sizes` has the changed buckets with their number of devices.
@@ -82,7 +82,7 @@ class DeviceLimit:
         has_room = len(self._sizes) == self.buckets and devices < ROOM * self.limit
         return NO_LIST if has_room else noted
 
-    def give(self, noted: int) -> str:
+    def distribute(self, noted: int) -> str:
         """Hand the list of batch `noted` to the tasks. Return its name, "" for NO_LIST.
 
         Raises CheckpointError, or Spark's error when the state cannot be read.

@@ -273,8 +273,8 @@ class Fold:
         """Return the number of readings of devices that the reference lacks."""
         if attributes is None:
             return 0
-        known = attributes["known"].to_numpy()
-        return int(np.count_nonzero(~known[codes]))
+        is_known = attributes["known"].to_numpy()
+        return int(np.count_nonzero(~is_known[codes]))
 
 
 def _partitions(readings: pa.Table) -> dict[int, Partition]:

@@ -395,7 +395,7 @@ def _plan(given: Settings) -> Iterator[Line]:
     if lookup.needed(given):
         names = lookup.bounds(given)
         nobody = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *names.values())))
-        look_up = lookup.Joined(nobody, names)
+        look_up = lookup.JoinLookUp(nobody, names)
     known = load_schemas(given)
     builder.build(source.stream(spark, given.kafka), given, None, 1, look_up, schemas=known)
     yield ok("plan", "Spark accepts the query")

@@ -338,7 +338,7 @@ class Runner:
             return
         asked = None
         if current_snapshot is not None and lookup.needed(self.settings):
-            asked = lookup.Asked(current_snapshot.attributes, lookup.bounds(self.settings))
+            asked = lookup.UdfLookUp(current_snapshot.attributes, lookup.bounds(self.settings))
         self._checker = Checker(
             spark, self.settings, expectations, self.metrics, self._page, look_up=asked, schemas=lambda: catalog.plan
         )

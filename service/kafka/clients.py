@@ -38,7 +38,7 @@ def consumer(
     """Return a consumer that joins no group and reads only assigned partitions; close it after use.
 
     It reports the end of a partition as a message with the error _PARTITION_EOF. With `small` it fetches few records at
-    a time. With `uncommitted` it also reads records of open and aborted transactions, whatever `[kafka.options]` says,
+    a time. With `uncommitted` it also reads records of open and aborted transactions, regardless of `[kafka.options]`,
     and a partition's end is its high watermark, not its last stable offset. `options` replace all others. Raises SettingsError.
     """
     fixed = {"group.id": kafka.group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}

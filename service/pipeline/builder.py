@@ -166,7 +166,7 @@ class Publication:
         devices = self.times.devices(batch)
         topics = self.settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
-        event_time.tell(self.spark.sparkContext, before, numbers, self.limit.give(devices))
+        event_time.tell(self.spark.sparkContext, before, numbers, self.limit.distribute(devices))
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         sink = Sink(self.settings, micro_batch, attributes(snapshot, self.settings), self.after, covered=self.covered)
         server = sink.server()
@@ -181,7 +181,7 @@ class Publication:
         skewed = sink.count_skewed()
         sink.progress(server)
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
-        self.times.note(batch, after, self.limit.after(batch, devices, sizes))
+        self.times.note(batch, after, self.limit.list_after(batch, devices, sizes))
         self.after = self.epoch, batch
         if self.covered is not None and micro_batch.watermark_ms >= self.covered.until_ms:
             self.covered = None

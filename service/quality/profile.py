@@ -240,4 +240,4 @@ def _look_up(spark: SparkSession, settings: Settings, folder: Path) -> LookUp | 
     if settings.reference is None or not lookup.needed(settings):
         return None
     attributes = snapshots.load(spark, settings.reference, folder).attributes()
-    return lookup.Asked(attributes, lookup.bounds(settings))
+    return lookup.UdfLookUp(attributes, lookup.bounds(settings))

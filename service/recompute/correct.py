@@ -278,7 +278,7 @@ def _reference(settings: Settings) -> tuple[Attributes | None, LookUp | None]:
         what = f"{folder}: there is no reference snapshot"
         raise ReferenceDataError(what, remedy="Run this where the service's checkpoint is")
     attributes = snapshot.attributes()
-    return attributes, lookup.Asked(attributes, lookup.bounds(settings)) if lookup.needed(settings) else None
+    return attributes, lookup.UdfLookUp(attributes, lookup.bounds(settings)) if lookup.needed(settings) else None
 
 
 def _first(found: pa.Table) -> dict[str, int]:

@@ -246,7 +246,7 @@ class Republisher:
         attributes = None if snapshot is None else snapshot.attributes()
         look_up = None
         if attributes is not None and lookup.needed(settings):
-            look_up = lookup.Asked(attributes, lookup.bounds(settings))
+            look_up = lookup.UdfLookUp(attributes, lookup.bounds(settings))
         # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
         cores = self._spark.sparkContext.defaultParallelism
         tasks = max(1, cores // 2)

@@ -82,16 +82,16 @@ class Index:
         wanted = _hash(devices)
         row = np.full(len(wanted), -1, np.int64)
         place = np.searchsorted(self._hash, wanted)
-        asked = np.flatnonzero(place < len(self._hash))
-        while asked.size:  # more than once only if two devices have the same hash
-            asked = asked[self._hash[place[asked]] == wanted[asked]]
-            candidates = self._row[place[asked]]
-            same = pc.equal(self._device.take(pa.array(candidates)), devices.take(pa.array(asked)))
+        left = np.flatnonzero(place < len(self._hash))
+        while left.size:  # more than once only if two devices have the same hash
+            left = left[self._hash[place[left]] == wanted[left]]
+            candidates = self._row[place[left]]
+            same = pc.equal(self._device.take(pa.array(candidates)), devices.take(pa.array(left)))
             is_same = np.asarray(same.to_numpy(), np.bool_)
-            row[asked[is_same]] = candidates[is_same]
-            asked = asked[~is_same]
-            place[asked] += 1
-            asked = asked[place[asked] < len(self._hash)]
+            row[left[is_same]] = candidates[is_same]
+            left = left[~is_same]
+            place[left] += 1
+            left = left[place[left] < len(self._hash)]
         return row
 
 

@@ -3,7 +3,7 @@
 No batch runs while the pointer `serving` changes, so all tasks of a batch read one snapshot. That includes a task that runs again
 because an executor was lost.
 
-With a small reference, admission joins every reading with the devices, in the plan (lookup.Joined). Spark never refreshes the
+With a small reference, admission joins every reading with the devices, in the plan (lookup.JoinLookUp). Spark never refreshes the
 persisted side of a join in a running query. So there is one DataFrame, whose plan reads the snapshot that the pointer names; a
 swap computes its rows again.
 """

@@ -2,9 +2,9 @@
 
 The size of the reference at the query's start decides between two ways:
 
-    Joined   a broadcast join with the persisted rows of the reference. It needs no Python worker, which is faster for small
-             batches; per million readings it takes seconds more, growing with the rows of the reference
-    Asked    the look-up of attributes.py in a Python UDF: about 1 s per million readings for any size of the reference
+    JoinLookUp   a broadcast join with the persisted rows of the reference. It needs no Python worker, which is faster for small
+                 batches; per million readings it takes seconds more, growing with the rows of the reference
+    UdfLookUp    the look-up of attributes.py in a Python UDF: about 1 s per million readings for any size of the reference
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from service.settings import Settings
 
 KNOWN = "known"
 LARGEST_JOINED = 500
-"""Rows. At 1,000 a small batch takes the same time either way, and a large one is three times as fast with Asked."""
+"""Rows. At 1,000 a small batch takes the same time either way, and a large one is three times as fast with the UDF."""
 
 LookUp = Callable[[DataFrame], DataFrame]
 """Adds columns to a frame with `device`: `known`, true for a known device, and the string columns that `bounds` names."""
@@ -49,12 +49,12 @@ def choose(settings: Settings, current_snapshot: CurrentSnapshot | None) -> Look
     if current_snapshot is None or not needed(settings):
         return None
     if current_snapshot.snapshot.table.num_rows <= LARGEST_JOINED:
-        return Joined(current_snapshot.frame, bounds(settings))
-    return Asked(current_snapshot.attributes, bounds(settings))
+        return JoinLookUp(current_snapshot.frame, bounds(settings))
+    return UdfLookUp(current_snapshot.attributes, bounds(settings))
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinLookUp:
     """A look-up by a join with `frame`, which has `device` and the columns; `names` maps each returned name to its column."""
 
     frame: DataFrame
@@ -62,12 +62,12 @@ class Joined:
 
     def __call__(self, readings: DataFrame) -> DataFrame:
         columns = [F.col(f"`{column}`").alias(name) for name, column in self.names.items()]
-        known = self.frame.select(DEVICE, F.lit(True).alias(KNOWN), *columns)
-        return readings.join(F.broadcast(known), DEVICE, "left")
+        devices = self.frame.select(DEVICE, F.lit(True).alias(KNOWN), *columns)
+        return readings.join(F.broadcast(devices), DEVICE, "left")
 
 
 @dataclass(frozen=True)
-class Asked:
+class UdfLookUp:
     """A look-up in `attributes` by a UDF; `names` maps each returned name to its column."""
 
     attributes: Attributes
@@ -77,21 +77,21 @@ class Asked:
         strings = [t.StructField(name, t.StringType()) for name in self.names]
         returned = t.StructType([t.StructField(KNOWN, t.BooleanType()), *strings])
         make: Any = arrow_udf  # its stub (4.1.1) does not allow a struct as the result
-        asked = make(self._ask(), returned)
-        frame = readings.withColumn("found", asked(F.col(DEVICE)))
+        udf = make(self._look_up(), returned)
+        frame = readings.withColumn("found", udf(F.col(DEVICE)))
         return frame.select("*", *(F.col(f"found.{name}").alias(name) for name in (KNOWN, *self.names))).drop("found")
 
-    def _ask(self) -> Callable[[pa.Array], pa.Array]:
+    def _look_up(self) -> Callable[[pa.Array], pa.Array]:
         names = dict(self.names)
         attributes = self.attributes.only(list(dict.fromkeys(names.values())))
 
-        def ask(devices: pa.Array) -> pa.Array:
+        def look_up(devices: pa.Array) -> pa.Array:
             encoded = devices.fill_null("").dictionary_encode()
             rows = attributes.of(_readable(encoded.dictionary)).take(encoded.indices)
             columns = [rows[column].combine_chunks() for column in (KNOWN, *names.values())]
             return pa.StructArray.from_arrays(columns, [KNOWN, *names])
 
-        return ask
+        return look_up
 
 
 def _readable(devices: pa.Array) -> pa.Array:

@@ -63,10 +63,10 @@ class World:
         attributes: Attributes | None = None
         if isinstance(self.reference, Serving):
             attributes = self.reference
-            look_up = lookup.Asked(self.reference, lookup.bounds(self.settings))
+            look_up = lookup.UdfLookUp(self.reference, lookup.bounds(self.settings))
         elif self.reference is not None:
             attributes = Index(self.reference.toArrow())
-            look_up = lookup.Joined(self.reference, lookup.bounds(self.settings))
+            look_up = lookup.JoinLookUp(self.reference, lookup.bounds(self.settings))
         output = builder.build(records, self.settings, attributes, 2, look_up)
         self.query = (
             output.writeStream.queryName(self.settings.service.name)

@@ -38,7 +38,7 @@ LATEST_MS = 1 << 42
 NAN, INF = float("nan"), float("inf")
 
 
-def decide(spark, settings, records, known=None, way=lookup.Joined):
+def decide(spark, settings, records, known=None, way=lookup.JoinLookUp):
     """What readings.admit says of each record, in their order; `reject` as a dictionary.
 
     `known` are the devices of the reference, or rows of it.
@@ -50,7 +50,7 @@ def decide(spark, settings, records, known=None, way=lookup.Joined):
         columns = list(dict.fromkeys(["device", *names.values()]))
         rows = [(row,) if isinstance(row, str) else row for row in known]
         reference = spark.createDataFrame(rows, ", ".join(f"{name} string" for name in columns))
-        look_up = way(reference if way is lookup.Joined else Index(reference.toArrow()), names)
+        look_up = way(reference if way is lookup.JoinLookUp else Index(reference.toArrow()), names)
     found = [row.asDict(recursive=True) for row in readings.admit(frame, settings, look_up).collect()]
     for row in found:
         if row["reject"] is not None:
@@ -330,7 +330,7 @@ def test_what_the_pass_holds_of_a_reject_does_not_depend_on_what_was_sent(spark,
     ]
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
     known = spark.createDataFrame([("a",)], "device string")
-    rows = readings.admit(frame, settings, lookup.Joined(known, {})).toArrow()
+    rows = readings.admit(frame, settings, lookup.JoinLookUp(known, {})).toArrow()
     rejects = [json.loads(text) for text in rows["reject"].to_pylist() if text is not None]
     assert sorted(each["reason"] for each in rejects) == ["bad_device", "oversized", "oversized", "unknown_schema"]
     assert max(len(each["detail"]) for each in rejects) <= DETAIL_LETTERS
@@ -581,7 +581,7 @@ def test_measures_device_and_time_may_be_anywhere_in_a_nested_record(spark, tmp_
     assert {row["device"] for row in rows[:4]} == {"a"}
 
 
-WAYS = pytest.mark.parametrize("way", [lookup.Joined, lookup.Asked])
+WAYS = pytest.mark.parametrize("way", [lookup.JoinLookUp, lookup.UdfLookUp])
 
 
 @WAYS
@@ -635,7 +635,7 @@ def test_python_is_asked_once_however_often_the_answer_is_used(spark, tmp_path):
     )
     nobody = pa.table({name: pa.array([], pa.string()) for name in ("device", "low", "high")})
     frame = spark.createDataFrame(rows_of([record()]), KAFKA)
-    admitted = readings.admit(frame, settings, lookup.Asked(Index(nobody), lookup.bounds(settings)))
+    admitted = readings.admit(frame, settings, lookup.UdfLookUp(Index(nobody), lookup.bounds(settings)))
     assert admitted._jdf.queryExecution().executedPlan().toString().count("ArrowEvalPython") == 1
 
 

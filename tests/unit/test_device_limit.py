@@ -22,25 +22,25 @@ def limit(devices: int, folder: Path) -> DeviceLimit:
 
 def test_the_state_is_full_from_the_limit_on_and_has_room_again_well_below_it(tmp_path: Path) -> None:
     it = limit(100, tmp_path)
-    assert it.after(0, NO_LIST, [(0, 50), (1, 49)]) == NO_LIST
-    assert it.after(1, NO_LIST, [(0, 51)]) == 1
-    assert it.after(2, 1, []) == 1
-    assert it.after(3, 1, [(0, 46)]) == 1, "95 are not enough room"
-    assert it.after(4, 1, [(0, 45)]) == NO_LIST
-    assert it.after(5, NO_LIST, [(1, 1_000)]) == 5
+    assert it.list_after(0, NO_LIST, [(0, 50), (1, 49)]) == NO_LIST
+    assert it.list_after(1, NO_LIST, [(0, 51)]) == 1
+    assert it.list_after(2, 1, []) == 1
+    assert it.list_after(3, 1, [(0, 46)]) == 1, "95 are not enough room"
+    assert it.list_after(4, 1, [(0, 45)]) == NO_LIST
+    assert it.list_after(5, NO_LIST, [(1, 1_000)]) == 5
 
 
 def test_after_a_restart_a_full_state_stays_full_until_all_buckets_have_told_their_devices(tmp_path: Path) -> None:
     it = limit(100, tmp_path)
-    assert it.after(8, 7, [(0, 1)]) == 7
-    assert it.after(9, 7, [(1, 1)]) == NO_LIST
+    assert it.list_after(8, 7, [(0, 1)]) == 7
+    assert it.list_after(9, 7, [(1, 1)]) == NO_LIST
 
 
 def test_without_a_limit_everybody_is_admitted(tmp_path: Path) -> None:
     it = limit(0, tmp_path)
-    assert it.after(0, NO_LIST, [(0, 1 << 40)]) == NO_LIST
-    assert it.after(1, 7, []) == NO_LIST, "it was taken away with a restart"
-    assert it.give(NO_LIST) == ""
+    assert it.list_after(0, NO_LIST, [(0, 1 << 40)]) == NO_LIST
+    assert it.list_after(1, 7, []) == NO_LIST, "it was taken away with a restart"
+    assert it.distribute(NO_LIST) == ""
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_000])
