@@ -129,7 +129,7 @@ MUTATIONS = (
         "a query remembers what progress held when it began, not what its last batch wrote",
         "an older copy of the data is taken for the present, and its values become final",
         ("P1", "P7"),
-        (Edit("service/pipeline/builder.py", "        self.after = self.epoch, batch\n", ""),),
+        (Edit("service/pipeline/builder.py", "        term.published = term.epoch, batch\n", ""),),
         (
             _PUBLICATION
             + "test_writes_that_redis_lost_between_two_batches_are_noticed_by_the_next_and_nothing_is_written",
@@ -295,11 +295,7 @@ MUTATIONS = (
         "every offset of a batch without a record is taken for lost",
         "a producer with transactions raises the alarm for lost records",
         ("P7",),
-        (
-            Edit(
-                "service/pipeline/builder.py", "min(without, unavailable(self.settings.kafka, micro_batch))", "without"
-            ),
-        ),
+        (Edit("service/pipeline/builder.py", "min(without, unavailable(settings.kafka, micro_batch))", "without"),),
         (_TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",),
     ),
     Mutation(

@@ -13,6 +13,7 @@ from service.errors import CheckpointError
 from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, failure
 from service.pipeline.outcome import Outcome
+from service.pipeline.term import Term
 from service.recompute import rebuild
 from service.recompute.republish import ASKED, LOOK_S, Republisher, mark, summary
 from service.redis import client as redis_client
@@ -113,9 +114,8 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         snapshot = None
         if settings.reference is not None:
             snapshot, _ = snapshots.load_or_keep(spark, settings.reference, snapshot_folder(settings))
-        given = (lambda: snapshot) if snapshot is not None else None
         catalog = open_catalog(spark, settings)
-        republisher = Republisher(spark, settings, epoch, reference=given, schemas=lambda: catalog.plan, on_done=done)
+        republisher = Republisher(Term(spark, settings, epoch, catalog, fixed_snapshot=snapshot), done)
         republisher.begin()
         republisher.everything(republisher.asked(mark(ASKED)))
     except Exception as error:  # Spark's and py4j's get a name

@@ -15,9 +15,10 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from service.daemon import owner
+from service.errors import FencedError, TidemarkError
 from service.redis import client as redis_client
 from service.redis.keys import Keys
-from service.redis.link import Budget, Place
+from service.redis.link import Budget, EpochLostError, Place, WritesLostError
 from service.settings import Settings
 
 # KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.
@@ -144,6 +145,18 @@ class Lease:
     def confirm(self) -> bool:
         """`renew` for a caller that has nothing else to do: raises SinkError when Redis does not answer."""
         return self._budget().attempt(self.renew)
+
+    def loss(self) -> TidemarkError:
+        """The error of a lost lease: `reason` tells a loss of data in Redis from a newer writer."""
+        what = f"Redis has lost data: {self.reason}, it was"
+        remedy = "Acquire the lease again, then replay the batch"
+        epoch = self.reason.removeprefix("the epoch is ")
+        if epoch != self.reason and (epoch == "gone" or (epoch.isdecimal() and int(epoch) < self.epoch)):
+            return EpochLostError(f"{what} {self.epoch}", remedy=remedy)
+        if self.reason.startswith("progress is "):
+            return WritesLostError(f"{what} at {self.reached}", remedy=remedy)
+        what = f"The lease of epoch {self.epoch} is lost: {self.reason}"
+        return FencedError(what, remedy="Another writer has taken over: this one must end")
 
     def release(self) -> bool:
         """End the term, so that the next writer need not wait. False when the lease was not ours any more.

@@ -30,6 +30,7 @@ from service.monitoring.event_time_metrics import EventTime
 from service.monitoring.quality_metrics import Quality
 from service.pipeline import failure
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
+from service.pipeline.term import TermMetrics
 from service.reference.database import REASONS
 from service.rejects.delivery import UNREADABLE
 
@@ -96,7 +97,7 @@ class Buckets(Collector):
         yield family
 
 
-class Metrics:
+class Metrics(TermMetrics):
     """Every metric of the service, and what is known of its health."""
 
     def __init__(self, *, spark: str = "") -> None:  # noqa: PLR0915 - one line for each metric
@@ -316,6 +317,14 @@ class Metrics:
         self.silent.set(1)
         self.closed_idle.labels("windows").inc(windows)
         self.closed_idle.labels("sessions").inc(outcome.closed)
+
+    def redis_loses_data(self) -> None:
+        """Redis lacks values that it had acknowledged."""
+        self.data_lost.inc()
+
+    def fails(self, part: str) -> None:
+        """A part of the service, one of _PARTS, failed and tries again."""
+        self.failures.labels(part).inc()
 
     def republishes(self, outcome: "Outcome", unrecoverable: tuple[int, int]) -> None:
         """Values were published again; so many windows and sessions could not be, as a part of them is gone from Kafka."""

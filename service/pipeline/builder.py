@@ -9,12 +9,11 @@ small because Spark plans each batch anew. docs/decisions/0015-one-operator.md h
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint
@@ -33,10 +32,9 @@ from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, failure
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
-from service.publication.covered import Covered
+from service.pipeline.term import Term
 from service.reference import lookup
 from service.reference.attributes import Attributes
-from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.lookup import LookUp
 from service.reference.snapshots import Snapshot
 from service.row_schemas import FOLDED
@@ -122,56 +120,51 @@ class Publication:
     """The function of foreachBatch: publishes each batch by the steps in batch_publisher.py, then notes event time.
 
     Spark commits the batch after that, and the runner then commits offsets to a Kafka consumer group and updates metrics.
-    `failure` is the exception that ended the query, as it was raised. `after` is the (epoch, batch) that progress in Redis is
-    known to have reached. `write_lock` is held while a batch is published. `care` ends the query before a batch that it must
-    not read; that works because the frame is evaluated later.
+    It holds the term's `write_lock` meanwhile and sets the term's `published`. `failure` is the exception that ended the
+    query, as it was raised. `care` ends the query before a batch that it must not read; that works because the frame is
+    evaluated later.
     """
 
-    spark: SparkSession
-    settings: Settings
-    epoch: int
+    term: Term
     before_batch: Callable[[], None]
     on_batch: Callable[[BatchReport], None]
     catalog: SchemaCatalog
     times: event_time.Log
     limit: DeviceLimit
-    current_snapshot: CurrentSnapshot | None = None
-    after: tuple[int, int] | None = None
-    covered: Covered | None = None
-    write_lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     care: Care = field(default_factory=Care)
     failure: BaseException | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         try:
-            with self.write_lock:
+            with self.term.write_lock:
                 self._publish(frame, batch)
         except BaseException as error:
             self.failure = error
             raise
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
+        term, settings = self.term, self.term.settings
         self.before_batch()
         self.catalog.before_batch()
         failpoint.hit("before_fetch")
         started = clock.monotonic_s()
-        name = self.settings.service.name
+        name = settings.service.name
         # The batch's join uses this snapshot, because on_batch swaps it between batches only.
-        snapshot = self.current_snapshot.snapshot if self.current_snapshot else None
+        snapshot = term.snapshot
         micro_batch = batch_report.running_batch(
-            self.spark, name, batch, self.epoch, snapshot.version if snapshot else ""
+            term.spark, name, batch, term.epoch, snapshot.version if snapshot else ""
         )
         self.care.check(micro_batch)
-        before, unread = self.times.before(batch), self.times.unread(self.settings.kafka, micro_batch)
+        before, unread = self.times.before(batch), self.times.unread(settings.kafka, micro_batch)
         devices = self.times.devices(batch)
-        topics = self.settings.kafka.topics
+        topics = settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
-        event_time.tell(self.spark.sparkContext, before, numbers, self.limit.distribute(devices))
+        event_time.tell(term.spark.sparkContext, before, numbers, self.limit.distribute(devices))
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
-        sink = Sink(self.settings, micro_batch, attributes(snapshot, self.settings), self.after, covered=self.covered)
+        sink = Sink(settings, micro_batch, attributes(snapshot, settings), term.published, covered=term.covered)
         server = sink.server()
         planned = clock.monotonic_s()
-        outcome, ran = self._run(frame, sink, small=micro_batch.rows <= self.settings.redis.driver_rows)
+        outcome, ran = self._run(frame, sink, small=micro_batch.rows <= settings.redis.driver_rows)
         published = clock.monotonic_s()
         # A batch without readable records leaves event time as it is.
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
@@ -182,9 +175,9 @@ class Publication:
         sink.progress(server)
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
         self.times.note(batch, after, self.limit.list_after(batch, devices, sizes))
-        self.after = self.epoch, batch
-        if self.covered is not None and micro_batch.watermark_ms >= self.covered.until_ms:
-            self.covered = None
+        term.published = term.epoch, batch
+        if term.covered is not None and micro_batch.watermark_ms >= term.covered.until_ms:
+            term.covered = None
         failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()
         phases = {
@@ -202,7 +195,7 @@ class Publication:
                 outcome.unknown,
                 finals,
                 self._lost(micro_batch, outcome),
-                max(0, after.newest_ms - self.settings.admission.watermark_delay_ms - after.watermark_ms),
+                max(0, after.newest_ms - settings.admission.watermark_delay_ms - after.watermark_ms),
                 len(unread),
                 {readings.partition_of(code, topics): (oldest, newest) for code, oldest, newest in outcome.times},
                 skewed,
@@ -214,9 +207,9 @@ class Publication:
         # Each record is admitted or rejected. Other offsets are a transaction's marker, an aborted record, a compacted record, or
         # a record that Kafka has deleted: only the last one is lost.
         without = micro_batch.rows - outcome.admitted - sum(outcome.rejected)
-        if self.settings.kafka.on_data_loss != "continue" or without <= 0:
+        if self.term.settings.kafka.on_data_loss != "continue" or without <= 0:
             return 0
-        return min(without, unavailable(self.settings.kafka, micro_batch))
+        return min(without, unavailable(self.term.settings.kafka, micro_batch))
 
     def _run(self, frame: DataFrame, sink: Sink, *, small: bool) -> tuple[Outcome, float]:
         """Compute the batch and write it: steps 1 and 2. Also returns the time (s) at which a small batch was computed; a large
@@ -228,7 +221,7 @@ class Publication:
         batch = sink.micro_batch.batch
         for attempt in range(LOOK_UPS + 1):
             refused = unknown_schemas.ALL if attempt == LOOK_UPS else self.catalog.refused(batch)
-            self.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, refused)
+            self.term.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, refused)
             if refused:
                 self.catalog.record_refused(batch, refused)
             try:
@@ -267,25 +260,16 @@ def write_on_executors(frame: DataFrame, sink: Sink, *, whole: bool = True) -> O
 
 
 def start(
-    spark: SparkSession,
-    settings: Settings,
+    term: Term,
     *,
-    current_snapshot: CurrentSnapshot | None,
-    epoch: int,
-    before_batch: Callable[[], None],
-    on_batch: Callable[[BatchReport], None],
-    catalog: SchemaCatalog | None = None,
-    after: tuple[int, int] | None = None,
-    write_lock: AbstractContextManager[Any] | None = None,
-    covered: Covered | None = None,
+    before_batch: Callable[[], None] = lambda: None,
+    on_batch: Callable[[BatchReport], None] = lambda _: None,
     care: Care | None = None,
 ) -> tuple[StreamingQuery, Publication]:
-    """Start the query; `before_batch` is called before anything of a batch is written and may raise, `on_batch` after all is.
-
-    `after` is the (epoch, batch) that progress in Redis has reached, None when that is not known. `catalog` is open, by default
-    that of the checkpoint. Every writer of values holds `write_lock`. `covered` is as for Sink, `care` as for Publication.
-    """
-    catalog = catalog or open_catalog(spark, settings)
+    """Start the term's query; `before_batch` is called before anything of a batch is written and may raise, `on_batch` after
+    all is. `care` is as for Publication."""
+    spark, settings, current_snapshot = term.spark, term.settings, term.current_snapshot
+    catalog = term.catalog or open_catalog(spark, settings)
     tasks = spark.sparkContext.defaultParallelism
     attributes = current_snapshot.attributes if current_snapshot else None
     look_up = lookup.choose(settings, current_snapshot)
@@ -295,21 +279,7 @@ def start(
     checkpoint = settings.service.checkpoint
     times = event_time.Log.of(spark, checkpoint)
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.sessions.buckets)
-    publication = Publication(
-        spark,
-        settings,
-        epoch,
-        before_batch,
-        on_batch,
-        catalog,
-        times,
-        limit,
-        current_snapshot,
-        after,
-        covered,
-        write_lock or nullcontext(),
-        care,
-    )
+    publication = Publication(term, before_batch, on_batch, catalog, times, limit, care)
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

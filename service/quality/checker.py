@@ -14,24 +14,21 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from service import clock
-from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError, SetupError
 from service.micro_batch import Offsets
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
 from service.pipeline.side_job import SideJob
+from service.pipeline.term import Term
 from service.quality import sample
 from service.quality.validation import OUTCOME, PAGE, SAMPLE
 from service.reference.lookup import LookUp
-from service.settings import Settings
 
 LIMIT_S = 120.0
 """How long a validation may take."""
@@ -39,29 +36,23 @@ _log = logging.getLogger(__name__)
 
 
 class Checker:
-    """For the life of a process, whatever becomes of its queries. `schemas` gives what the query decodes; `look_up` is as for
-    readings.admit, of which the plan needs no other reference than the stream's."""
+    """Checks samples for the life of the process, across its queries. `look_up` is as for readings.admit.
+
+    Of `term`, the first query's, it uses what stays for the process: Spark, the settings and the schema catalog.
+    """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        settings: Settings,
-        expectations: Path,
-        metrics: Metrics,
-        page: Page,
-        *,
-        look_up: LookUp | None,
-        schemas: Callable[[], SchemaSet | None],
+        self, term: Term, expectations: Path, metrics: Metrics, page: Page, look_up: LookUp | None = None
     ) -> None:
-        self._spark, self._settings, self._expectations = spark, settings, expectations
+        self._term, self._settings, self._expectations = term, term.settings, expectations
         self._metrics, self._page = metrics, page
-        self._look_up, self._schemas = look_up, schemas
+        self._look_up = look_up
         self._end: Offsets | None = None
         self._process: subprocess.Popen[str] | None = None
         self._unmet: frozenset[str] = frozenset()
-        every_s = settings.quality.every_ms / 1000
+        every_s = term.settings.quality.every_ms / 1000
         # A failure is not tried again before its time: each try costs seconds of a processor.
-        self._job = SideJob(spark, "tidemark-quality", self._check, self._failed, every_s, again_s=every_s)
+        self._job = SideJob(term.spark, "tidemark-quality", self._check, self._failed, every_s, again_s=every_s)
 
     def committed(self, end: Offsets) -> None:
         """A batch that ends there is committed. Returns at once."""
@@ -87,7 +78,7 @@ class Checker:
         source = sample.newest(settings.kafka, settings.quality.sample, until=self._end)
         if not sample.size(source):
             return
-        table = sample.read(self._spark, settings, source, self._look_up, self._schemas())
+        table = sample.read(self._term.spark, settings, source, self._look_up, self._term.schemas)
         with tempfile.TemporaryDirectory(prefix="tidemark-quality-") as folder:
             self._validate(table, Path(folder))
             outcome = json.loads((Path(folder) / OUTCOME).read_text(encoding="utf-8"))

@@ -30,10 +30,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from service import clock
-from service.admission.schema_sources import SchemaSet
 from service.checkpoint import skips
 from service.checkpoint.skips import Span
 from service.errors import SinkError
@@ -42,13 +41,11 @@ from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
+from service.pipeline.term import Term
 from service.publication import covered
-from service.publication.covered import Covered
 from service.recompute import correct, late, rebuild
 from service.redis.keys import Keys
 from service.reference import lookup
-from service.reference.snapshots import Snapshot
-from service.settings import Settings
 from service.spark.files import Files
 
 LOST, ASKED = "lost", "asked"
@@ -107,39 +104,24 @@ def is_read_again(held: MicroBatch, committed: MicroBatch | None) -> bool:
 
 
 class Republisher:
-    """Notices what is lost, and publishes it again; one for each term of a writer.
+    """Finds what Redis has lost in a term, and publishes it again.
 
-    `on_done` gets what was published again, and how many windows and sessions could not be told. `reference` gives the
-    snapshot in use, `schemas` what the query decodes.
+    `on_done` gets what was published again, and how many windows and sessions could not be told.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
-        settings: Settings,
-        epoch: int,
-        *,
-        reference: Callable[[], Snapshot] | None = None,
-        schemas: Callable[[], SchemaSet | None] = lambda: None,
-        on_lost: Callable[[], object] = lambda: None,
+        term: Term,
         on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _unrecoverable: None,
-        on_failure: Callable[[], object] = lambda: None,
     ) -> None:
-        self._spark = spark
-        self._settings = settings
-        self._epoch = epoch
-        self._reference = reference
-        self._schemas = schemas
-        self._on_lost = on_lost
+        self.term = term
+        self._spark, self._settings, self._epoch = term.spark, term.settings, term.epoch
         self._on_done = on_done
-        self._on_failure = on_failure
-        self._job = SideJob(spark, "tidemark-republish", self._look, self._failed, LOOK_S)
+        self._job = SideJob(term.spark, "tidemark-republish", self._look, self._failed, LOOK_S)
         self._begun = ""
-        self.covered: Covered | None = None
-        """What a query must not write, as it reads again what was published by another checkpoint; known after `begin`."""
 
-    def begin(self, known: str = "") -> tuple[int, int] | None:
-        """Steps 1 to 4, where needed; call it when no query runs. Returns the (epoch, batch) of progress, if there is one.
+    def begin(self, known: str = "") -> None:
+        """Steps 1 to 4, where needed; call it when no query runs. Sets the term's `published` and `covered`.
 
         `known` is what is already known to be lost. Raises SinkError, WritesLostError, FencedError, CheckpointError.
         """
@@ -150,22 +132,23 @@ class Republisher:
             rebuild_mark = self._mark_rebuild(held.watermark_ms)
         if rebuild_mark:
             at_ms, until_ms, _ = map(int, rebuild_mark.split())
-            self.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
+            self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
         if not why or committed is None:
-            return (held.epoch, held.batch) if held else None
-        self._on_lost()
+            self.term.published = (held.epoch, held.batch) if held else None
+            return
+        self.term.metrics.redis_loses_data()
         _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
         sink = self._sink(committed)
         server = sink.server()
         # What a rebuild has not reached yet is there from before it.
-        whole_ms = max(held.watermark_ms if held else 0, self.covered.until_ms if self.covered else 0)
+        whole_ms = max(held.watermark_ms if held else 0, self.term.covered.until_ms if self.term.covered else 0)
         self._begun = _text(sink.run("mark", mark=mark(LOST, whole_ms))[0])
         removed = sink.sweep("forget")
         self._open(sink)
         sink.progress(server)
         if removed:
             _log.warning("%d windows that the watermark has passed were not known to be whole and are removed", removed)
-        return self._epoch, committed.batch
+        self.term.published = self._epoch, committed.batch
 
     def start(self) -> None:
         """Steps 5 to 8, and what is asked for by hand, in a thread of its own, beside the query."""
@@ -227,7 +210,7 @@ class Republisher:
         return _text(sink.run("mark", mark=text, rebuild=True)[0])
 
     def _failed(self, error: Exception) -> None:
-        self._on_failure()
+        self.term.metrics.fails("republish")
         _log.warning("Values are not republished yet: %s", error)
 
     def _open(self, sink: Sink) -> None:
@@ -242,7 +225,7 @@ class Republisher:
         if source.lacking:
             text = "Kafka has deleted %s: windows and sessions that begin before %d cannot be republished"
             _log.warning(text, ", ".join(source.lacking), source.whole_from_ms)
-        snapshot = self._reference() if self._reference else None
+        snapshot = self.term.snapshot
         attributes = None if snapshot is None else snapshot.attributes()
         look_up = None
         if attributes is not None and lookup.needed(settings):
@@ -253,11 +236,11 @@ class Republisher:
         held, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
         records = rebuild.records(self._spark, settings, source, refused=held.refused if held is not None else ())
         if held is not None:
-            rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up, self._schemas())
+            rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up, self.term.schemas)
             corrections = self._spark.createDataFrame(late.plain(rows))
             whole_from_ms = max(whole_from_ms, held.gone_ms + 1)
         closed = rebuild.closed_values(
-            records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections, self._schemas()
+            records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections, self.term.schemas
         )
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.unrecoverable)
@@ -290,11 +273,12 @@ class Republisher:
         return builder.write_on_executors(frame, sink, whole=False)
 
     def _done(self, what: str, outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
+        self.term.metrics.republishes(outcome, unrecoverable)
         self._on_done(outcome, unrecoverable)
         _log.info("%s: %s", what, summary(outcome, unrecoverable))
 
     def _sink(self, committed: MicroBatch) -> Sink:
-        snapshot = self._reference() if self._reference else None
+        snapshot = self.term.snapshot
         micro_batch = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
         return Sink(self._settings, micro_batch, builder.attributes(snapshot, self._settings), republishing=True)
 

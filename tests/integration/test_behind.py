@@ -10,6 +10,7 @@ from load.servers import Broker, Redis
 from service.monitoring.metrics import Metrics
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport
+from service.pipeline.term import Term
 from service.rejects import reject_log
 from service.rejects.reject_log import Coordinates
 from tests.integration.world import World
@@ -26,9 +27,7 @@ def run(world: World, spark: SparkSession, records: list[tuple[int, Record]], ma
         world.producer.produce(world.topic, record.value, partition=partition, timestamp=record.at)
     assert world.producer.flush(30) == 0
     reports: list[BatchReport] = []
-    query, _ = builder.start(
-        spark, world.settings, current_snapshot=None, epoch=1, before_batch=lambda: None, on_batch=reports.append
-    )
+    query, _ = builder.start(Term(spark, world.settings, epoch=1), on_batch=reports.append)
     try:
         query.processAllAvailable()
     finally:

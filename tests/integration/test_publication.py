@@ -19,6 +19,7 @@ from load.servers import CREATE_TIME, Broker, Redis
 from service.errors import FencedError, SinkError, SourceError
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport, Publication
+from service.pipeline.term import Term
 from service.redis.link import WritesLostError
 from service.rejects import delivery
 from tests.stream.records import BASE_MS, Record, make_settings, reading
@@ -61,14 +62,8 @@ class World:
         assert producer.flush(30) == 0
 
     def start(self) -> tuple[StreamingQuery, Publication]:
-        return builder.start(
-            self.spark,
-            self.settings,
-            current_snapshot=None,
-            epoch=1,
-            before_batch=lambda: None,
-            on_batch=lambda report: self.reports.append((report, self.done())),
-        )
+        term = Term(self.spark, self.settings, epoch=1)
+        return builder.start(term, on_batch=lambda report: self.reports.append((report, self.done())))
 
     def publish(self) -> Publication:
         """Run the query until it has nothing left to do or has failed."""

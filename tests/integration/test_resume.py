@@ -19,6 +19,7 @@ from service.kafka import clients, topics
 from service.kafka.offsets import edges, headrooms
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport
+from service.pipeline.term import Term
 from service.settings import Settings, parse
 
 pytestmark = pytest.mark.integration
@@ -158,9 +159,7 @@ def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSessi
 
     def run() -> None:
         resume.prepare(spark, settings)
-        query, publication = builder.start(
-            spark, settings, current_snapshot=None, epoch=1, before_batch=lambda: None, on_batch=reports.append
-        )
+        query, publication = builder.start(Term(spark, settings, epoch=1), on_batch=reports.append)
         try:
             query.processAllAvailable()
         finally:

@@ -13,6 +13,7 @@ from schemas import contract
 from service.daemon.idle_closer import IdleCloser
 from service.pipeline import batch_report
 from service.pipeline.outcome import Outcome
+from service.pipeline.term import Term
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
 
@@ -28,6 +29,15 @@ class Quiet(World):
     reached: tuple[int, int] | None = None
     closed: tuple[int, Outcome] | None = None
     failed = 0
+    done = threading.Event()
+
+    def idle(self, windows: int, outcome: Outcome) -> None:
+        self.closed = windows, outcome
+        self.done.set()
+
+    def fails(self, part: str) -> None:
+        self.failed += 1
+        self.done.set()
 
     def go(self, *records: Record) -> None:
         """Publish these, and take them for committed."""
@@ -41,34 +51,18 @@ class Quiet(World):
 
     def be_silent(self, until_ms: int, within_s: float = 60) -> bool:
         """Closes by the clock up to that event time; whether anything was closed in time."""
-        done = threading.Event()
-
-        def on_closed(windows: int, outcome: Outcome) -> None:
-            self.closed = windows, outcome
-            done.set()
-
-        def on_failure() -> None:
-            self.failed += 1
-            done.set()
-
-        silence = IdleCloser(
-            self.spark,
-            self.settings,
-            self.epoch,
-            reached=lambda: self.reached,
-            on_closed=on_closed,
-            on_failure=on_failure,
-        )
+        self.done.clear()
+        silence = IdleCloser(Term(self.spark, self.settings, self.epoch, published=self.reached, metrics=self))
         silence.start()
         try:
             for asked_ms in range(until_ms - IDLE_MS, until_ms + IDLE_MS + 1, 10_000):
                 silence.look(asked_ms, {self.topic: {0: 1}})
-            said = done.wait(within_s)
+            is_closed = self.done.wait(within_s)
         finally:
             silence.close()
         assert not self.failed
         assert contract.check(self.redis, self.prefix) == []
-        return said
+        return is_closed
 
     def device(self, device: str) -> dict[str, str]:
         return dict(self.redis.hgetall(self.key(f"device:{device}")))

@@ -18,6 +18,7 @@ from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport
+from service.pipeline.term import Term
 from service.recompute import rebuild
 from service.settings import Settings
 from service.spark.files import Local
@@ -58,14 +59,7 @@ class World:
     def publish(self) -> BatchReport:
         """Run the query until nothing is left to read; the batch that had records."""
         reports: list[BatchReport] = []
-        query, publication = builder.start(
-            self.spark,
-            self.settings,
-            current_snapshot=None,
-            epoch=1,
-            before_batch=lambda: None,
-            on_batch=reports.append,
-        )
+        query, publication = builder.start(Term(self.spark, self.settings, epoch=1), on_batch=reports.append)
         try:
             query.processAllAvailable()
         finally:

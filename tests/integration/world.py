@@ -13,6 +13,7 @@ from schemas import contract
 from service import settings
 from service.pipeline import builder
 from service.pipeline.outcome import Outcome
+from service.pipeline.term import Term, TermMetrics
 from service.publication.covered import Covered
 from service.recompute.republish import Republisher
 from service.rejects.reject_log import Coordinates
@@ -27,7 +28,7 @@ VIEWS = [
 ]
 
 
-class World:
+class World(TermMetrics):
     """Sections given replace those of the settings key by key. The service's own pass runs; nothing of it is replaced."""
 
     def __init__(
@@ -76,21 +77,23 @@ class World:
         assert self.producer.flush(30) == 0
         return places
 
+    def redis_loses_data(self) -> None:
+        self.lost += 1
+
+    def republishes(self, outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
+        self.told.append((outcome, unrecoverable))
+
     def republisher(self) -> Republisher:
-        def on_lost() -> None:
-            self.lost += 1
-
-        def on_done(outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
-            self.told.append((outcome, unrecoverable))
-
-        return Republisher(self.spark, self.settings, self.epoch, on_lost=on_lost, on_done=on_done)
+        return Republisher(Term(self.spark, self.settings, self.epoch, metrics=self))
 
     def term(self, *records: Record) -> list[Coordinates]:
         """A term of a writer: what was lost is published again, then these and whatever waits in the topic."""
         self.epoch += 1
         self.redis.set(self.key("epoch"), self.epoch)
         republisher = self.republisher()
-        places = self.publish(republisher.begin(), *records, covered=republisher.covered)
+        republisher.begin()
+        term = republisher.term
+        places = self.publish(term.published, *records, covered=term.covered)
         republisher.end_rebuild()
         if mark := republisher.asked():
             republisher.everything(mark)
@@ -110,16 +113,8 @@ class World:
     ) -> list[Coordinates]:
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
         places = self.send(records)
-        query, publication = builder.start(
-            self.spark,
-            self.settings,
-            current_snapshot=None,
-            epoch=self.epoch,
-            before_batch=lambda: None,
-            on_batch=lambda _: on_batch(),
-            after=after,
-            covered=covered,
-        )
+        term = Term(self.spark, self.settings, self.epoch, published=after, covered=covered)
+        query, publication = builder.start(term, on_batch=lambda _: on_batch())
         try:
             query.processAllAvailable()
         except Exception:

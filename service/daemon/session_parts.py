@@ -1,0 +1,68 @@
+"""The parts of the daemon that exist once per Spark session and serve each of its queries."""
+
+from pyspark.sql import SparkSession
+
+from service.admission import schemas
+from service.admission.schemas import SchemaCatalog
+from service.checkpoint import resume
+from service.daemon.refresher import Refresher
+from service.monitoring.metrics import Metrics
+from service.monitoring.quality_page import Page
+from service.monitoring.status import Status
+from service.pipeline.term import Term
+from service.quality.checker import Checker
+from service.reference import lookup
+from service.reference.snapshots import CurrentSnapshot
+from service.settings import Settings
+from service.spark.warm_up import WarmUp
+
+
+class SessionParts:
+    """The warm-up, the schema catalog, the reference refresher and the quality checker of a Spark session.
+
+    The last three are created for the first query, and stay when it ends.
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings, metrics: Metrics, status: Status, page: Page) -> None:
+        self.spark, self.settings = spark, settings
+        self.metrics, self.status = metrics, status
+        self.warm_up = WarmUp(spark)
+        self.refresher: Refresher | None = None
+        self.checker: Checker | None = None
+        self._page = page
+        self._catalog: SchemaCatalog | None = None
+
+    def open_catalog(self) -> SchemaCatalog:
+        """Return the schema catalog, opened where the checkpoint continues. Raises as SchemaCatalog.open."""
+        if self._catalog is None:
+            count = self.metrics.lookups
+            self._catalog = schemas.catalog(self.spark, self.settings, lambda result: count.labels(result).inc())
+        self._catalog.open(resume.position(self.spark, self.settings))
+        self.metrics.schemas.set(len(self._catalog.plan.schemas))
+        return self._catalog
+
+    def open_reference(self) -> CurrentSnapshot | None:
+        """Return the snapshot that the next query begins with; None without a reference. Raises as Refresher."""
+        if self.settings.reference is None:
+            return None
+        if self.refresher is None:
+            self.refresher = Refresher(self.spark, self.settings, self.settings.reference, self.metrics)
+            self.status.reference(self.refresher.document)
+        self.refresher.rewind()
+        return self.refresher.current_snapshot
+
+    def start_checker(self, term: Term) -> None:
+        """Create the quality checker if [quality] names expectations."""
+        expectations = self.settings.quality.expectations
+        if expectations is None or self.checker is not None:
+            return
+        look_up = None
+        if term.current_snapshot is not None and lookup.needed(self.settings):
+            look_up = lookup.Asked(term.current_snapshot.attributes, lookup.bounds(self.settings))
+        self.checker = Checker(term, expectations, self.metrics, self._page, look_up)
+
+    def close(self) -> None:
+        """End the threads of the checker and the refresher."""
+        for part in (self.checker, self.refresher):
+            if part is not None:
+                part.close()

@@ -1,0 +1,51 @@
+"""The request to stop, from SIGTERM or SIGINT, and the limit of the time that stopping may take."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LIMIT_S = 28.0
+"""The process ends this long after the request, whatever hangs: supervisors kill after 30 s."""
+
+
+class Shutdown:
+    """`requested` is set when the process is to stop; `on_request` is called once, before the work ends."""
+
+    def __init__(self, on_request: Callable[[], object]) -> None:
+        self.requested = threading.Event()
+        self._on_request = on_request
+        self._guard: threading.Timer | None = None
+
+    def request(self) -> None:
+        """Request the stop; returns at once. For signal handlers and any thread."""
+        if not self.requested.is_set():
+            self.requested.set()
+            self._on_request()
+            self._guard = threading.Timer(LIMIT_S, os._exit, (0,))
+            self._guard.daemon = True
+            self._guard.start()
+
+    @contextmanager
+    def handling_signals(self) -> Iterator[None]:
+        """Handle SIGTERM and SIGINT in this context, and take the limit back at its end. For the main thread only."""
+        former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        self.take_signals()
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+            if self._guard is not None:
+                self._guard.cancel()
+
+    def take_signals(self) -> None:
+        """Set the handlers again, where other code has replaced them."""
+
+        def handle(_number: int, _frame: Any) -> None:
+            self.request()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, handle)

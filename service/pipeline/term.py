@@ -1,0 +1,63 @@
+"""The term: what the parts of one writer share that publish under one epoch."""
+
+import threading
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from service.admission.schemas import SchemaCatalog, SchemaSet
+from service.pipeline.batch_publisher import Outcome
+from service.publication.covered import Covered
+from service.reference.snapshots import CurrentSnapshot, Snapshot
+from service.settings import Settings
+
+
+class TermMetrics:
+    """Counts what happens in a term beside its batches. This one counts nothing; service/monitoring/metrics.py does."""
+
+    def redis_loses_data(self) -> None:
+        """Redis lacks values that it had acknowledged."""
+
+    def republishes(self, outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
+        """Values were republished. So many windows and sessions were not, because Kafka lacks a part of them."""
+
+    def idle(self, windows: int, outcome: Outcome) -> None:
+        """All input is silent. So many windows, and the sessions of the outcome, were closed by the clock."""
+
+    def fails(self, part: str) -> None:
+        """A part of the service failed and tries again."""
+
+
+@dataclass(slots=True)
+class Term:
+    """What the query, the republisher and the idle closer of one writer share.
+
+    The daemon makes a new one for each start of its query: a batch that hangs in a former query may hold that query's
+    `write_lock` for ever. `catalog` is open; without one the query uses the checkpoint's own.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    epoch: int
+    catalog: SchemaCatalog | None = None
+    current_snapshot: CurrentSnapshot | None = None
+    """The snapshot that the query works with, which may change between two batches; None without a reference."""
+    fixed_snapshot: Snapshot | None = None
+    """The snapshot of a command, which runs no query."""
+    published: tuple[int, int] | None = None
+    """(epoch, batch) of the last batch whose progress is in Redis; None when that is not known."""
+    covered: Covered | None = None
+    """Values of another checkpoint that the query must not write again; None for none."""
+    metrics: TermMetrics = field(default_factory=TermMetrics)
+    write_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the values of a batch, or of the idle closer, are written."""
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The reference snapshot in use, None without a reference."""
+        return self.current_snapshot.snapshot if self.current_snapshot is not None else self.fixed_snapshot
+
+    @property
+    def schemas(self) -> SchemaSet | None:
+        """The schemas that the query decodes; None for all that their source has."""
+        return self.catalog.plan if self.catalog is not None else None
