@@ -495,7 +495,7 @@ def test_the_record_key_is_named_by_a_sign_that_no_field_can_have():
 
 
 def test_the_reserved_names_are_those_that_the_data_engineers_page_lists() -> None:
-    page = (Path(settings.__file__).parents[1] / "docs" / "data-engineer.md").read_text(encoding="utf-8")
+    page = (Path(settings.__file__).parents[2] / "docs" / "data-engineer.md").read_text(encoding="utf-8")
     sentence = page.partition("one of these names are refused:")[2].partition("The field in the record")[0]
     assert set(re.findall(r"`(\w+)`", sentence)) == settings.RESERVED_MEASURES
 

@@ -1,61 +1,29 @@
-"""Settings: one TOML file and the environment, validated once into frozen models.
-
-Every key has a default but the addresses. Durations and sizes are written with their unit ("10 s", "64 KiB") and kept as
-integers whose names say the unit. All problems are reported together, each with its key, its value and what is allowed;
-an unknown key is a problem. A secret comes from a file (`password_file`) or the environment and prints as `***`.
-
-Environment: `TIDEMARK_<SECTION>__<KEY>` overrides a scalar key, as in `TIDEMARK_REDIS__URL`.
-"""
+"""The models of the settings, one for each section."""
 
 import math
-import os
 import re
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from service.errors import SettingsError
 from service.units import Duration, Size, format_duration
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
-REJECTS = re.compile(r"^[A-Za-z0-9._-]+\Z")
+TOPIC = re.compile(r"^[A-Za-z0-9._-]+\Z")
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
 ) | {"epoch", "batch", "updated", "from_partition", "early", "skewed"}
-"""Columns of the pass and fields of a device's hash: a measure of that name would be one of them."""
+"""Columns of the pass and fields of a device's hash; no measure may have such a name."""
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
 LARGEST = 1e150
-"""A measure without a range is admitted up to this: one value beyond it would make a whole site's deviation infinite."""
+"""The limit of a measure without a range: the square of a larger value could make a standard deviation infinite."""
 YEAR_MS = 366 * 86_400_000
-"""No duration is longer."""
-
-# A path may stand in a setting; a duration has bounds that no clock or integer can break.
-Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
-NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-
-class Login(Section):
-    """A section with a user and a password."""
-
-    user: str | None = None
-    password: SecretStr | None = None
-    password_file: Path | None = None
-
-    def secret(self) -> str | None:
-        """The password, from the file if one is named."""
-        if self.password_file is not None:
-            return self.password_file.read_text(encoding="utf-8").strip()
-        return self.password.get_secret_value() if self.password is not None else None
+"""The longest duration, which overflows no clock and no integer."""
 
 
 def _name(value: str) -> str:
@@ -65,42 +33,66 @@ def _name(value: str) -> str:
     return value
 
 
-class Service(Section):
-    name: str = "tidemark"
-    checkpoint: str
-    """A folder or URL that only this service writes; state, offsets and the last good reference live there."""
-    trigger_ms: NotNegative = Field(default=0, alias="trigger")
-    """Least time between the starts of two batches; 0 starts the next batch as soon as the last one ends."""
-    lease_ms: Positive = Field(default=10_000, alias="lease")
-
-    @field_validator("name")
-    @classmethod
-    def _is_name(cls, value: str) -> str:
-        return _name(value)
+Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
+NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
+Name = Annotated[str, AfterValidator(_name)]
 
 
-class Kafka(Login):
-    bootstrap: str
-    topics: tuple[str, ...] = Field(min_length=1)
-    group: str = "tidemark"
-    """Consumer group to which the offsets of finished batches are committed, for Kafka's own tools; it assigns nothing."""
-    starting: Literal["earliest", "latest"] = "earliest"
-    on_data_loss: Literal["stop", "continue"] = "stop"
-    """When records are gone that were not read yet: end with a DataLossError, or go on and count them."""
-    max_per_batch: int = Field(default=3_000_000, gt=0)
-    rejects: str = "{topic}.rejects"
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Login(Section):
+    """A section with a user and a password, which is set here or in a file."""
+
+    user: str | None = None
+    password: SecretStr | None = None
+    password_file: Path | None = None
+
+    def secret(self) -> str | None:
+        """Return the password, from the file if one is named."""
+        if self.password_file is not None:
+            return self.password_file.read_text(encoding="utf-8").strip()
+        return self.password.get_secret_value() if self.password is not None else None
+
+
+class Client(Login):
+    """A login with TLS files and with options of the client library."""
+
     ca_file: Path | None = None
-    """PEM file of the certificates to trust; the system's when not given. It turns TLS on, and so does `user`."""
+    """PEM file of the certificates to trust; the system's when not given."""
     certificate: Path | None = None
     """PEM file of the client's own certificate, for mutual TLS; `key` is its private key, PEM in PKCS #8."""
     key: Path | None = None
     options: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """Options of every Kafka client, in librdkafka's names, such as `security.protocol`: service/kafka/options.py."""
+
+
+class Service(Section):
+    name: Name = "tidemark"
+    checkpoint: str
+    """A folder or URL that only this service writes: the state, the offsets and the last good reference."""
+    trigger_ms: NotNegative = Field(default=0, alias="trigger")
+    """Least time between the starts of two batches; 0 starts the next batch as soon as the last one ends."""
+    lease_ms: Positive = Field(default=10_000, alias="lease")
+
+
+class Kafka(Client):
+    """`ca_file` or `user` turns TLS on. `options` are of every Kafka client, in librdkafka's names: service/kafka/options.py."""
+
+    bootstrap: str
+    topics: tuple[str, ...] = Field(min_length=1)
+    group: str = "tidemark"
+    """The consumer group that gets the offsets of committed batches, for Kafka's own tools; it assigns no partition."""
+    starting: Literal["earliest", "latest"] = "earliest"
+    on_data_loss: Literal["stop", "continue"] = "stop"
+    """When Kafka has deleted unread records: end with a DataLossError, or continue and count them."""
+    max_per_batch: int = Field(default=3_000_000, gt=0)
+    rejects: str = "{topic}.rejects"
 
     @field_validator("rejects")
     @classmethod
     def _names_a_topic(cls, value: str) -> str:
-        if value.count("{topic}") != 1 or value == "{topic}" or not REJECTS.match(value.replace("{topic}", "")):
+        if value.count("{topic}") != 1 or value == "{topic}" or not TOPIC.match(value.replace("{topic}", "")):
             msg = "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'"
             raise ValueError(msg)
         return value
@@ -122,11 +114,11 @@ class Kafka(Login):
 class Input(Section):
     format: Literal["avro", "json"] = "avro"
     schemas: Path = Path("schemas/avro")
-    """Folder of `<id>.avsc`, each the schema of writers; not used with a [registry]."""
+    """Folder of the writers' schemas, `<id>.avsc`; not used with a [registry]."""
     reader_schema: int | None = None
-    """The id whose schema is the reader's; the highest one in the folder when not given."""
+    """The id of the reader's schema; the highest one in the folder when not given."""
     schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
-    """How long an id that could not be resolved is not looked up again."""
+    """Least time between two look-ups of an id that could not be resolved."""
     device_id: str = "device_id"
     event_time: str = "event_time"
     event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
@@ -144,18 +136,13 @@ class Input(Section):
         return value
 
 
-class Registry(Login):
+class Registry(Client):
+    """`options` are of Confluent's client, for OAuth: then `user` and the password are the client id and secret."""
+
     url: str
     """http:// or https://; several addresses of one registry with commas between, tried in order."""
-    ca_file: Path | None = None
-    """Certificates to trust, for https; the system's when not given."""
-    certificate: Path | None = None
-    """PEM file of the client's own certificate, for mutual TLS; `key` is its private key."""
-    key: Path | None = None
-    options: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """Options of Confluent's client, for OAuth: then `user` and the password are the client id and secret."""
     subjects: tuple[str, ...] = ()
-    """Whose schemas are decoded, those at the start and those that come; `<topic>-value` of each topic when empty."""
+    """The subjects whose schemas are decoded, present and future ones; `<topic>-value` of each topic when empty."""
     timeout_ms: Positive = Field(default=2_000, alias="timeout")
 
     @field_validator("url")
@@ -177,13 +164,13 @@ class Admission(Section):
     max_hold_ms: NotNegative = Field(default=3_600_000, alias="max_hold")
     """How far, in event time, partitions with unread records may hold the watermark back."""
     idle_after_ms: Positive = Field(default=60_000, alias="idle_after")
-    """When all input has been silent, and all of it counted, for that long, the clock less this closes what is open."""
+    """After so long a silence of all input, windows and sessions are closed up to the clock's time less this duration."""
     skewed_after: int = Field(default=5, gt=0)
-    """A device is marked skewed when so many of its readings were early ..."""
+    """A device is marked skewed after so many early readings, with at most `skewed_for` between two of them."""
     skewed_for_ms: Positive = Field(default=600_000, alias="skewed_for")
-    """... with no longer than this between two of them; until its readings were admitted for that long, and none was early."""
+    """The mark goes after the device's readings were admitted for that long, and none was early."""
     max_devices: int = Field(default=1_000_000, ge=0)
-    """While the state has so many, no other device is admitted; 0 for no limit."""
+    """While the state has so many devices, a new device is not admitted; 0 for no limit."""
     max_bytes: Size = Field(default=65_536, gt=0, le=(1 << 31) - 1)
     ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     unknown_device: Literal["keep", "reject"] = "keep"
@@ -199,7 +186,7 @@ class Admission(Section):
 
     @property
     def watermark_delay_ms(self) -> int:
-        """With this delay a reading that was admitted is never behind the watermark in steady flow."""
+        """The delay with which, in steady flow, an admitted reading is never behind the watermark."""
         return self.max_delay_ms + self.max_ahead_ms
 
 
@@ -215,9 +202,9 @@ class Reference(Login):
     max_shrink: float = Field(default=0.2, ge=0, le=1)
     """Share of the last snapshot's rows that the next one may lack."""
     columns: tuple[str, ...] = ()
-    """The query's columns apart from the key, in order: what views group by and device hashes carry; all of them when empty."""
+    """The query's columns, without the key, that views group by and device hashes have; all of them when empty."""
     ranges: Mapping[str, tuple[str, str]] = Field(default_factory=dict)
-    """Measure -> the columns of its lowest and highest value, for devices that have limits of their own: reference/limits.py."""
+    """Measure -> the columns of a device's own lowest and highest value: service/reference/limits.py."""
     session_gap: str | None = None
     expected_interval: str | None = None
 
@@ -239,7 +226,7 @@ class Reference(Login):
 
 
 class View(Section):
-    name: str
+    name: Name
     by: tuple[str, ...] = ()
     """Columns to group by: `device` or reference columns; none means over all devices."""
     window_ms: Positive = Field(alias="window")
@@ -247,11 +234,6 @@ class View(Section):
     measures: tuple[str, ...] = ()
     """Measures to aggregate; all of them when empty."""
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
-
-    @field_validator("name")
-    @classmethod
-    def _is_name(cls, value: str) -> str:
-        return _name(value)
 
     @model_validator(mode="after")
     def _slides_evenly(self) -> Self:
@@ -274,7 +256,7 @@ class Sessions(Section):
     max_duration_ms: Positive = Field(default=86_400_000, alias="max_duration")
     retain_ms: Positive = Field(default=604_800_000, alias="retain")
     buckets: int = Field(default=16, gt=0, le=4096)
-    """Devices are spread over this many state tables; it is part of the checkpoint and cannot change with it."""
+    """The number of state tables that devices are spread over. A checkpoint keeps the number it began with."""
 
 
 class Redis(Section):
@@ -287,24 +269,24 @@ class Redis(Section):
     feed_length: int = Field(default=100_000, gt=0)
     timeout_ms: Positive = Field(default=5_000, alias="timeout")
     retry_for_ms: NotNegative = Field(default=30_000, alias="retry_for")
-    """How long one batch's writes are tried again, with back-off, before the batch fails and is replayed."""
+    """How long the writes of a batch are retried, with back-off, before the batch fails and is replayed."""
     chunk: int = Field(default=1_000, gt=0, le=10_000)
     driver_rows: int = Field(default=100_000, ge=0)
-    """A batch of at most this many records is published from the driver, a larger one from the executors."""
+    """The driver publishes a batch of at most this many records; the executors publish a larger one."""
 
 
 class Metrics(Section):
     address: str = "127.0.0.1"
     port: int = Field(default=9400, ge=0, le=65_535)
-    """0 takes a free port, which the log names."""
+    """0 takes a free port, and the log names it."""
 
 
 class Quality(Section):
     expectations: Path | None = None
-    """What samples of the readings are held against while the service runs, as `tidemark profile` writes it; none: nothing is."""
+    """The file of expectations that samples of the readings are checked against; `tidemark profile` writes one."""
     every_ms: Annotated[Duration, Field(ge=1_000, le=YEAR_MS)] = Field(default=300_000, alias="every")
     sample: int = Field(default=5_000, gt=0, le=100_000)
-    """Records, the newest of all partitions."""
+    """The number of records in a sample, the newest of all partitions."""
 
 
 class Settings(Section):
@@ -322,38 +304,24 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        problems = []
         names = [view.name for view in self.views]
-        problems += [
+        problems = [
             f"views: the name {n!r} is used more than once" for n in sorted({n for n in names if names.count(n) > 1})
         ]
-        measures = set(self.input.measures)
-        allowed = None
-        if self.reference is None:
-            allowed = {"device"}
-        elif self.reference.columns:
-            allowed = {"device", *self.reference.columns}
+
+        def unknown(place: str, wanted: Iterable[str], known: Collection[str], what: str) -> list[str]:
+            choice = ", ".join(sorted(known))
+            return [f"{place}: {name!r} is no {what}; there are {choice}" for name in wanted if name not in known]
+
+        measures = self.input.measures
         for view in self.views:
-            problems += [
-                f"views.{view.name}.measures: {m!r} is no measure of [input]; there are {', '.join(sorted(measures))}"
-                for m in view.measures
-                if m not in measures
-            ]
-            problems += [
-                f"views.{view.name}.by: {c!r} is no column to group by; there are {', '.join(sorted(allowed))}"
-                for c in view.by
-                if allowed is not None and c not in allowed
-            ]
-        problems += [
-            f"admission.ranges: {m!r} is no measure of [input]; there are {', '.join(sorted(measures))}"
-            for m in self.admission.ranges
-            if m not in measures
-        ]
-        problems += [
-            f"reference.ranges: {m!r} is no measure of [input]; there are {', '.join(sorted(measures))}"
-            for m in (self.reference.ranges if self.reference is not None else ())
-            if m not in measures
-        ]
+            problems += unknown(f"views.{view.name}.measures", view.measures, measures, "measure of [input]")
+            if self.reference is None or self.reference.columns:  # else only the database has the list of columns
+                columns = {"device", *(self.reference.columns if self.reference is not None else ())}
+                problems += unknown(f"views.{view.name}.by", view.by, columns, "column to group by")
+        problems += unknown("admission.ranges", self.admission.ranges, measures, "measure of [input]")
+        if self.reference is not None:
+            problems += unknown("reference.ranges", self.reference.ranges, measures, "measure of [input]")
         if self.registry is not None and self.input.format == "avro" and self.input.reader_schema is None:
             problems.append(
                 "input.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
@@ -369,93 +337,14 @@ class Settings(Section):
 
     @property
     def pane_ms(self) -> int:
-        """The longest interval that every window of every view is put together from."""
+        """The longest interval that divides every window and every slide."""
         return reduce(math.gcd, [view.step_ms for view in self.views])
 
     @property
     def limits(self) -> dict[str, tuple[float, float]]:
-        """What a value of each measure may be: its range, else what can still be squared and added up."""
+        """The lowest and highest value of each measure that is admitted; -LARGEST and LARGEST without a range."""
         return {name: self.admission.ranges.get(name, (-LARGEST, LARGEST)) for name in self.input.measures}
 
     def view_measures(self, view: View) -> tuple[str, ...]:
-        """The measures a view aggregates, in the order of [input]."""
+        """Return the measures that a view aggregates, in the order of [input]."""
         return tuple(m for m in self.input.measures if not view.measures or m in view.measures)
-
-
-def load(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Read, override from the environment, validate.
-
-    Raises SettingsError with every problem in one message. Relative paths in the file are taken from the file's folder.
-    """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        msg = f"{path}: the settings file cannot be read ({error.strerror})"
-        raise SettingsError(msg, remedy="Name the file with --config") from error
-    except ValueError as error:  # also a number of more digits than Python reads
-        msg = f"{path}: is not TOML: {error}"
-        raise SettingsError(msg, remedy="See https://toml.io for the format") from error
-    return parse(_override(document, environment), where=str(path), folder=path.parent)
-
-
-def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None) -> Settings:
-    """Validate a document of sections; raises SettingsError naming each problem's key, value and what is allowed."""
-    try:
-        settings = Settings.model_validate(dict(document))
-    except ValidationError as error:
-        lines = [line for item in error.errors() for line in _problems(item)]
-        msg = f"{where}: {len(lines)} problem{'s' if len(lines) > 1 else ''}:\n  " + "\n  ".join(lines)
-        raise SettingsError(msg) from None
-    return _resolve(settings, folder) if folder is not None else settings
-
-
-def _problems(item: Any) -> list[str]:
-    """What pydantic says of one place, as lines for people."""
-    if not item["loc"]:
-        return str(item["msg"]).removeprefix("Value error, ").split("\n")
-    return [_problem(item)]
-
-
-_SECRET = ("url", "password", "options", "secret")
-"""Words in a key whose value is never shown; a section's own place may hold an address, and of Redis only numbers are shown."""
-
-
-def _problem(item: Any) -> str:
-    place = ".".join(str(part) for part in item["loc"])
-    kind, value = item["type"], item["input"]
-    if kind == "extra_forbidden":
-        return f"{place}: unknown key. Remove it or mend its spelling"
-    if kind == "missing":
-        return f"{place}: is missing and has no default"
-    secret = any(word in place for word in _SECRET) or place in {"redis", "reference"}
-    secret = secret or (place.startswith("redis.") and not isinstance(value, int | float))
-    shown = "" if isinstance(value, dict | list) else f" = {'***' if secret else repr(value)}"
-    return f"{place}{shown}: {item['msg'].removeprefix('Value error, ')}"
-
-
-def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    for variable, value in environment.items():
-        if not variable.startswith("TIDEMARK_") or "__" not in variable:
-            continue
-        section, _, key = variable.removeprefix("TIDEMARK_").lower().partition("__")
-        if not isinstance(document.get(section, {}), dict):
-            msg = f"{variable}: [[{section}]] is a list, which the environment cannot override"
-            raise SettingsError(msg, remedy="Change it in the settings file")
-        document[section] = {**document.get(section, {}), key: value}
-    return document
-
-
-def _resolve(settings: Settings, folder: Path) -> Settings:
-    """Paths in a settings file are relative to it, so that a service starts from any working directory."""
-
-    def placed(section: Any) -> Any:
-        if not isinstance(section, Section):
-            return section
-        paths = {name: (folder / value).resolve() for name, value in section if isinstance(value, Path)}
-        return section.model_copy(update=paths)
-
-    sections = {name: placed(section) for name, section in settings}
-    checkpoint = settings.service.checkpoint
-    if ":" not in checkpoint:
-        sections["service"] = settings.service.model_copy(update={"checkpoint": str((folder / checkpoint).resolve())})
-    return settings.model_copy(update=sections)

@@ -1,0 +1,89 @@
+"""Reading the settings: the file, the environment's overrides, and the problems of both as one error."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from service.errors import SettingsError
+from service.settings.models import Section, Settings
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the file, override it from the environment, and validate both.
+
+    Raises SettingsError with every problem in one message. Relative paths are resolved against the folder of the file.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{path}: the settings file cannot be read ({error.strerror})"
+        raise SettingsError(msg, remedy="Name the file with --config") from error
+    except ValueError as error:  # also a number of more digits than Python reads
+        msg = f"{path}: is not TOML: {error}"
+        raise SettingsError(msg, remedy="See https://toml.io for the format") from error
+    return parse(_override(document, environment), where=str(path), folder=path.parent)
+
+
+def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None) -> Settings:
+    """Validate a document of sections. Raises SettingsError with the key, the value and the rule of each problem."""
+    try:
+        settings = Settings.model_validate(dict(document))
+    except ValidationError as error:
+        lines = [line for problem in error.errors() for line in _lines(problem)]
+        msg = f"{where}: {len(lines)} problem{'s' if len(lines) > 1 else ''}:\n  " + "\n  ".join(lines)
+        raise SettingsError(msg) from None
+    return _resolve(settings, folder) if folder is not None else settings
+
+
+_SECRET = ("url", "password", "options", "secret")
+"""Words in a key whose value is never shown. A section's own value may hold an address, and of Redis only numbers are shown."""
+
+
+def _lines(problem: Any) -> list[str]:
+    """The lines of a message for one of pydantic's problems."""
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not problem["loc"]:  # from Settings itself: the lines name their places
+        return message.split("\n")
+    place = ".".join(str(part) for part in problem["loc"])
+    kind, value = problem["type"], problem["input"]
+    if kind == "extra_forbidden":
+        return [f"{place}: unknown key. Remove it or mend its spelling"]
+    if kind == "missing":
+        return [f"{place}: is missing and has no default"]
+    is_secret = any(word in place for word in _SECRET) or place in {"redis", "reference"}
+    is_secret = is_secret or (place.startswith("redis.") and not isinstance(value, int | float))
+    shown = "" if isinstance(value, dict | list) else f" = {'***' if is_secret else repr(value)}"
+    return [f"{place}{shown}: {message}"]
+
+
+def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Put the values of TIDEMARK_<SECTION>__<KEY> into the document. Raises SettingsError for a section that is a list."""
+    for variable, value in environment.items():
+        if not variable.startswith("TIDEMARK_") or "__" not in variable:
+            continue
+        section, _, key = variable.removeprefix("TIDEMARK_").lower().partition("__")
+        if not isinstance(document.get(section, {}), dict):
+            msg = f"{variable}: [[{section}]] is a list, which the environment cannot override"
+            raise SettingsError(msg, remedy="Change it in the settings file")
+        document[section] = {**document.get(section, {}), key: value}
+    return document
+
+
+def _resolve(settings: Settings, folder: Path) -> Settings:
+    """Resolve relative paths against the folder, so that a service starts from any working directory."""
+
+    def resolved(section: Any) -> Any:
+        if not isinstance(section, Section):
+            return section
+        paths = {name: (folder / value).resolve() for name, value in section if isinstance(value, Path)}
+        return section.model_copy(update=paths)
+
+    sections = {name: resolved(section) for name, section in settings}
+    checkpoint = settings.service.checkpoint
+    if ":" not in checkpoint:
+        sections["service"] = settings.service.model_copy(update={"checkpoint": str((folder / checkpoint).resolve())})
+    return settings.model_copy(update=sections)
