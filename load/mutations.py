@@ -575,7 +575,7 @@ MUTATIONS = (
         "a counter's series begins with its first event",
         "to Prometheus the first loss is no increase, and no alert fires",
         ("P7",),
-        (Edit("service/monitoring/metrics.py", "                made.labels(value)\n", "                pass\n"),),
+        (Edit("service/monitoring/series.py", "            counter.labels(value)\n", "            pass\n"),),
         ("tests/unit/test_alerts.py::test_without_promtool_a_rule_that_selects_nothing_is_still_found",),
     ),
     Mutation(

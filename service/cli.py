@@ -1,8 +1,6 @@
-"""The command line: `tidemark run`, `tidemark check`, `tidemark status`, `tidemark checkpoint`, `tidemark republish`,
-`tidemark profile`, `tidemark correct`, `tidemark rejects`, `tidemark skip`, `tidemark devices`, `tidemark schemas`,
-`tidemark version`.
+"""The command line: `tidemark COMMAND`; `tidemark --help` lists the commands.
 
-Exit status: 0 when all is well, the family's of service/errors.py otherwise, 2 for a wrong command line, too.
+The exit status is 0, or that of the error's family in service/errors.py, and 2 for a wrong command line.
 """
 
 import argparse
@@ -14,27 +12,29 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from service import settings
 from service.commands import rejects as reject_commands
 from service.errors import CheckpointError, TidemarkError
 from service.printing import document, printable, say
 
+if TYPE_CHECKING:
+    from service.commands.finding import Line
+
 TRACE = "TIDEMARK_TRACE"
 """What deploy/log4j2.properties prints of exceptions in the JVM: "none" or "full"."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status. An error is one line on standard error, --debug adds a trace."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    _log(given.debug)
-    command: Callable[[argparse.Namespace], int] = given.command
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status. An error is one line on standard error; --debug adds a traceback."""
+    arguments = _parser().parse_args(words)
+    _log(arguments.debug)
+    command: Callable[[argparse.Namespace], int] = arguments.command
     try:
-        return command(given)
+        return command(arguments)
     except TidemarkError as error:
-        if given.debug:
+        if arguments.debug:
             logging.getLogger(__name__).exception("ended by")
         for line in f"tidemark: {error.code}: {error}".splitlines():
             print(printable(line), file=sys.stderr, flush=True)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def daemon() -> None:
-    """The entry for spark-submit: `deploy/daemon.py --config F` is `tidemark run --config F` in a JVM that is there."""
+    """The entry for spark-submit: `deploy/daemon.py --config F` is `tidemark run --config F` in spark-submit's JVM."""
     _leave(main(["run", *sys.argv[1:]]))
 
 
@@ -56,8 +56,8 @@ def program() -> None:
 def _leave(status: int) -> NoReturn:
     """End the process with this status, without finalizing the interpreter.
 
-    That aborts while a native thread of a client's or of Spark's still returns: one in six runs that ended 10 s after their
-    start had SIGABRT for a status (Python 3.11, "PyGILState_Release: thread state must be current when releasing").
+    Finalizing aborts while a native thread of a client or of Spark still returns: one in six runs that ended 10 s after
+    their start died of SIGABRT (Python 3.11, "PyGILState_Release: thread state must be current when releasing").
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -65,112 +65,113 @@ def _leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     from service.daemon import runner  # noqa: PLC0415 - Spark takes a second to import, `tidemark version` should not wait
 
-    os.umask(0o077)  # the JVM that is started inherits it; under spark-submit the scripts have set it before both
-    faulthandler.enable()  # Kafka's, Arrow's and Redis's clients are native: should one crash, say where
-    return runner.run(settings.load(given.config), master=given.master)
+    os.umask(0o077)  # the JVM inherits it; under spark-submit the scripts set it before the JVM starts
+    faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
+    return runner.run(settings.load(arguments.config), master=arguments.master)
 
 
-def _check(given: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> int:
     from service.commands import check  # noqa: PLC0415
 
-    lines = check.check_file(given.config)
+    return _report(check.check_file(arguments.config))
+
+
+def _report(lines: "Sequence[Line]") -> int:
+    """Print the findings of a command; the exit status is that of the first failure, 0 without one."""
     for line in lines:
         say(line)
-    first = next((line for line in lines if line.status == "fail"), None)
-    return first.exit_status if first is not None else 0
+    return next((line.exit_status for line in lines if line.status == "fail"), 0)
 
 
-def _status(given: argparse.Namespace) -> int:
-    """0 when the query runs; 1 when it does not, or when nobody answers."""
+def _status(arguments: argparse.Namespace) -> int:
+    """Return 0 when the query runs, 1 when it does not or no service answers."""
     from service.monitoring import status  # noqa: PLC0415
 
-    where = settings.load(given.config).metrics
-    found = status.ask(where)
-    if found is None:
-        print(f"tidemark: no service answers at {status.address(where)}", file=sys.stderr)
+    metrics = settings.load(arguments.config).metrics
+    reply = status.ask(metrics)
+    if reply is None:
+        print(f"tidemark: no service answers at {status.address(metrics)}", file=sys.stderr)
         return 1
-    for line in [document(found)] if given.json else status.table(found, given.batches):
+    for line in [document(reply)] if arguments.json else status.table(reply, arguments.batches):
         say(line)
-    return 0 if found["state"] == "running" else 1
+    return 0 if reply["state"] == "running" else 1
 
 
-def _checkpoint(given: argparse.Namespace) -> int:
+def _checkpoint(arguments: argparse.Namespace) -> int:
     from service.checkpoint import resume  # noqa: PLC0415
     from service.commands import verify  # noqa: PLC0415
     from service.spark import session  # noqa: PLC0415
 
-    loaded = settings.load(given.config)
+    loaded = settings.load(arguments.config)
     spark = session.build(loaded, master="local[*]")
     try:
-        if given.action == "verify":
+        if arguments.action == "verify":
             report = verify.verify(spark, loaded)
             for line in report.lines():
                 say(line)
             return CheckpointError.status if report.damage else 0
-        shown = resume.init(spark, loaded, dry=given.dry_run) if given.action == "init" else resume.show(spark, loaded)
-        for line in shown.encode().decode().splitlines():
+        is_init = arguments.action == "init"
+        manifest = resume.init(spark, loaded, dry=arguments.dry_run) if is_init else resume.show(spark, loaded)
+        for line in manifest.encode().decode().splitlines():
             say(line)
         return 0
     finally:
         spark.stop()
 
 
-def _republish(given: argparse.Namespace) -> int:
+def _republish(arguments: argparse.Namespace) -> int:
     from service.commands import republish as republish_command  # noqa: PLC0415
 
-    republish_command.by_hand(settings.load(given.config), say=say, dry=given.dry_run)
+    republish_command.by_hand(settings.load(arguments.config), say=say, dry=arguments.dry_run)
     return 0
 
 
-def _skip(given: argparse.Namespace) -> int:
+def _skip(arguments: argparse.Namespace) -> int:
     from service.commands import skip as skip_command  # noqa: PLC0415
 
-    skip_command.skip(settings.load(given.config), given.offsets, say, dry=given.dry_run)
+    skip_command.skip(settings.load(arguments.config), arguments.offsets, say, dry=arguments.dry_run)
     return 0
 
 
-def _correct(given: argparse.Namespace) -> int:
+def _correct(arguments: argparse.Namespace) -> int:
     from service.recompute import correct  # noqa: PLC0415
 
-    since_ms, until_ms = reject_commands.span(given)
-    correct.correct(settings.load(given.config), since_ms, until_ms, say=say, again=given.again, dry=given.dry_run)
+    since_ms, until_ms = reject_commands.span(arguments)
+    correct.correct(
+        settings.load(arguments.config), since_ms, until_ms, say=say, again=arguments.again, dry=arguments.dry_run
+    )
     return 0
 
 
-def _profile(given: argparse.Namespace) -> int:
+def _profile(arguments: argparse.Namespace) -> int:
     from service.quality import profile  # noqa: PLC0415
 
-    loaded = settings.load(given.config)
-    out = given.out or loaded.quality.expectations or profile.DEFAULT
-    profile.profile(loaded, out, given.readings, say, replace=given.replace)
+    loaded = settings.load(arguments.config)
+    out = arguments.out or loaded.quality.expectations or profile.DEFAULT
+    profile.profile(loaded, out, arguments.readings, say, replace=arguments.replace)
     return 0
 
 
-def _devices(given: argparse.Namespace) -> int:
+def _devices(arguments: argparse.Namespace) -> int:
     from service.commands import devices  # noqa: PLC0415
 
-    found = devices.skewed(settings.load(given.config).redis)
-    for line in [document(found)] if given.json else devices.table(found):
+    skewed = devices.skewed(settings.load(arguments.config).redis)
+    for line in [document(skewed)] if arguments.json else devices.table(skewed):
         say(line)
     return 0
 
 
-def _schemas(given: argparse.Namespace) -> int:
+def _schemas(arguments: argparse.Namespace) -> int:
     from service.commands import compatibility  # noqa: PLC0415
 
-    lines = compatibility.check(settings.load(given.config), given.files)
-    for line in lines:
-        say(line)
-    first = next((line for line in lines if line.status == "fail"), None)
-    return first.exit_status if first is not None else 0
+    return _report(compatibility.check(settings.load(arguments.config), arguments.files))
 
 
-def _version(_given: argparse.Namespace) -> int:
-    python = ".".join(map(str, sys.version_info[:3]))
-    say(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})")
+def _version(_: argparse.Namespace) -> int:
+    say(f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {sys.version.split()[0]})")
     return 0
 
 
@@ -181,10 +182,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
 
     def add(name: str, text: str, command: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text)
-        made.add_argument("--debug", action="store_true", help="log more, and tracebacks of what ends the service")
-        made.set_defaults(command=command)
-        return made
+        parser = commands.add_parser(name, help=text, description=text)
+        parser.add_argument("--debug", action="store_true", help="log more, and the traceback of the error")
+        parser.set_defaults(command=command)
+        return parser
 
     run = add("run", "Run the service until it is told to stop (SIGTERM or SIGINT).", _run)
     run.add_argument("--master", help="Spark's master, local[*] if not given; spark-submit has its own --master")
@@ -248,7 +249,7 @@ def _count(text: str) -> int:
 
 
 def _log(debug: bool) -> None:
-    """Our own log, on standard error; the JVM's goes through log4j. Other libraries only warn."""
+    """Set up the log of Tidemark on standard error, and that of other libraries from WARNING. The JVM's is log4j's."""
     form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
     form.converter = time.gmtime
     handler = logging.StreamHandler()
@@ -256,7 +257,7 @@ def _log(debug: bool) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("service", "state"):
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.INFO)
-    # It logs what foreachBatch raises, a stop between two batches too; the query's end is named by us.
+    # py4j logs what foreachBatch raises, Stopping too. The runner reports the end of the query itself.
     logging.getLogger("py4j").setLevel(logging.WARNING if debug else logging.CRITICAL)
     os.environ.setdefault(TRACE, "full" if debug else "none")
 

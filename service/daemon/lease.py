@@ -1,8 +1,8 @@
 """The lease: at most one writer is live, and every term has an epoch of its own.
 
-The lease (`<prefix>:lease`, expires) decides who may start and is only about liveness. The epoch (`<prefix>:epoch`,
-does not expire, only grows) is the fence: publish.lua refuses every other epoch than this one, so a writer that was
-frozen, cut off or forgotten can do no harm, whatever it believes about its lease. Both change in one step, in Redis.
+The lease (`<prefix>:lease`, expires) decides which writer may start. The epoch (`<prefix>:epoch`, does not expire, only grows) is
+the fencing token: publish.lua refuses every other epoch, so a writer that was frozen or cut off cannot write, even while it
+takes the lease for its own. One script changes both in Redis.
 """
 
 import secrets
@@ -22,8 +22,7 @@ from service.redis.link import Budget, EpochLostError, Place, WritesLostError
 from service.settings import Settings
 
 # KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.
-# {1, epoch} or {0, who holds it, ms left}.
-# The epoch in progress counts too: it may have outlived the epoch's own key.
+# Returns {1, epoch} or {0, holder, ms left}. The epoch in progress counts, too, because the key of the epoch may be lost.
 _ACQUIRE = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] and holder ~= ARGV[4] then return {0, holder, redis.call('PTTL', KEYS[1])} end
@@ -34,8 +33,8 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {1, epoch}
 """
 
-# KEYS lease, epoch, progress; ARGV token, ttl in ms, epoch, epoch and batch that progress has reached or ''. 'kept', or
-# what was found instead. A lease that expired while nobody else wanted it is taken again: the epoch tells that nobody did.
+# KEYS lease, epoch, progress; ARGV token, ttl in ms, epoch, epoch and batch that progress has reached or ''. Returns 'kept', or
+# why not. An expired lease is taken again if the epoch is the same, because then no other writer has acquired it.
 _RENEW = """
 local holder, epoch = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 if epoch ~= ARGV[3] then return 'the epoch is ' .. (epoch or 'gone') end
@@ -52,7 +51,7 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 'kept'
 """
 
-# KEYS lease; ARGV token. 1 when it was ours.
+# KEYS lease; ARGV token. Returns 1 when the token held the lease.
 _RELEASE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])
@@ -61,31 +60,30 @@ return redis.call('DEL', KEYS[1])
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The lease is somebody else's: whose, and how long it still lasts unless it is renewed."""
+    """The current holder of the lease, and when the lease expires if it is not renewed."""
 
     holder: str
     remaining_ms: int
 
 
 class Lease:
-    """A term of one writer.
+    """The lease of one writer.
 
         lease = Lease(settings, owner.here())
         epoch = lease.acquire(on_wait, stop)    # None when `stop` was set first
         ...                                     # end when lease.lost is set; lease.reason says why
         lease.release()
 
-    `lost` is set by the renewal thread: somebody else holds the lease, the epoch is another one or gone, or progress is
-    gone or behind `reached`, the (epoch, batch) that the writer knows it has had. It is not set while Redis is away:
-    nobody can publish then, and whether this writer still may, the epoch tells afterwards.
+    The renewal thread sets `lost` when another writer holds the lease, the epoch is another one or gone, or progress is gone
+    or behind `reached`, the (epoch, batch) that the writer sets. It does not set `lost` while Redis is away: no writer can
+    publish then, and afterwards the epoch decides.
     """
 
     def __init__(self, settings: Settings, name: str) -> None:
         self._options = settings.redis
         self._ttl_ms = settings.service.lease_ms
         self._keys = Keys(settings.redis.prefix)
-        # A restarted writer of the same name must wait for its former self, which may still be about: unless it is
-        # known to be gone, a name alone tells nothing.
+        # A restarted writer of the same name must wait for its former process, unless that process is known to be gone.
         self.token = f"{name}:{secrets.token_hex(4)}"
         self.epoch = 0
         self.reached: tuple[int, int] | None = None
@@ -93,7 +91,7 @@ class Lease:
         self.reason = ""
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
-        self._made: Any = None
+        self._client: Any = None
 
     def acquire(
         self,
@@ -101,11 +99,11 @@ class Lease:
         stop: threading.Event | None = None,
         at_least: int = 0,
     ) -> int | None:
-        """Wait for the lease, then begin a term: its epoch is larger than any before and than `at_least`.
+        """Wait for the lease, begin a term and return its epoch; None when `stop` was set first.
 
-        `at_least` is the last epoch this service knows of, for a Redis that has come back empty. `waiting` is called
-        each time the lease is found taken; one whose holder is provably gone (service/daemon/owner.py) is free. None when `stop`
-        was set. May be called again after `lost`.
+        The epoch is larger than any before and than `at_least`, the last epoch that this process had, for a Redis that has come
+        back empty. `waiting` is called each time another writer holds the lease. A lease whose holder is provably gone
+        (service/daemon/owner.py) is free. May be called again after `lost`.
         Raises SinkError when Redis does not answer within a third of the lease, or redis.retry_for_ms if that is less.
         """
         self._stop_renewing()
@@ -126,24 +124,24 @@ class Lease:
                 continue
             remaining_ms = max(int(reply[2]), 0)
             waiting(Waiting(holder, remaining_ms))
-            # No longer than a third of the term: it may be released before it expires.
+            # At most a third of the ttl, because the lease may be released before it expires.
             stop.wait(max(min(remaining_ms, self._ttl_ms / 3), 1) / 1000)
         return None
 
     def renew(self) -> bool:
-        """Renew once; False when the lease is lost. Raises redis.RedisError or OSError when Redis does not answer.
+        """Renew once, as the renewal thread does every third of the ttl; False when the lease is lost.
 
-        The renewal thread does this every third of the lease.
+        Raises redis.RedisError or OSError when Redis does not answer.
         """
         keys = [self._keys.lease, self._keys.epoch, self._keys.progress]
-        found = self._eval(_RENEW, keys, self.token, self._ttl_ms, self.epoch, *(self.reached or ("", "")))
-        if found != b"kept":
-            self.reason = found.decode()
+        reply = self._eval(_RENEW, keys, self.token, self._ttl_ms, self.epoch, *(self.reached or ("", "")))
+        if reply != b"kept":
+            self.reason = reply.decode()
             self.lost.set()
         return not self.lost.is_set()
 
     def confirm(self) -> bool:
-        """`renew` for a caller that has nothing else to do: raises SinkError when Redis does not answer."""
+        """Renew once, with retries; raises SinkError when Redis does not answer."""
         return self._budget().attempt(self.renew)
 
     def loss(self) -> TidemarkError:
@@ -159,10 +157,7 @@ class Lease:
         return FencedError(what, remedy="Another writer has taken over: this one must end")
 
     def release(self) -> bool:
-        """End the term, so that the next writer need not wait. False when the lease was not ours any more.
-
-        Does not raise when Redis is away: the lease expires by itself.
-        """
+        """End the term, so that the next writer need not wait; False when the lease was lost or Redis is away."""
         self._stop_renewing()
         try:
             return bool(self._eval(_RELEASE, [self._keys.lease], self.token))
@@ -172,26 +167,26 @@ class Lease:
             self._drop()
 
     def _budget(self) -> Budget:
-        # Short: whoever asks can be told to stop, and asks again.
+        # Short, because the callers retry, and check between two calls whether to stop.
         return Budget(
             min(self._options.retry_for_ms, self._ttl_ms // 3), Place(redis_client.address(self._options), "the lease")
         )
 
     def _eval(self, script: str, keys: list[str], *arguments: str | int) -> Any:
-        if self._made is None:
-            # A hanging Redis must not outlast the lease unnoticed.
+        if self._client is None:
+            # The lease must not expire during one call.
             timeout_ms = min(self._options.timeout_ms, self._ttl_ms)
-            self._made = redis_client.client(self._options.model_copy(update={"timeout_ms": timeout_ms}))
+            self._client = redis_client.client(self._options.model_copy(update={"timeout_ms": timeout_ms}))
         try:
-            return self._made.eval(script, len(keys), *keys, *arguments)
+            return self._client.eval(script, len(keys), *keys, *arguments)
         except (RedisError, OSError):
             self._drop()
             raise
 
     def _drop(self) -> None:
-        made, self._made = self._made, None
-        if made is not None:
-            made.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _start_renewing(self) -> None:
         self.lost.clear()
@@ -212,4 +207,4 @@ class Lease:
                 if not self.renew():
                     return
             except (RedisError, OSError):
-                continue  # Redis is away: see the class's text
+                continue  # Redis is away, which does not lose the lease

@@ -1,8 +1,8 @@
-"""Who holds the lease, as text, so that a restarted service can tell that its former self is provably gone.
+"""The name of a lease's holder, from which a restarted service can prove that its former process is gone.
 
-The text is `host:pid:start:machine`: the host and the process for people to read; the process's start, because numbers are
-used again; and the running system and pid namespace, because the number means nothing in another. Only Linux can say;
-elsewhere nobody is ever known to be gone, and the lease's own time decides.
+The name is `host:pid:start:machine`. Host and pid are for people to read. The start of the process is there because pids are
+reused, and the machine, a hash of the running system and the pid namespace, because a pid is valid only there. The proof needs
+Linux; elsewhere no process counts as gone, and the lease has to expire.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ _STATE, _START = 0, 19
 
 
 def here() -> str:
-    """This process."""
+    """Return the name of this process."""
     start = (_stat(os.getpid()) or [""] * 20)[_START]
     return f"{socket.gethostname()}:{os.getpid()}:{start}:{_machine()}"
 
 
 def is_gone(owner: str) -> bool:
-    """Whether the process that called itself `owner` ran on this system and certainly runs no more.
+    """Whether the process named `owner` ran on this system and has ended. A frozen process is not gone.
 
-    A frozen process is not gone. False for a text of any other form.
+    False for a text of any other form.
     """
     fields = owner.split(":")
     if len(fields) != 4 or not fields[1].isdecimal() or not fields[3] or fields[3] != _machine():

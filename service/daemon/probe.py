@@ -1,13 +1,13 @@
-"""Which records of a batch cannot be read: they are read in a process of its own, whose memory has a limit.
+"""The probe: finds the unreadable records of a batch, by reading them in a process with limited memory.
 
-The process is service/daemon/probing.py; it tells each offset that it has passed. An offset is unreadable when
-- the record there (key, value, headers) is larger than LARGEST;
-- librdkafka cannot decompress the record batch there within DECOMPRESSED: then every offset of that record batch is;
-- a process that begins there dies before it has passed it.
+The process is service/daemon/probing.py; it prints each offset that it has passed. An offset is unreadable when
+- its record (key, value, headers) is larger than LARGEST;
+- librdkafka cannot decompress its record batch within DECOMPRESSED: then every offset of the record batch is unreadable;
+- a process that begins at the offset dies before it has passed the offset.
 
-librdkafka bounds zstd alone. For gzip, lz4 and snappy it allocates what the record batch asks for, and aborts at the limit of
-memory (2.16.0): that is the third case. One record batch is fetched at a time, and a process that dies later than at its first
-offset is begun again from there, so that a death is that of one offset.
+librdkafka limits only zstd. For gzip, lz4 and snappy it allocates what the record batch asks for, and aborts at the limit of
+memory (2.16.0): the third case. A process fetches one record batch at a time. A process that dies after its first offset is
+restarted at the offset where it died, so that a death is counted for one offset only.
 """
 
 import pickle
@@ -24,23 +24,23 @@ from service.micro_batch import Offsets
 from service.settings import Kafka
 
 LARGEST = 16 << 20
-"""Bytes of a record. Far above what is admitted (`admission.max_bytes`), and far below what a JVM of 2 GB can hold."""
+"""Bytes of a record: far more than is admitted (`admission.max_bytes`), and far less than a JVM of 2 GB can hold."""
 DECOMPRESSED = 256 << 20
 """Bytes of a record batch."""
 MEMORY = 1 << 30
 """Bytes of address space that a process may have."""
 DIED = 77
-"""Exit status of a process that lacks memory and could still end in order; one that aborts has a negative status."""
+"""Exit status of a process that ends for lack of memory; the status of a process that aborts is negative."""
 DEATHS = 64
-"""After so many the offsets that were found are named; the next start finds the others."""
+"""The most deaths of one probe; the next start probes the remaining offsets."""
 
 Run = Callable[[Sequence[Span]], Iterable[tuple[int, bool]]]
-"""Probes spans, one after the other. Yields an offset, and whether it can be read, for each that it has passed, ascending; the
-last one of a span in any case. Stops when it dies."""
+"""Probes spans, one after the other. Yields each offset that it has passed, ascending, and whether it can be read; the last
+offset of a span in any case. Stops when the process dies."""
 
 
 def unreadable(kafka: Kafka, begin: Offsets, end: Offsets, skipped: Sequence[Span]) -> tuple[Span, ...]:
-    """The unreadable offsets from `begin` to `end` and READ_AHEAD behind it, without those that are skipped.
+    """Return the unreadable offsets from `begin` to `end` and READ_AHEAD behind it, without those in `skipped`.
 
     Raises SourceError.
     """
@@ -53,7 +53,7 @@ def unreadable(kafka: Kafka, begin: Offsets, end: Offsets, skipped: Sequence[Spa
 
 
 def found(spans: Iterable[Span], run: Run) -> Iterator[Span]:
-    """Each unreadable offset of the spans, as far as DEATHS of processes tell."""
+    """Yield each unreadable offset of the spans, until DEATHS processes have died."""
     todo, deaths = list(spans), 0
 
     def passed(offset: int) -> None:
@@ -87,4 +87,4 @@ def _run(kafka: Kafka, spans: Sequence[Span]) -> Iterator[tuple[int, bool]]:
             process.kill()
     if process.returncode > 0 and process.returncode != DIED:
         what = f"The probe of {' '.join(map(str, spans))} ended with status {process.returncode}"
-        raise SourceError(what, remedy="Its own error stands above")
+        raise SourceError(what, remedy="The process has printed its error above")

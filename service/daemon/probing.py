@@ -1,5 +1,5 @@
-"""The process that probes: reads spans of partitions and prints `<offset> 1` for each offset that it has passed, or `<offset> 0`
-for one that cannot be read. Its memory is limited, and it may die at any record: service/daemon/probe.py says what that means.
+"""The process of the probe: reads spans of partitions and prints `<offset> 1` for each offset that it has passed, or
+`<offset> 0` for an unreadable offset. Its memory is limited, and it may die at any record: see service/daemon/probe.py.
 
 Standard input is the pickled (settings of Kafka, [(topic, partition, begin, end)]). Exit status 5 when Kafka does not answer.
 """
@@ -20,8 +20,8 @@ _SILENCE_S = 30.0
 _OPTIONS: clients.Options = {
     "receive.message.max.bytes": DECOMPRESSED,  # librdkafka's limit of what it decompresses, too
     "fetch.max.bytes": DECOMPRESSED >> 1,
-    # A broker answers with one record batch at least, however large: with this, with one at most. The next one is fetched when
-    # all of its records are passed.
+    # A broker returns at least one record batch, however large, and with this option at most one. The client fetches the next
+    # record batch after all records of this one.
     "fetch.message.max.bytes": 1,
     "queued.min.messages": 1,
     "queued.max.messages.kbytes": 1024,
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _probe(consumer: Consumer, topic: str, partition: int, begin: int, end: int) -> bool:
-    """Whether Kafka gave all of the span."""
+    """Read a span; whether Kafka returned all of it."""
     at = begin
     consumer.assign([TopicPartition(topic, partition, at)])
     until_s = clock.monotonic_s() + _SILENCE_S
@@ -62,7 +62,7 @@ def _probe(consumer: Consumer, topic: str, partition: int, begin: int, end: int)
         elif error.code() == KafkaError._PARTITION_EOF:
             break
         elif error.code() == KafkaError._BAD_COMPRESSION and offset < end:
-            # A fetch in the middle of a record batch gives all of it: its offsets fail one by one.
+            # A fetch from the middle of a record batch returns all of it, so its offsets fail one by one.
             _say(offset, False)
             consumer.assign([TopicPartition(topic, partition, offset + 1)])
         elif error.code() != KafkaError._BAD_COMPRESSION:
@@ -85,8 +85,5 @@ def _say(offset: int, is_readable: bool) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (
-        MemoryError,
-        SystemError,
-    ):  # the client says the latter when it could not copy a record (confluent-kafka 2.16)
+    except (MemoryError, SystemError):  # confluent-kafka 2.16 raises SystemError when it cannot copy a record
         os._exit(DIED)

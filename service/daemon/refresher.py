@@ -1,8 +1,8 @@
-"""Keeps the reference fresh: reads the database in a thread of its own, swaps between two batches.
+"""The refresher: reads the reference database in a thread of its own, and swaps the snapshot between two batches.
 
-Whatever goes wrong with that - the database is away, hangs, refuses, or says what its expectations refuse - the last good
-snapshot serves on, also after a restart, and that it does is said in the log, the metrics, /readyz and /status. The one limit
-is `reference.max_age`: what is older does not serve. While running that ends the service by name; a start waits for the database.
+When the database is away, hangs, refuses, or returns rows that the expectations refuse, the last good snapshot stays in use,
+also after a restart. The log, the metrics, /readyz and /status report it. A snapshot older than `reference.max_age` is not
+used: the running service ends with ReferenceTooOldError, and a start waits for the database.
 """
 
 import logging
@@ -24,33 +24,30 @@ from service.settings import Reference, Settings
 from service.units import format_duration
 
 AGAIN = 10
-"""After a failure the database is asked again this many times sooner than `reference.refresh` says, at most once a second."""
+"""After a failure the next read comes this many times sooner than `reference.refresh`, at most once a second."""
 _log = logging.getLogger(__name__)
 
 
 class Refresher:
-    """The snapshot that a process's queries work with; `holder` is the same for all of them."""
+    """Keeps `current_snapshot` fresh, one object for all queries of the process."""
 
     def __init__(self, spark: SparkSession, settings: Settings, source: Reference, metrics: Metrics) -> None:
-        """Take the first snapshot: the last good one when it is younger than `refresh`, so that a restart in that time
-        goes on with what it had; else the database's; else the last good one if it is not older than `max_age`.
+        """Take the first snapshot: the last good one if it is younger than `refresh`, so that a quick restart changes
+        nothing; else the database's; else the last good one if it is not older than `max_age`.
 
-        Raises UnreadableError when there is neither, ReferenceDataError when what was read is refused.
+        Raises UnreadableError when there is none, ReferenceDataError when the expectations refuse the rows.
         """
         self._spark = spark
         self._reference = source
         self._metrics = metrics
         self._folder = snapshot_folder(settings)
         self._failure: Mapping[str, Any] | None = None
-        wanted = {column for view in settings.views for column in view.by if column != "device"} | {
-            *source.limit_columns
-        }
-        first, why = snapshots.load_or_keep(
-            spark, source, self._folder, fresh_ms=source.refresh_ms, require=sorted(wanted)
-        )
-        if why is not None:
-            self._note(why)
-            self._require_young(first, why)
+        grouped = {column for view in settings.views for column in view.by if column != "device"}
+        required = sorted(grouped | {*source.limit_columns})
+        first, error = snapshots.load_or_keep(spark, source, self._folder, fresh_ms=source.refresh_ms, require=required)
+        if error is not None:
+            self._note(error)
+            self._require_young(first, error)
         self._columns = tuple(dict.fromkeys((*snapshots.columns(first, source), *source.limit_columns)))
         self.current_snapshot = CurrentSnapshot(spark, self._folder, self._columns, resume=True)
         self._newest = first
@@ -61,19 +58,19 @@ class Refresher:
         self._thread.start()
 
     def rewind(self) -> None:
-        """Before the query starts again: its first batch may have been made before, and must see what it saw then."""
+        """Before a restart of the query: go back to the snapshot of the last batch, which may be replayed."""
         self._may_be_replayed = True
         self.current_snapshot.rewind()
 
     def begin(self) -> None:
-        """At the top of a batch, in the query's thread: what it sees is decided, and noted for its replay."""
+        """At the top of a batch, in the query's thread: choose its snapshot, and note it for a replay."""
         if not self._may_be_replayed and not self.current_snapshot.is_joined:
-            self.swap()  # there may have been no batch for long; where the plan is bound to rows, it is too late for that
+            self.swap()  # the last batch may be long ago; a plan that is joined with the rows cannot change here
         self._may_be_replayed = False
         self.current_snapshot.before_batch()
 
     def swap(self) -> None:
-        """Between two batches, in the query's thread: take what has been read since. Never fails a batch."""
+        """Between two batches, in the query's thread: put the newest snapshot in use. Never fails a batch."""
         try:
             if self.current_snapshot.swap(self._newest):
                 rows = self.current_snapshot.snapshot.table.num_rows
@@ -85,11 +82,11 @@ class Refresher:
         self._show()
 
     def require_young(self) -> None:
-        """Raise ReferenceTooOldError when there has been no good answer for longer than `max_age`."""
+        """Raise ReferenceTooOldError when the newest snapshot is older than `max_age`."""
         self._require_young(self._newest, None)
 
     def document(self) -> Mapping[str, Any]:
-        """For /status: what is in use, how old it is, and why there is nothing newer (`failure`, None when there is)."""
+        """Return the part of /status: the snapshot in use, its age, and the `failure` of the last read, else None."""
         snapshot = self.current_snapshot.snapshot
         return {
             "version": snapshot.version,
@@ -100,6 +97,7 @@ class Refresher:
         }
 
     def close(self) -> None:
+        """End the thread; returns at once."""
         self._ending.set()
 
     def _refresh(self) -> None:
@@ -114,7 +112,7 @@ class Refresher:
                 self._newest = snapshots.load(
                     self._spark, self._reference, self._folder, require=self._columns, former=self._newest
                 )
-            except Exception as error:  # whatever it is, the last good snapshot serves on, and the next try comes
+            except Exception as error:  # after any error the last good snapshot stays in use, and the next read comes
                 wait_ms = again_ms
                 if not self._ending.is_set():
                     self._failed(error)
@@ -122,7 +120,7 @@ class Refresher:
                 wait_ms = every_ms
                 self._succeeded()
 
-    def _require_young(self, snapshot: snapshots.Snapshot, why: ReferenceDataError | None) -> None:
+    def _require_young(self, snapshot: snapshots.Snapshot, error: ReferenceDataError | None) -> None:
         age_ms = clock.now_ms() - snapshot.read_ms
         if age_ms <= self._reference.max_age_ms:
             return
@@ -133,9 +131,9 @@ class Refresher:
         if self._failure is not None:
             what += f"; since then: {self._failure['text']}"
         remedy = "Bring the database back, mend its data, or raise reference.max_age"
-        if why is None:
+        if error is None:
             raise ReferenceTooOldError(what, remedy=remedy)
-        raise UnreadableError(what, remedy=remedy) if isinstance(why, UnreadableError) else why
+        raise UnreadableError(what, remedy=remedy) if isinstance(error, UnreadableError) else error
 
     def _failed(self, error: Exception) -> None:
         self._note(error)
@@ -157,7 +155,7 @@ class Refresher:
         self._metrics.note("reference", "")
 
     def _age_s(self) -> float:
-        """Since the database was last asked, and gave a good answer."""
+        """Seconds since the database last gave a good answer."""
         return (clock.now_ms() - max(self._newest.read_ms, 0)) / 1000
 
     def _show(self) -> None:

@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 LIMIT_S = 28.0
 """The process ends this long after the request, whatever hangs: supervisors kill after 30 s."""
@@ -43,9 +42,5 @@ class Shutdown:
 
     def take_signals(self) -> None:
         """Set the handlers again, where other code has replaced them."""
-
-        def handle(_number: int, _frame: Any) -> None:
-            self.request()
-
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, handle)
+            signal.signal(number, lambda _number, _frame: self.request())

@@ -1,12 +1,12 @@
-"""How often in a row the query has ended at the same batch without a known reason: the checkpoint's `starts.json`.
+"""Counts how often in a row the query has ended at the same batch without a known reason: the checkpoint's `starts.json`.
 
     {"batch": 812, "ends": 2, "running": true, "unreadable": 0}
 
-`batch` is where the query went on when it was started last, `ends` is how often it had ended at that batch by then. `running`
-stays true unless the query ends for a known reason: Redis away, fenced, told to stop. A process that vanishes writes nothing, and
-the death of a worker or of Spark is no known reason: memory kills in both ways. After LIMIT such ends the range of the batch is
-probed (service/daemon/probe.py). Unreadable records end the service by name. When there are none, the cause is another one:
-the start goes on, reads one record at a time until the batch is committed, and the count begins anew.
+`batch` is the batch at which the query was started last, `ends` is how often it had ended at that batch before. `running` stays
+true unless the query ends for a known reason: Redis is away, the writer is fenced, a stop is requested. A killed process writes
+nothing. The death of a worker or of Spark is no known reason, because a lack of memory kills them, too. After LIMIT such ends the
+service probes the offsets of the batch (service/daemon/probe.py). Unreadable records end it with UnreadableRecordError. If there
+are none, the query starts, reads one record at a time until the batch is committed, and the count begins anew.
 """
 
 import json
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """What the file holds; `unreadable` is how many offsets the last probe has named."""
+    """The content of the file; `unreadable` is the number of unreadable offsets in the last probe."""
 
     batch: int = -1
     ends: int = 0
@@ -42,13 +42,13 @@ class Starts:
     unreadable: int = 0
 
     def again(self, batch: int, *, is_replay: bool) -> "Starts":
-        """The same when the query is started at `batch`, which was begun before, or not."""
+        """Return the content for a start at `batch`. `is_replay`: the batch was begun before."""
         ends = self.ends if self.batch == batch else 0
         return Starts(batch, ends + self.running if is_replay else 0, running=True)
 
 
 def read(folder: Folder) -> Starts:
-    """The file's content. It is only a count: one that cannot be read begins anew."""
+    """Return the content of the file; a file that cannot be read counts as empty."""
     try:
         return Starts(**json.loads(folder.read(NAME)))
     except (OSError, ValueError, TypeError):
@@ -56,24 +56,24 @@ def read(folder: Folder) -> Starts:
 
 
 def unreadable(settings: Settings) -> int:
-    """How many offsets the service has named as unreadable when it ended last, where the checkpoint is on this machine."""
+    """Return the number of unreadable offsets in the last probe; 0 if the checkpoint is not on this machine."""
     path = local(settings.service.checkpoint)
     return read(Local(path)).unreadable if path is not None else 0
 
 
 def counts(error: BaseException) -> bool:
-    """Whether an end may have been caused by what was read: a process that worked for the query has died, or lacked memory."""
+    """Whether the records may have caused this end: a process of the query has died, or lacked memory."""
     if isinstance(error, NewSchemaError | ReadAnewError):
         return False
-    found = failure.classify(error)
-    return isinstance(found, QueryError) or (isinstance(found, SetupError) and "OutOfMemoryError" in found.what)
+    named = failure.classify(error)
+    return isinstance(named, QueryError) or (isinstance(named, SetupError) and "OutOfMemoryError" in named.what)
 
 
 @contextmanager
 def counted(spark: SparkSession, settings: Settings) -> Iterator[Care]:
-    """Count a start of the query, and its end by what leaves this context; how the query has to read.
+    """Count a start of the query, and its end by the exception that leaves this context. Yields how the query must read.
 
-    Raises UnreadableRecordError, and what leaves the context.
+    Raises UnreadableRecordError.
     """
     path = local(settings.service.checkpoint)
     folder: Files | Local = Local(path) if path is not None else Files(spark, settings.service.checkpoint)
@@ -83,17 +83,17 @@ def counted(spark: SparkSession, settings: Settings) -> Iterator[Care]:
     pending = skips.pending(position.offsets, spans) if position is not None else spans
     careful = batch if position is not None and skips.is_near(position.offsets, pending) else None
     if position is not None and starts.ends >= LIMIT:
-        _log.warning("batch %d has ended the query %d times: probing its records", batch, starts.ends)
-        found = _probe(settings.kafka, position.offsets, logs.ends(folder, batch), spans)
-        if found:
-            _write(folder, replace(starts, running=False, unreadable=sum(span.offsets for span in found)))
-            raise _named(batch, found)
+        _log.warning("The query has ended %d times at batch %d. The service probes its records", starts.ends, batch)
+        bad_spans = _probe(settings.kafka, position.offsets, logs.ends(folder, batch), spans)
+        if bad_spans:
+            _write(folder, replace(starts, running=False, unreadable=sum(span.offsets for span in bad_spans)))
+            raise _unreadable_error(batch, bad_spans)
         starts, careful = replace(starts, ends=0), batch
     _write(folder, starts)
     try:
         yield Care(pending, careful)
     except BaseException as error:
-        if not counts(error) and not isinstance(error, FencedError):  # then the file is the new writer's
+        if not counts(error) and not isinstance(error, FencedError):  # a fenced writer no longer owns the file
             _write(folder, replace(starts, running=False))
         raise
     _write(folder, replace(starts, running=False))
@@ -102,18 +102,18 @@ def counted(spark: SparkSession, settings: Settings) -> Iterator[Care]:
 def _probe(kafka: Kafka, begin: Offsets, end: Offsets, spans: tuple[skips.Span, ...]) -> tuple[skips.Span, ...]:
     try:
         return probe.unreadable(kafka, begin, end, spans)
-    except SourceError as error:  # the query asks for the same, and waits for it
-        _log.warning("the batch was not probed: %s", error)
+    except SourceError as error:  # the query meets the same error, and waits
+        _log.warning("The batch is not probed: %s", error)
         return ()
 
 
 def _write(folder: Files | Local, starts: Starts) -> None:
-    with suppress(OSError):  # a full disk has an error of its own, from what the query writes
+    with suppress(OSError):  # on a full disk the query fails with an error of its own
         folder.replace(NAME, json.dumps(asdict(starts)).encode())
 
 
-def _named(batch: int, found: tuple[skips.Span, ...]) -> UnreadableRecordError:
-    shown = " ".join(map(str, found))
+def _unreadable_error(batch: int, spans: tuple[skips.Span, ...]) -> UnreadableRecordError:
+    shown = " ".join(map(str, spans))
     what = (
         f"Batch {batch} has ended the query {LIMIT} times, and these offsets cannot be read, with {probe.LARGEST >> 20} MiB "
         f"for a record and {probe.MEMORY >> 20} MiB for a process: {shown}"

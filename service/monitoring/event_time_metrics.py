@@ -1,53 +1,39 @@
-"""Metrics of event time: how far apart the partitions are, and what came too late for what was closed."""
+"""Metrics of event time: the watermark, and how far apart the partitions are."""
 
 from collections import deque
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Gauge
-
 from service import clock
+from service.monitoring.series import Series
 
 if TYPE_CHECKING:
     from service.pipeline.builder import BatchReport
 
 KEPT_S = 60.0
-"""A scrape comes between many batches, and must not miss the one that matters."""
+"""The spread shown is the largest of so many seconds, because many batches end between two scrapes."""
 
 
 class EventTime:
-    """Fed by the service's metrics, in their registry."""
+    """The part of the service's metrics that is about event time."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.watermark = Gauge(
-            "tidemark_watermark_timestamp_seconds", "The line that event time has reached", registry=registry
+    def __init__(self, series: Series) -> None:
+        gauge = series.gauge
+        self.watermark = gauge("watermark_timestamp_seconds", "The line that event time has reached")
+        self.newest = gauge(
+            "event_timestamp_seconds", "The newest event time that a partition has given", "topic", "partition"
         )
-        self.newest = Gauge(
-            "tidemark_event_timestamp_seconds",
-            "The newest event time that a partition has given",
-            ["topic", "partition"],
-            registry=registry,
-        )
-        self.spread = Gauge(
-            "tidemark_event_spread_seconds",
+        self.spread = gauge(
+            "event_spread_seconds",
             "How far the event times of a batch's partitions were apart, oldest or newest: the most of the last minute",
-            registry=registry,
         )
         self.spread.set_function(self._spread_s)
         self._spreads: deque[tuple[float, float]] = deque()
-        self.held = Gauge(
-            "tidemark_watermark_held_seconds",
-            "How far partitions with unread records hold the watermark back",
-            registry=registry,
-        )
-        self.unread = Gauge(
-            "tidemark_unread_partitions", "Partitions whose unread records hold the watermark", registry=registry
-        )
-        self.skewed = Gauge(
-            "tidemark_skewed_devices", "Devices whose clocks are ahead: `tidemark devices --skewed`", registry=registry
-        )
+        self.held = gauge("watermark_held_seconds", "How far partitions with unread records hold the watermark back")
+        self.unread = gauge("unread_partitions", "Partitions whose unread records hold the watermark")
+        self.skewed = gauge("skewed_devices", "Devices whose clocks are ahead: `tidemark devices --skewed`")
 
     def batch(self, report: "BatchReport") -> None:
-        """A batch is published."""
+        """Show the event times of a published batch."""
         self.watermark.set(report.micro_batch.watermark_ms / 1000)
         self.skewed.set(report.skewed)
         self.held.set(report.held_ms / 1000)

@@ -1,12 +1,12 @@
-"""How far behind the topics the service is, how long that may last, and its offsets where Kafka's own tools look for them.
+"""The lag and the headroom, and Kafka's consumer group.
 
-Spark commits nothing to Kafka, and its progress reads 0 behind when it is not (Spark 4.1.1). The true lag is the end of
-a partition minus the end of the last *committed* batch. Records of an open transaction are lag, too: the service cannot
-read beyond them, and a transaction that never ends holds its partition for ever.
+Spark commits no offsets to Kafka, and its progress may report a lag of 0 when there is one (Spark 4.1.1). The lag of a partition
+is its end less the end of the last *committed* batch. Records of an open transaction count as lag: the
+service cannot read past them, and a transaction that never ends blocks its partition.
 
-The headroom is how long the service may stop: the time until
-retention may delete the oldest record that no batch has committed. All requests go to the broker from one thread of our
-own, so that an unreachable broker delays no batch; a failure is counted and tried again, and no lag is shown meanwhile.
+The headroom is how long the service may stop before retention may delete a record that no batch has committed. One thread
+sends all requests to the broker, so that an unreachable broker delays no batch. It counts a failure and retries; meanwhile no
+lag is shown.
 """
 
 import logging
@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 class Lag(threading.Thread):
-    """Asks every two seconds; `publish` gets the lags, `failed` is called once per failed round.
+    """Asks Kafka every two seconds and calls `publish` with the lags, or `failed` when Kafka does not answer.
 
-    `level` gets the time in ms just before Kafka was asked, and the ends of the topics when nothing is left to read, else None.
-    `headrooms` gets the time until records are lost, every half a minute, for the topics in `retention_ms` (-1: for ever).
+    `level` gets the time in ms just before the request, and the ends of the topics if no record is left to read, else None.
+    Every half minute `headrooms` gets the headrooms of the topics in `retention_ms` (-1: unlimited).
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class Lag(threading.Thread):
         self._lock = threading.Lock()
         self._done: dict[str, dict[int, int]] = {}
         self._to_commit: dict[str, dict[int, int]] = {}
-        # A consumer that joins nothing and reads nothing. The admin client's calls for groups and offsets would do, too,
-        # but asked for a group that does not exist yet they crash the process now and then (confluent-kafka 2.16.0).
+        # This consumer neither joins the group nor reads. The admin client can do the same, but sometimes crashes the process
+        # when the group does not exist yet (confluent-kafka 2.16.0).
         self._consumer: Consumer | None = None
 
     def committed(self, end: Offsets) -> None:
-        """A batch that ends there is committed. Returns at once; the group's offsets follow within two seconds."""
+        """Note the end of a committed batch; returns at once. The group gets the offsets within two seconds."""
         with self._lock:
-            for mine in (self._done, self._to_commit):
+            for offsets in (self._done, self._to_commit):
                 for topic, partitions in end.items():
-                    mine.setdefault(topic, {}).update(partitions)
+                    offsets.setdefault(topic, {}).update(partitions)
 
     def close(self) -> None:
-        """Commit what is left and end; waits no longer than two requests to an unreachable broker take."""
+        """Commit the remaining offsets and end; waits at most as long as two requests to an unreachable broker."""
         self._closing = True
         self._wake.set()
         self.join(2 * TIMEOUT_S + 1)
@@ -89,9 +89,7 @@ class Lag(threading.Thread):
             except (KafkaException, SettingsError) as error:
                 self._failed()
                 if not failing:
-                    _log.warning(
-                        "The lag is not known, and offsets are not shown in the group: %s", clients.text(error)
-                    )
+                    _log.warning("Lag and consumer group are not updated: %s", clients.text(error))
                 failing = True
             if self._closing:
                 if self._consumer is not None:
@@ -102,23 +100,23 @@ class Lag(threading.Thread):
     def _show(self, consumer: Consumer) -> None:
         """Raises KafkaException."""
         asked_ms = clock.now_ms()
-        found = edges(consumer, self._kafka)
+        ends = edges(consumer, self._kafka)
         with self._lock:
             done = {topic: dict(offsets) for topic, offsets in self._done.items()}
-        # What no batch of this checkpoint has covered yet is read from its beginning, except by a service that began with the
-        # latest. The group's offsets say nothing here: they may be those of an older checkpoint.
+        # A partition without a committed batch is read from its beginning, or from its end with `starting = "latest"`. The
+        # group's offsets are not used: they may be those of an older checkpoint.
         from_end = self._kafka.starting == "latest" and not done
         reached = {
             topic: {p: done.get(topic, {}).get(p, end if from_end else begin) for p, (begin, end) in partitions.items()}
-            for topic, partitions in found.items()
+            for topic, partitions in ends.items()
         }
         lags = {
-            t: {p: max(0, end - reached[t][p]) for p, (_, end) in partitions.items()} for t, partitions in found.items()
+            t: {p: max(0, end - reached[t][p]) for p, (_, end) in partitions.items()} for t, partitions in ends.items()
         }
         self._publish(lags)
         self._level(asked_ms, None if any(any(each.values()) for each in lags.values()) else reached)
         if clock.monotonic_s() >= self._next_headroom_s:
-            self._headrooms(headrooms(consumer, found, reached, self._retention_ms))
+            self._headrooms(headrooms(consumer, ends, reached, self._retention_ms))
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S
 
     def _commit(self, consumer: Consumer) -> None:
@@ -130,7 +128,7 @@ class Lag(threading.Thread):
         try:
             consumer.commit(offsets=rows, asynchronous=False)
         except KafkaException:
-            with self._lock:  # tried again, unless a later batch has overtaken it
+            with self._lock:  # retry them, but keep the offsets of a later batch
                 for topic, partitions in offsets.items():
                     self._to_commit[topic] = {**partitions, **self._to_commit.get(topic, {})}
             raise

@@ -1,7 +1,7 @@
-"""What operators scrape: Prometheus metrics, liveness and readiness. service/monitoring/server.py answers with them.
+"""The Prometheus metrics, liveness and readiness of the service; service/monitoring/server.py serves them.
 
-One registry per instance, none of the process: two services in one test do not meet. No device is ever a label. All
-methods may be called from any thread.
+Each instance has a registry of its own, so that tests can have two. A device id is never a label. All methods may be called
+from any thread.
 """
 
 import math
@@ -12,14 +12,7 @@ from importlib.metadata import version
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Info,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Histogram, Info, disable_created_metrics
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -28,6 +21,7 @@ from service.admission import readings
 from service.admission.schema_catalog import LOOK_UPS
 from service.monitoring.event_time_metrics import EventTime
 from service.monitoring.quality_metrics import Quality
+from service.monitoring.series import Series
 from service.pipeline import failure
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.pipeline.term import TermMetrics
@@ -43,15 +37,14 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 _once: Callable[[], None] = disable_created_metrics
-_once()  # a second series per counter, which nobody asks for
+_once()  # the client's default is a second series for each counter: the time of its creation
 
 STUCK_S = 300.0
-"""A batch that runs longer than this is taken for stuck: /healthz fails and whoever watches restarts the process."""
+"""While a batch runs longer than this, /healthz fails, so that a supervisor restarts the process."""
 
 BATCH_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 
-# Spark's phases of a trigger, as the words of tidemark_batch_seconds. addBatch is not among them: it is what run,
-# publish and the rest divide.
+# Spark's phases of a trigger -> the phases of tidemark_batch_seconds. addBatch is left out: our own phases divide it.
 _PHASES = {
     "queryPlanning": "planning",
     "latestOffset": "source",
@@ -67,14 +60,14 @@ _CHANGES = ("opened", "closed")
 _OUTCOMES = ("written", "unchanged", "refused_old", "refused_final")
 _PARTS = ("lag", "lease", "reference", "redis_data", "republish", "idle")
 ROLES = ("starting", "standby", "leader", "ready")
-"""Without the lease, or waiting for the one who has it; with it, and with all that /readyz asks for."""
+"""The lease is not acquired yet; another process holds it; this process holds it; it holds it and /readyz answers 200."""
 
 
 class Buckets(Collector):
-    """A histogram that is fed whole buckets: a batch's million latencies come as a few counts and their sum."""
+    """A histogram of counts per bucket: a batch reports its latencies as a few counts and their sum."""
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
-        """`bounds` are the upper ones, inclusive, ascending; one more bucket holds what is above the last."""
+        """`bounds` are the upper bounds, inclusive, ascending. One more bucket counts larger values."""
         self._name = name
         self._documentation = documentation
         self._bounds = (*bounds, math.inf)
@@ -98,7 +91,7 @@ class Buckets(Collector):
 
 
 class Metrics(TermMetrics):
-    """Every metric of the service, and what is known of its health."""
+    """Every metric of the service, its liveness and its readiness."""
 
     def __init__(self, *, spark: str = "") -> None:  # noqa: PLR0915 - one line for each metric
         self.registry = CollectorRegistry()
@@ -109,16 +102,8 @@ class Metrics(TermMetrics):
         self._notes: dict[str, str] = {}
         self._reference = ""
 
-        def counter(name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
-            # A series that begins with its first increment is no increase to Prometheus: known ones are there from the start.
-            made = Counter(f"tidemark_{name}", text, [label] if label else [], registry=self.registry)
-            for value in values:
-                made.labels(value)
-            return made
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"tidemark_{name}", text, labels, registry=self.registry)
-
+        series = Series(self.registry)
+        counter, gauge = series.counter, series.gauge
         self.records = counter("records", "Kafka records in finished batches")
         self.admitted = counter("readings_admitted", "Readings that were admitted")
         self.rejects = counter("rejects", "Readings that were not admitted", "reason", (*readings.REASONS, UNREADABLE))
@@ -176,14 +161,14 @@ class Metrics(TermMetrics):
         )
         self.lag_asked = gauge("lag_timestamp_seconds", "When Kafka was asked for what the lags are taken from")
         self.lag_age = gauge("lag_age_seconds", "Time since Kafka last said how long the partitions are; NaN before")
-        self.lag_age.set_function(self._lag_age_s)
         self._lag_asked_s = math.nan
+        self.lag_age.set_function(lambda: clock.monotonic_s() - self._lag_asked_s)
         self.retention = gauge("retention_seconds", "For how long a topic keeps its records", "topic")
         self.reference_max_age = gauge("reference_max_age_seconds", "reference.max_age: older, it ends the service")
         self.watermark_delay = gauge("watermark_delay_seconds", "admission.max_delay + max_ahead")
         self.max_hold = gauge("watermark_max_hold_seconds", "admission.max_hold")
-        self.event_time = EventTime(self.registry)
-        self.quality = Quality(self.registry)
+        self.event_time = EventTime(series)
+        self.quality = Quality(series)
         self.state_rows = gauge(
             "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
         )
@@ -219,33 +204,33 @@ class Metrics(TermMetrics):
             [bound_ms / 1000 for bound_ms in LATENCY_BOUNDS_MS],
         )
         self.registry.register(self.latency)
-        self._build = Info("tidemark_build", "What runs", registry=self.registry)
-        self._build.info({"version": version("tidemark"), "spark": spark or version("pyspark")})
+        versions = {"version": version("tidemark"), "spark": spark or version("pyspark")}
+        Info("tidemark_build", "What runs", registry=self.registry).info(versions)
 
     def limits(self, settings: "Settings") -> None:
-        """Say what the settings allow, and which views there are."""
+        """Show the limits that the settings have."""
         self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
         self.max_hold.set(settings.admission.max_hold_ms / 1000)
         if settings.reference is not None:
             self.reference_max_age.set(settings.reference.max_age_ms / 1000)
 
     def keeps(self, retention_ms: Mapping[str, int]) -> None:
-        """How long each topic keeps its records, -1 for ever."""
-        for topic, kept_ms in retention_ms.items():
-            self.retention.labels(topic).set(kept_ms / 1000 if kept_ms >= 0 else math.inf)
+        """Show the retention of each topic in ms, -1 for unlimited."""
+        for topic, topic_ms in retention_ms.items():
+            self.retention.labels(topic).set(topic_ms / 1000 if topic_ms >= 0 else math.inf)
 
     def batch_begins(self) -> None:
-        """A batch begins; a clock runs until `batch_ends`."""
+        """Start the clock of a batch, which runs until `batch_ends` or `batch_fails`."""
         with self._lock:
             self._batch_since = clock.monotonic_s()
 
     def batch_fails(self) -> None:
-        """The batch that was under way is no more."""
+        """Stop the clock of the batch, if one runs."""
         with self._lock:
             self._batch_since = None
 
     def batch_ends(self, report: "BatchReport") -> None:
-        """A batch is published, all of it."""
+        """Count a batch that is published."""
         with self._lock:
             self._batch_since = None
             self._reasons.pop("batch", None)
@@ -271,7 +256,7 @@ class Metrics(TermMetrics):
             self.sessions.labels(change).inc(getattr(outcome, change))
         for result in _OUTCOMES:
             self.writes.labels(result).inc(getattr(outcome, result))
-        # A bucket is reported when it changes: after a restart the sums are those of the buckets that have changed since.
+        # A batch reports the buckets that it changed: after a restart the sums are of the buckets changed since.
         for bucket, *size, written, changed in outcome.sizes:
             self._sizes[bucket] = tuple(size)
             self.state_written.inc(written)
@@ -286,7 +271,7 @@ class Metrics(TermMetrics):
         self.latency.add(outcome.latency, outcome.latency_ms / 1000)
 
     def engine(self, progress: "Progress") -> None:
-        """What the engine says of a committed batch: its phases, its state."""
+        """Show Spark's phases and the state store's memory of a committed batch."""
         seconds: dict[str, float] = {}
         for name, phase in _PHASES.items():
             if name in progress.durations_ms:
@@ -296,51 +281,51 @@ class Metrics(TermMetrics):
         self.state_memory.set(progress.state_bytes)
 
     def lags(self, lags: "Offsets") -> None:
-        """Replace all lags; a partition that is gone is gone here, too."""
+        """Replace the lags of all partitions."""
         self.lag.clear()
         for topic, partitions in lags.items():
             for partition, records in partitions.items():
                 self.lag.labels(topic, partition).set(records)
 
     def asked(self, asked_ms: int) -> None:
-        """Kafka was asked at that time for the lags that are shown."""
+        """Note when Kafka was asked for the shown lags."""
         self.lag_asked.set(asked_ms / 1000)
         self._lag_asked_s = clock.monotonic_s()
 
     def lag_fails(self) -> None:
-        """Kafka does not say: the last lags say nothing of now."""
+        """Remove all lags, because Kafka does not answer."""
         self.failures.labels("lag").inc()
         self.lag.clear()
 
     def idle(self, windows: int, outcome: "Outcome") -> None:
-        """All input is silent: so many windows, and the sessions of the outcome, were closed now."""
+        """Count windows, and the sessions of the outcome, that the idle closer has closed."""
         self.silent.set(1)
         self.closed_idle.labels("windows").inc(windows)
         self.closed_idle.labels("sessions").inc(outcome.closed)
 
     def redis_loses_data(self) -> None:
-        """Redis lacks values that it had acknowledged."""
+        """Count a loss of data in Redis."""
         self.data_lost.inc()
 
     def fails(self, part: str) -> None:
-        """A part of the service, one of _PARTS, failed and tries again."""
+        """Count a failure of a part, one of _PARTS."""
         self.failures.labels(part).inc()
 
     def republishes(self, outcome: "Outcome", unrecoverable: tuple[int, int]) -> None:
-        """Values were published again; so many windows and sessions could not be, as a part of them is gone from Kafka."""
+        """Count republished values, and the (windows, sessions) that Kafka lacks a part of."""
         for kind in _PUBLISHED[:3]:
             self.republished.labels(kind).inc(getattr(outcome, kind))
         for kind, count in zip(("windows", "sessions"), unrecoverable, strict=True):
             self.unrepublished.labels(kind).inc(count)
 
     def headrooms(self, rooms: "Headrooms") -> None:
-        """Replace the headrooms of the topics that are there; a partition keeps its last one when it is not known now."""
+        """Show the headroom of each partition, in seconds; a partition that is not in `rooms` keeps its last one."""
         for topic, partitions in rooms.items():
             for partition, seconds in partitions.items():
                 self.headroom.labels(topic, partition).set(seconds)
 
     def reference(self, version: str, rows: int, age_s: Callable[[], float]) -> None:
-        """Name the reference in use; `age_s` is asked at each scrape."""
+        """Show the reference in use; each scrape calls `age_s`."""
         self.reference_age.set_function(age_s)
         self.reference_rows.set(rows)
         if version != self._reference:
@@ -349,7 +334,7 @@ class Metrics(TermMetrics):
             self._reference = version
 
     def note(self, part: str, text: str) -> None:
-        """Something to know of a part that serves all the same; "" for nothing any more."""
+        """Add a note on a part to /readyz, which stays 200; "" removes it."""
         with self._lock:
             self._notes.pop(part, None)
             if text:
@@ -361,7 +346,7 @@ class Metrics(TermMetrics):
             return dict(self._notes)
 
     def waiting(self, part: str, reason: str, *, standby: bool = False) -> bool:
-        """Not ready, for `reason`, until `ready(part)`. Whether that is news. `standby`: it is another that holds the lease."""
+        """Make /readyz fail for `reason` until `ready(part)`; whether the reason is new. `standby`: another holds the lease."""
         with self._lock:
             self._standby = standby
             former, self._reasons[part] = self._reasons.get(part), reason
@@ -372,12 +357,12 @@ class Metrics(TermMetrics):
             self._reasons.pop(part, None)
 
     def unhealthy(self) -> str:
-        """Why the process should be replaced, "" when it should not."""
+        """Return why a supervisor should restart the process, "" if it should not."""
         running_s = self._running_s()
         return f"a batch runs for {running_s:.0f} s, the limit is {STUCK_S:.0f} s" if running_s > STUCK_S else ""
 
     def unready(self) -> str:
-        """Why the service does not serve yet, "" when it does."""
+        """Return why the service is not ready, "" when it is."""
         with self._lock:
             reasons = list(self._reasons.values())
         return "; ".join(filter(None, [*reasons, self.unhealthy()]))
@@ -388,9 +373,6 @@ class Metrics(TermMetrics):
         if waits:
             return role == ("standby" if standby else "starting")
         return role == ("leader" if self.unready() else "ready")
-
-    def _lag_age_s(self) -> float:
-        return clock.monotonic_s() - self._lag_asked_s
 
     def _running_s(self) -> float:
         with self._lock:

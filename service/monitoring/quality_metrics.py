@@ -3,37 +3,27 @@
 import math
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from service.monitoring.series import Series
 
 
 class Quality:
-    """Fed by the checker, in the registry of the service's metrics."""
+    """The part of the service's metrics that the quality checker sets."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.met = Gauge(
-            "tidemark_quality_expectations_met_ratio",
+    def __init__(self, series: Series) -> None:
+        self.met = series.gauge(
+            "quality_expectations_met_ratio",
             "Share of the expectations that the last sample met; NaN before there was one",
-            registry=registry,
         )
         self.met.set(math.nan)
-        self.each = Gauge(
-            "tidemark_quality_expectation_met",
-            "1 when the last sample met the expectation, else 0",
-            ["expectation"],
-            registry=registry,
+        self.each = series.gauge(
+            "quality_expectation_met", "1 when the last sample met the expectation, else 0", "expectation"
         )
-        self.checked = Gauge(
-            "tidemark_quality_checked_timestamp_seconds",
-            "When a sample was checked last; 0 for never",
-            registry=registry,
-        )
-        self.sampled = Gauge(
-            "tidemark_quality_sampled_readings", "Admitted readings in the last sample", registry=registry
-        )
-        self.failures = Counter("tidemark_quality_failures", "Checks that could not be made", registry=registry)
+        self.checked = series.gauge("quality_checked_timestamp_seconds", "When a sample was checked last; 0 for never")
+        self.sampled = series.gauge("quality_sampled_readings", "Admitted readings in the last sample")
+        self.failures = series.counter("quality_failures", "Checks that could not be made")
 
     def checks(self, met: Mapping[str, bool], readings: int, now_s: float) -> None:
-        """A sample was checked: replaces what was known; an expectation that is no more is gone here, too."""
+        """Replace the results of the last check by those of a new one."""
         self.met.set(sum(met.values()) / len(met) if met else math.nan)
         self.each.clear()
         for label, is_met in met.items():

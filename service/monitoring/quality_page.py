@@ -1,4 +1,4 @@
-"""What is served at /quality: Great Expectations' report on the last sample."""
+"""The page at /quality: Great Expectations' report on the last sample."""
 
 from http import HTTPStatus
 
@@ -15,15 +15,15 @@ class Page:
         self._status = HTTPStatus.SERVICE_UNAVAILABLE if is_on else HTTPStatus.NOT_FOUND
 
     def show(self, html: bytes) -> None:
-        """A sample was checked."""
+        """Serve this report."""
         self._html = html
 
     def failed(self, why: str) -> None:
-        """None could be; the last page stays."""
+        """Note that a check failed. The previous report stays; without one the page gives the reason."""
         self._instead = f"No sample could be checked yet: {why}\n"
 
     def answer(self) -> tuple[HTTPStatus, bytes, str]:
-        """Status, body and its type."""
+        """Return the HTTP status, the body and its content type."""
         if self._html:
             return HTTPStatus.OK, self._html, "text/html; charset=utf-8"
         return self._status, self._instead.encode(), "text/plain; charset=utf-8"

@@ -1,7 +1,4 @@
-"""HTTP for /metrics, /healthz, /readyz, /status and /quality.
-
-Whoever reaches the port can hold at most CONNECTIONS connections, each for at most REQUEST_S.
-"""
+"""The HTTP server of /metrics, /healthz, /readyz, /status and /quality. It limits the number and the time of connections."""
 
 import json
 import socket
@@ -23,17 +20,17 @@ from service.monitoring.status import Status
 
 CONNECTIONS = 32
 REQUEST_S = 10.0
-"""Limit of one request and its answer in all."""
+"""Limit of one request and its answer together."""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""A browser runs nothing that is in an answer, and fetches nothing for it."""
+"""With this policy a browser runs and fetches nothing that an answer contains."""
 
 
 class Server:
-    """HTTP for /metrics, /healthz, /readyz, /status and /quality in a daemon thread; `port` is the one it listens on."""
+    """Serves in a daemon thread; `port` is the port it listens on."""
 
     def __init__(self, metrics: Metrics, status: Status, address: str, port: int, quality: Page | None = None) -> None:
-        """Raises SetupError when the address and port cannot be had."""
+        """Start serving. Raises SetupError when the server cannot listen on the address and port."""
         try:
             self._http = _Http((address, port), metrics, status, quality or Page(is_on=False))
         except OSError as error:
@@ -50,7 +47,7 @@ class Server:
 
 
 class _Http(ThreadingHTTPServer):
-    """A thread for each of at most CONNECTIONS connections; one more is closed unanswered."""
+    """Serves each of at most CONNECTIONS connections in a thread; closes further connections without an answer."""
 
     daemon_threads = True
 
@@ -68,7 +65,7 @@ class _Http(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # A socket's own timeout begins anew with each byte.
+        # The timeout of a socket restarts with each byte.
         end = threading.Timer(REQUEST_S, _shut, (request,))
         end.daemon = True
         end.start()
@@ -79,13 +76,13 @@ class _Http(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that hangs up before its answer is there is no fault of ours, and not worth a traceback."""
+        """Ignore a client that closes its connection before the answer; print a traceback of other errors."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 def _shut(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has ended by itself
+    with suppress(OSError):  # the connection is closed already
         connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -125,4 +122,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Scrapes are not worth a line each."""
+        """Log no requests."""

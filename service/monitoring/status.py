@@ -1,12 +1,12 @@
-"""What the service is doing: kept by the runner, served as JSON at /status, shown by `tidemark status`.
+"""The status of the service: the daemon sets it, /status serves it as JSON, `tidemark status` prints it.
 
-    state     waiting     for the lease, or for Redis before there is one
-              starting    the lease is held; Spark, the reference and the query come up
-              running     the query runs, or waits for something to read
-              restarting  the query has failed for a reason that may pass, and is started again
-              stopping    told to end
+    state     waiting     for the lease, or for Redis before the lease is acquired
+              starting    the lease is held; Spark, the reference and the query start
+              running     the query runs, or waits for records
+              restarting  the query has failed for a reason that may pass, and restarts
+              stopping    a stop is requested
 
-This module imports neither Spark nor a client: a command that only looks must be quick.
+This module imports neither Spark nor a client, so that `tidemark status` starts fast.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 State = Literal["waiting", "starting", "running", "restarting", "stopping"]
 KEPT = 50
-"""So many batches are remembered."""
+"""The number of batches in the document."""
 _ANSWER_S = 5.0
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - an address to listen on is none to ask at
 
@@ -36,7 +36,7 @@ class Status:
     """One run of the service. Its methods may be called from any thread."""
 
     def __init__(self, service: str) -> None:
-        self._lock = threading.RLock()  # a signal's handler may come while this thread holds it
+        self._lock = threading.RLock()  # a signal handler may run while its own thread holds the lock
         self._service = service
         self._started_ms = clock.now_ms()
         self._state: State = "waiting"
@@ -48,41 +48,42 @@ class Status:
         self._reference: Callable[[], Mapping[str, Any]] | None = None
 
     def becomes(self, state: State) -> None:
-        """Stopping is the last state: no other follows."""
+        """Set the state. After `stopping` it does not change."""
         with self._lock:
-            self._becomes(state)
+            if self._state != "stopping":
+                self._state = state
 
     def term(self, epoch: int) -> None:
-        """The lease is held."""
+        """Set the epoch of the acquired lease."""
         with self._lock:
             self._epoch = epoch
             if self._state == "waiting":
-                self._becomes("starting")
+                self.becomes("starting")
 
     def query_started(self) -> None:
         with self._lock:
             self._query_since_ms = clock.now_ms()
-            self._becomes("running")
+            self.becomes("running")
 
     def failed(self, error: "TidemarkError") -> None:
-        """Remember it as the last one."""
+        """Set the last error."""
         with self._lock:
             self._error = {"code": error.code, "text": str(error), "at_ms": clock.now_ms()}
 
     def reference(self, document: "Callable[[], Mapping[str, Any]]") -> None:
-        """There is a reference; `document` is asked for each answer."""
+        """Set the source of the reference's part; each answer calls `document`."""
         with self._lock:
             self._reference = document
 
     def restarts(self) -> None:
-        """The query has failed and will be started again."""
+        """Count a restart of the query."""
         with self._lock:
             self._restarts += 1
             self._query_since_ms = None
-            self._becomes("restarting")
+            self.becomes("restarting")
 
     def batch(self, report: "BatchReport") -> None:
-        """A batch is published; one that is published again takes its own place."""
+        """Add a published batch; a replayed batch replaces itself."""
         micro_batch = report.micro_batch
         entry = {
             "batch": micro_batch.batch,
@@ -98,9 +99,9 @@ class Status:
             self._batches = [*before[1 - KEPT :], entry]
 
     def document(self) -> dict[str, Any]:
-        """What /status answers."""
+        """Return the document of /status."""
         with self._lock:
-            asked = self._reference
+            reference = self._reference
             return {
                 "service": self._service,
                 "state": self._state,
@@ -109,32 +110,28 @@ class Status:
                 "query_since_ms": self._query_since_ms,
                 "restarts": self._restarts,
                 "last_error": self._error,
-                "reference": asked() if asked is not None else None,
+                "reference": reference() if reference is not None else None,
                 "batches": self._batches,
             }
 
-    def _becomes(self, state: State) -> None:
-        if self._state != "stopping":
-            self._state = state
-
 
 def address(metrics: "Metrics") -> str:
-    """host:port at which the service of these settings answers on this host."""
+    """Return the host:port of the service with these settings, as seen from this host."""
     return f"{_ANY.get(metrics.address, metrics.address)}:{metrics.port}"
 
 
 def ask(metrics: "Metrics") -> dict[str, Any] | None:
-    """What the running service says; None when nobody answers, or somebody else does."""
+    """Return the document of the running service; None when no Tidemark service answers."""
     try:
         with urllib.request.urlopen(f"http://{address(metrics)}/status", timeout=_ANSWER_S) as answer:
-            found = json.loads(answer.read())
+            reply = json.loads(answer.read())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and "batches" in found else None
+    return reply if isinstance(reply, dict) and "batches" in reply else None
 
 
 def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
-    """The document as lines for people, with its last `batches` batches, the newest below."""
+    """Format the document as lines, with its last `batches` batches, the newest last."""
     epoch = "no epoch yet" if document["epoch"] is None else f"epoch {document['epoch']}"
     yield f"{document['service']}: {document['state']}, {epoch}"
     since = document["query_since_ms"]
@@ -147,8 +144,8 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
     if reference is not None:
         yield f"reference {reference['version']}, {reference['rows']} devices, read {reference['age_s']} s ago"
         if reference["failure"] is not None:
-            said = reference["failure"]
-            yield f"the last good reference serves on: {_time(said['at_ms'])} {said['reason']}: {said['text']}"
+            failure = reference["failure"]
+            yield f"the last good reference serves on: {_time(failure['at_ms'])} {failure['reason']}: {failure['text']}"
     shown = document["batches"][-batches:] if batches > 0 else []
     if not shown:
         return
@@ -165,7 +162,7 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
 
 
 def _moved(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> str:
-    """`readings 0:12-15 2:7-9`: the partitions that the batch read from, half open."""
+    """Format the offsets that a batch read, half open, as in `readings 0:12-15 2:7-9`."""
     parts = []
     for topic, partitions in end.items():
         begins = {partition: start.get(topic, {}).get(partition, 0) for partition in partitions}

@@ -1,11 +1,11 @@
-"""The checker: every `quality.every` a sample of what was read last is held against the expectations, beside the stream.
+"""The quality checker: every `quality.every` it checks a sample of the newest records against the expectations.
 
-    offsets of a committed batch -> sample        a batch job of one task, by the stream's own builders
+    offsets of a committed batch -> sample        a batch job of one task, with the builders of the stream
                                  -> validation    a process: Great Expectations
                                  -> metrics, the page
 
-Nothing of it is in a batch's way: it waits in a thread of its own, Great Expectations runs in a process of its own, and whatever
-fails is a metric and a line in the log. The expectations are read anew each time: an edit needs no restart.
+The checker delays no batch: it waits in a thread of its own, and Great Expectations runs in a process of its own. A failure is
+counted and logged. Each check reads the file of expectations again, so that an edit needs no restart.
 """
 
 import json
@@ -51,17 +51,17 @@ class Checker:
         self._process: subprocess.Popen[str] | None = None
         self._unmet: frozenset[str] = frozenset()
         every_s = term.settings.quality.every_ms / 1000
-        # A failure is not tried again before its time: each try costs seconds of a processor.
+        # Also after a failure the next check waits for its time: each costs seconds of a processor.
         self._job = SideJob(term.spark, "tidemark-quality", self._check, self._failed, every_s, again_s=every_s)
 
     def committed(self, end: Offsets) -> None:
-        """A batch that ends there is committed. Returns at once."""
+        """Note the end of a committed batch; the first one starts the thread. Returns at once."""
         is_first, self._end = self._end is None, end
         if is_first:
             self._job.start()
 
     def close(self) -> None:
-        """End; what it was doing is given up."""
+        """End the thread, and abandon a check that runs."""
         self._job.close(self._interrupt)
 
     def _interrupt(self) -> None:
@@ -87,14 +87,14 @@ class Checker:
         readings = int(pc.sum(table[sample.ADMITTED]).as_py() or 0)
         self._metrics.quality.checks(met, readings, clock.now_ms() / 1000)
         self._page.show(page)
-        self._tell({each["label"]: each["text"] for each in outcome if not each["met"]}, len(outcome))
+        self._report({each["label"]: each["text"] for each in outcome if not each["met"]}, len(outcome))
 
     def _validate(self, table: pa.Table, folder: Path) -> None:
         """Raises SchemaError when the file cannot be used, SetupError when the process does not end as it should."""
         with pa.OSFile(str(folder / SAMPLE), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
             writer.write_table(table)
         command = [sys.executable, "-m", "service.quality.validation", str(self._expectations), str(folder)]
-        # It makes folders of its own where temporary ones are made, and leaves them.
+        # Great Expectations leaves temporary folders behind.
         environment = {**os.environ, "TMPDIR": str(folder)}
         with subprocess.Popen(  # noqa: S603 - ourselves
             command,
@@ -106,22 +106,22 @@ class Checker:
         ) as process:
             self._process = process
             try:
-                said = process.communicate(timeout=LIMIT_S)[1]
+                errors = process.communicate(timeout=LIMIT_S)[1]
             except subprocess.TimeoutExpired:
                 process.kill()
                 what = f"the validation took longer than {LIMIT_S:.0f} s"
                 raise SetupError(what, remedy="Make quality.sample smaller, or give the machine more cores") from None
             finally:
                 self._process = None
-        last = next(iter(reversed(said.splitlines())), "")
+        last = next(iter(reversed(errors.splitlines())), "")
         if process.returncode == SchemaError.status:
             raise SchemaError(last)
         if process.returncode:
             what = f"the validation ended with status {process.returncode}: {last}"
             raise SetupError(what)
 
-    def _tell(self, unmet: dict[str, str], among: int) -> None:
-        """News only: what is not met stays so for many checks."""
+    def _report(self, unmet: dict[str, str], among: int) -> None:
+        """Log what has changed since the last check, and note what is not met on /readyz."""
         for label in sorted(unmet.keys() - self._unmet):
             _log.warning("An expectation is not met: %s", unmet[label])
         for label in sorted(self._unmet - unmet.keys()):

@@ -1,18 +1,18 @@
-"""Profile: what a sample of the topics has, drawn as a suite of Great Expectations that a data engineer can read and edit.
+"""`tidemark profile`: draws a suite of Great Expectations from a sample of the topics, for a data engineer to read and edit.
 
-Nothing is tested for significance: a suite is drawn from what is there, with margins, and read by a person before it is used.
+No expectation is tested for significance. Each is what the sample has, with a margin:
 
-    a measure, when there    99 % of its values are within the sample's, and a fifth of their width further
-    a measure, missing       at most 2 in 100 admitted readings more lack it than where it lacked most
-    a measure, its mean      within the means of the pieces, and half a standard deviation further
-    device                   99 % of the ids are of the shapes that there are: letters as they are, digits any
+    a measure that is there  99 % of its values are within the sample's range, widened by a fifth on either side
+    a missing measure        at most 2 in 100 admitted readings more lack it than in the worst piece
+    the mean of a measure    within the means of the pieces, and half a standard deviation further
+    device                   99 % of the ids have a shape of the sample: the same letters, any digits
     devices to readings      between half and twice the share of the pieces
     readings of a device     the busiest one has at most twice as many as in any piece
-    event time               99 % are as far ahead of the broker's time, or behind, as there, and a fifth or 1 s further
+    event time               99 % are as far ahead of or behind the broker's time as in the sample, and a fifth or 1 s further
     admission                at most 5 in 100 records less are admitted than in the worst piece
 
-Pieces are as large as the samples that will be checked (`quality.sample`), in order of time; the whole sample is one of them. So
-what depends on a sample's size, such as how often a device is in it, is drawn from samples of that size.
+Pieces are slices of the sample in order of time, as large as the samples that the service checks (`quality.sample`), and all of
+it. Figures that depend on the size of a sample, such as the readings of a device, come from samples of that size.
 """
 
 import json
@@ -44,15 +44,15 @@ from service.spark import session
 DEFAULT = Path("schemas/readings.expectations.json")
 MOSTLY = 0.99
 WIDER = 0.2
-"""Of the width of what was found, on either side."""
+"""Share of the width of a sample's range, on either side."""
 MEAN_WIDER = 0.5
 """Standard deviations."""
 AHEAD_S = 1.0
-"""At least, of times: what comes from one producer in a moment is within milliseconds."""
+"""Least margin of times, because the records that one producer sends at once are milliseconds apart."""
 LESS_THERE = 0.02
 LESS_ADMITTED = 0.05
 SHAPES = 5
-"""With more kinds of device ids than this, only their characters are expected."""
+"""With more shapes of device ids than this, an expectation only has their characters."""
 OTHERS = 16
 NOTES = (
     "Drawn by `tidemark profile`. Columns: device, the measures, 'seconds ahead' (event time less broker time), 'readings of "
@@ -61,7 +61,7 @@ NOTES = (
 )
 
 IS_ADMITTED = {"type": "nullity", "column": {"name": DEVICE}, "is_null": False}
-"""Of Great Expectations: the rows that an expectation is about."""
+"""Great Expectations' condition for admitted rows."""
 
 Item = dict[str, Any]
 
@@ -69,8 +69,8 @@ Item = dict[str, Any]
 def profile(settings: Settings, out: Path, count: int, say: Callable[[str], object], *, replace: bool = False) -> None:
     """Draw a suite of the last `count` records and write it to `out`.
 
-    Raises SettingsError when the file is there and `replace` is not given, SetupError when it cannot be written, SourceError
-    when Kafka does not answer or has no record, SchemaError when no record is admitted.
+    Raises SettingsError when the file exists and `replace` is false, SetupError when it cannot be written, SourceError when
+    Kafka does not answer or has no record, SchemaError when no record is admitted.
     """
     if out.exists() and not replace:
         what = f"{out} is there already"
@@ -103,7 +103,7 @@ def profile(settings: Settings, out: Path, count: int, say: Callable[[str], obje
 
 
 def draw(table: pa.Table, measures: Sequence[str], piece: int) -> dict[str, Any]:
-    """The suite of a sample (see `sample`), for checks of samples of `piece` records. The same for the same sample.
+    """Return the suite of a sample, for checks of samples of `piece` records. The same sample gives the same suite.
 
     Raises SchemaError when nothing in it was admitted.
     """
@@ -125,39 +125,39 @@ def draw(table: pa.Table, measures: Sequence[str], piece: int) -> dict[str, Any]
 
 
 def write(out: Path, suite: Mapping[str, Any], *, replace: bool) -> None:
-    """One line for each expectation; there in full or not at all. Raises SetupError."""
+    """Write the suite atomically, with one line for each expectation. Raises SetupError."""
     lines = ",\n    ".join(json.dumps(item, ensure_ascii=False) for item in suite["expectations"])
     head = json.dumps({k: v for k, v in suite.items() if k != "expectations"}, indent=2, ensure_ascii=False)
     text = f'{head[:-2]},\n  "expectations": [\n    {lines}\n  ]\n}}\n'
-    made = out.with_name(f".{out.name}.new")
+    new = out.with_name(f".{out.name}.new")
     try:
-        made.write_text(text, encoding="utf-8")
+        new.write_text(text, encoding="utf-8")
         try:
             # A link, unlike a rename, replaces nothing.
-            made.replace(out) if replace else out.hardlink_to(made)
+            new.replace(out) if replace else out.hardlink_to(new)
         finally:
-            made.unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
     except OSError as error:
         what = f"{out} cannot be written ({error.strerror})"
         raise SetupError(what, remedy="Name another file with --out") from error
 
 
 def shown(suite: Mapping[str, Any]) -> Iterator[str]:
-    """For people: one line for each expectation."""
+    """Return a readable line for each expectation."""
     named = labels([(item["type"], item["kwargs"]) for item in suite["expectations"]])
     width = max(map(len, named))
     for name, item in zip(named, suite["expectations"], strict=True):
-        said = {k: v for k, v in item["kwargs"].items() if k not in {"column", "row_condition"}}
-        yield f"{name:<{width}}  {', '.join(f'{key} {value}' for key, value in said.items())}"
+        limits = {k: v for k, v in item["kwargs"].items() if k not in {"column", "row_condition"}}
+        yield f"{name:<{width}}  {', '.join(f'{key} {value}' for key, value in limits.items())}"
 
 
 def pattern(devices: Iterable[str]) -> str:
-    """A regular expression for these ids and ids like them; "" when they have too little in common."""
+    """Return a regular expression for these ids and similar ones; "" when they have too little in common."""
     ids = list(devices)
     shapes = sorted({re.sub(r"[0-9]+", "0", each) for each in ids})
     if len(shapes) <= SHAPES:
-        told = [re.escape(shape).replace(r"\-", "-").replace("0", "[0-9]+") for shape in shapes]
-        return f"^{told[0]}$" if len(told) == 1 else f"^(?:{'|'.join(told)})$"
+        patterns = [re.escape(shape).replace(r"\-", "-").replace("0", "[0-9]+") for shape in shapes]
+        return f"^{patterns[0]}$" if len(patterns) == 1 else f"^(?:{'|'.join(patterns)})$"
     used = set().union(*ids)
     kinds = {"0-9": "0123456789", "A-Z": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "a-z": "abcdefghijklmnopqrstuvwxyz"}
     others = sorted(used.difference(*kinds.values()))
@@ -168,7 +168,7 @@ def pattern(devices: Iterable[str]) -> str:
 def _measure(name: str, pieces: Sequence[pa.Table]) -> Iterator[Item]:
     values = pieces[0][name]
     if values.null_count == len(values):
-        return  # nothing is known of it
+        return
     shares = [1 - _lacking(piece, name) for piece in pieces]
     yield _item("column_values_to_not_be_null", name, mostly=_less(min(shares), LESS_THERE), row_condition=IS_ADMITTED)
     low, high = _ends(values)
@@ -185,8 +185,8 @@ def _lacking(piece: pa.Table, name: str) -> float:
 
 def _devices(pieces: Sequence[pa.Table]) -> Iterator[Item]:
     counts = [each for piece in pieces if (each := Counter(filter(None, piece[DEVICE].to_pylist())))]
-    if found := pattern(counts[0]):
-        yield _item("column_values_to_match_regex", DEVICE, regex=found, mostly=MOSTLY)
+    if regex := pattern(counts[0]):
+        yield _item("column_values_to_match_regex", DEVICE, regex=regex, mostly=MOSTLY)
     shares = [len(each) / each.total() for each in counts]
     yield _item(
         "column_proportion_of_unique_values_to_be_between",
@@ -211,12 +211,12 @@ def _mean(column: str, **limits: float) -> Item:
 
 
 def _ends(values: pa.ChunkedArray) -> tuple[float, float]:
-    found = pc.min_max(values).as_py()
-    return found["min"], found["max"]
+    ends = pc.min_max(values).as_py()
+    return ends["min"], ends["max"]
 
 
 def _wider(low: float, high: float, by: float, unit: float | None = None) -> tuple[float, float]:
-    """Further out by so many units, which are the width if not given; rounded outwards to two figures of that."""
+    """Widen the range by so many units, rounded outwards to two figures of the margin. The unit is the width if not given."""
     margin = max(by * (unit or high - low or abs(high) or 1.0), sys.float_info.min)
     digits = max(-300, min(1 - math.floor(math.log10(margin)), 300))
     return min(low, _down(low - margin, digits)), max(high, _up(high + margin, digits))
@@ -236,7 +236,7 @@ def _up(value: float, digits: int) -> float:
 
 
 def _look_up(spark: SparkSession, settings: Settings, folder: Path) -> LookUp | None:
-    """What admission asks: the database as it is now, kept nowhere."""
+    """Return the reference as the database has it now. The snapshot is not kept."""
     if settings.reference is None or not lookup.needed(settings):
         return None
     attributes = snapshots.load(spark, settings.reference, folder).attributes()

@@ -1,10 +1,10 @@
-"""Validation, in a process of its own: a sample is held against a suite, and Great Expectations renders its report.
+"""The process that validates a sample against a suite with Great Expectations, and renders its report.
 
     python -m service.quality.validation SUITE FOLDER
 
-reads `sample.arrow` in the folder and writes `outcome.json` and `page.html` there. In the driver the import alone would take
-seconds of the interpreter lock and 150 MB for good; here it costs the stream nothing but what is left of the processors: the
-process is nice. Ends with the status of service/errors.py, the reason on its standard error.
+reads `sample.arrow` in the folder and writes `outcome.json` and `page.html` there. In the driver the import of Great Expectations
+would hold the interpreter lock for seconds and keep 150 MB. This process has a low priority, so it does not slow the stream.
+It ends with a status of service/errors.py, and prints the reason on standard error.
 """
 
 import html
@@ -28,7 +28,7 @@ from service.reference import expectations
 SAMPLE, OUTCOME, PAGE = "sample.arrow", "outcome.json", "page.html"
 NICE = 10
 
-# What the report fetches from elsewhere: style sheets, scripts, two pictures. Without them it is read anywhere, and tells nobody.
+# The style sheets, scripts and pictures that the report would fetch from the network.
 _FOREIGN = re.compile(
     r"<link\b[^>]*>|<script\b.*?</script>|<img\b[^>]*>|<iframe\b.*?</iframe>", re.DOTALL | re.IGNORECASE
 )
@@ -46,7 +46,7 @@ td, th { border: 1px solid #ccc; padding: .3em .6em; text-align: left; vertical-
 
 
 def main(arguments: list[str]) -> int:
-    """The process."""
+    """Validate the sample in the folder; returns the exit status."""
     os.nice(NICE)
     suite, folder = Path(arguments[0]), Path(arguments[1])
     try:
@@ -61,23 +61,23 @@ def main(arguments: list[str]) -> int:
 
 
 def validate(table: pa.Table, suite: Path) -> tuple[list[dict[str, Any]], str]:
-    """Each expectation, `label`, whether it is `met` and `text`, what speaks against it; and the report.
+    """Return the `label` of each expectation, whether it is `met` and the `text` of its failure; and the report.
 
     Raises SchemaError when the file cannot be used.
     """
     remedy = "Name the file in [quality] expectations; `tidemark profile` writes one"
-    found = expectations.evaluate(table.to_pandas(), suite, asset="sample", remedy=remedy)
-    results = sorted(found.results, key=_order)  # their own order is none to rely on
+    validation = expectations.evaluate(table.to_pandas(), suite, asset="sample", remedy=remedy)
+    results = sorted(validation.results, key=_order)  # Great Expectations' order may change
     named = labels([(each.expectation_config.type, each.expectation_config.kwargs) for each in results])
     outcome = []
     for label, each in zip(named, results, strict=True):
         failed = expectations.is_failure(each)
         outcome.append({"label": label, "met": not failed, "text": expectations.described(each) if failed else ""})
-    found.meta["run_id"] = {
+    validation.meta["run_id"] = {
         "run_name": f"a sample of {table.num_rows} records",
         "run_time": datetime.fromtimestamp(clock.now_ms() / 1000, UTC).isoformat(),
     }
-    return outcome, rendered(found)
+    return outcome, rendered(validation)
 
 
 def _order(result: Any) -> tuple[str, str]:
@@ -86,7 +86,7 @@ def _order(result: Any) -> tuple[str, str]:
 
 
 def labels(items: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """A short name for each (type, kwargs), such as "temperature mean between"; those of one name are numbered."""
+    """Return a short name for each (type, kwargs), such as "temperature mean between"; equal names get numbers."""
     seen: Counter[str] = Counter()
     named = []
     for kind, kwargs in items:
@@ -97,21 +97,21 @@ def labels(items: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
     return named
 
 
-def rendered(found: Any) -> str:
-    """Great Expectations' own page of a validation's results, without what it would fetch from the network."""
+def rendered(validation: Any) -> str:
+    """Return Great Expectations' page of a validation, without what it would fetch from the network."""
     renderer = importlib.import_module("great_expectations.render.renderer")
     view = importlib.import_module("great_expectations.render.view")
-    for each in found.results:
+    for each in validation.results:
         if hasattr(observed := each.result.get("observed_value"), "item"):
-            each.result["observed_value"] = observed.item()  # the renderer (1.24.1) takes no number of NumPy's
-        each.result = escaped(each.result)  # nor does it escape what devices wrote
-    document = renderer.ValidationResultsPageRenderer().render(found)
+            each.result["observed_value"] = observed.item()  # the renderer (1.24.1) accepts no NumPy number
+        each.result = escaped(each.result)  # the renderer does not escape texts of devices
+    document = renderer.ValidationResultsPageRenderer().render(validation)
     page: str = view.DefaultJinjaPageView().render(document)
     return _PICTURE.sub("none", _HANDLER.sub("", _FOREIGN.sub("", page))).replace("</head>", f"{STYLE}</head>", 1)
 
 
 def escaped(value: Any) -> Any:
-    """A document with all of its texts as HTML."""
+    """Escape all texts of a document for HTML."""
     if isinstance(value, str):
         return html.escape(value)
     if isinstance(value, dict):

@@ -7,35 +7,17 @@ unknown key is a problem. A secret comes from a file (`password_file`) or the en
 Environment: `TIDEMARK_<SECTION>__<KEY>` overrides a scalar key, as in `TIDEMARK_REDIS__URL`.
 """
 
-from service.settings.loading import load, parse
-from service.settings.models import (
-    LARGEST,
-    RECORD_KEY,
-    RESERVED_MEASURES,
-    YEAR_MS,
-    Input,
-    Kafka,
-    Metrics,
-    Redis,
-    Reference,
-    Registry,
-    Settings,
-    View,
-)
-
-__all__ = [
-    "LARGEST",
-    "RECORD_KEY",
-    "RESERVED_MEASURES",
-    "YEAR_MS",
-    "Input",
-    "Kafka",
-    "Metrics",
-    "Redis",
-    "Reference",
-    "Registry",
-    "Settings",
-    "View",
-    "load",
-    "parse",
-]
+from service.settings.loading import load as load
+from service.settings.loading import parse as parse
+from service.settings.models import LARGEST as LARGEST
+from service.settings.models import RECORD_KEY as RECORD_KEY
+from service.settings.models import RESERVED_MEASURES as RESERVED_MEASURES
+from service.settings.models import YEAR_MS as YEAR_MS
+from service.settings.models import Input as Input
+from service.settings.models import Kafka as Kafka
+from service.settings.models import Metrics as Metrics
+from service.settings.models import Redis as Redis
+from service.settings.models import Reference as Reference
+from service.settings.models import Registry as Registry
+from service.settings.models import Settings as Settings
+from service.settings.models import View as View

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
@@ -304,10 +305,8 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        names = [view.name for view in self.views]
-        problems = [
-            f"views: the name {n!r} is used more than once" for n in sorted({n for n in names if names.count(n) > 1})
-        ]
+        names = Counter(view.name for view in self.views)
+        problems = [f"views: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1]
 
         def unknown(place: str, wanted: Iterable[str], known: Collection[str], what: str) -> list[str]:
             choice = ", ".join(sorted(known))

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 from service import clock
 from service.micro_batch import MicroBatch
 from service.monitoring.event_time_metrics import KEPT_S, EventTime
+from service.monitoring.series import Series
 from service.pipeline.builder import BatchReport
 from service.pipeline.outcome import Outcome
 
@@ -30,7 +31,7 @@ def report(*times: tuple[int, int]) -> BatchReport:
 )
 def test_partitions_are_apart_by_their_oldest_or_newest_readings(times: list[tuple[int, int]], apart_s: int) -> None:
     registry = CollectorRegistry()
-    EventTime(registry).batch(report(*times))
+    EventTime(Series(registry)).batch(report(*times))
     assert registry.get_sample_value("tidemark_event_spread_seconds") == apart_s
     newest = registry.get_sample_value("tidemark_event_timestamp_seconds", {"topic": "t", "partition": "0"})
     assert newest == T0 / 1000 + times[0][1]
@@ -42,7 +43,7 @@ def test_a_batch_that_was_apart_is_seen_by_the_next_scrape_and_forgotten_after_a
 ) -> None:
     registry, now_s = CollectorRegistry(), 1000.0
     monkeypatch.setattr(clock, "monotonic_s", lambda: now_s)
-    metrics = EventTime(registry)
+    metrics = EventTime(Series(registry))
     metrics.batch(report((0, 10), (60, 70)))
     metrics.batch(report((70, 80), (70, 80)))
     assert registry.get_sample_value("tidemark_event_spread_seconds") == 60

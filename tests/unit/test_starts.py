@@ -134,7 +134,7 @@ def test_a_probe_gives_up_after_many_deaths() -> None:
 
 
 def test_the_error_names_the_command_that_mends_it() -> None:
-    error = starts._named(812, (Span("readings", 2, 1207, 1211), Span("readings", 3, 5, 6)))
+    error = starts._unreadable_error(812, (Span("readings", 2, 1207, 1211), Span("readings", 3, 5, 6)))
     assert isinstance(error, TidemarkError)
     assert error.status == 11
     assert "Batch 812" in error.what

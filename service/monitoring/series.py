@@ -1,0 +1,23 @@
+"""Counters and gauges of one registry, with the names of this service."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class Series:
+    """Makes the counters and gauges `tidemark_<name>` of a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
+        """Make a counter with at most one label. The series of the label's known `values` exist from the start:
+        Prometheus sees no increase in a series that begins with its first increment."""
+        counter = Counter(f"tidemark_{name}", text, [label] if label else [], registry=self._registry)
+        for value in values:
+            counter.labels(value)
+        return counter
+
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"tidemark_{name}", text, labels, registry=self._registry)
