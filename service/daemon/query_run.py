@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint
-from service.admission.schemas import NewSchemaError
+from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint.skips import Care, ReadAnewError
 from service.daemon.backoff import Backoff
 from service.daemon.idle_closer import IdleCloser
@@ -181,7 +181,7 @@ class QueryRun:
         if self._lease.lost.is_set():
             raise self._lease.loss()
         if isinstance(error, TidemarkError) or not self._stop.is_set():
-            raise failure.named(error, query) from error
+            raise failure.classify(error, query) from error
 
 
 def _ended(query: StreamingQuery, wait_s: float) -> bool:

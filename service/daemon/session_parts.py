@@ -2,8 +2,7 @@
 
 from pyspark.sql import SparkSession
 
-from service.admission import schemas
-from service.admission.schemas import SchemaCatalog
+from service.admission.schema_catalog import SchemaCatalog, new_catalog
 from service.checkpoint import resume
 from service.daemon.refresher import Refresher
 from service.monitoring.metrics import Metrics
@@ -12,7 +11,7 @@ from service.monitoring.status import Status
 from service.pipeline.term import Term
 from service.quality.checker import Checker
 from service.reference import lookup
-from service.reference.snapshots import CurrentSnapshot
+from service.reference.current_snapshot import CurrentSnapshot
 from service.settings import Settings
 from service.spark.warm_up import WarmUp
 
@@ -36,7 +35,7 @@ class SessionParts:
         """Return the schema catalog, opened where the checkpoint continues. Raises as SchemaCatalog.open."""
         if self._catalog is None:
             count = self.metrics.lookups
-            self._catalog = schemas.catalog(self.spark, self.settings, lambda result: count.labels(result).inc())
+            self._catalog = new_catalog(self.spark, self.settings, lambda result: count.labels(result).inc())
         self._catalog.open(resume.position(self.spark, self.settings))
         self.metrics.schemas.set(len(self._catalog.plan.schemas))
         return self._catalog
@@ -58,7 +57,7 @@ class SessionParts:
             return
         look_up = None
         if term.current_snapshot is not None and lookup.needed(self.settings):
-            look_up = lookup.Asked(term.current_snapshot.attributes, lookup.bounds(self.settings))
+            look_up = lookup.UdfLookUp(term.current_snapshot.attributes, lookup.bounds(self.settings))
         self.checker = Checker(term, expectations, self.metrics, self._page, look_up)
 
     def close(self) -> None:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from service.admission.schemas import SchemaCatalog, SchemaSet
-from service.pipeline.batch_publisher import Outcome
+from service.admission.schema_catalog import SchemaCatalog
+from service.admission.schema_sources import SchemaSet
+from service.pipeline.outcome import Outcome
 from service.publication.covered import Covered
-from service.reference.snapshots import CurrentSnapshot, Snapshot
+from service.reference.current_snapshot import CurrentSnapshot
+from service.reference.snapshots import Snapshot
 from service.settings import Settings
 
 
