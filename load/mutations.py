@@ -295,7 +295,7 @@ MUTATIONS = (
         "every offset of a batch without a record is taken for lost",
         "a producer with transactions raises the alarm for lost records",
         ("P7",),
-        (Edit("service/pipeline/builder.py", "min(without, unavailable(settings.kafka, micro_batch))", "without"),),
+        (Edit("service/pipeline/builder.py", "min(without, unavailable(self.term.settings.kafka, micro_batch))", "without"),),
         (_TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",),
     ),
     Mutation(
