@@ -295,7 +295,13 @@ MUTATIONS = (
         "every offset of a batch without a record is taken for lost",
         "a producer with transactions raises the alarm for lost records",
         ("P7",),
-        (Edit("service/pipeline/builder.py", "min(without, unavailable(self.term.settings.kafka, micro_batch))", "without"),),
+        (
+            Edit(
+                "service/pipeline/builder.py",
+                "min(without, unavailable(self.term.settings.kafka, micro_batch))",
+                "without",
+            ),
+        ),
         (_TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",),
     ),
     Mutation(
@@ -1139,7 +1145,7 @@ MUTATIONS = (
         "a correction computes values without what earlier ones have put into them",
         "each takes back the one before, or is refused",
         ("P1",),
-        (Edit("service/recompute/correction.py", "    if earlier.num_rows:\n", "    if False:\n"),),
+        (Edit("service/recompute/correct.py", "run.admit(records, corrected_before)", "run.admit(records)"),),
         (_AS_IF_IN_TIME,),
     ),
     Mutation(
@@ -1177,7 +1183,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/republish.py",
-                "        if held is not None:\n            rows",
+                "        if log is not None:\n            rows",
                 "        if False:\n            rows",
             ),
         ),
@@ -1203,7 +1209,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/republish.py",
-                "if held is not None and is_read_again(held, committed):",
+                "if progress is not None and is_read_again(progress, committed):",
                 "if False:",
             ),
         ),
@@ -1214,7 +1220,7 @@ MUTATIONS = (
         "a republish leaves closed values as they are where a correction is lost",
         "late readings that are marked as corrected are in no value, for ever",
         ("P1",),
-        (Edit("service/recompute/republish.py", "            self._corrected(said)\n", ""),),
+        (Edit("service/recompute/republish.py", "            self._corrected(text)\n", ""),),
         (_CORRECT + "test_what_redis_loses_of_a_correction_comes_back_when_it_is_asked_to",),
     ),
     Mutation(

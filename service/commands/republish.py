@@ -85,9 +85,7 @@ def _foretell(settings: Settings, say: Callable[[str], object]) -> None:
     spark = session.build(settings, master="local[*]")
     try:
         committed = _committed(spark, settings)
-        from_ms = rebuild.needed_from_ms(settings, committed.watermark_ms)
-        kafka = rebuild.ask(settings, committed, from_ms)
-        source = rebuild.source(committed, kafka, from_ms, settings.admission.max_ahead_ms)
+        source = rebuild.readable(settings, committed, rebuild.needed_from_ms(settings, committed.watermark_ms))
     except Exception as error:  # Spark's and py4j's get a name
         raise failure.classify(error) from error
     finally:

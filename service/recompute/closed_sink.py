@@ -1,4 +1,4 @@
-"""Where a correction writes: closed values in Redis, by correct.lua, and what it has to know of Redis before."""
+"""Write corrected values to Redis, by correct.lua, and read what a correction needs from Redis first."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("correct.lua").read_bytes()
 _AGAIN = "Nothing is lost: run it again"
 _PAGE = 1_000
 
-# How correct.lua treats rows: the field that says whether a value is closed, and the fields that, equal, say the same.
+# `seal`: the field and text of a closed value. `same`: two values with these fields equal are the same.
 _HOW: Mapping[str, Mapping[str, Any]] = {
     "window": {"seal": ("final", "1"), "same": ("count", "end")},
     "session": {"seal": ("state", "closed"), "same": ("count", "last", "reason")},
@@ -29,7 +29,8 @@ _HOW: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of rows: `same` were right already, `poorer` have more readings in Redis, `gone` were to be merged."""
+    """Rows by outcome: `same` were right already, `poorer` have more readings in Redis, `opened` are open there, `gone` were to
+    be merged and do not exist."""
 
     written: int = 0
     same: int = 0
@@ -40,11 +41,11 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSink:
-    """Writes as of `micro_batch`, which is what progress held, for the run with this number of the fence, to one run of Redis.
+    """Write as of `micro_batch`, read from progress, under the fence's `number`, to one run of Redis.
 
-    `server` names that run, as `server` below gave it before `micro_batch` was read. `mark` is the mark of a republish that
-    writes corrected values again. Raises SinkError when Redis does not answer, was restarted, has lost data or is being
-    republished to by another; FencedError when another run has begun.
+    `server` is the run id of Redis, read before `micro_batch`. `mark` is the mark of a republish that writes corrected values
+    again. Raises SinkError when Redis does not answer, was restarted, has lost data or is being republished to by another;
+    FencedError when another run has begun.
     """
 
     settings: Settings
@@ -54,23 +55,23 @@ class ClosedSink:
     mark: str = ""
 
     def write(self, rows: Rows) -> Written:
-        """Windows that are final and sessions that are closed or merged, as `rows.as_of_watermark` gives them."""
+        """Write final windows, or closed or merged sessions, as `rows.as_of_watermark` returns them."""
         if not len(rows):
             return Written()
         what = f"{rows.kind.name}s"
         replies = self._run(self._calls(rows), what)
-        found = Written(*(sum(map(int, column)) for column in zip(*replies, strict=True)))
-        if found.opened and not self.mark:  # a republish goes on: what is open the daemon writes
-            msg = f"{self._place(what)}: {found.opened} are open, though progress says that they are closed"
+        written = Written(*(sum(map(int, column)) for column in zip(*replies, strict=True)))
+        if written.opened and not self.mark:  # during a republish the daemon writes open values
+            msg = f"{self._place(what)}: {written.opened} are open, though progress says that they are closed"
             raise SinkError(msg, remedy=_AGAIN)
-        return found
+        return written
 
     def confirm(self) -> None:
-        """Raise SinkError unless the run of Redis that was written to still answers."""
+        """Raise SinkError if Redis was restarted after the writes."""
         self._run([], "the values")
 
     def keys(self, view: str, scores: list[int], members: list[bytes | None], ttl_ms: int) -> None:
-        """Keys of a view by last event time; those that a reader of the view would not see any more are left out."""
+        """Write keys of a view by last event time, without the expired ones."""
         floor = self.micro_batch.watermark_ms - ttl_ms
         young = [(score, member) for score, member in zip(scores, members, strict=True) if score > floor]
         name, stamp = Keys(self.settings.redis.prefix).view(view), self._stamp()
@@ -117,9 +118,12 @@ class ClosedSink:
 
 
 def server(settings: Settings) -> str:
-    """Which run of Redis answers; raises SinkError."""
-    place = Place(redis_client.address(settings.redis), "the beginning of a correction")
-    return _link(settings).server(Budget(settings.redis.retry_for_ms, place))
+    """The run id of Redis; raises SinkError."""
+    return _link(settings).server(Budget(settings.redis.retry_for_ms, _beginning(settings)))
+
+
+def _beginning(settings: Settings) -> Place:
+    return Place(redis_client.address(settings.redis), "the beginning of a correction")
 
 
 def _link(settings: Settings) -> Link:
@@ -127,40 +131,35 @@ def _link(settings: Settings) -> Link:
     return link(settings.redis, SCRIPT, (keys.correction, keys.changes, keys.progress, keys.republish))
 
 
-def held(settings: Settings, mark: str = "") -> MicroBatch:
-    """What progress in Redis says; raises SinkError when there is none, or values are republished under another mark."""
-    keys, place = (
-        Keys(settings.redis.prefix),
-        Place(redis_client.address(settings.redis), "the beginning of a correction"),
-    )
+def progress(settings: Settings, mark: str = "") -> MicroBatch:
+    """Progress in Redis; raises SinkError without it, or when values are being republished under another mark."""
+    keys, place = Keys(settings.redis.prefix), _beginning(settings)
     budget = Budget(settings.redis.retry_for_ms, place)
     with redis_client.client(settings.redis) as client:
-        found = budget.attempt(lambda: client.hgetall(keys.progress))
+        stored = budget.attempt(lambda: client.hgetall(keys.progress))
         republishing = budget.attempt(lambda: client.get(keys.republish))
     if _text(republishing or b"") != mark:
         msg = f"{place}: values are being republished"
         raise SinkError(msg, remedy=f"Run it again when {keys.republish} is gone")
-    said = {_text(name): _text(value) for name, value in found.items()}
-    if not {"epoch", "batch", "watermark", "offsets"} <= said.keys():
+    fields = {_text(name): _text(value) for name, value in stored.items()}
+    if not {"epoch", "batch", "watermark", "offsets"} <= fields.keys():
         msg = f"{place}: there is no progress"
         raise SinkError(msg, remedy="Start the service first: it has published nothing yet")
-    ends = parse_offsets(said["offsets"])
-    return MicroBatch(
-        int(said["epoch"]), int(said["batch"]), int(said["watermark"]), {}, ends, said.get("reference", "")
-    )
+    ends, epoch, batch = parse_offsets(fields["offsets"]), int(fields["epoch"]), int(fields["batch"])
+    return MicroBatch(epoch, batch, int(fields["watermark"]), {}, ends, fields.get("reference", ""))
 
 
 def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list[int]]:
-    """Where the sessions of the devices begin that Redis has, open or closed, in no order. Raises SinkError.
+    """The starts of the devices' open and closed sessions in Redis, in no order. Raises SinkError.
 
-    There is no index of a device's sessions, so all sessions' names are read, a thousand at a time.
+    Redis has no index of a device's sessions, so the names of all sessions are read, a thousand at a time.
     """
     prefix = Keys(settings.redis.prefix).session("", 0).removesuffix(":0")
     pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
     budget = Budget(
         settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the sessions that there are")
     )
-    wanted, found = set(devices), dict[str, list[int]]()
+    wanted, starts = set(devices), dict[str, list[int]]()
     with redis_client.client(settings.redis) as client:
         cursor = None
         while cursor != 0:
@@ -168,8 +167,8 @@ def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list
             for name in names:
                 device, _, start = _text(name).removeprefix(prefix).rpartition(":")
                 if device in wanted and budget.attempt(partial(client.hget, name, "state")) in {b"open", b"closed"}:
-                    found.setdefault(device, []).append(int(start))
-    return found
+                    starts.setdefault(device, []).append(int(start))
+    return starts
 
 
 def _text(value: bytes | int) -> str:

@@ -1,11 +1,11 @@
-"""Rebuild: what had been published, as rows of row_schemas.OUTPUT once more, from where it still is.
+"""Compute published values again, as rows of row_schemas.OUTPUT.
 
-    open windows, open sessions, devices    the state of the last committed batch
-    final windows, closed sessions          Kafka, by a batch run of the stream's own builders up to that batch's offsets
+    open windows, open sessions, devices    from the state of the last committed batch
+    final windows, closed sessions          from Kafka, by a batch run of the stream's own steps up to that batch's offsets
 
-Admission depends on the record and the broker's time for it, so the run decides as the stream did. It differs from the
-stream in three ways. Attributes are those of the reference in use now. Readings that the stream rejected for being behind the
-watermark are counted in, unless the caller names them. And of what Kafka has deleted nothing can be told: see `Source`.
+Admission depends only on the record and its broker time, so the batch run admits what the stream admitted, with three
+exceptions. Attributes come from the reference in use now. Readings that the stream rejected for being behind the watermark are
+admitted, unless the caller names them. Records that Kafka has deleted are missing: see `Source`.
 """
 
 import itertools
@@ -31,6 +31,7 @@ from service.kafka.clients import TIMEOUT_S
 from service.kafka.source import ONE_AT_A_TIME, with_options
 from service.micro_batch import MicroBatch, Offsets
 from service.pipeline import builder
+from service.reference import lookup
 from service.reference.attributes import Attributes
 from service.reference.lookup import LookUp
 from service.rejects.reject_log import Coordinates
@@ -47,9 +48,9 @@ from state.table import present
 
 
 def open_values(spark: SparkSession, settings: Settings, committed: MicroBatch) -> DataFrame:
-    """Open windows and sessions, and the devices, as the checkpoint's state has them after a batch: row_schemas.OUTPUT."""
+    """Open windows, open sessions and devices from the checkpoint's state after a batch, as row_schemas.OUTPUT."""
     states = reader.buckets(spark, settings.service.checkpoint, committed.batch).select("stored")
-    # A view that was removed, or was of another length, stays in the state until the watermark has passed it.
+    # Windows of a removed view, or of its former length, stay in the state until the watermark passes them.
     wanted = {
         (view.name, measure): view.window_ms for view in settings.views for measure in settings.view_measures(view)
     }
@@ -58,11 +59,11 @@ def open_values(spark: SparkSession, settings: Settings, committed: MicroBatch) 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The part of the topics from which closed values can be told.
+    """The offsets from which closed values are computed.
 
-    `begin` and `end` are offsets by topic and partition, half open. Every admitted reading with an event time from
-    `whole_from_ms` on is in them, so that windows and sessions that begin later are whole; 0 when nothing is lacking.
-    `lacking` names what is gone, for people.
+    `begin` and `end` are offsets by topic and partition, half open. They contain every admitted reading with an event time
+    from `whole_from_ms` on, so windows and sessions that begin later are whole; 0 when Kafka has all records.
+    `lacking` describes the deleted offsets, for people.
     """
 
     begin: Offsets
@@ -73,8 +74,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What Kafka says of a partition: the oldest offset it has and the broker's time for it (None: it has no record),
-    and the first offset whose time is not below the one asked for (None: all are)."""
+    """A partition in Kafka: its oldest offset, the broker time of that record (None: no record), and the first offset whose
+    broker time is not below the requested time (None: no such offset)."""
 
     oldest: int
     oldest_ms: int | None
@@ -82,58 +83,60 @@ class Partition:
 
 
 def needed_from_ms(settings: Settings, watermark_ms: int) -> int:
-    """The broker's time from which on records can matter to a closed value that has not expired."""
-    parts = settings.sessions
-    oldest = [view.retain_ms + view.window_ms for view in settings.views]
-    # A session lives for `retain` after it closed, `gap` after its last reading; the gap before it must be seen, too.
-    oldest.append(parts.retain_ms + parts.max_duration_ms + 2 * parts.gap_ms)
-    return max(0, watermark_ms - max(oldest) - settings.admission.max_ahead_ms)
+    """The earliest broker time of a record that can belong to a closed value that has not expired."""
+    rules = settings.sessions
+    ages = [view.retain_ms + view.window_ms for view in settings.views]
+    # A session closes `gap` after its last reading and is kept for `retain`. The gap before it must be readable, too.
+    ages.append(rules.retain_ms + rules.max_duration_ms + 2 * rules.gap_ms)
+    return max(0, watermark_ms - max(ages) - settings.admission.max_ahead_ms)
 
 
-def source(committed: MicroBatch, found: dict[tuple[str, int], Partition], from_ms: int, max_ahead_ms: int) -> Source:
-    """What to read of each partition of `committed` (whose start is the checkpoint's), and from when on it is whole.
+def source(
+    committed: MicroBatch, partitions: Mapping[tuple[str, int], Partition], from_ms: int, max_ahead_ms: int
+) -> Source:
+    """The offsets to read for values from `from_ms` on; the start of `committed` is the checkpoint's.
 
-    Records before the checkpoint's start were never published. Those that Kafka has deleted are not younger than the
-    oldest one that is left (LogAppendTime), nor are those skipped for being below `from_ms`; an admitted reading is at
-    most `max_ahead_ms` ahead of its record's time.
+    Records before the checkpoint's start were never published. Records that Kafka has deleted are not younger than the
+    oldest remaining one (LogAppendTime). Skipped records are below `from_ms`. An admitted reading is at most `max_ahead_ms`
+    ahead of its record's time.
     """
     begin: dict[str, dict[int, int]] = {}
     whole_from_ms, lacking = 0, []
     for topic, ends in committed.end.items():
         for partition, end in ends.items():
-            kafka = found[topic, partition]
+            kafka = partitions[topic, partition]
             first = committed.start.get(topic, {}).get(partition, 0)
-            chosen = first
             if kafka.oldest > first:
-                chosen = kafka.oldest
                 lacking.append(f"{topic}[{partition}]@{first} to {kafka.oldest}")
-                # Of a partition without a record nobody knows how young the deleted ones were.
-                gone_ms = committed.watermark_ms if kafka.oldest_ms is None else kafka.oldest_ms
-                whole_from_ms = max(whole_from_ms, gone_ms + max_ahead_ms + 1)
+                first = kafka.oldest
+                # Without a remaining record the age of the deleted ones is unknown.
+                deleted_ms = committed.watermark_ms if kafka.oldest_ms is None else kafka.oldest_ms
+                whole_from_ms = max(whole_from_ms, deleted_ms + max_ahead_ms + 1)
             reached = end if kafka.reached is None else kafka.reached
-            if reached > chosen:
-                chosen = reached
+            if reached > first:
+                first = reached
                 whole_from_ms = max(whole_from_ms, from_ms + max_ahead_ms)
-            begin.setdefault(topic, {})[partition] = min(chosen, end)
+            begin.setdefault(topic, {})[partition] = min(first, end)
     return Source(begin, committed.end, whole_from_ms, tuple(lacking))
 
 
-def ask(settings: Settings, committed: MicroBatch, from_ms: int) -> dict[tuple[str, int], Partition]:
-    """What `source` has to know of the partitions; raises SourceError when Kafka does not answer."""
+def readable(settings: Settings, committed: MicroBatch, from_ms: int) -> Source:
+    """`source` for the partitions as they are in Kafka now; raises SourceError when Kafka does not answer."""
     consumer = clients.consumer(settings.kafka, small=True)
     try:
-        return {
-            (topic, partition): _ask(consumer, TopicPartition(topic, partition), from_ms)
-            for topic, partitions in committed.end.items()
-            for partition in partitions
+        partitions = {
+            (topic, partition): _partition(consumer, TopicPartition(topic, partition), from_ms)
+            for topic, ends in committed.end.items()
+            for partition in ends
         }
     except KafkaException as error:
         raise clients.unreachable(settings.kafka, error) from error
     finally:
         consumer.close()
+    return source(committed, partitions, from_ms, settings.admission.max_ahead_ms)
 
 
-def _ask(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
+def _partition(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
     oldest, end = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
     [at] = consumer.offsets_for_times([TopicPartition(place.topic, place.partition, from_ms)], timeout=TIMEOUT_S)
     if at.error is not None:
@@ -147,7 +150,7 @@ def _ask(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
         if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
             what = f"{place.topic}[{place.partition}]@{oldest} could not be read within {TIMEOUT_S:.0f} s"
             raise SourceError(what, remedy="It is tried again; check the brokers")
-        if error is None:  # else there are only offsets without a record
+        if error is None:  # else the partition has offsets without records only
             oldest_ms = int(message.timestamp()[1])
     return Partition(oldest, oldest_ms, at.offset if 0 <= at.offset < end else None)
 
@@ -159,15 +162,17 @@ def records(
     options: Mapping[str, str] | None = None,
     refused: Collection[Coordinates] = (),
 ) -> DataFrame:
-    """The chosen part of the topics, as `source.stream` gives it to the stream, without those `refused` (late.Log), and without
-    what was skipped; `options` are more of the reader's."""
+    """The chosen records in the columns of `source.stream`, without skipped and `refused` (late.Log) ones.
+
+    `options` are added to the reader's.
+    """
     places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
     spans = skips.pending(chosen.begin, skips.read(Files(spark, settings.service.checkpoint)))
 
     def between(begin: Offsets, end: Offsets, careful: bool) -> DataFrame:
         return (
             with_options(spark.read.format("kafka"), settings.kafka)
-            .option("failOnDataLoss", "true")  # whatever the stream accepts: a value that lacks readings is not told
+            .option("failOnDataLoss", "true")  # always: a value that lacks readings must not be published
             .option("assign", json.dumps(places))
             .option("startingOffsets", _json(begin))
             .option("endingOffsets", _json(end))
@@ -187,9 +192,45 @@ def records(
 
 
 @dataclass(frozen=True, slots=True)
+class Recomputation:
+    """The stream's admission and fold, for batch runs over the past.
+
+    `attributes` is the reference, None where there is none. `schemas` are what is decoded: all that their source has, if None.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    attributes: Attributes | None = None
+    schemas: SchemaSet | None = None
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks run at a time: half of the cores, because a stream may run beside."""
+        return max(1, self.spark.sparkContext.defaultParallelism // 2)
+
+    @property
+    def look_up(self) -> LookUp | None:
+        """How admission asks the reference; None where it has nothing to ask."""
+        if self.attributes is None or not lookup.needed(self.settings):
+            return None
+        return lookup.UdfLookUp(self.attributes, lookup.bounds(self.settings))
+
+    def admit(self, records: DataFrame, late: pa.Table | None = None) -> DataFrame:
+        """Rows of `readings.admit` for Kafka records, and `late`: such rows, rejected as late and corrected since."""
+        admitted = readings.admit(records, self.settings, self.look_up, schemas=self.schemas)
+        return (
+            admitted.unionByName(self.spark.createDataFrame(late)) if late is not None and late.num_rows else admitted
+        )
+
+    def partials(self, admitted: DataFrame) -> DataFrame:
+        """The rows of row_schemas.FOLDED of kind PARTS and RUNS; the rows of a bucket are in one task."""
+        folded = builder.fold(admitted.coalesce(self.tasks), self.settings, self.attributes)
+        return folded.where(F.col("kind").isin(PARTS, RUNS)).repartition(self.tasks, "bucket")
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
-    """`frame` has rows of row_schemas.OUTPUT. Once they have been computed, `unrecoverable` is how many windows and sessions
-    could not be told."""
+    """`frame` has rows of row_schemas.OUTPUT. After evaluation, `unrecoverable` counts the windows and sessions it lacks."""
 
     frame: DataFrame
     _unrecoverable: Observation
@@ -199,40 +240,25 @@ class Closed:
         return int(self._unrecoverable.get["windows"] or 0), int(self._unrecoverable.get["sessions"] or 0)
 
 
-def closed_values(
-    found: DataFrame,
-    settings: Settings,
-    attributes: Attributes | None,
-    look_up: LookUp | None,
-    watermark_ms: int,
-    whole_from_ms: int,
-    tasks: int,
-    late: DataFrame | None = None,
-    schemas: SchemaSet | None = None,
-) -> Closed:
-    """Final windows and closed sessions, those that have not expired, of Kafka records; `tasks` run at a time at most.
+def closed_values(run: Recomputation, admitted: DataFrame, watermark_ms: int, whole_from_ms: int) -> Closed:
+    """The final windows and closed sessions of admitted readings that have not expired at `watermark_ms`.
 
-    `attributes`, `look_up` and `schemas` are as for `pipeline.build`, `watermark_ms` says what is closed, `whole_from_ms` what
-    can be told.
-    `late` are rows of `readings.admit` that were rejected as late, and that values have all the same: see corrections.
+    Windows and sessions that may have readings before `whole_from_ms` are unrecoverable.
     """
-    admitted = readings.admit(found, settings, look_up, schemas=schemas)
-    if late is not None:
-        admitted = admitted.unionByName(late)
-    folded = builder.fold(admitted.coalesce(tasks), settings, attributes)
-    kept = folded.where(F.col("kind").isin(PARTS, RUNS)).select("bucket", "first", "kind", "payload")
-    sorted_rows = kept.repartition(tasks, "bucket").sortWithinPartitions("bucket", "first", "kind", "payload")
-    alive = {view.name: watermark_ms - view.retain_ms for view in settings.views}
-    step = _Closed(sessions.rules(settings), watermark_ms, whole_from_ms, alive)
+    partials = run.partials(admitted).select("bucket", "first", "kind", "payload")
+    alive = {view.name: watermark_ms - view.retain_ms for view in run.settings.views}
+    step = _Closed(sessions.rules(run.settings), watermark_ms, whole_from_ms, alive)
     unrecoverable = Observation()
-    told = sorted_rows.mapInArrow(step, "windows bigint, sessions bigint, kind tinyint, payload binary")
-    counted = told.observe(unrecoverable, F.sum("windows").alias("windows"), F.sum("sessions").alias("sessions"))
+    changes = partials.sortWithinPartitions("bucket", "first", "kind", "payload").mapInArrow(
+        step, "windows bigint, sessions bigint, kind tinyint, payload binary"
+    )
+    counted = changes.observe(unrecoverable, F.sum("windows").alias("windows"), F.sum("sessions").alias("sessions"))
     return Closed(counted.select("kind", "payload"), unrecoverable)
 
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """States in, everything in them as changes out; of the windows those of `wanted`, their length by view and measure."""
+    """Convert stored states into changes. `wanted` has the window length by view and measure; other windows are left out."""
 
     rules: Rules
     wanted: Mapping[tuple[str, str], int]
@@ -243,18 +269,18 @@ class _Present:
                 changes = present(restore(stored.as_py()), self.rules)
                 yield _changes(replace(changes, windows=self._served(changes.windows)))
 
-    def _served(self, found: pa.Table) -> pa.Table:
-        names = zip(found["view"].to_pylist(), found["measure"].to_pylist(), strict=True)
+    def _served(self, table: pa.Table) -> pa.Table:
+        names = zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True)
         length = np.array([self.wanted.get(pair, -1) for pair in names], np.int64)
-        chosen = ints(found, "end") - ints(found, "start") == length
-        return windows.compact(found.filter(pa.array(chosen)))
+        is_served = ints(table, "end") - ints(table, "start") == length
+        return windows.compact(table.filter(pa.array(is_served)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """(bucket, first, kind, payload), sorted by all of them, in; what is closed, and how much is unrecoverable, out.
+    """Convert rows (bucket, first, kind, payload), sorted by all four, into closed values and counts of unrecoverable ones.
 
-    Windows of a view whose last reading is not above `alive` have expired.
+    A window of a view has expired when its last reading is not above the view's `alive` time.
     """
 
     rules: Rules
@@ -269,9 +295,9 @@ class _Closed:
             for each in history.closed(payloads, self.watermark_ms, self.whole_from_ms, self.rules):
                 floor = np.array([self.alive[view] for view in each.windows["view"].to_pylist()], np.int64)
                 living = each.windows.filter(pa.array(ints(each.windows, "last") > floor))
-                told = windows.compact(living.filter(pa.array(ints(living, "start") >= self.whole_from_ms)))
-                changes = Changes(each.sessions, status_schema(()).empty_table(), told)
-                yield _changes(changes, windows=living.num_rows - told.num_rows, sessions=each.unrecoverable)
+                whole = windows.compact(living.filter(pa.array(ints(living, "start") >= self.whole_from_ms)))
+                changes = Changes(each.sessions, status_schema(()).empty_table(), whole)
+                yield _changes(changes, windows=living.num_rows - whole.num_rows, sessions=each.unrecoverable)
 
 
 def _payload(first_ms: int, kind: int, payload: bytes) -> Payload:

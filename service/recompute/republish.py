@@ -1,29 +1,29 @@
-"""Republish: what Redis has lost is published again, from the state and from Kafka.
+"""Republish: publish again what Redis has lost, from the state and from Kafka.
 
-Redis may lose what it acknowledged: FLUSHALL, a restart without persistence or before the last fsync, an old backup, a
-replica promoted too early. It is noticed in one of three places, whichever comes first:
+Redis may lose acknowledged writes: FLUSHALL, a restart without persistence or before the last fsync, an old backup, a
+replica promoted too early. One of three checks detects the loss:
 
     every call of publish.lua       the epoch is gone or older; progress is gone or behind what this writer wrote
     the lease's renewal             the same, so that it needs no input
     the beginning of a term         progress is gone or behind the checkpoint: lost while no service ran
 
-The first two end the term, so that the query stops and the checkpoint rests. Then, at the beginning of the next one:
+The first two end the term, which stops the query. The next term begins with these steps:
 
-    1  `<prefix>:republish` says that values are lacking                       before the query starts
-    2  windows that the watermark has passed and that are not final go: what is lacking in them nobody knows
-    3  open windows and sessions, and the devices, from the state
-    4  the progress key: all values include the last committed batch
-    5  final windows and closed sessions, from Kafka                           while the query runs
-    6  sessions that are open in an older state of Redis and not in this term go
-    7  closed values that Redis has from before a correction get it again                service/recompute/correct.py
-    8  `<prefix>:republish` goes
+    1  set the mark `<prefix>:republish`                                       before the query starts
+    2  remove windows that the watermark has passed and that are not final: they may lack readings
+    3  publish open windows and sessions, and the devices, from the state
+    4  write the progress key: all values include the last committed batch
+    5  publish final windows and closed sessions, from Kafka                   while the query runs
+    6  remove sessions that are open in an older state of Redis and not in this term
+    7  write corrected values again where Redis has older ones                           service/recompute/correct.py
+    8  remove `<prefix>:republish`
 
-In step 5 closed values that Redis still has cover their spans (service/publication/covered.py). The mark says how long ago
-the loss was noticed, and up to which watermark Redis was whole.
+In step 5 closed values that Redis still has cover their spans (service/publication/covered.py). The mark has the time at
+which the loss was detected, and the watermark up to which Redis was whole.
 
 A crash in between leaves the mark, or no progress, and the next term begins again. `tidemark republish` sets the mark
-by hand: a service that runs then does 2, 3 and 5 to 8 beside its batches, whose values are newer and win; when none runs, the
-command takes the lease and does it itself.
+by hand. A running service then does 2, 3 and 5 to 8 beside its batches, whose values are newer and win. Without a running
+service the command takes the lease and does these steps itself.
 """
 
 import logging
@@ -44,8 +44,8 @@ from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.publication import covered
 from service.recompute import correct, late, rebuild
+from service.recompute.rebuild import Recomputation
 from service.redis.keys import Keys
-from service.reference import lookup
 from service.spark.files import Files
 
 LOST, ASKED = "lost", "asked"
@@ -57,50 +57,50 @@ _log = logging.getLogger(__name__)
 
 
 def mark(why: str, whole_ms: int | None = None) -> str:
-    """The text of the mark: why, when, and up to which watermark Redis was whole then; None: up to that of progress."""
+    """The text of the mark: the reason, the time, and the watermark up to which Redis was whole (None: that of progress)."""
     return f"{why} {clock.now_ms()}" + ("" if whole_ms is None else f" {whole_ms}")
 
 
 def parse_mark(text: str) -> tuple[int, int | None]:
-    """When the mark was set, and up to which watermark Redis was whole then. That of a loss whose mark lacks it is 0."""
+    """The time of the mark and the watermark up to which Redis was whole then; 0 for a loss whose mark does not have it."""
     why, at_ms, *whole = text.split()
     return int(at_ms), int(whole[0]) if whole else (0 if why == LOST else None)
 
 
-def lost(held: MicroBatch | None, committed: MicroBatch | None, skipped: Sequence[Span] = ()) -> str:
-    """What Redis lacks of the last committed batch, "" when it has all of it; `held` is what progress says.
+def lost(progress: MicroBatch | None, committed: MicroBatch | None, skipped: Sequence[Span] = ()) -> str:
+    """Describe what Redis lacks of the last committed batch, "" when it lacks nothing. `progress` is that of Redis.
 
     `skipped` offsets are not lacking: the end of a committed batch is moved behind them (service/checkpoint/narrow.py).
 
     Progress is written before a batch is committed, so it may be ahead by a batch, or by many where the checkpoint is an
-    older copy or a new one. The number of a batch, or an epoch, says nothing between two checkpoints: the offsets do,
-    and the watermark, which grows with a batch that has no records.
+    older copy or a new one. Batch numbers and epochs of two checkpoints are not comparable. Their offsets are, and so is
+    the watermark, which grows also with a batch that has no records.
     """
     if committed is None:
         return ""
-    if held is None:
+    if progress is None:
         return f"there is no progress, batch {committed.batch} is committed"
-    reached = skips.jumped(held.end, skipped)
+    reached = skips.jumped(progress.end, skipped)
     for topic, ends in sorted(committed.end.items()):
         for partition, end in sorted(ends.items()):
             offset = reached.get(topic, {}).get(partition, 0)
             if offset < end:
-                said = f"progress (batch {held.batch} of epoch {held.epoch}) is at {topic}[{partition}]@{offset}"
-                return f"{said}, batch {committed.batch} is committed up to {end}"
-    if held.watermark_ms < committed.watermark_ms:
-        said = f"progress (batch {held.batch} of epoch {held.epoch}) is at watermark {held.watermark_ms}"
-        return f"{said}, batch {committed.batch} is committed with {committed.watermark_ms}"
+                at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at {topic}[{partition}]@{offset}"
+                return f"{at}, batch {committed.batch} is committed up to {end}"
+    if progress.watermark_ms < committed.watermark_ms:
+        at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at watermark {progress.watermark_ms}"
+        return f"{at}, batch {committed.batch} is committed with {committed.watermark_ms}"
     return ""
 
 
-def is_read_again(held: MicroBatch, committed: MicroBatch | None) -> bool:
-    """Whether a query publishes again what progress `held` says was published: a new checkpoint, or an old copy, does.
+def is_read_again(progress: MicroBatch, committed: MicroBatch | None) -> bool:
+    """Whether the query is going to read again what was published: its checkpoint is new, or an old copy.
 
-    A batch that was published and not committed is no such case: it is repeated with the values that it had.
+    A batch that was published and not committed does not count: its replay has the same values.
     """
     if committed is None:
-        return held.watermark_ms > 0
-    return held.watermark_ms > committed.watermark_ms and held.batch - committed.batch not in {0, 1}
+        return progress.watermark_ms > 0
+    return progress.watermark_ms > committed.watermark_ms and progress.batch - committed.batch not in {0, 1}
 
 
 class Republisher:
@@ -121,27 +121,27 @@ class Republisher:
         self._begun = ""
 
     def begin(self, known: str = "") -> None:
-        """Steps 1 to 4, where needed; call it when no query runs. Sets the term's `published` and `covered`.
+        """Do steps 1 to 4 if needed; no query may run. Sets the term's `published` and `covered`.
 
-        `known` is what is already known to be lost. Raises SinkError, WritesLostError, FencedError, CheckpointError.
+        `known` describes a loss that was detected before. Raises SinkError, WritesLostError, FencedError, CheckpointError.
         """
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
-        held, _, rebuild_mark = self._held(Sink(self._settings, committed or MicroBatch(0, 0, 0, {}, {})))
-        why = known or lost(held, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
-        if held is not None and is_read_again(held, committed):
-            rebuild_mark = self._mark_rebuild(held.watermark_ms)
+        progress, _, rebuild_mark = self._progress(Sink(self._settings, committed or MicroBatch(0, 0, 0, {}, {})))
+        why = known or lost(progress, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
+        if progress is not None and is_read_again(progress, committed):
+            rebuild_mark = self._mark_rebuild(progress.watermark_ms)
         if rebuild_mark:
             at_ms, until_ms, _ = map(int, rebuild_mark.split())
             self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
         if not why or committed is None:
-            self.term.published = (held.epoch, held.batch) if held else None
+            self.term.published = (progress.epoch, progress.batch) if progress else None
             return
         self.term.metrics.redis_loses_data()
         _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
         sink = self._sink(committed)
         server = sink.server()
-        # What a rebuild has not reached yet is there from before it.
-        whole_ms = max(held.watermark_ms if held else 0, self.term.covered.until_ms if self.term.covered else 0)
+        # Values after the position of a rebuild are those from before it.
+        whole_ms = max(progress.watermark_ms if progress else 0, self.term.covered.until_ms if self.term.covered else 0)
         self._begun = _text(sink.run("mark", mark=mark(LOST, whole_ms))[0])
         removed = sink.sweep("forget")
         self._open(sink)
@@ -151,41 +151,41 @@ class Republisher:
         self.term.published = self._epoch, committed.batch
 
     def start(self) -> None:
-        """Steps 5 to 8, and what is asked for by hand, in a thread of its own, beside the query."""
+        """Do steps 5 to 8, and requests by hand, in a thread of its own, beside the query."""
         self._job.start()
 
     def close(self) -> None:
-        """End the thread; what it was doing is begun again in the next term."""
+        """End the thread; the next term begins its work again."""
         self._job.close()
 
-    def everything(self, said: str) -> None:
-        """Steps 2, 3 and 5 to 8 for the mark `said`, of the batch that was committed last. Raises as `begin`, and SourceError."""
+    def everything(self, text: str) -> None:
+        """Do steps 2, 3 and 5 to 8 for the mark `text`, as of the last committed batch. Raises as `begin`, and SourceError."""
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
         sink = self._sink(committed or MicroBatch(0, 0, 0, {}, {}))
         server = sink.server()
         if committed is not None:
-            if said != self._begun:  # else `begin` has done it
+            if text != self._begun:  # else `begin` has done it
                 sink.sweep("forget")
                 self._open(sink)
-            at_ms, whole_ms = parse_mark(said)
+            at_ms, whole_ms = parse_mark(text)
             known = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=whole_ms)
             self._closed(replace(sink, covered=known), committed)
             self._remove_stale(sink, self._epoch)
-            self._corrected(said)
+            self._corrected(text)
         if sink.server() != server:
             what = "Redis was restarted or failed over meanwhile, and may lack what was republished"
             raise SinkError(what, remedy="It is republished again")
-        sink.run("unmark", mark=said)
+        sink.run("unmark", mark=text)
 
     def asked(self, otherwise: str = "") -> str:
-        """The mark in Redis; where there is none, `otherwise` is set, or it is ""."""
+        """Return the mark in Redis. Without a mark, set `otherwise` and return it."""
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
-        return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else self._held(sink)[1]
+        return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else self._progress(sink)[1]
 
     def end_rebuild(self) -> None:
-        """Where a new checkpoint has caught up with the values that were there: remove sessions that it does not have."""
+        """When a new checkpoint has caught up with the former values, remove the sessions that it does not have."""
         sink = self._sink(MicroBatch(self._epoch, 0, 0, {}, {}))
-        rebuild_mark = self._held(sink)[2]
+        rebuild_mark = self._progress(sink)[2]
         if not rebuild_mark:
             return
         _, until_ms, epoch = map(int, rebuild_mark.split())
@@ -200,9 +200,9 @@ class Republisher:
 
     def _look(self) -> None:
         self.end_rebuild()
-        said = self.asked()
-        if said:
-            self.everything(said)
+        text = self.asked()
+        if text:
+            self.everything(text)
 
     def _mark_rebuild(self, until_ms: int) -> str:
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
@@ -219,45 +219,35 @@ class Republisher:
 
     def _closed(self, sink: Sink, committed: MicroBatch) -> None:
         settings, watermark_ms = self._settings, committed.watermark_ms
-        from_ms = rebuild.needed_from_ms(settings, watermark_ms)
-        kafka = rebuild.ask(settings, committed, from_ms)
-        source = rebuild.source(committed, kafka, from_ms, settings.admission.max_ahead_ms)
+        source = rebuild.readable(settings, committed, rebuild.needed_from_ms(settings, watermark_ms))
         if source.lacking:
             text = "Kafka has deleted %s: windows and sessions that begin before %d cannot be republished"
             _log.warning(text, ", ".join(source.lacking), source.whole_from_ms)
         snapshot = self.term.snapshot
         attributes = None if snapshot is None else snapshot.attributes()
-        look_up = None
-        if attributes is not None and lookup.needed(settings):
-            look_up = lookup.UdfLookUp(attributes, lookup.bounds(settings))
-        # Half of the cores: the stream needs the others. A job takes them in turns, first come, first served.
-        cores = self._spark.sparkContext.defaultParallelism
-        tasks = max(1, cores // 2)
-        held, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
-        records = rebuild.records(self._spark, settings, source, refused=held.refused if held is not None else ())
-        if held is not None:
-            rows, _ = late.admitted(self._spark, settings, held.rejects.values(), look_up, self.term.schemas)
-            corrections = self._spark.createDataFrame(late.plain(rows))
-            whole_from_ms = max(whole_from_ms, held.gone_ms + 1)
-        closed = rebuild.closed_values(
-            records, settings, attributes, look_up, watermark_ms, whole_from_ms, tasks, corrections, self.term.schemas
-        )
+        run = Recomputation(self._spark, settings, attributes, self.term.schemas)
+        log, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
+        records = rebuild.records(self._spark, settings, source, refused=log.refused if log is not None else ())
+        if log is not None:
+            rows, _ = late.admitted(run, log.rejects.values())
+            corrections, whole_from_ms = late.plain(rows), max(whole_from_ms, log.gone_ms + 1)
+        closed = rebuild.closed_values(run, run.admit(records, corrections), watermark_ms, whole_from_ms)
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.unrecoverable)
 
-    def _corrected(self, said: str) -> None:
-        """Step 7: a closed value that is there stays as it is, but for corrections."""
-        report = correct.restore(self._spark, self._settings, said)
+    def _corrected(self, text: str) -> None:
+        """Step 7. Step 5 does not write over closed values, so corrections of them are written here."""
+        report = correct.restore(self._spark, self._settings, text)
         if report.windows + report.sessions:
             _log.info("corrections of %d windows and %d sessions are there again", report.windows, report.sessions)
 
     def _remove_stale(self, sink: Sink, epoch: int, last_ms: int | None = None) -> None:
-        """Remove open sessions of before the epoch that ended before `last_ms`. What the state has open was written since."""
+        """Remove open sessions of earlier epochs that ended before `last_ms`. All open sessions of the state have this epoch."""
         text = "" if last_ms is None else str(last_ms)
         pattern = Keys(self._settings.redis.prefix).matching("session:*")
         cursor, removed = "", 0
         while cursor != "0":
-            found = sink.run(
+            reply = sink.run(
                 "stale",
                 cursor=cursor or "0",
                 pattern=pattern,
@@ -265,7 +255,7 @@ class Republisher:
                 before=epoch,
                 last=text,
             )
-            cursor, removed = _text(found[0]), removed + int(found[1])
+            cursor, removed = _text(reply[0]), removed + int(reply[1])
         if removed:
             _log.warning("%d sessions were open in an older state of Redis and are not any more: removed", removed)
 
@@ -282,18 +272,18 @@ class Republisher:
         micro_batch = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
         return Sink(self._settings, micro_batch, builder.attributes(snapshot, self._settings), republishing=True)
 
-    def _held(self, sink: Sink) -> tuple[MicroBatch | None, str, str]:
-        """What progress says, and the marks of a republish and a rebuild."""
+    def _progress(self, sink: Sink) -> tuple[MicroBatch | None, str, str]:
+        """Progress in Redis, None without it, and the marks of a republish and a rebuild."""
         sink = replace(sink, micro_batch=replace(sink.micro_batch, epoch=self._epoch))
         epoch, batch, watermark, offsets, reference, *marks = map(_text, sink.run("read_progress"))
         if not (epoch and batch and watermark and offsets):
             return None, marks[0], marks[1]
-        held = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
-        return held, marks[0], marks[1]
+        progress = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
+        return progress, marks[0], marks[1]
 
 
 def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:
-    """What was published again, and how many windows and sessions could not be told, for people."""
+    """What was published again, and how many windows and sessions are unrecoverable, for people."""
     text = f"republished {outcome.windows} windows, {outcome.sessions} sessions, {outcome.devices} devices"
     lacking = (
         f"; {unrecoverable[0]} windows and {unrecoverable[1]} sessions could not be told: Kafka lacks a part of them"

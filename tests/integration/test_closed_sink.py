@@ -13,7 +13,7 @@ from schemas import contract
 from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import Sink
 from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
-from service.recompute.closed_sink import ClosedSink, Written, held, server, session_starts
+from service.recompute.closed_sink import ClosedSink, Written, progress, server, session_starts
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
 from state.layout import session_schema
@@ -147,13 +147,13 @@ def test_sessions_grow_join_and_are_made(target: Target) -> None:
 def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Target) -> None:
     target.publish(window([20.0]))
     before = target.window()
-    assert held(target.settings).watermark_ms == PASSED.watermark_ms
+    assert progress(target.settings).watermark_ms == PASSED.watermark_ms
     more = target.windows([20.0, 30.0])
     target.client.set(f"{target.prefix}:republish", "lost 1")
     with pytest.raises(SinkError, match="values are being republished"):
         target.sink.write(more)
     with pytest.raises(SinkError, match="values are being republished"):
-        held(target.settings)
+        progress(target.settings)
     target.client.delete(f"{target.prefix}:republish")
     target.client.hset(f"{target.prefix}:progress", "batch", 4)
     with pytest.raises(SinkError, match="Redis has lost data"):
@@ -166,7 +166,7 @@ def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Ta
     assert replace(target.sink, number=newer.number).write(more).written == 1
     target.client.delete(f"{target.prefix}:progress")
     with pytest.raises(SinkError, match="there is no progress"):
-        held(target.settings)
+        progress(target.settings)
 
 
 def test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with(tmp_path: Path) -> None:

@@ -22,4 +22,4 @@ def log() -> Log:
 def test_what_is_to_be_corrected() -> None:
     assert [each.offset for each in log().todo(again=False)] == [0, 1, 5, 11]
     assert [each.offset for each in log().todo(again=True)] == [0, 1, 2, 5, 11]
-    assert [reject.place.offset for reject in log().held()] == [1, 2, 11, 12]
+    assert [reject.place.offset for reject in log().in_values()] == [1, 2, 11, 12]
