@@ -20,14 +20,12 @@ from state.columns import (
     Block,
     Bools,
     Codes,
-    Column,
     Floats,
     Ints,
     Keys,
     Stats,
     combine,
     combine_last,
-    factorise,
     stats_arrays,
     table_schema,
 )
@@ -48,17 +46,6 @@ def schema(measures: tuple[str, ...]) -> pa.Schema:
     )
 
 
-def fold(device: Column, event_ms: Ints, values: Mapping[str, Floats], rules: Rules) -> pa.Table:
-    """Readings in any order as runs, sorted by (first appearance of the device, start).
-
-    `device` is a string or dictionary array of n readings, `event_ms` their n event times (0 <= ms < 2^42), `values`
-    n numbers for each measure, NaN where a reading lacks it. A measure of the rules that `values` lacks is lacking
-    everywhere; one that the rules do not name is refused. ValueError also for a null device or a time out of range.
-    """
-    codes, devices = factorise(device)
-    return _fold(codes, devices, event_ms, values, rules, in_order=False)
-
-
 def fold_sorted(
     codes: Codes | Ints,
     devices: Array,
@@ -67,21 +54,12 @@ def fold_sorted(
     rules: Rules,
     gap_ms: Ints | None = None,
 ) -> pa.Table:
-    """The same for readings already sorted by (code, event time); `devices` holds the string of each code, and `gap_ms`
-    its session gap, where it is not that of the rules for all."""
-    return _fold(codes, devices, event_ms, values, rules, in_order=True, gap_ms=gap_ms)
+    """Fold readings, sorted by (code, event time), into runs in the same order.
 
-
-def _fold(
-    codes: Codes | Ints,
-    devices: Array,
-    event_ms: Ints,
-    values: Mapping[str, Floats],
-    rules: Rules,
-    *,
-    in_order: bool,
-    gap_ms: Ints | None = None,
-) -> pa.Table:
+    `devices` are the names of the codes, and `gap_ms` their session gaps where they differ from that of the rules.
+    `event_ms` are the n event times (0 <= ms < 2^42), `values` n numbers for each measure, NaN where a reading lacks it. A
+    measure of the rules may be missing. ValueError for a measure that the rules do not name, or a time out of range.
+    """
     unknown = set(values) - set(rules.measures)
     if unknown:
         msg = f"measures {sorted(unknown)} are not among those of the rules: {rules.measures}"
@@ -94,12 +72,6 @@ def _fold(
     if low < 0 or high >= EVENT_MS_LIMIT:
         msg = f"event times {low} .. {high} ms: admission allows 0 .. {EVENT_MS_LIMIT - 1}"
         raise ValueError(msg)
-    keys = Keys(len(devices), low, high).pack(codes, event_ms)
-    order = None
-    if not in_order and not bool(np.all(keys[1:] >= keys[:-1])):
-        # Not stable, which is faster, but the same for the same input: a replayed batch gives the same sums to the bit.
-        order = np.argsort(keys)
-        codes, event_ms = codes[order], event_ms[order]
     gap = rules.gap_ms if gap_ms is None else gap_ms
     heads = np.flatnonzero(_breaks(codes, event_ms, event_ms, event_ms // rules.cell_ms, gap))
     sizes = np.diff(heads, append=size)
@@ -107,9 +79,8 @@ def _fold(
     stats = {}
     with np.errstate(invalid="ignore", over="ignore"):
         for name in rules.measures:
-            given = values.get(name)
-            column = np.full(size, np.nan) if given is None else np.asarray(given, np.float64)
-            stats[name] = _fold_values(column if order is None else column[order], event_ms, heads, sizes, last)
+            column = np.asarray(values[name], np.float64) if name in values else np.full(size, np.nan)
+            stats[name] = _fold_values(column, event_ms, heads, sizes, last)
     block = Block(event_ms[heads], last, sizes, stats)
     return to_table(devices.take(codes[heads]), block, rules.measures)
 

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import functions as sf
 
 from state.rules import Rules
-from state.runs import fold, schema
+from state.runs import schema
 from state.table import advance
+from tests.runs import fold
 
 # py4j leaves its sockets to the garbage collector.
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:.*socket:ResourceWarning")]

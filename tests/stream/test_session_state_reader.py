@@ -8,9 +8,9 @@ import pytest
 from state import codec, reader, watermark
 from state.processor import CHANGES, OUTPUT, PARTS, RUNS, TIMES, BucketProcessor
 from state.rules import Rules
-from state.runs import fold
 from state.watermark import Delays, EventTime, Partition
 from state.windows import STATISTICS, parts
+from tests.runs import fold
 
 # py4j leaves its sockets to the garbage collector.
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:.*socket:ResourceWarning")]

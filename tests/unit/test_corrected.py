@@ -10,6 +10,7 @@ from state.corrected import corrected, only
 from state.layout import empty_state
 from state.rules import Rules
 from state.table import advance
+from tests.runs import fold as fold_runs
 
 MINUTE = 60_000
 RULES = Rules(gap_ms=MINUTE, max_duration_ms=16 * MINUTE, retain_ms=0, measures=("t",))
@@ -20,7 +21,7 @@ Reading = tuple[str, int]
 def folded(readings: list[Reading]) -> pa.Table:
     device = pa.array([name for name, _ in readings], pa.string())
     times = np.array([ms for _, ms in readings], np.int64)
-    return runs.fold(device, times, {"t": np.arange(len(readings), dtype=np.float64)}, RULES)
+    return fold_runs(device, times, {"t": np.arange(len(readings), dtype=np.float64)}, RULES)
 
 
 def table(readings: list[Reading]) -> pa.Table:

@@ -26,6 +26,7 @@ from state import codec, runs, watermark
 from state.rules import Rules
 from state.watermark import EventTime, Partition
 from state.windows import MOMENTS
+from tests.runs import fold
 
 BASE_MS = 1_790_000_040_000
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t", "h"))
@@ -176,7 +177,7 @@ def runs_of(rows):
         for name in RULES.measures
     }
     device = pa.array([row["device"] for row in kept], pa.string())
-    return runs.fold(device, np.array([row["event_ms"] for row in kept], np.int64), values, RULES)
+    return fold(device, np.array([row["event_ms"] for row in kept], np.int64), values, RULES)
 
 
 def stats_of(rows):

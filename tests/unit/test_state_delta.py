@@ -13,7 +13,8 @@ from state.bucket import advance
 from state.delta import apply, diff
 from state.layout import empty_state
 from state.rules import Rules
-from state.runs import fold, schema
+from state.runs import schema
+from tests.runs import fold
 
 FAR = 1 << 41
 MEASURES = (("t",), ("t", "h"), ("h", "t"), ())

@@ -8,8 +8,9 @@ from state import windows
 from state.history import Payload, closed
 from state.layout import CLOSED, empty_state
 from state.rules import Rules
-from state.runs import fold, schema
+from state.runs import schema
 from state.table import advance, present
+from tests.runs import fold
 
 RULES = Rules(gap_ms=10_000, max_duration_ms=160_000, retain_ms=86_400_000, measures=("t",))
 WATERMARK = 900_000

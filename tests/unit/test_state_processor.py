@@ -22,9 +22,9 @@ from state.bucket import advance
 from state.layout import empty_state
 from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMAS, TIMES, BucketProcessor
 from state.rules import Rules
-from state.runs import fold
 from state.store import restore
 from state.watermark import Delays, EventTime
+from tests.runs import fold
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))
 DELAYS = Delays(delay_ms=0, max_delay_ms=0, max_hold_ms=0)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.rules import EVENT_MS_LIMIT, Rules
-from state.runs import fold, fold_sorted, schema
+from state.runs import fold_sorted, schema
+from tests.runs import fold
 
 RULES = Rules(gap_ms=10, max_duration_ms=1_600, retain_ms=10_000, measures=("t", "h"))
 

@@ -13,8 +13,8 @@ from state import codec, store
 from state.bucket import advance
 from state.layout import empty_state
 from state.rules import Rules
-from state.runs import fold
 from state.store import Cache, Store, restore
+from tests.runs import fold
 from tests.unit.test_state_delta import contents
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))

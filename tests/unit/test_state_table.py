@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from state.columns import Keys
 from state.rules import Rules
-from state.runs import fold, fold_sorted, schema
+from state.runs import fold_sorted, schema
 from state.table import advance, next_expiry
+from tests.runs import fold
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=1_000, measures=("t",))
 FAR = 1 << 41
