@@ -1,4 +1,4 @@
-"""A micro-batch: what it covers, and on whose authority it is published."""
+"""A micro-batch: its offsets, and the epoch under which it is published."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One micro-batch as its writer knows it before the first write.
+    """One micro-batch, complete before the first write of its values.
 
     `start` and `end` map topic -> partition -> offset, half open: the batch holds `start <= offset < end`.
     `watermark_ms` is the watermark after this batch (before it, until its readings are counted): a window with
@@ -33,8 +33,14 @@ class MicroBatch:
         )
 
 
+def format_offsets(offsets: Offsets) -> str:
+    """Offsets as the Kafka source writes and reads them: `{"topic":{"0":123}}`."""
+    document = {topic: {str(p): offset for p, offset in partitions.items()} for topic, partitions in offsets.items()}
+    return json.dumps(document, separators=(",", ":"))
+
+
 def parse_offsets(text: str) -> Offsets:
-    """Offsets as the Kafka source writes them: `{"topic":{"0":123}}`."""
+    """The offsets in the text of `format_offsets`, or of the Kafka source."""
     return {
         topic: {
             int(partition): int(offset) for partition, offset in sorted(partitions.items(), key=lambda p: int(p[0]))

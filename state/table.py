@@ -50,38 +50,15 @@ from state.layout import (
     LIMITS,
     MAX_DURATION,
     MERGED,
-    OFFLINE,
-    ONLINE,
     OPEN,
     BucketState,
     Changes,
-    device_schema,
     empty_state,
     run_schema,
     session_schema,
     status_schema,
 )
 from state.rules import EVENT_MS_LIMIT, Rules
-
-__all__ = [
-    "CLOSED",
-    "GAP",
-    "MAX_DURATION",
-    "MERGED",
-    "OFFLINE",
-    "ONLINE",
-    "OPEN",
-    "BucketState",
-    "Changes",
-    "advance",
-    "device_schema",
-    "empty_state",
-    "next_expiry",
-    "present",
-    "run_schema",
-    "session_schema",
-    "status_schema",
-]
 
 
 def next_expiry(state: BucketState, rules: Rules) -> int | None:

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.admission.registry import record
-from service.checkpoint.logs import RESTORE
 from service.errors import CheckpointError
 from service.micro_batch import Offsets
 from service.spark import files
+from service.spark.files import RESTORE
 
 FOLDER = "schemas"
 INDEX = f"{FOLDER}/index.json"

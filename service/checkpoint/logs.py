@@ -1,8 +1,8 @@
-"""What can be told of a checkpoint from its small files: how far it has come, and what in it is damaged or missing.
+"""Read Spark's logs in a checkpoint: the position of the query, and damaged or missing files.
 
-Spark's logs in a checkpoint are numbered files of a version and lines of JSON: `offsets/N` is written before batch N runs
-and says where it ends, `commits/N` after it. A batch in `offsets` that is not in `commits` is replayed at the next start.
-What is said here of Spark's files was tried with 4.1.1: tests/stream/test_checkpoint.py damages each of them in turn.
+The logs are numbered files of a version line and lines of JSON. Spark writes `offsets/N`, the end of batch N, before the batch
+runs, and `commits/N` after it. A batch in `offsets` that is not in `commits` is replayed at the next start.
+tests/stream/test_checkpoint.py damages each file in turn (Spark 4.1.1).
 """
 
 import json
@@ -12,35 +12,15 @@ from pathlib import Path
 
 from service.checkpoint import event_time
 from service.errors import CheckpointError
-from service.micro_batch import Offsets, parse_offsets
-from service.spark.files import RESTORE, Folder, Local, local
-
-__all__ = [
-    "FIRST",
-    "LOGS",
-    "MISSING",
-    "RESTORE",
-    "Position",
-    "bad_log",
-    "damage",
-    "damaged",
-    "ends",
-    "last_batch",
-    "local",
-    "numbers",
-    "partitions",
-    "position",
-    "require_whole",
-    "state_damage",
-    "state_ids",
-]
+from service.micro_batch import MicroBatch, Offsets, format_offsets, parse_offsets
+from service.spark.files import RESTORE, Files, Folder, Local
 
 LOGS = ("offsets", "commits")
 _VERSIONS = (b"v1", b"v2")
 FIRST = "sources/0/0"
-"""Where the first batch begins, as the source has noted it for itself."""
+"""The file with the begin of the first batch: the source writes it before batch 0 runs."""
 NEWEST = 3
-"""So many of the newest files are looked at; a query that goes on reads the last two."""
+"""How many of the newest files `damage` reads. A restarted query reads the last two."""
 
 MISSING = "is missing"
 _NOT_WHOLE = "is not what Spark writes: it is cut short or overwritten"
@@ -48,7 +28,7 @@ _NOT_WHOLE = "is not what Spark writes: it is cut short or overwritten"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a query goes on: `batch` is the number of the batch that comes next, `offsets` where it begins."""
+    """The number of the next batch, and the offsets at which it begins."""
 
     batch: int
     offsets: Offsets
@@ -60,14 +40,14 @@ def numbers(folder: Folder, log: str) -> list[int]:
 
 
 def last_batch(folder: Folder) -> int | None:
-    """The number of the last batch that was begun, None for a new checkpoint."""
+    """The number of the last batch that was begun; None for a new checkpoint."""
     return max(numbers(folder, "offsets"), default=None)
 
 
 def position(folder: Folder) -> Position | None:
-    """Where the query of a checkpoint without damage goes on; None for one in which no batch was begun.
+    """The position at which the next query starts; None if no batch was begun. The checkpoint must be whole.
 
-    A batch that was begun and not committed is replayed: it begins where the one before ended.
+    A batch that was begun and not committed is replayed: it begins at the end of the batch before.
     """
     last = last_batch(folder)
     if last is None:
@@ -76,50 +56,70 @@ def position(folder: Folder) -> Position | None:
         return Position(last + 1, ends(folder, last))
     if last > 0:
         return Position(last, ends(folder, last - 1))
-    # A byte for older versions stands before it.
-    _, _, text = folder.read(FIRST).partition(b"v1\n")
-    return Position(0, parse_offsets(text.decode()))
+    return Position(0, first(folder))
+
+
+def first(folder: Folder) -> Offsets:
+    """The begin of the first batch."""
+    # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
+    return parse_offsets(folder.read(FIRST).decode().rpartition("\n")[2])
+
+
+def committed(folder: Folder) -> MicroBatch | None:
+    """The last committed batch, None without one. Its epoch is not in the checkpoint and is 0.
+
+    Its `start` is the begin of the first batch, not its own. Raises CheckpointError for a missing or damaged file.
+    """
+    batch = max(numbers(folder, "commits"), default=None)
+    if batch is None:
+        return None
+    name = f"offsets/{batch}"
+    for file, reason in ((name, bad_log(folder, name)), (FIRST, folder.problem(FIRST))):
+        if reason:
+            what = f"{folder}/{file} {reason}"
+            raise CheckpointError(what, remedy=RESTORE)
+    return MicroBatch(0, batch, event_time.read(folder, batch)[0].watermark_ms, first(folder), ends(folder, batch))
 
 
 def damage(folder: Folder) -> Mapping[str, str]:
-    """What keeps a query from going on as it was, by file: only logs, only their newest files; empty when all is well.
+    """The files that a restarted query cannot use, and why: the newest files of the logs only; empty without damage.
 
-    The state's files are not looked at: Spark reads those it needs before it writes anything.
+    State files are not read here: Spark reads those it needs before it writes anything.
     """
     offsets, commits = (numbers(folder, log) for log in LOGS)
-    found = {}
+    reasons = {}
     for log, batches in zip(LOGS, (offsets, commits), strict=True):
         for batch in batches[-NEWEST:]:
             name = f"{log}/{batch}"
             why = bad_log(folder, name)
             if why:
-                found[name] = why
+                reasons[name] = why
     if folder.names("state") and not offsets:
-        # Spark would begin again at batch 0 and sooner or later read what the old batches have left as its own.
-        found["offsets"] = "no file is left, and there is state"
+        # Spark would begin again at batch 0, and later take the old batches' state files for its own.
+        reasons["offsets"] = "no file is left, and there is state"
     elif commits and commits[-1] not in offsets:
-        # Spark would run a batch again that is published and counted already.
-        found[f"offsets/{commits[-1]}"] = f"is missing, and commits/{commits[-1]} is there"
+        # Spark would run a batch again that is published already.
+        reasons[f"offsets/{commits[-1]}"] = f"is missing, and commits/{commits[-1]} is there"
     elif offsets and offsets[-1] > 0 and offsets[-1] not in commits and offsets[-1] - 1 not in offsets:
-        found[f"offsets/{offsets[-1] - 1}"] = f"is missing, and batch {offsets[-1]} begins where it ends"
+        reasons[f"offsets/{offsets[-1] - 1}"] = f"is missing, and batch {offsets[-1]} begins where it ends"
     if commits:
-        # The next batch begins with it; one that is repeated begins with that of the one before.
+        # The next batch begins with the event time of the last committed one.
         name = f"{event_time.FOLDER}/{commits[-1]}"
         try:
             event_time.read(folder, commits[-1])
         except CheckpointError:
-            found[name] = _NOT_WHOLE if str(commits[-1]) in folder.names(event_time.FOLDER) else MISSING
+            reasons[name] = _NOT_WHOLE if str(commits[-1]) in folder.names(event_time.FOLDER) else MISSING
     if "metadata" in folder.names(""):
         why = _bad_json(folder, "metadata")
         if why:
-            found["metadata"] = why
+            reasons["metadata"] = why
     elif offsets:
-        found["metadata"] = MISSING
-    return found
+        reasons["metadata"] = MISSING
+    return reasons
 
 
 def require_whole(folder: Folder) -> None:
-    """Raise one CheckpointError that names all of `damage`."""
+    """Raise one CheckpointError that names all damaged files."""
     broken = damage(folder)
     if broken:
         what = f"{folder}: {'; '.join(f'{name} {why}' for name, why in broken.items())}"
@@ -127,16 +127,16 @@ def require_whole(folder: Folder) -> None:
 
 
 def state_ids(folder: Folder, batch: int) -> Mapping[str, str]:
-    """Which attempt's state a batch has committed, by the store's folder: its files are `<batch + 1>_<id>`, changelog or zip."""
+    """The id of the attempt whose state a batch has committed, by store folder; its files there are `<batch + 1>_<id>`."""
     _, _, text = folder.read(f"commits/{batch}").partition(b"\n")
     operators = json.loads(text).get("stateUniqueIds") or {}
     return {f"state/{name}/{number}": ids[0] for name, stores in operators.items() for number, ids in enumerate(stores)}
 
 
 def state_damage(folder: Folder, last_committed: int) -> Mapping[str, str]:
-    """What is damaged among the state's files, by file, and which are missing of those that the next batch needs."""
-    found = {}
-    there = set()
+    """The damaged state files, and the missing ones that the next batch needs, and why."""
+    reasons = {}
+    names = set()
     for file in folder.walk():
         if not file.name.startswith("state/"):
             continue
@@ -144,9 +144,9 @@ def state_damage(folder: Folder, last_committed: int) -> Mapping[str, str]:
         if not why and file.size == 0:
             why = "is empty"
         if why:
-            found[file.name] = why
-        there.add(file.name)
-    # Back from the last batch, until each store has a snapshot. What is wrong with a log is told by `damage`.
+            reasons[file.name] = why
+        names.add(file.name)
+    # Back from the last batch, until each store has a snapshot. `damage` reports damaged logs.
     complete: set[str] = set()
     logs = set(numbers(folder, "commits"))
     for batch in range(last_committed, -1, -1):
@@ -155,17 +155,17 @@ def state_damage(folder: Folder, last_committed: int) -> Mapping[str, str]:
         ids = state_ids(folder, batch)
         for store, attempt in ids.items():
             name = f"{store}/{batch + 1}_{attempt}"
-            if f"{name}.zip" in there:
+            if f"{name}.zip" in names:
                 complete.add(store)
-            elif store not in complete and f"{name}.changelog" not in there:
-                found[f"{name}.changelog"] = MISSING
+            elif store not in complete and f"{name}.changelog" not in names:
+                reasons[f"{name}.changelog"] = MISSING
         if complete.issuperset(ids):
             break
-    return found
+    return reasons
 
 
 def partitions(folder: Folder) -> int:
-    """Into how many parts the state is divided, as the newest batch says; CheckpointError when it does not."""
+    """The number of state partitions, from the newest offset log file; raises CheckpointError."""
     name = f"offsets/{last_batch(folder)}"
     try:
         return int(json.loads(folder.read(name).split(b"\n")[1])["conf"]["spark.sql.shuffle.partitions"])
@@ -175,14 +175,14 @@ def partitions(folder: Folder) -> int:
 
 
 def damaged(folder: Path) -> list[Path]:
-    """All that is damaged in a folder of this machine, for a message after a failure; reads all of the state."""
+    """The damaged files of a checkpoint on this machine, for a message after a failure; reads all of the state."""
     mine = Local(folder)
     last = max(numbers(mine, "commits"), default=-1)
     return [folder / name for name in {**damage(mine), **state_damage(mine, last)}]
 
 
 def bad_log(folder: Folder, name: str) -> str:
-    """Why a file of a log is not what Spark writes: a version, then lines of JSON; "" when it is."""
+    """Why a log file is not a version line followed by lines of JSON, as Spark writes it; "" when it is."""
     try:
         version, *lines = folder.read(name).split(b"\n")
     except FileNotFoundError:
@@ -202,18 +202,26 @@ def _bad_json(folder: Folder, name: str) -> str:
 
 
 def ends(folder: Folder, batch: int) -> Offsets:
-    """Where a batch that was begun ends; raises CheckpointError."""
+    """The end of a batch that was begun; raises CheckpointError."""
     name = f"offsets/{batch}"
-    # One source stands once for every branch of the plan that reads it, each time with the same offsets.
-    found = {line for line in folder.read(name).decode().split("\n")[2:] if line != "-"}
-    if len(found) != 1:
-        what = f"{folder}/{name} reads {len(found)} sources, not one"
+    # Spark writes a line for every branch of the plan that reads the source, all with the same offsets.
+    sources = {line for line in folder.read(name).decode().split("\n")[2:] if line != "-"}
+    if len(sources) != 1:
+        what = f"{folder}/{name} reads {len(sources)} sources, not one"
         raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder")
     try:
-        return parse_offsets(found.pop())
+        return parse_offsets(sources.pop())
     except (ValueError, AttributeError) as error:
         what = f"{folder}/{name} has no offsets of Kafka's: {error}"
         raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder") from error
+
+
+def replace(files: Files, name: str, offsets: Offsets) -> None:
+    """Replace the offsets of each source in `offsets/N` or FIRST, and nothing else."""
+    lines = files.read(name).decode().split("\n")
+    head = 1 if name == FIRST else 2
+    text = format_offsets(offsets)
+    files.replace(name, "\n".join(lines[:head] + [line if line == "-" else text for line in lines[head:]]).encode())
 
 
 def _is_object(line: bytes) -> bool:

@@ -1,15 +1,13 @@
-"""Skips, written into Spark's offset log before a query starts: see service/checkpoint/skips.py.
+"""Write skips into Spark's offset log before a query starts: see service/checkpoint/skips.py.
 
-    offsets/N       of a batch that is begun and not committed: ends at the first skip of each partition, or so far before it that
-                    nothing of it is read ahead: only the records in between are read one at a time
-    offsets/N-1     where batch N begins (sources/0/0 for the first batch): behind a skip that it would begin with
+    offsets/N       the end of batch N, begun and not committed: moved to the first skip of each partition, or so far before it
+                    that the skip is not read ahead; the records in between are then read one at a time
+    offsets/N-1     the begin of batch N (sources/0/0 for the first batch): moved behind a skip that begins there
 
-The log of commits stays as it is, and so does the state: a batch over a skip was never read to its end, so nothing of it is in
-Redis. Both files are replaced whole, with the checksums that Hadoop keeps beside them. A process that ends between the two is
-no harm: the next start does the same again, and no batch runs before.
+The commit log and the state stay unchanged: a batch over a skip was never read to its end, so none of its values is in Redis.
+Both files are replaced whole, with the checksums that Hadoop keeps beside them. After a crash between the two writes, the next
+start repeats both before a batch runs.
 """
-
-import json
 
 from service.checkpoint import event_time, logs, skips
 from service.kafka.source import READ_AHEAD
@@ -19,9 +17,9 @@ from service.spark.files import Files
 
 
 def apply(files: Files, kafka: Kafka) -> int:
-    """Let the next batch begin behind a skip and end before the next one; returns how many offsets were skipped by that.
+    """Move the next batch's begin behind a skip, and its end before the next skip; returns how many offsets that skips.
 
-    The checkpoint is whole. Raises CheckpointError, SourceError.
+    The checkpoint must be whole. Raises CheckpointError, SourceError.
     """
     spans, position = skips.read(files), logs.position(files)
     if not spans or position is None:
@@ -32,20 +30,12 @@ def apply(files: Files, kafka: Kafka) -> int:
         end = logs.ends(files, batch)
         shorter = skips.narrowed(begin, end, spans, READ_AHEAD)
         if shorter != end:
-            # What the batch leaves unread now has to hold the watermark, however small the batch has become.
+            # The records that the shorter batch leaves unread must hold the watermark.
             event_time.Log(files).leaves(kafka, MicroBatch(0, batch, 0, begin, shorter))
-            _rewrite(files, f"offsets/{batch}", shorter)
+            logs.replace(files, f"offsets/{batch}", shorter)
     if begin != position.offsets:
-        _rewrite(files, f"offsets/{batch - 1}" if batch > 0 else logs.FIRST, begin)
+        logs.replace(files, f"offsets/{batch - 1}" if batch > 0 else logs.FIRST, begin)
     return _count(begin) - _count(position.offsets)
-
-
-def _rewrite(files: Files, name: str, offsets: Offsets) -> None:
-    """Replace the offsets of each source, and nothing else: the lines before them, and those of a source without any."""
-    text = json.dumps({t: {str(p): o for p, o in each.items()} for t, each in offsets.items()}, separators=(",", ":"))
-    lines = files.read(name).decode().split("\n")
-    head = 1 if name == logs.FIRST else 2
-    files.replace(name, "\n".join(lines[:head] + [line if line == "-" else text for line in lines[head:]]).encode())
 
 
 def _count(offsets: Offsets) -> int:

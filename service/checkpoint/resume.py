@@ -28,7 +28,7 @@ from service.micro_batch import Offsets, parse_offsets
 from service.redis import link as redis_link
 from service.redis.keys import Keys
 from service.settings import Kafka, Settings
-from service.spark.files import Files, unusable
+from service.spark.files import RESTORE, Files, unusable
 
 CONTINUE = "continue"
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -259,4 +259,4 @@ def _readable(files: Files) -> Iterator[None]:
         yield
     except OSError as error:
         what = f"{files}: {error}"
-        raise unusable(what, remedy=logs.RESTORE) from error
+        raise unusable(what, remedy=RESTORE) from error

@@ -1,4 +1,4 @@
-"""What keeps records safe until they are read, and for how long: a topic's copies and its retention against our lag."""
+"""`tidemark check`: whether a topic keeps records until they are read: its replicas, and its retention against the lag."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -8,16 +8,16 @@ from service.errors import DataLossError
 from service.kafka import clients, topics
 from service.kafka.offsets import committed, edges, headrooms
 from service.settings import Settings
-from service.spark.files import Local
+from service.spark.files import Local, local
 from service.units import format_duration
 
 COMPRESSION, PLAIN = "compression.type", "uncompressed"
 DOWN_MS = 86_400_000
-"""An outage of less than a day should lose nothing: somebody sees it and mends it."""
+"""The shortest outage without a warning: an operator repairs a shorter one within a day."""
 
 
 def copies(topic: topics.Topic) -> Iterator[Line]:
-    """What a topic's records depend on: warnings, because a service can run so, and does on one machine."""
+    """Lines about replication and deletion. They are warnings, because a service on one machine runs without replicas."""
     name, configuration = f"topic {topic.name}", topic.configuration
     if topic.replicas < 2:
         detail = "its partitions have one copy: a broker's disk that is lost takes records with it"
@@ -35,7 +35,7 @@ def copies(topic: topics.Topic) -> Iterator[Line]:
 
 
 def decompression(found: Iterable[topics.Topic]) -> Iterator[Line]:
-    """One line for all topics in which a few KB may be records of gigabytes."""
+    """One line that names all topics that accept compressed records, whose size after decompression is unbounded."""
     names = [
         f"{topic.name} ({topic.max_bytes})" for topic in found if topic.configuration.get(COMPRESSION, PLAIN) != PLAIN
     ]
@@ -47,14 +47,14 @@ def decompression(found: Iterable[topics.Topic]) -> Iterator[Line]:
         yield Line("decompression", "warn", detail, remedy)
 
 
-def retention(given: Settings, there: Mapping[str, topics.Topic]) -> Iterator[Line]:
-    """For how long the service may be down, from where it stopped."""
-    kafka, folder = given.kafka, logs.local(given.service.checkpoint)
+def retention(settings: Settings, inputs: Mapping[str, topics.Topic]) -> Iterator[Line]:
+    """Lines on how long the service may be down, from its last committed offsets."""
+    kafka, folder = settings.kafka, local(settings.service.checkpoint)
     position = logs.position(Local(folder)) if folder is not None else None
-    kept = {name: topic.retention_ms for name, topic in there.items() if topic.retention_ms is not None}
+    kept = {name: topic.retention_ms for name, topic in inputs.items() if topic.retention_ms is not None}
     consumer = clients.consumer(kafka, small=True, uncommitted=True)
     try:
-        known = kafka.model_copy(update={"topics": tuple(there)})
+        known = kafka.model_copy(update={"topics": tuple(inputs)})
         ends = edges(consumer, known)
         done = position.offsets if position is not None else committed(consumer, known)
         reached = {
@@ -64,8 +64,8 @@ def retention(given: Settings, there: Mapping[str, topics.Topic]) -> Iterator[Li
         rooms = headrooms(consumer, ends, reached, kept)
     finally:
         consumer.close()
-    longest_ms = max(given.sessions.retain_ms, *(view.retain_ms for view in given.views))
-    for name, topic in there.items():
+    longest_ms = max(settings.sessions.retain_ms, *(view.retain_ms for view in settings.views))
+    for name, topic in inputs.items():
         yield from keeping(topic, min(rooms.get(name, {}).values(), default=None), longest_ms)
 
 
@@ -97,7 +97,7 @@ def keeping(topic: topics.Topic, room_s: float | None, longest_ms: int) -> Itera
 
 
 def _rough(seconds: float) -> str:
-    """To the hour, or to the minute below a day; less than no time is none."""
+    """A duration rounded down to the hour, or below a day to the minute."""
     step_s = 3600 if seconds >= 86_400 else 60
     return (
         format_duration(max(0, int(seconds // step_s * step_s * 1000))) if seconds >= step_s else "less than a minute"

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from service.checkpoint import logs, manifest
 from service.errors import CheckpointError
 from service.settings import Settings
-from service.spark.files import Files, Folder, Local
+from service.spark.files import Files, Folder, Local, local
 from state import codec, reader
 
 SECOND_LOOK_S = 1.0
@@ -52,7 +52,7 @@ class Report:
 def verify(spark: SparkSession, settings: Settings) -> Report:
     """Read all of it; CheckpointError only when the folder cannot be read at all."""
     root = settings.service.checkpoint
-    path = logs.local(root)
+    path = local(root)
     try:
         folder: Folder = Local(path) if path is not None else Files(spark, root)
         report = Report(str(folder))

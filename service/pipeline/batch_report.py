@@ -12,10 +12,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service.checkpoint import event_time
+from service.checkpoint import logs
 from service.errors import CheckpointError, QueryError
 from service.micro_batch import MicroBatch, Offsets, parse_offsets
-from service.spark.files import Files
+from service.spark.files import Files, Local, local
 
 
 def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, reference: str = "") -> MicroBatch:
@@ -43,32 +43,9 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
 
 
 def committed(spark: SparkSession, checkpoint: str) -> MicroBatch | None:
-    """Return the last batch that a checkpoint has committed, None when there is none. Its epoch is 0: the checkpoint lacks it.
-
-    Its `start` is where the checkpoint began to read, not where the batch did. The checkpoint may be on any file system
-    that Spark reads. Raises CheckpointError when the offset log or the log of event time lacks the batch.
-    """
-    session: Any = spark
-    jvm, java = session._jvm, session._jsparkSession
-    root = jvm.org.apache.hadoop.fs.Path(checkpoint)
-    files = root.getFileSystem(java.sessionState().newHadoopConf())
-    if not files.exists(jvm.org.apache.hadoop.fs.Path(root, "commits")):
-        return None  # opening a log creates its folder
-    logs = jvm.org.apache.spark.sql.execution.streaming.checkpointing
-    latest = logs.CommitLog(java, f"{checkpoint}/commits").getLatestBatchId()
-    if not latest.isDefined():
-        return None
-    batch = int(latest.get())
-    entry = _entry(logs.OffsetSeqLog(java, f"{checkpoint}/offsets"), batch)
-    stream = files.open(jvm.org.apache.hadoop.fs.Path(root, "sources/0/0"))
-    try:
-        initial = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-    finally:
-        stream.close()
-    # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
-    start = parse_offsets(initial.rpartition("\n")[2])
-    watermark_ms = event_time.read(Files(spark, checkpoint), batch)[0].watermark_ms
-    return MicroBatch(0, batch, watermark_ms, start, _offsets(entry, batch))
+    """`logs.committed` of a checkpoint on any file system that Spark reads."""
+    path = local(checkpoint)
+    return logs.committed(Local(path) if path is not None else Files(spark, checkpoint))
 
 
 @dataclass(frozen=True, slots=True)

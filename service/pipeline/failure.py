@@ -42,7 +42,7 @@ from service.errors import (
 )
 from service.failpoint import InjectedError
 from service.reference.database import UnreadableError
-from service.spark.files import FULL, MAKE_ROOM
+from service.spark.files import FULL, MAKE_ROOM, local
 
 _TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, InjectedError)
 _PERMANENT = (SourceRefusedError, DataLossError, SinkRefusedError)
@@ -200,7 +200,7 @@ def _error(rule: _Rule, cause: _Cause, query: StreamingQuery | None) -> Tidemark
     if rule.family is CheckpointError and query is not None:
         handle: Any = query
         root = str(handle._jsq.streamingQuery().resolvedCheckpointRoot())
-        folder = logs.local(root)
+        folder = local(root)
         files = logs.damaged(folder) if folder is not None else []
         where = f"{', '.join(map(str, files))} is damaged: " if files else f"{root}: "
     return rule.family(where + cause.short(), remedy=rule.remedy)

@@ -29,7 +29,7 @@ from service.errors import SourceError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
 from service.kafka.source import ONE_AT_A_TIME, with_options
-from service.micro_batch import MicroBatch, Offsets
+from service.micro_batch import MicroBatch, Offsets, format_offsets
 from service.pipeline import builder
 from service.reference import lookup
 from service.reference.attributes import Attributes
@@ -174,8 +174,8 @@ def records(
             with_options(spark.read.format("kafka"), settings.kafka)
             .option("failOnDataLoss", "true")  # always: a value that lacks readings must not be published
             .option("assign", json.dumps(places))
-            .option("startingOffsets", _json(begin))
-            .option("endingOffsets", _json(end))
+            .option("startingOffsets", format_offsets(begin))
+            .option("endingOffsets", format_offsets(end))
             .options(**(options or {}), **(ONE_AT_A_TIME if careful else {}))
             .load()
         )
@@ -310,7 +310,3 @@ def _changes(changes: Changes, **counts: int) -> pa.RecordBatch:
     columns: dict[str, Any] = {name: pa.array([count], pa.int64()) for name, count in counts.items()}
     columns |= {"kind": pa.array([CHANGES], pa.int8()), "payload": pa.array([codec.pack_changes(changes)], pa.binary())}
     return pa.RecordBatch.from_pydict(columns)
-
-
-def _json(offsets: Offsets) -> str:
-    return json.dumps({t: {str(p): o for p, o in partitions.items()} for t, partitions in offsets.items()})

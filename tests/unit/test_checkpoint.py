@@ -12,6 +12,7 @@ import pytest
 from service.checkpoint import logs
 from service.checkpoint.logs import Position
 from service.errors import CheckpointError
+from service.micro_batch import MicroBatch
 from service.spark.files import Local
 
 CONF = {"conf": {"spark.sql.shuffle.partitions": "8"}}
@@ -48,6 +49,16 @@ def test_a_committed_batch_is_gone_on_from(folder: Path) -> None:
     assert logs.damage(Local(folder)) == {}
     assert logs.position(Local(folder)) == Position(10, {"readings": {0: 900, 1: 9000}})
     assert logs.partitions(Local(folder)) == 8
+
+
+def test_the_last_committed_batch_is_read_with_its_watermark_or_refused(folder: Path) -> None:
+    offsets(folder, 10, 1000, 10000)
+    ends = {"readings": {0: 900, 1: 9000}}
+    assert logs.committed(Local(folder)) == MicroBatch(0, 9, 5, {"readings": {0: 3, 1: 4}}, ends)
+    assert logs.committed(Local(folder / "new")) is None
+    (folder / "offsets/9").unlink()
+    with pytest.raises(CheckpointError, match="offsets/9 is missing"):
+        logs.committed(Local(folder))
 
 
 def test_a_batch_that_is_not_committed_is_replayed_from_its_beginning(folder: Path) -> None:

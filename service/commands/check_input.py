@@ -1,0 +1,87 @@
+"""`tidemark check`: the input's schemas, and the fields that the settings map."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import fastavro
+
+from service.admission import decode
+from service.admission.schema_sources import load_schemas, schema_source
+from service.commands.finding import Line, failed, ok
+from service.errors import SchemaError
+from service.settings import RECORD_KEY, Settings
+from service.spark import session
+
+_NUMBERS = frozenset({"int", "long", "float", "double"})
+
+
+def mapping(settings: Settings) -> Iterator[Line]:
+    form = settings.input
+    if form.format == "json":
+        yield ok("schemas", "JSON needs none")
+    else:
+        place = schema_source(settings)
+        known = load_schemas(settings)
+        for number, schema in known.schemas.items():
+            try:
+                fastavro.parse_schema(schema)
+            except Exception as error:  # fastavro raises exceptions of its own and plain ones
+                what = f"{place}: {number} is no Avro schema: {error}"
+                raise SchemaError(what, remedy="Mend it, or take it away if nobody writes with it") from error
+        reader = decode.reader_schema(known.reader, form)
+        yield ok("schemas", f"{place} has the ids {', '.join(map(str, known.schemas))}")
+        yield from _paths(settings, reader)
+    limit = _avro_limit()
+    if settings.admission.max_bytes > limit:
+        yield Line(
+            "admission.max_bytes",
+            "warn",
+            f"{settings.admission.max_bytes} bytes are admitted, a field is decoded up to {limit} bytes",
+            "Raise the Avro limits in deploy/spark-defaults.conf, or lower admission.max_bytes",
+        )
+
+
+def _paths(settings: Settings, reader: dict[str, Any]) -> Iterator[Line]:
+    form = settings.input
+    if form.device_id != RECORD_KEY:
+        yield _fits("input.device_id", form.device_id, reader, {"string", "enum", "int", "long"})
+    wanted = {
+        "logical": {"timestamp-millis", "timestamp-micros", "timestamp-nanos"},
+        "iso": {"string", "timestamp-millis", "timestamp-micros"},
+    }.get(form.event_time_unit, {*_NUMBERS, "timestamp-millis", "timestamp-micros"})
+    yield _fits("input.event_time", form.event_time, reader, wanted)
+    for measure, path in form.measures.items():
+        yield _fits(f"input.measures.{measure}", path, reader, set(_NUMBERS))
+
+
+def _fits(key: str, path: str, reader: dict[str, Any], wanted: set[str]) -> Line:
+    kinds = _kinds(reader, path.split("."))
+    if not kinds:
+        return failed(
+            key, SchemaError(f"the reader's schema has no field {path!r}", remedy="Mend [input] or the schema")
+        )
+    if not kinds <= wanted:
+        what = f"{path!r} is {' or '.join(sorted(kinds))} in the reader's schema, not {' or '.join(sorted(wanted))}"
+        return failed(key, SchemaError(what, remedy="Map another field, or set input.event_time_unit to what it is"))
+    return ok(key, f"{path} is {' or '.join(sorted(kinds))}")
+
+
+def _kinds(schema: Any, path: Sequence[str]) -> set[str]:
+    """The types at a path, without null; a logical type by its name. Empty without such a field."""
+    if isinstance(schema, list):
+        return set().union(*(_kinds(branch, path) for branch in schema if branch != "null"))
+    if isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
+        return _kinds(schema["type"], path)
+    if path:
+        fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
+        return set().union(*(_kinds(field["type"], path[1:]) for field in fields if field["name"] == path[0]))
+    if isinstance(schema, dict):
+        return {str(schema.get("logicalType") or schema["type"])}
+    return {str(schema)}
+
+
+def _avro_limit() -> int:
+    options = session.conf().get("spark.executor.defaultJavaOptions", "")
+    limit = re.search(r"avro\.limits\.bytes\.maxLength=(\d+)", options)
+    return int(limit[1]) if limit else 1 << 31

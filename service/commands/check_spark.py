@@ -1,0 +1,64 @@
+"""`tidemark check`: Kafka, the reference and the query's plan, as Spark sees them."""
+
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+from service.admission.schema_sources import load_schemas
+from service.commands import compatibility
+from service.commands.finding import Line, failed, ok
+from service.errors import ReferenceDataError
+from service.kafka import source
+from service.pipeline import builder, failure
+from service.reference import database, lookup
+from service.reference.expectations import require_columns, validate
+from service.settings import Settings
+from service.spark import session
+from service.units import format_duration
+
+
+def kafka(settings: Settings) -> Iterator[Line]:
+    """Read a record with Spark's Kafka client, which has options of its own."""
+    spark = session.build(settings, master="local[1]")
+    # The default timeouts are a minute and more.
+    options = {f"kafka.{name}.timeout.ms": "20000" for name in ("request", "default.api")}
+    reader = source.with_options(spark.read.format("kafka"), settings.kafka).options(**options)
+    try:
+        reader.option("subscribe", ",".join(settings.kafka.topics)).load().limit(1).count()
+    except Exception as error:  # Spark's, py4j's and Kafka's own
+        raise failure.classify(error) from error
+    yield ok("kafka in Spark", f"{settings.kafka.bootstrap} answers Spark's client, too")
+
+
+def reference(settings: Settings) -> Iterator[Line]:
+    if settings.reference is None:
+        yield ok("reference", "none in the settings")
+        return
+    spark = session.build(settings, master="local[1]")
+    table = database.fetch(spark, settings.reference)
+    yield ok("reference", f"{table.num_rows} devices, columns {', '.join(table.column_names[1:])}")
+    validate(table, settings.reference)
+    yield ok("expectations", str(settings.reference.expectations))
+    for view in settings.views:
+        columns = [column for column in view.by if column != "device"]
+        try:
+            require_columns(table, columns)
+        except ReferenceDataError as error:
+            yield failed(f"view {view.name}", error)
+        else:
+            yield ok(f"view {view.name}", f"by {', '.join(view.by) or 'nothing'}, {format_duration(view.window_ms)}")
+
+
+def plan(settings: Settings) -> Iterator[Line]:
+    """Build the query without starting it: Spark analyses every step."""
+    spark: SparkSession = session.build(settings, master="local[1]")
+    look_up = None
+    if lookup.needed(settings):
+        names = lookup.bounds(settings)
+        no_devices = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *names.values())))
+        look_up = lookup.JoinLookUp(no_devices, names)
+    known = load_schemas(settings)
+    builder.build(source.stream(spark, settings.kafka), settings, None, 1, look_up, schemas=known)
+    yield ok("plan", "Spark accepts the query")
+    if settings.input.format == "avro":
+        yield from compatibility.in_use(settings, known)
