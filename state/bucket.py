@@ -1,4 +1,4 @@
-"""The one step that moves a bucket forward: its sessions, its devices and its windows, by the same watermark.
+"""Advance a bucket by one step: its sessions, devices and windows, by the same watermark.
 
     advance(state, parts, runs, watermark, rules) -> (state, changes)
 
@@ -22,11 +22,11 @@ def advance(
 ) -> tuple[BucketState, Changes, pa.Table]:
     """One step; also returns the windows that it closed (`state.windows.SCHEMA`).
 
-    No reading may be below the watermark of the step before: what it belongs to may be closed.
+    No reading may be below the watermark of the step before: its windows and session may be closed.
 
     `parts` are tables of `state.windows.SCHEMA`, `runs` of `state.runs.schema`; any number, in any order. The result depends
-    on the set of readings only, up to the rounding of additions in another order: see `state.table.advance`. When the step
-    changes nothing, the very `state` is returned.
+    on the set of readings only, up to the rounding of additions in another order: see `state.table.advance`. A step that
+    changes nothing returns the same `state` object.
     """
     tables = [folding.schema(rules.measures).empty_table(), *runs]
     after, changes = table.advance(state, pa.concat_tables(tables, promote_options="default"), watermark_ms, rules)

@@ -17,7 +17,8 @@ The version alone says how the bytes are read: bytes of another version, or dama
 Magic and version keep their places in every version, so a later version recognises these bytes and either reads them by a
 decoder that it kept for them, or names the version that it lacks.
 Measures and views are data, not layout: adding or removing one is no new version. Nor is Arrow's compression of columns: a
-stream says so itself. A state's runs name their device by its row in the device table, so that no string is there twice.
+stream names its own compression. A state's runs name their device by its row in the device table, so that no string is stored
+twice.
 """
 
 import struct
@@ -63,7 +64,7 @@ _KINDS = {
 
 
 class CodecError(ValueError):
-    """Bytes that this version cannot read; the text says what was found and what is supported."""
+    """Bytes that this version cannot read; the text names their version or damage, and the supported version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def _unpack(kind: Kind, data: bytes) -> list[pa.Buffer]:
     if len(data) < _HEAD.size or bytes(data[:4]) != _MAGIC:
         msg = f"{what} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {VERSION}"
         raise CodecError(msg)
-    # The version comes first: of another version, not even the place of the checksum is known.
+    # The version is compared first: another version may have its checksum in another place.
     if data[4] != VERSION:
         msg = f"{what} of version {data[4]}; supported is version {VERSION}"
         raise CodecError(msg)

@@ -134,7 +134,7 @@ def concat(first: Block, second: Block) -> Block:
 
 
 def empty_stats(size: int) -> Stats:
-    """A measure that no row has."""
+    """A measure without readings."""
     nothing = np.full(size, np.nan)
     zero = np.zeros(size, np.int64)
     return Stats(zero, np.zeros(size), nothing, nothing, nothing, np.full(size, -1, np.int64))

@@ -1,7 +1,7 @@
-"""What late readings do to sessions that are closed: which of them can be told already, and what changes.
+"""Compute how late readings change closed sessions, and which late readings have to wait for an open session.
 
-Where a session begins depends on what came before it, never on what came after it. So the sessions of a device from some
-time on follow from its readings since the beginning of any session before that time.
+The start of a session depends on earlier readings only. So the sessions of a device from some time on follow from its readings
+since the start of any session before that time.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state import runs as folding
 from state.columns import Bools, ints
@@ -24,8 +25,8 @@ _Sessions = dict[tuple[str, int], tuple[int, int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """`sessions` are those that change, `state.layout.session_schema`: closed ones with what they are now, and as merged
-    those that are part of another now. `waiting` says of each late reading whether it would change one that is open.
+    """`sessions` (`state.layout.session_schema`) are the changed ones: closed ones with their new values, and as merged those
+    that are part of another now. `waiting` is, for each late reading, whether it would change an open session.
     """
 
     sessions: pa.Table
@@ -33,9 +34,10 @@ class Corrected:
 
 
 def corrected(base: pa.Table, late: pa.Table, fold: Fold, watermark_ms: int, rules: Rules) -> Corrected:
-    """`base` are the runs of all devices in `late`, each from the beginning of a session on that begins no later than
-    the first late reading; `late` has `device` and `event_ms`, a row for each late reading, and what `fold` needs to make
-    runs of some of them.
+    """Compute the changed sessions. `late` has a row for each late reading: `device`, `event_ms` and what `fold` needs.
+
+    `base` are the runs of the devices in `late`, each since the start of a session that is not after the first late reading.
+    `fold` makes runs of some rows of `late`.
     """
     device = late["device"].to_pylist()
     event_ms = ints(late, "event_ms")
@@ -49,7 +51,7 @@ def corrected(base: pa.Table, late: pa.Table, fold: Fold, watermark_ms: int, rul
             [ms >= from_ms.get(name, ms + 1) for name, ms in zip(device, event_ms, strict=True)], np.bool_
         )
         drop = keep & touched
-        # A reading long before an open session may still move where that one begins, by where max_duration cuts.
+        # A reading long before an open session may still move its start, because max_duration then cuts elsewhere.
         unexplained = from_ms.keys() - {name for name, gone in zip(device, drop, strict=True) if gone}
         drop |= keep & np.array([name in unexplained for name in device], np.bool_)
         if not drop.any():
@@ -59,7 +61,7 @@ def corrected(base: pa.Table, late: pa.Table, fold: Fold, watermark_ms: int, rul
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Split:
     """The closed sessions, as a table and by key, and the open ones."""
 
     table: pa.Table
@@ -67,13 +69,12 @@ class _Told:
     open: _Sessions
 
 
-def _sessions(runs: pa.Table, watermark_ms: int, rules: Rules) -> _Told:
+def _sessions(runs: pa.Table, watermark_ms: int, rules: Rules) -> _Split:
     state, every = advance(empty_state(rules), runs, 0, rules)
     _, ended = advance(state, folding.schema(rules.measures).empty_table(), watermark_ms, rules)
-    is_closed = np.asarray(ended.sessions["state"].to_numpy(zero_copy_only=False)) == CLOSED
-    table = ended.sessions.filter(pa.array(is_closed, pa.bool_()))
+    table = ended.sessions.filter(pc.equal(ended.sessions["state"], CLOSED))
     closed = _sizes(table)
-    return _Told(table, closed, {key: size for key, size in _sizes(every.sessions).items() if key not in closed})
+    return _Split(table, closed, {key: size for key, size in _sizes(every.sessions).items() if key not in closed})
 
 
 def _sizes(sessions: pa.Table) -> _Sessions:
@@ -83,13 +84,13 @@ def _sizes(sessions: pa.Table) -> _Sessions:
 
 def _first_difference(before: _Sessions, after: _Sessions) -> dict[str, int]:
     """By device, the start of the first open session that late readings would change."""
-    found: dict[str, int] = {}
+    first: dict[str, int] = {}
     for device, start in {key for key, _ in before.items() ^ after.items()}:
-        found[device] = min(start, found.get(device, start))
-    return found
+        first[device] = min(start, first.get(device, start))
+    return first
 
 
-def _changes(before: _Told, after: _Told, rules: Rules) -> pa.Table:
+def _changes(before: _Split, after: _Split, rules: Rules) -> pa.Table:
     new = [before.closed.get(key) != size for key, size in _sizes(after.table).items()]
     tables = [after.table.filter(pa.array(new, pa.bool_()))]
     gone = sorted(before.closed.keys() - after.closed.keys())

@@ -1,9 +1,9 @@
-"""What one step changed in the state of a bucket.
+"""Compute and apply the difference that one step makes to the state of a bucket.
 
     diff(before, after) -> Delta        apply(before, delta) -> after
 
-are exact: `apply` returns the rows of `after` in its order, to the bit. Only the dictionaries of windows may be numbered in
-another way, on which no step depends.
+are exact: `apply` returns the rows of `after` in its order, to the bit. Only the dictionaries of windows may have another
+numbering, and no step depends on it.
 
 A delta names rows by their position. A step keeps devices and windows in their order, removes some and appends others. Runs are
 sorted by (device, start), so that new ones come between old ones. Of a row that has changed a delta has the differences of its
@@ -79,7 +79,7 @@ class Delta:
 
 
 def diff(before: BucketState, after: BucketState) -> Delta | None:
-    """What changed between a state and the one that a step made of it. None when the step added or removed a column."""
+    """The difference between a state and its successor; None when the step added or removed a column."""
     tables = (before.runs, after.runs), (before.devices, after.devices), (before.windows, after.windows)
     if not all(old.schema.equals(new.schema) for old, new in tables):
         return None
@@ -105,7 +105,7 @@ def diff(before: BucketState, after: BucketState) -> Delta | None:
 
 
 def apply(before: BucketState, delta: Delta) -> BucketState:
-    """The state that the step made of `before`. ValueError when the delta is not one of that state."""
+    """The successor of `before`. ValueError when the delta does not fit that state."""
     columns = _applied(_columns(before.devices), delta.devices)
     stay = _staying(delta.devices)
     names = array(before.devices.column("device"))

@@ -28,8 +28,7 @@ class Devices:
         self._touched = np.zeros(len(names), np.bool_)
 
     def see(self, codes: Codes, runs: Block, gap: Ints, interval: Ints) -> None:
-        """Takes in runs: last reading, each measure's last value (the larger one when times are equal), and the
-        limits that they bring."""
+        """Update devices by runs: last reading, each measure's last value (the larger one when times are equal), limits."""
         if not len(codes):
             return
         order = np.argsort(codes, kind="stable")
@@ -47,7 +46,7 @@ class Devices:
             self.value[measure][rows] = np.where(at == had_at, np.fmax(value, had_value), newest)
 
     def set_open(self, codes: Codes, start: Ints) -> None:
-        """These are all open sessions there are; of a device's several the latest counts."""
+        """Set the open sessions of all devices; of several sessions of a device, the latest."""
         self.session[:] = -1
         np.maximum.at(self.session, codes, start)
 
@@ -57,7 +56,7 @@ class Devices:
         self.quiet = expected & (self.last_seen + self.interval < watermark_ms)
 
     def touch(self) -> None:
-        """All devices count as having had a reading."""
+        """Mark all devices as changed."""
         self._touched[:] = True
 
     def remembered(self, watermark_ms: int, retain_ms: int) -> Bools:

@@ -1,7 +1,7 @@
-"""What is closed, told from payloads read again from the beginning: final windows and closed sessions of one bucket.
+"""Compute the final windows and closed sessions of one bucket from all of its payloads, without its state.
 
-Nothing here depends on what a state holds. The step that moved the bucket forward the first time, `state.bucket.advance`, is
-made again over all payloads, in the order of their event times instead of the order of their arrival.
+`state.bucket.advance`, the step of the stream, runs over the payloads in the order of their event times instead of their
+arrival.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state.bucket import advance
 from state.columns import ints
@@ -27,8 +28,8 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`windows` (`state.windows.SCHEMA`) are all that are closed: their start says which of them lack readings. `sessions`
-    (`state.layout.session_schema`) are only those that can be told; `unrecoverable` is how many cannot.
+    """`windows` (`state.windows.SCHEMA`) are all closed windows, also those whose start is before the first whole time.
+    `sessions` (`state.layout.session_schema`) are the whole ones; `unrecoverable` is the number of the others.
     """
 
     windows: pa.Table
@@ -37,28 +38,28 @@ class Closed:
 
 
 def closed(payloads: Iterable[Payload], watermark_ms: int, whole_from_ms: int, rules: Rules) -> Iterator[Closed]:
-    """What the watermark has closed, in several parts; sessions come with the last one.
+    """Yield what the watermark has closed, in several parts; the last part has the sessions.
 
-    `payloads` ascend by `first_ms`; together they have every admitted reading with an event time from `whole_from_ms` on, and
-    perhaps older ones. A session is told only when it begins so late that no reading before it can be lacking. The sessions
-    that max_duration cut off it follow it in that: where they begin depends on where the first one did.
+    `payloads` ascend by `first_ms`. They have every admitted reading with an event time from `whole_from_ms` on, and perhaps
+    older ones. A session is whole when it begins so late that no reading before it can be missing. The sessions that
+    max_duration cut off it are whole when it is, because their starts depend on its start.
     """
     state = empty_state(rules)
     widest = rules.gap_ms
-    found = [session_schema(rules.measures).empty_table()]
-    # Each payload moves time to its own beginning: that makes none of its readings late, and closes what neither it nor a
-    # later one can reach, so that memory holds little more than what is open.
+    closed_sessions = [session_schema(rules.measures).empty_table()]
+    # Each payload moves the watermark to its first reading. This makes no reading late, and bounds memory: all that neither
+    # this payload nor a later one can change is closed.
     for payload in payloads:
         parts = [payload.parts] if payload.parts is not None else []
         runs = [payload.runs] if payload.runs is not None else []
         widest = max([widest, *(int(ints(table, "gap").max(initial=0)) for table in runs)])
         state, changes, over = advance(state, parts, runs, min(payload.first_ms, watermark_ms), rules)
-        found.append(_closed(changes.sessions))
+        closed_sessions.append(_closed(changes.sessions))
         if over.num_rows:
             yield Closed(over, session_schema(rules.measures).empty_table())
     _, changes, over = advance(state, [], [], watermark_ms, rules)
-    found.append(_closed(changes.sessions))
-    sessions, unrecoverable = pa.concat_tables(found), 0
+    closed_sessions.append(_closed(changes.sessions))
+    sessions, unrecoverable = pa.concat_tables(closed_sessions), 0
     if whole_from_ms > 0 and sessions.num_rows:
         whole = _is_whole(sessions, whole_from_ms + widest)
         sessions, unrecoverable = sessions.filter(pa.array(whole)), int((~whole).sum())
@@ -66,12 +67,11 @@ def closed(payloads: Iterable[Payload], watermark_ms: int, whole_from_ms: int, r
 
 
 def _closed(sessions: pa.Table) -> pa.Table:
-    state = np.asarray(sessions["state"].to_numpy(zero_copy_only=False))
-    return sessions.filter(pa.array(state == CLOSED))
+    return sessions.filter(pc.equal(sessions["state"], CLOSED))
 
 
 def _is_whole(sessions: pa.Table, from_ms: int) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Per session whether its chain - the sessions before it that only max_duration parted from it - begins late enough."""
+    """Whether the chain of each session begins late enough: the sessions before it that only max_duration separates."""
     start = ints(sessions, "start")
     devices = sessions["device"].combine_chunks().dictionary_encode()
     codes = np.asarray(devices.indices.to_numpy(zero_copy_only=False))

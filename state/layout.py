@@ -17,7 +17,7 @@ GAP, MAX_DURATION = "gap", "max_duration"
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """What a bucket remembers between batches.
+    """The state of a bucket between batches.
 
     runs      `run_schema`: the runs of open sessions, sorted by (row of the device in `devices`, start)
     devices   `device_schema`: the devices that are not forgotten, among them all that have an open session
@@ -31,7 +31,7 @@ class BucketState:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one step changed, of the rules' measures; false when that is nothing.
+    """The changes of one step, of the rules' measures; false when there are none.
 
     sessions  `session_schema`: a session occurs once, in its newest state
     devices   `status_schema`: a device that is merely forgotten does not occur
@@ -109,6 +109,6 @@ def status_schema(measures: Iterable[str]) -> pa.Schema:
 
 
 def empty_state(rules: Rules) -> BucketState:
-    """A bucket that has seen nothing."""
+    """The state of a bucket without readings."""
     sessions = run_schema(rules.measures).empty_table(), device_schema(rules.measures).empty_table()
     return BucketState(*sessions, window_tables.empty())

@@ -3,8 +3,8 @@
     frame.groupBy("bucket").transformWithStateInPandas(
         BucketProcessor(rules, delays), outputStructType=OUTPUT, outputMode="Update", timeMode="None")
 
-It carries bytes: what they mean is decided in `state.bucket`, `state.table`, `state.windows` and `state.watermark`, and how the
-state is stored in `state.store`.
+It carries bytes. Their meaning is in `state.bucket`, `state.table`, `state.windows` and `state.watermark`, and their storage in
+`state.store`.
 
 Every batch gives each bucket a row of TIMES, so each bucket is advanced in each batch, and there are no timers.
 The names of the methods and their arguments are Spark's (4.1.1 calls them by keyword).
@@ -66,16 +66,16 @@ class BucketProcessor(StatefulProcessor):
 
     @override
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator["pd.DataFrame"]:
-        given = [
+        rows_in = [
             (kind, bytes(payload))
             for frame in rows
             for kind, payload in zip(frame["kind"], frame["payload"], strict=True)
         ]
         # Sorted, as the shuffle delivers in any order: a replay then adds the same numbers in the same order.
-        given.sort()
+        rows_in.sort()
         import pandas as pd  # noqa: PLC0415 - 0.3 s at each start, of a driver's worker that only asks which state there is
 
-        kinds, payloads = zip(*self._step(int(key[0]), given), strict=True)
+        kinds, payloads = zip(*self._step(int(key[0]), rows_in), strict=True)
         return iter((pd.DataFrame({"kind": np.array(kinds, np.int8), "payload": list(payloads)}),))
 
     def _step(self, bucket: int, rows: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

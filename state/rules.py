@@ -1,12 +1,11 @@
-"""The settings that decide where a session begins and ends."""
+"""The settings that determine where sessions begin and end."""
 
 from dataclasses import dataclass
 
 # Sixteen cells to a session's longest duration: the cut of an endless session is at most 1/16 early.
 CELLS = 16
 
-# An admitted event time is 0 <= ms < 2^42 (the year 2109). Admission bounds it against the broker's time, so a
-# negative one never gets here; folding refuses both ends instead of computing with them.
+# An admitted event time is 0 <= ms < 2^42 (the year 2109): admission bounds it by the broker's time. The fold raises for others.
 EVENT_MS_LIMIT = 1 << 42
 
 

@@ -119,7 +119,7 @@ def merge(codes: Codes, keys: Keys, block: Block, rules: Rules, gap_ms: Ints) ->
     """
     order = np.argsort(keys.pack(codes, block.start), kind="stable")
     codes, block = codes[order], block.take(order)
-    # A run may end inside an earlier one; what counts is how far all of the device's runs so far reach.
+    # A run may end inside an earlier one, so a gap is measured from the end of all earlier runs of the device.
     reach = keys.ms(np.maximum.accumulate(keys.pack(codes, block.last)))
     heads = np.flatnonzero(_breaks(codes, block.start, reach, block.start // rules.cell_ms, gap_ms))
     return order, heads, (block if len(heads) == len(codes) else combine(block, heads))

@@ -1,4 +1,4 @@
-"""The states of buckets in Spark's map state: of each a base, and what its batches have changed since.
+"""Store the states of buckets in Spark's map state: for each bucket a base, and the deltas of its batches since.
 
     key 0      the head (`codec.encode_head`)
     key 1      the base, a whole state (`codec.encode`)
@@ -7,9 +7,9 @@
 The token of a base is a hash of its bytes, that of a delta a hash of the token before it and of its bytes. The head has the last
 one. So equal tokens mean equal states, of whichever query, checkpoint or attempt they are.
 
-A worker keeps the states of its buckets with their tokens. Spark gives a bucket to any worker that is idle, and repeats batches
-that failed. So a worker uses what it keeps only when its token is the head's, or becomes the head's by the deltas that it has
-not seen. Otherwise it reads everything.
+A worker keeps the states of its buckets with their tokens. Spark gives a bucket to any idle worker, and repeats batches that
+failed. So a worker uses a kept state only if its token equals the head's, or becomes equal by applying newer deltas. Otherwise
+the worker reads everything.
 
 A call on map state is a round trip to the JVM of about 1 ms, and takes some 50 ms for each MB that is read (Spark 4.1.1). A
 batch costs a worker that has the state one get and two puts.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import MapState
 
 MAX_DELTAS = 64
-"""A base follows after so many deltas, however small they are, because a worker that starts applies all of them."""
+"""Deltas after which a base is written, however small they are: a worker that starts applies all of them."""
 
 CACHE_BYTES = 512 << 20
 """Bytes of the states that a worker keeps: 1.8 million devices with a window each."""
@@ -64,14 +64,14 @@ class Cache:
         self._bytes = 0
 
     def get(self, bucket: int) -> Stored | None:
-        """What was put last, unless it was dropped."""
+        """The stored state that was put last; None if it was dropped."""
         if bucket not in self._entries:
             return None
         self._entries.move_to_end(bucket)
         return self._entries[bucket][0]
 
     def put(self, bucket: int, stored: Stored) -> None:
-        """Keep it, and drop others if there is no room."""
+        """Keep a state, and drop the least recently used ones above the limit."""
         self.drop(bucket)
         size = _size(stored.state)
         self._entries[bucket] = stored, size
@@ -96,7 +96,7 @@ class Store:
         self._cache = cache
 
     def load(self, bucket: int) -> Stored | None:
-        """What is stored, None when that is nothing; CodecError when it cannot be read."""
+        """The stored state, None without one; CodecError when it cannot be read."""
         data = self._get(_HEAD)
         if data is None:
             return None
@@ -110,7 +110,7 @@ class Store:
         return stored
 
     def save(self, bucket: int, stored: Stored | None, state: BucketState) -> Written:
-        """Store the state that a step made of `stored`, what `load` has returned. An empty one leaves nothing."""
+        """Store the state that a step made of `stored`, the result of `load`. An empty state removes the entries."""
         if not (state.devices.num_rows or state.windows.num_rows):
             if stored:
                 self._entries.clear()
@@ -138,7 +138,7 @@ class Store:
         return Written(head.base_bytes + head.delta_bytes + len(encoded), len(data) + len(encoded), changed)
 
     def _known(self, bucket: int, head: Head) -> Stored | None:
-        """The state from what the worker keeps, and the deltas that it has not seen."""
+        """The kept state with newer deltas applied; None if it cannot become the stored one."""
         kept = self._cache.get(bucket)
         if kept is None or kept.head.token == head.token:
             return kept
@@ -161,7 +161,7 @@ class Store:
 
 
 def restore(values: Sequence[bytes]) -> BucketState:
-    """The state in all that is stored of a bucket, in the order of the keys; CodecError when it cannot be read."""
+    """The state in the stored values of a bucket, in the order of their keys; CodecError when it cannot be read."""
     return _restored(codec.decode_head(values[0]), values[1:] or [b""]).state
 
 
@@ -184,7 +184,7 @@ def _token(data: bytes, before: bytes = b"") -> bytes:
 
 
 def _is_due(head: Head, bucket: int) -> bool:
-    """Whether a base should take the deltas' place: when they are as many bytes as the base, which doubles what is written.
+    """Whether to write a base: when the deltas have as many bytes as the base, which at most doubles the written bytes.
 
     Buckets differ by up to a quarter of it, so that they do not write their bases in the same batch.
     """

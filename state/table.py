@@ -1,4 +1,4 @@
-"""The one step that moves a bucket's sessions and devices forward.
+"""Advance a bucket's sessions and devices by one step.
 
     advance(state, runs, watermark) -> (state, changes)
 
@@ -93,7 +93,7 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
 
     No reading may be below the watermark of the step before: its session may be closed. The result depends on the set of
     readings only, not on how they were cut into batches or ordered (sums: up to the rounding of additions in another order).
-    When the step changes nothing, the very `state` given is returned.
+    A step that changes nothing returns the same `state` object.
     The rules' measures are computed and emitted. Others that `state` has are kept as long as a device or run has a
     value of them, and not emitted. ValueError when a device is null.
     """
@@ -147,7 +147,7 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
 
 
 def present(state: BucketState, rules: Rules) -> Changes:
-    """All that a state holds, as if all of it had just changed: its open sessions, its devices and its windows."""
+    """The open sessions, devices and windows of a state, as changes."""
     codes, names = _common_codes(state.devices, state.runs)
     devices = Devices(state.devices, names, rules.measures)
     devices.touch()
@@ -191,8 +191,8 @@ class _Walk:
     def covering(self, keys: Ints) -> tuple[Ints, Bools]:
         """The session over each (code, ms) key, and whether it begins right there."""
         starts = self.keys.pack(self.codes, self.sessions.start)
-        found = np.searchsorted(starts, keys, side="right") - 1
-        return found, starts[found] == keys
+        rows = np.searchsorted(starts, keys, side="right") - 1
+        return rows, starts[rows] == keys
 
 
 def _gaps(own: Ints, rules: Rules) -> Ints:
@@ -214,7 +214,7 @@ def _walk(codes: Codes, rows: Block, gap_ms: Ints, rules: Rules) -> _Walk:
 
 
 def _moves(walk: _Walk, old: _Old, changed: Bools) -> Ints:
-    """Marks the sessions that old runs came into or went out of; returns the keys of those that begin no longer."""
+    """Mark the sessions that gained or lost old runs; return the keys of sessions whose start no longer begins one."""
     moved = np.flatnonzero(walk.sessions.start[walk.session_of_row[: len(old.codes)]] != old.session)
     if not len(moved):
         return moved

@@ -2,14 +2,13 @@
 
     advance(before, partitions, rules) -> EventTime
 
-The watermark follows the newest admitted event time, less the delay. A partition that has unread records holds it back: what it
-still has to give is not older than the newest record that was read of it, by the broker's time, less the longest delay that
-admission allows. Partitions without unread records hold nothing. The wait is bounded: the watermark is never further behind
-than `max_hold_ms`.
+The watermark follows the newest admitted event time, less the delay. A partition with unread records holds the watermark: its
+unread readings are not older than the newest broker time read of it, less the longest delay that admission allows. Partitions
+without unread records do not hold it. The hold is bounded: the watermark is never further behind than `max_hold_ms`.
 
 Each task of a batch reports what it has read to every bucket, so each bucket computes the same watermark from the same rows, and
 a batch closes what its own readings have passed. The next batch rejects readings below it as late. A replay reads the same
-records and is told the same unread partitions (service/checkpoint/event_time.py), and so has the same watermark.
+records with the same unread partitions (service/checkpoint/event_time.py), and so has the same watermark.
 """
 
 import struct
@@ -34,7 +33,7 @@ class EventTime:
 
     @classmethod
     def unpack(cls, payload: bytes) -> Self:
-        """What `pack` has packed."""
+        """The event time in the bytes of `pack`."""
         return cls(*_TIME.unpack_from(payload))
 
 
@@ -66,7 +65,7 @@ class Partition:
 
 
 def advance(before: EventTime, partitions: Iterable[Partition], delays: Delays) -> EventTime:
-    """Event time after a batch that has read this; it never goes back."""
+    """Event time after a batch that has read these partitions; it never decreases."""
     partitions = tuple(partitions)
     newest_ms = max([before.newest_ms, *(each.newest_ms for each in partitions)])
     line_ms = newest_ms - delays.delay_ms

@@ -93,16 +93,16 @@ def parts(
     )
 
 
-def advance(windows: pa.Table, given: Sequence[pa.Table], watermark_ms: int) -> Step:
-    """One step. The result depends on the set of `given` parts only, up to the rounding of additions in another order.
+def advance(windows: pa.Table, parts: Sequence[pa.Table], watermark_ms: int) -> Step:
+    """One step. The result depends on the set of `parts` only, up to the rounding of additions in another order.
 
-    Returns the very `windows` as `open` when the step changes none of them.
+    A step that changes no window returns the same `windows` object as `open`.
     """
-    new = concat(given)
+    new = concat(parts)
     changed = empty()
     if new.num_rows:
-        windows, got = _merge(windows, new)
-        changed = compact(windows.filter(pa.array(got)))
+        windows, is_changed = _merge(windows, new)
+        changed = compact(windows.filter(pa.array(is_changed)))
     over = _ints(windows, "end") <= watermark_ms
     if not over.any():
         return Step(windows, changed, empty())
@@ -111,7 +111,7 @@ def advance(windows: pa.Table, given: Sequence[pa.Table], watermark_ms: int) -> 
 
 
 def only(windows: pa.Table, wanted: pa.Table) -> pa.Table:
-    """The windows that `wanted` has, too. Both tables have the columns of `KEY`, as in `SCHEMA`."""
+    """The windows that are also in `wanted`. Both tables have the columns of `KEY`, as in `SCHEMA`."""
     names = list(KEY)
     codes = _codes(concat([windows.select(names), wanted.select(names)], _KEY_SCHEMA))
     mine, others = codes[: windows.num_rows], codes[windows.num_rows :]
@@ -194,11 +194,11 @@ def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
 
 
 def _places(wanted: Ints, codes: Ints) -> Ints:
-    """The row of each wanted code among `codes`, -1 where there is none."""
+    """The row of each wanted code among `codes`, -1 if it is not there."""
     if not len(codes):
         return np.full(len(wanted), -1, np.int64)
-    found: Any = pc.index_in(pa.array(wanted), value_set=pa.array(codes))
-    places: Ints = found.fill_null(-1).to_numpy().astype(np.int64)
+    rows: Any = pc.index_in(pa.array(wanted), value_set=pa.array(codes))
+    places: Ints = rows.fill_null(-1).to_numpy().astype(np.int64)
     return places
 
 
