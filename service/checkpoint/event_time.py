@@ -4,13 +4,13 @@
                            of service/admission/device_limit.py
     event_time/N.unread    the partitions that had unread records when batch N began: [["readings", 3], ...]
 
-Spark's own watermark is not used: it follows the quickest partition, and drops what the others still have to give. A batch
-begins with the event time that the one before has noted; state/watermark.py says how far it moves on. Which partitions have
-unread records is noted before the batch runs, and a replay is told the same.
+Spark's own watermark is not used: it follows the fastest partition, and drops unread records of the others. A batch begins with
+the event time of the batch before; state/watermark.py computes how far the batch moves it. The partitions with unread records
+are written before the batch runs, so that a replay has the same.
 
-Only a batch that is as large as `kafka.max_per_batch` allows can leave records unread that were there when it was planned, or
-one that was narrowed before it is replayed (service/checkpoint/narrow.py). Any other one reads all of them, and what comes later
-is not older, by the broker's time, than what it has read.
+Only two kinds of batches leave records unread that existed when they were planned: a batch as large as `kafka.max_per_batch`
+allows, and a batch that was narrowed before its replay (service/checkpoint/narrow.py). Any other batch reads all of them, and
+later records are not older, by the broker's time, than those it has read.
 """
 
 import json
@@ -32,20 +32,20 @@ FOLDER = "event_time"
 KEPT = 200
 """Batches; twice what Spark keeps of its own logs (`spark.sql.streaming.minBatchesToRetain`)."""
 NO_LIST = -1
-"""Noted of the devices where all are admitted."""
+"""The number of the device list where all devices are admitted."""
 
 _PROPERTY = "tidemark.event_time"
 _NONE: frozenset[int] = frozenset()
 
 
 def tell(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE, devices: str = "") -> None:
-    """Tell the tasks of this thread's next jobs the event time before the batch, the partitions that have unread records, by
-    number (`readings.partition_of`), and the name of the list of devices to admit, "" for all."""
+    """Set, for the tasks of this thread's next jobs: the event time before the batch, the numbers of partitions with unread
+    records (`readings.partition_of`), and the name of the list of devices to admit, "" for all."""
     context.setLocalProperty(_PROPERTY, json.dumps([before.watermark_ms, before.newest_ms, sorted(unread), devices]))
 
 
 def told() -> tuple[EventTime, frozenset[int], str]:
-    """In a task: what `tell` has told it. Where nobody has, no event time has passed, as in a batch run over the past."""
+    """Return, in a task, the values of `tell`. Without `tell`, as in a batch run over the past, no event time has passed."""
     context = TaskContext.get()
     text = None if context is None else context.getLocalProperty(_PROPERTY)
     if not text:
@@ -55,8 +55,10 @@ def told() -> tuple[EventTime, frozenset[int], str]:
 
 
 def read(folder: Folder, batch: int) -> tuple[EventTime, int]:
-    """Event time after a batch that is committed, and what is noted of the devices; before the first one when `batch` is -1.
-    Raises CheckpointError."""
+    """Event time after a committed batch, and the number of its device list; before the first batch when `batch` is -1.
+
+    Raises CheckpointError.
+    """
     name = f"{FOLDER}/{batch}"
     if batch < 0:
         return EventTime(), NO_LIST
@@ -87,7 +89,7 @@ class Log:
         return self._before(batch)[0]
 
     def devices(self, batch: int) -> int:
-        """What is noted of the devices when a batch begins."""
+        """The number of the device list when a batch begins."""
         return self._before(batch)[1]
 
     def _before(self, batch: int) -> tuple[EventTime, int]:
@@ -96,7 +98,7 @@ class Log:
         return self._last[1:]
 
     def note(self, batch: int, after: EventTime, devices: int = NO_LIST) -> None:
-        """What a batch has reached: before it is committed."""
+        """Write the event time after a batch, before the batch is committed."""
         content = {"watermark_ms": after.watermark_ms, "newest_ms": after.newest_ms, "devices": devices}
         self._write(f"{batch}", content)
         self._last = batch, after, devices
@@ -104,7 +106,7 @@ class Log:
             self.files.remove(f"{FOLDER}/{name}")
 
     def unread(self, kafka: Kafka, micro_batch: MicroBatch) -> frozenset[tuple[str, int]]:
-        """The partitions with records behind the batch; the same for a replay. Raises SourceError."""
+        """The partitions with records after the batch's end; the same for a replay. Raises SourceError."""
         partitions = sum(len(each) for each in micro_batch.end.values())
         is_small = micro_batch.rows < kafka.max_per_batch - partitions  # the source rounds each partition's share
         is_first, self._is_first = self._is_first, False
@@ -124,7 +126,7 @@ class Log:
         return frozenset((topic, partition) for topic, partition in noted)
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
-        """Note anew what a batch leaves unread that was made shorter after it was planned. Raises SourceError."""
+        """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
         self._write(f"{micro_batch.batch}.unread", _unread(kafka, micro_batch))
 
     def _write(self, name: str, content: Any) -> None:

@@ -8,7 +8,7 @@ Compared at every start: the layout of the state's bytes, the shape of the query
 the ids of the topics (a topic that was deleted and made again has its old name and new offsets). Views, measures, ranges,
 delays, the reference and the session rules are not in it: they may change on a running checkpoint (docs/data-engineer.md).
 The number of shuffle partitions is not compared but taken over: the state is divided by it, whatever cores there are now.
-The two versions are for people. The engine's own settings (state store, formats) Spark keeps in its offset log.
+The two versions are for people. Spark keeps its own settings (state store, formats) in its offset log.
 """
 
 import json
@@ -36,7 +36,7 @@ REBUILD = "start with a new checkpoint and read the topic again: docs/operator.m
 
 
 class Manifest(BaseModel):
-    """What a checkpoint was made with, or what a start would make one with."""
+    """The versions, settings and topics of a checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,11 +50,11 @@ class Manifest(BaseModel):
     topic_ids: Mapping[str, str]
     """Kafka's ids by topic; "" where the broker does not tell."""
     by_hand: bool = False
-    """Made by `tidemark checkpoint init`: the operator knows that it takes the place of another, whatever that had read."""
+    """Made by `tidemark checkpoint init`: the start does not ask what an earlier checkpoint has read."""
 
     @classmethod
     def of(cls, settings: Settings, topic_ids: Mapping[str, str], shuffle_partitions: int) -> Self:
-        """What these settings and this version make."""
+        """The manifest for these settings and this version."""
         return cls(
             application=version("tidemark"),
             spark=version("pyspark"),
@@ -71,7 +71,7 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing in which a start does not fit its checkpoint, and what can be done about it."""
+    """One difference between a start and its checkpoint, and its remedy."""
 
     what: str
     remedy: str
@@ -98,34 +98,36 @@ def read(folder: Folder) -> Manifest | None:
 
 def differences(there: Manifest, wanted: Manifest) -> list[Difference]:
     """Why a start that would make `wanted` cannot go on with the checkpoint of `there`; empty when it can."""
-    found = []
+    result = []
     for name, mine, its in (
         ("the state's layout", wanted.state_layout, there.state_layout),
         ("the query's shape", wanted.query_shape, there.query_shape),
     ):
         if mine != its:
             way = f"Start version {there.application}, which made it" if its > mine else "Nothing converts it"
-            found.append(Difference(f"{name} is {its}, this version's is {mine}", f"{way}, or {REBUILD}"))
+            result.append(Difference(f"{name} is {its}, this version's is {mine}", f"{way}, or {REBUILD}"))
     for key, its_value in there.settings.items():
         mine_value = wanted.settings.get(key)
         if mine_value != its_value:
             what = f"{key} is {_shown(its_value)}, the settings say {_shown(mine_value)}"
-            found.append(Difference(what, f"Set it back, or {REBUILD}"))
+            result.append(Difference(what, f"Set it back, or {REBUILD}"))
     for topic, its_id in there.topic_ids.items():
         my_id = wanted.topic_ids.get(topic, "")
         if its_id and my_id and its_id != my_id:
             what = f"the topic {topic} has the id {its_id}, the one at kafka.bootstrap has {my_id}"
             way = "It was deleted and made again, or is another cluster's: its offsets mean other records"
-            found.append(Difference(what, f"{way}. Name the right cluster, or {REBUILD}"))
-    return found
+            result.append(Difference(what, f"{way}. Name the right cluster, or {REBUILD}"))
+    return result
 
 
 def require(place: str, there: Manifest, wanted: Manifest) -> None:
     """Raise one CheckpointError that names all differences."""
-    found = differences(there, wanted)
-    if found:
-        what = f"{place} was made by version {there.application} and does not fit: {'; '.join(d.what for d in found)}"
-        raise CheckpointError(what, remedy=". ".join(dict.fromkeys(d.remedy for d in found)))
+    problems = differences(there, wanted)
+    if problems:
+        what = (
+            f"{place} was made by version {there.application} and does not fit: {'; '.join(d.what for d in problems)}"
+        )
+        raise CheckpointError(what, remedy=". ".join(dict.fromkeys(d.remedy for d in problems)))
 
 
 def _shown(value: Any) -> str:

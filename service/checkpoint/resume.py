@@ -1,13 +1,13 @@
-"""What must hold before the query goes on from its checkpoint. Tried before every start of it, in this order:
+"""Check, before every start, that the query can continue from its checkpoint, in this order:
 
 1  the checkpoint's logs are whole                                          service/checkpoint/logs.py
 2  its manifest fits this version, these settings and these topics          service/checkpoint/manifest.py
-   a new checkpoint does not take the place of one whose work is in Redis already
+   a new checkpoint can read everything again that its predecessor has read
 3  skipped offsets are outside of the next batch                            service/checkpoint/narrow.py
 4  Kafka still has every record from where the query goes on
 
-What does not hold is a CheckpointError or a DataLossError, and nothing has been written by then. The state's files are not
-read here: Spark reads those it needs before the first batch writes, and names what it cannot read.
+A failed check raises CheckpointError or DataLossError before anything is written. State files are not read here: Spark reads
+those it needs before the first batch writes, and names the files that it cannot read.
 """
 
 import logging
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records that the checkpoint goes on with and that are not in Kafka any more: `start <= offset < end`."""
+    """Records that the query has not read and that Kafka has deleted: `start <= offset < end`."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class Gap:
 def prepare(
     spark: SparkSession, settings: Settings, on_skip: Callable[[int], object] = lambda _: None
 ) -> Sequence[Gap]:
-    """Make sure that the query can go on. The gaps are what is lost and accepted (kafka.on_data_loss = "continue").
+    """Check that the query can continue. Returns the gaps that are accepted (kafka.on_data_loss = "continue").
 
     Writes the manifest of a new checkpoint, and sets the session's shuffle partitions to those of an old one. `on_skip` gets the
     number of offsets that the query has skipped since the last time.
@@ -67,21 +67,21 @@ def prepare(
     files = _files(spark, settings)
     with _readable(files):
         logs.require_whole(files)
-        found = manifest.read(files)
+        current = manifest.read(files)
         position = logs.position(files)
         wanted = _wanted(spark, settings)
-        if found is not None:
-            manifest.require(str(files), found, wanted)
-            _take_partitions(spark, found)
+        if current is not None:
+            manifest.require(str(files), current, wanted)
+            _take_partitions(spark, current)
         elif position is not None:
             what = f"{files} has batches up to {position.batch - 1} and no {manifest.NAME}: nobody knows what made it"
             raise CheckpointError(
                 what, remedy=f"Restore that file. If these are the settings it was made with, {_INIT} writes it"
             )
-        # Until its first batch a checkpoint is new, with a manifest, too: its logs and state may have been deleted alone.
-        if position is None and not (found is not None and found.by_hand):
+        # A checkpoint with a manifest and without a batch counts as new: its logs and state may have been deleted.
+        if position is None and not (current is not None and current.by_hand):
             _require_all_of_it(settings)
-        if found is None:
+        if current is None:
             files.create(manifest.NAME, wanted.encode())
         skipped = narrow.apply(files, settings.kafka)
         if skipped:
@@ -96,7 +96,7 @@ _INIT = "`tidemark checkpoint init --config FILE`"
 def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manifest:
     """Write the manifest by hand: for a new checkpoint that is to take an old one's place, or for one that has none.
 
-    Raises CheckpointError when there is a manifest, or when what the checkpoint says of itself does not fit.
+    Raises CheckpointError when there is a manifest, or when the checkpoint does not fit the settings.
     """
     files = _files(spark, settings)
     with _readable(files):
@@ -116,20 +116,20 @@ def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manif
 
 
 def position(spark: SparkSession, settings: Settings) -> logs.Position | None:
-    """Where the query goes on; None where no batch was begun. Raises CheckpointError."""
+    """The position at which the next query starts; None if no batch was begun. Raises CheckpointError."""
     files = _files(spark, settings)
     with _readable(files):
         return logs.position(files)
 
 
 def show(spark: SparkSession, settings: Settings) -> Manifest:
-    """The manifest that is there; CheckpointError when there is none."""
+    """Read the manifest; CheckpointError without one."""
     files = _files(spark, settings)
-    found = manifest.read(files)
-    if found is None:
+    current = manifest.read(files)
+    if current is None:
         what = f"{files} has no {manifest.NAME}"
         raise CheckpointError(what, remedy=f"It is new, or not a checkpoint of this service's; {_INIT} writes one")
-    return found
+    return current
 
 
 def _files(spark: SparkSession, settings: Settings) -> Files:
@@ -143,21 +143,21 @@ def _wanted(spark: SparkSession, settings: Settings) -> Manifest:
     return Manifest.of(settings, topics.ids(settings.kafka), int(spark.conf.get(_PARTITIONS) or 2))
 
 
-def _take_partitions(spark: SparkSession, found: Manifest) -> None:
-    """The state is divided by them. Spark would do so anyway, behind a second shuffle after the one that we ask for."""
-    if spark.conf.get(_PARTITIONS) != str(found.shuffle_partitions):
-        _log.info("%d shuffle partitions, as the checkpoint has", found.shuffle_partitions)
-        spark.conf.set(_PARTITIONS, str(found.shuffle_partitions))
+def _take_partitions(spark: SparkSession, current: Manifest) -> None:
+    """Set the session's shuffle partitions to those of the state: for another number Spark adds a second shuffle."""
+    if spark.conf.get(_PARTITIONS) != str(current.shuffle_partitions):
+        _log.info("%d shuffle partitions, as the checkpoint has", current.shuffle_partitions)
+        spark.conf.set(_PARTITIONS, str(current.shuffle_partitions))
 
 
-# A new checkpoint where an old one has been
+# A new checkpoint after an old one
 
 
 def _require_all_of_it(settings: Settings) -> None:
-    """A new checkpoint reads what its predecessor has read, too, or it is refused.
+    """Raise CheckpointError for a new checkpoint if not all records of its predecessor can be read again.
 
-    That there was a predecessor, Redis knows (the progress key) and else Kafka (the group's offsets). Reading all of it
-    again gives the same values. Reading a part of it would give windows and sessions that lack the rest, silently.
+    A predecessor has left progress in Redis, or offsets of the consumer group in Kafka. Reading all of its records again gives
+    the same values. Reading a part of them would silently give windows and sessions that lack the rest.
     """
     kafka = settings.kafka
     with _consumer(kafka) as consumer:
@@ -197,7 +197,7 @@ def _require_all_of_it(settings: Settings) -> None:
     )
 
 
-# What Kafka has deleted meanwhile
+# Records that Kafka has deleted meanwhile
 
 
 def _gaps(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
@@ -227,13 +227,13 @@ def _gaps(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
 
 
 def gaps_of(offsets: Offsets, ends: Edges) -> Sequence[Gap]:
-    """What lies between where a query goes on and where the partitions begin."""
-    found = []
+    """The records between the offsets at which a query continues and the partitions' first offsets."""
+    gaps = []
     for topic, partition, offset in _each(offsets):
         begin = ends.get(topic, {}).get(partition, (0, 0))[0]
         if begin > offset:
-            found.append(Gap(topic, partition, offset, begin))
-    return found
+            gaps.append(Gap(topic, partition, offset, begin))
+    return gaps
 
 
 def _each(offsets: Mapping[str, Mapping[int, int]]) -> Iterator[tuple[str, int, int]]:

@@ -1,10 +1,10 @@
-"""Offsets that `tidemark skip` has given up, and what they make of a batch's range. Pure but for `read` and `write`.
+"""Skips: offsets that an operator has given up (`tidemark skip`), and their effect on the range of a batch.
 
     skips.json      {"format": 1, "skips": [["readings", 2, 1207, 1211], ...]}      half open: 1207 to 1210
 
 Spark's Kafka source reads one contiguous range of each partition. A batch therefore ends where a skip begins (`narrowed`), and
 the batch behind it begins where the skip ends (`jumped`): service/checkpoint/narrow.py writes both into the offset log. A skip is
-pending until the query has gone past it. The file keeps all of them: whoever reads the topic again leaves them out, too.
+pending until the query has passed it. The file keeps all skips, so that a later read of the topic leaves them out, too.
 """
 
 import json
@@ -23,7 +23,7 @@ _PLACE = re.compile(r"^(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d+):(?P<first>\
 
 
 class ReadAnewError(Exception):
-    """Ends a query that has to be started again to read on; it is no error, and nothing of the batch is read or written."""
+    """Ends a query that must be started again to continue. It is not an error: nothing of the batch is read or written."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,20 +47,20 @@ class Span:
     @staticmethod
     def parse(text: str) -> "Span":
         """Of `topic:partition:offset` or `topic:partition:first-last`; raises SettingsError."""
-        found = _PLACE.match(text)
-        first = int(found["first"]) if found else 0
-        last = int(found["last"] or first) if found else -1
-        if found is None or last < first:
+        place = _PLACE.match(text)
+        first = int(place["first"]) if place else 0
+        last = int(place["last"] or first) if place else -1
+        if place is None or last < first:
             msg = f"{text!r} names no offsets"
             raise SettingsError(msg, remedy="Write readings:2:1207, or readings:2:1207-1210 for four of them")
-        return Span(found["topic"], int(found["partition"]), first, last + 1)
+        return Span(place["topic"], int(place["partition"]), first, last + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """How a query has to read: `pending` skips are ahead of it, and it reads the batch `careful`, if any, one record at a time.
+    """How a query must read: `pending` skips are ahead of it; it reads the batch `careful`, if any, one record at a time.
 
-    Kafka's client decompresses as many records as it may return in one poll, also those behind the end of the batch.
+    Kafka's client decompresses as many records as it may return in one poll, also those after the end of the batch.
     """
 
     pending: Sequence[Span] = ()
@@ -88,7 +88,7 @@ def _has(micro_batch: MicroBatch, span: Span, ahead: int) -> bool:
 
 
 def read(folder: Folder) -> tuple[Span, ...]:
-    """All skips of a checkpoint, ascending and apart from each other; raises CheckpointError."""
+    """All skips of a checkpoint, ascending and disjoint; raises CheckpointError."""
     try:
         document = json.loads(folder.read(NAME))
         if document["format"] != FORMAT:
@@ -103,7 +103,7 @@ def read(folder: Folder) -> tuple[Span, ...]:
 
 
 def write(folder: Files | Local, spans: Iterable[Span]) -> None:
-    """Replace them; raises CheckpointError, or SetupError for a full disk."""
+    """Replace all skips; raises CheckpointError, or SetupError for a full disk."""
     skips = [[span.topic, span.partition, span.begin, span.end] for span in merged(spans)]
     try:
         folder.replace(NAME, json.dumps({"format": FORMAT, "skips": skips}).encode())
@@ -114,14 +114,14 @@ def write(folder: Files | Local, spans: Iterable[Span]) -> None:
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """The same offsets in as few spans as possible, ascending."""
-    found: list[Span] = []
+    union: list[Span] = []
     for span in sorted(spans):
-        last = found[-1] if found else None
+        last = union[-1] if union else None
         if last and (last.topic, last.partition) == (span.topic, span.partition) and span.begin <= last.end:
-            found[-1] = Span(span.topic, span.partition, last.begin, max(last.end, span.end))
+            union[-1] = Span(span.topic, span.partition, last.begin, max(last.end, span.end))
         else:
-            found.append(span)
-    return tuple(found)
+            union.append(span)
+    return tuple(union)
 
 
 def without(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
@@ -140,40 +140,40 @@ def without(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def pending(begin: Offsets, spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Those that a query that goes on at `begin` has not gone past."""
+    """The skips that a query that continues at `begin` has not passed."""
     return tuple(span for span in spans if span.end > begin.get(span.topic, {}).get(span.partition, 0))
 
 
 def jumped(begin: Offsets, spans: Iterable[Span]) -> Offsets:
-    """Where a range begins that would begin in a skip: where the skip ends. `spans` are apart from each other."""
-    found = {topic: dict(partitions) for topic, partitions in begin.items()}
+    """Move the begin of a range that lies in a skip to the end of the skip. `spans` are disjoint."""
+    offsets = {topic: dict(partitions) for topic, partitions in begin.items()}
     for span in spans:
-        if span.begin <= found.get(span.topic, {}).get(span.partition, 0) < span.end:
-            found.setdefault(span.topic, {})[span.partition] = span.end
-    return found
+        if span.begin <= offsets.get(span.topic, {}).get(span.partition, 0) < span.end:
+            offsets.setdefault(span.topic, {})[span.partition] = span.end
+    return offsets
 
 
 def is_near(begin: Offsets, spans: Iterable[Span], ahead: int = READ_AHEAD) -> bool:
-    """Whether a query that goes on at `begin` (jumped) could read a skip although the skip is not in its range."""
+    """Whether a query that continues at `begin` (jumped) may read a skip ahead that is not in its range."""
     return any(0 <= span.begin - begin.get(span.topic, {}).get(span.partition, 0) <= ahead for span in spans)
 
 
 def narrowed(begin: Offsets, end: Offsets, spans: Sequence[Span], ahead: int = 0) -> Offsets:
-    """Where a range from `begin` (jumped) ends that would reach over skips: where the first of them begins.
+    """Move the end of a range from `begin` (jumped) to the begin of the first skip in it.
 
-    With `ahead` it ends so many offsets before them. One that begins nearer than that goes up to them, and has so many offsets
-    of each partition at most: it is read slowly.
+    With `ahead` the range ends so many offsets before the skip. A range that begins nearer to a skip ends at the skip, and has
+    at most `ahead` offsets of each partition: it is read slowly.
     """
-    found = {topic: dict(partitions) for topic, partitions in end.items()}
+    ends = {topic: dict(partitions) for topic, partitions in end.items()}
     near = ahead > 0 and is_near(begin, spans, ahead)
-    for topic, partitions in found.items():
+    for topic, partitions in ends.items():
         for partition, offset in partitions.items():
             first = begin.get(topic, {}).get(partition, 0)
             mine = [span.begin for span in spans if (span.topic, span.partition) == (topic, partition)]
             limits = [at if near else at - ahead for at in mine if at >= first]
             limits += [first + ahead] if near else []
             partitions[partition] = max(first, min([offset, *limits]))
-    return found
+    return ends
 
 
 def stretches(
