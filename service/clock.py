@@ -1,7 +1,7 @@
-"""The one clock: nothing else in service/ or state/ asks what time it is.
+"""The clock of service/ and state/: no other module reads the time.
 
-`TIDEMARK_CLOCK=FILE`, honoured only with `TIDEMARK_TEST=1`: the wall clock stands, and shows what FILE says, in ms. Whoever
-sets it replaces the file. What is measured with `monotonic_s` goes on.
+With `TIDEMARK_CLOCK=FILE` and `TIDEMARK_TEST=1` the wall clock shows the number in FILE, in ms. A test replaces the file to
+set the clock. `monotonic_s` is not affected.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree; each family has a code that logs and alerts can match and the exit status of the process.
+"""The errors, as a tree. Each family has a code, which logs and alerts match, and an exit status of the process.
 
     TidemarkError
     |-- SettingsError        2   the settings file, the environment, or a value in them
@@ -19,8 +19,8 @@
     |-- SetupError          10   the machine: a port in use, no JDK, no jars, no disk
     `-- UnreadableRecordError  11   records that no process can read, and that an operator has to skip
 
-Which of them may pass by themselves is said by failure.transient. A message says what happened, where
-(topic[partition]@offset, batch, file), which limit it met and what to do.
+`failure.transient` names those that may pass by themselves. A message says what happened, where
+(topic[partition]@offset, batch, file), which limit was reached and what to do.
 """
 
 
@@ -64,26 +64,26 @@ class ReferenceDataError(TidemarkError):
 
 
 class ReferenceTooOldError(ReferenceDataError):
-    """What serves is older than the settings allow, and there is nothing newer."""
+    """The reference in use is older than the settings allow, and there is no newer one."""
 
     code = "REFERENCE_TOO_OLD"
 
 
 class SourceError(TidemarkError):
-    """Kafka cannot give what was asked for."""
+    """Kafka cannot be read or written as needed."""
 
     code = "SOURCE"
     status = 5
 
 
 class SourceRefusedError(SourceError):
-    """Kafka answers, but not to this: waiting will not help."""
+    """Kafka refuses the request: waiting does not help."""
 
     code = "SOURCE_REFUSED"
 
 
 class DataLossError(SourceError):
-    """Records that the checkpoint goes on with are not in Kafka any more."""
+    """Kafka has deleted records that the query has not read."""
 
     code = "SOURCE_DATA_LOSS"
 
@@ -96,7 +96,7 @@ class SinkError(TidemarkError):
 
 
 class SinkRefusedError(SinkError):
-    """Redis answers, but refuses us or what we ask: waiting will not help."""
+    """Redis refuses the connection or the command: waiting does not help."""
 
     code = "SINK_REFUSED"
 
@@ -129,7 +129,7 @@ class WorkerLostError(QueryError):
 
 
 class SparkLostError(QueryError):
-    """Spark is gone, and with it every way to go on in this process."""
+    """Spark has ended, and this process cannot continue without it."""
 
     code = "QUERY_SPARK_LOST"
 
@@ -142,7 +142,7 @@ class SetupError(TidemarkError):
 
 
 class UnreadableRecordError(TidemarkError):
-    """Records that end every process that reads them: `tidemark skip` goes on behind them."""
+    """Records that end every process that reads them: skip them with `tidemark skip`."""
 
     code = "UNREADABLE"
     status = 11

@@ -49,7 +49,7 @@ class Point:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to happen, in order; `hits` are those of the first point that has not fired."""
+    """The points in order; `hits` counts those of the first point that has not fired."""
 
     points: tuple[Point, ...]
     fired: Path | None
@@ -62,9 +62,9 @@ class Plan:
         text = environment.get("TIDEMARK_FAILPOINT", "")
         if environment.get("TIDEMARK_TEST") != "1" or not text:
             return None
-        found = [_FORM.fullmatch(each) for each in text.split(",")]
-        points = tuple(Point(each[1], int(each[2]), each[3] or "kill") for each in found if each is not None)
-        if len(points) < len(found):
+        matches = [_FORM.fullmatch(each) for each in text.split(",")]
+        points = tuple(Point(each[1], int(each[2]), each[3] or "kill") for each in matches if each is not None)
+        if len(points) < len(matches):
             what = f"TIDEMARK_FAILPOINT = {text!r}: it must be name:nth[:kill|raise][,...] with {', '.join(NAMES)}"
             raise SettingsError(what)
         fired = environment.get("TIDEMARK_FAILPOINT_FIRED")
@@ -100,7 +100,7 @@ _plan = Plan.of(os.environ)
 
 
 def hit(name: str) -> None:
-    """The service is at the crash point `name`."""
+    """Crash or raise here if the plan says so for `name`."""
     if _plan is not None:
         _plan.hit(name)
 

@@ -1,4 +1,4 @@
-"""What commands print: lines of plain text. Whatever a device, a broker or a file put into a line cannot act on a terminal."""
+"""Print the output of commands as plain text: text of a device, a broker or a file cannot control the terminal."""
 
 import json
 from typing import Any
@@ -12,10 +12,10 @@ def printable(text: str) -> str:
 
 
 def say(line: object) -> None:
-    """Print one line on standard output. What is not of the output's encoding is escaped, too."""
+    """Print one line on standard output. Characters outside of the output's encoding are escaped, too."""
     print(printable(str(line)).encode(errors="backslashreplace").decode())  # noqa: T201
 
 
-def document(found: Any) -> str:
+def document(content: Any) -> str:
     """JSON of one line, in ASCII without control characters."""
-    return json.dumps(found).replace("\x7f", "\\u007f")
+    return json.dumps(content).replace("\x7f", "\\u007f")

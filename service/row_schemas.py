@@ -1,7 +1,7 @@
 """The row schemas of the pass: FOLDED crosses the one shuffle, OUTPUT reaches publish. A row is one packed payload.
 
-    FOLDED    kind, bucket, first, payload     a task's part for a bucket: what it folded, or could not admit
-    OUTPUT    kind, payload                    what the operator changed in a bucket, and what passed through it
+    FOLDED    kind, bucket, first, payload     a task's part for a bucket: folded readings, or rejects
+    OUTPUT    kind, payload                    changes of a bucket by the operator, and rows passed through
 
 Neither depends on the settings: views and measures are values in the payloads, so adding one of them leaves a running
 checkpoint valid.

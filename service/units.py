@@ -51,20 +51,20 @@ def format_duration(ms: int) -> str:
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """A point in time: "2 h" is so long before `now_ms`; an ISO 8601 date or time is UTC unless it says otherwise.
+    """A point in time: "2 h" is so long before `now_ms`; an ISO 8601 date or time is UTC unless it has an offset.
 
-    Digits alone are milliseconds since the epoch. ValueError says what is allowed.
+    Digits alone are milliseconds since the epoch. ValueError names the allowed forms.
     """
     if text.isdecimal():
         return int(text)
     if _QUANTITY.match(text):
         return now_ms - parse_duration_ms(text)
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         msg = f"{text!r} is no time: write 2026-11-20T08:00, or 2 h for two hours ago"
         raise ValueError(msg) from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def format_time(ms: int) -> str:

@@ -1,7 +1,7 @@
-"""`tidemark schemas check`: what would become of records by a new schema, before anyone writes them.
+"""`tidemark schemas check`: whether records of a new schema can be read, before anyone writes them.
 
-Avro itself judges, in the JVM that would decode them (SchemaCompatibility): new records read into the reader's schema, cut
-down to the mapped fields, and records of the schemas in use read into the new one, should it become the reader's.
+Avro's SchemaCompatibility compares, in the JVM that decodes the records: the new schema with the reader's schema, cut down to
+the mapped fields; and the schemas in use with the new one, which may become the reader's.
 """
 
 import json
@@ -51,9 +51,11 @@ def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:
 
 def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
     """Why records of the one cannot all be read into the other; "" when they can. Raises SchemaError for what is no schema."""
-    judge = _avro().SchemaCompatibility
-    found = judge.checkReaderWriterCompatibility(_parsed(reader), _parsed(writer)).getResult().getIncompatibilities()
-    return "; ".join(f"{each.getLocation()}: {each.getType()}, {each.getMessage()}" for each in found)
+    checker = _avro().SchemaCompatibility
+    problems = (
+        checker.checkReaderWriterCompatibility(_parsed(reader), _parsed(writer)).getResult().getIncompatibilities()
+    )
+    return "; ".join(f"{each.getLocation()}: {each.getType()}, {each.getMessage()}" for each in problems)
 
 
 def _new(settings: Settings, known: SchemaSet, file: Path) -> Iterator[Line]:
@@ -124,8 +126,8 @@ def _parsed(schema: Mapping[str, Any]) -> Any:
     try:
         return _avro().Schema.Parser().parse(json.dumps(schema))
     except Py4JJavaError as error:
-        said: Any = error.java_exception
-        msg = f"is no Avro schema: {said.getMessage()}"
+        java: Any = error.java_exception
+        msg = f"is no Avro schema: {java.getMessage()}"
         raise SchemaError(msg) from error
 
 

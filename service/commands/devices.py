@@ -14,7 +14,7 @@ _FIELDS = ("early", "early.at", "early.ahead", "last_seen")
 
 
 def skewed(settings: Redis) -> list[dict[str, Any]]:
-    """Devices that are marked, the one with the newest early reading first; times in ms. Raises SinkError."""
+    """The devices with early readings, newest early reading first; times in ms. Raises SinkError."""
     keys = Keys(settings.prefix)
     try:
         with redis_client.client(settings, decode_responses=True, encoding_errors="backslashreplace") as client:
@@ -22,20 +22,20 @@ def skewed(settings: Redis) -> list[dict[str, Any]]:
             pipe = client.pipeline(transaction=False)
             for device in marked:
                 pipe.hmget(keys.device(device), *_FIELDS)
-            found = pipe.execute()
+            hashes = pipe.execute()
     except RedisError as error:
         what = f"Redis at {redis_client.address(settings)} does not answer: {error}"
         raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
     return [
         {"device": device, **{name: int(text) if text else None for name, text in zip(_FIELDS, values, strict=True)}}
-        for device, values in zip(marked, found, strict=True)
+        for device, values in zip(marked, hashes, strict=True)
     ]
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """For people."""
-    yield f"{len(found)} devices send readings from the future"
-    if found:
+def table(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines for people."""
+    yield f"{len(devices)} devices send readings from the future"
+    if devices:
         yield f"{'early':>9}  {'ahead by':>12}  {'last early (ms)':>15}  device"
-    for each in found:
+    for each in devices:
         yield f"{each['early']:>9}  {(each['early.ahead'] or 0) / 1000:>10.1f} s  {each['early.at']:>15}  {each['device']}"

@@ -1,7 +1,7 @@
-"""A record's bytes for people: what of it decodes, where that ends and why, and which bytes its reject is about.
+"""Show a record's bytes to people: the decodable fields, where and why decoding stops, and the bytes its reject is about.
 
-This is not how the service decodes (admission/decode.py, in Spark): it says as much as can be said about a record that
-the service could not use.
+The service decodes otherwise (admission/decode.py, in Spark). This module decodes as much as possible of a record that the
+service could not use.
 """
 
 import io
@@ -44,11 +44,11 @@ class Dissected:
         return self.stop is None
 
     def at(self, path: str) -> Any:
-        """The value at a path with dots, None when it is not there."""
-        found: Any = self.fields
+        """The value at a path with dots, None without it."""
+        value: Any = self.fields
         for part in path.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
 
 
 def writers(settings: Input, whole: Settings | None = None) -> Schemas:
@@ -58,24 +58,26 @@ def writers(settings: Input, whole: Settings | None = None) -> Schemas:
     if whole is not None and whole.registry is not None:
         in_use: Schemas = load_schemas(whole).schemas
         return in_use
-    found = {}
+    by_id = {}
     for path in settings.schemas.glob("*.avsc"):
         try:
-            found[int(path.stem)] = json.loads(path.read_text(encoding="utf-8"))
+            by_id[int(path.stem)] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             msg = f"{path}: is not <id>.avsc with an Avro schema: {error}"
             raise SchemaError(msg) from error
-    return found
+    return by_id
 
 
 def dissect(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
-    """What can be told of a value; `schemas` are the writers' by id, of which JSON has none."""
+    """Decode as much as possible of a value; `schemas` are the writers' by id, empty for JSON."""
     if value is None:
         return Dissected({}, {}, stop=0, why="there is no value")
     return _json(value) if settings.format == "json" else _avro(value, schemas)
 
 
-def offending(found: Dissected, reason: str, detail: str, settings: Input, max_bytes: int, size: int) -> Span | None:
+def offending(
+    dissected: Dissected, reason: str, detail: str, settings: Input, max_bytes: int, size: int
+) -> Span | None:
     """The bytes that the reason is about, None when they are not known."""
     if reason == "oversized":
         return max_bytes, size
@@ -86,23 +88,23 @@ def offending(found: Dissected, reason: str, detail: str, settings: Input, max_b
         path = settings.device_id
     if reason in {"not_finite", "out_of_range"}:
         path = settings.measures.get(detail.partition(" = ")[0])
-    span = found.spans.get(path.partition(".")[0]) if path else None
-    if span is None and found.stop is not None:
-        return found.stop, max(size, found.stop + 1)
+    span = dissected.spans.get(path.partition(".")[0]) if path else None
+    if span is None and dissected.stop is not None:
+        return dissected.stop, max(size, dissected.stop + 1)
     return span
 
 
-def device(found: Dissected, key: bytes | None, settings: Input) -> str | None:
-    """The device id, if it can be told; else the record's key, which producers commonly make the device id."""
-    named = None if settings.device_id == RECORD_KEY else found.at(settings.device_id)
+def device(dissected: Dissected, key: bytes | None, settings: Input) -> str | None:
+    """The device id, if it decodes; else the record's key, which is usually the device id."""
+    named = None if settings.device_id == RECORD_KEY else dissected.at(settings.device_id)
     if isinstance(named, str) and named:
         return named
     return key.decode(errors="backslashreplace") if key else None
 
 
-def event_ms(found: Dissected, settings: Input) -> int | None:
-    """The event time, None where there is none that a number can say."""
-    value, unit = found.at(settings.event_time), settings.event_time_unit
+def event_ms(dissected: Dissected, settings: Input) -> int | None:
+    """The event time in ms, None without a readable one."""
+    value, unit = dissected.at(settings.event_time), settings.event_time_unit
     try:
         if isinstance(value, str):
             value = datetime.fromisoformat(value)
@@ -156,14 +158,14 @@ def _json(value: bytes) -> Dissected:
     except UnicodeDecodeError as error:
         return Dissected({}, {}, stop=error.start, why="is not UTF-8")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except json.JSONDecodeError as error:
         return Dissected({}, {}, stop=len(text[: error.pos].encode()), why=error.msg)
     except (ValueError, RecursionError) as error:
         return Dissected({}, {}, stop=0, why=str(error))
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return Dissected({}, {}, stop=0, why="is no object")
-    return Dissected(found, {})
+    return Dissected(document, {})
 
 
 def _schema_id(value: bytes) -> int:
@@ -178,22 +180,22 @@ def _avro(value: bytes, schemas: Schemas) -> Dissected:
         why = f"schema {number} is not known; there are {', '.join(map(str, sorted(schemas)))}"
         return Dissected({}, {}, number, stop=1, why=why)
     body, fields = io.BytesIO(value[HEADER_BYTES:]), schemas[number]["fields"]
-    found: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     spans: dict[str, Span] = {}
     reached = HEADER_BYTES
     # As many of the first fields as decode: each time from the beginning, as a later one may use an earlier one's types.
     for many in range(1, len(fields) + 1):
         name = fields[many - 1]["name"]
         try:
-            found, end = _first(schemas[number], fields[:many], body), HEADER_BYTES + body.tell()
+            record, end = _first(schemas[number], fields[:many], body), HEADER_BYTES + body.tell()
         except Exception as error:  # what a device sent may break a decoder in any way
             said = " ".join(str(error).split())[:200] or type(error).__name__
-            return Dissected(found, spans, number, stop=reached, why=f"{name}: {said}")
+            return Dissected(record, spans, number, stop=reached, why=f"{name}: {said}")
         spans[name], reached = (reached, end), end
     if reached < len(value):
         why = f"{len(value) - reached} bytes after the record"
-        return Dissected(found, spans, number, stop=reached, why=why)
-    return Dissected(found, spans, number)
+        return Dissected(record, spans, number, stop=reached, why=why)
+    return Dissected(record, spans, number)
 
 
 def _first(schema: Mapping[str, Any], fields: Sequence[Any], body: io.BytesIO) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from state import codec, reader
 
 SECOND_LOOK_S = 1.0
 ATTEMPTS = 3
-"""A running service may clean up the batch that is read: then a newer one is."""
+"""How often the state is read: a running service may clean up the batch that is read, then a newer one is read."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What was found: `damage` says why by file, `rows` are the state's by what they are."""
+    """The result: `damage` has the reason by file, `rows` the number of rows of the state by kind."""
 
     place: str
     files: int = 0
@@ -50,7 +50,7 @@ class Report:
 
 
 def verify(spark: SparkSession, settings: Settings) -> Report:
-    """Read all of it; CheckpointError only when the folder cannot be read at all."""
+    """Read the whole checkpoint; CheckpointError only when the folder cannot be read at all."""
     root = settings.service.checkpoint
     path = local(root)
     try:
@@ -65,13 +65,13 @@ def verify(spark: SparkSession, settings: Settings) -> Report:
 
 
 def _read_files(folder: Folder, report: Report) -> None:
-    found = _damage(folder, report)
-    if found:
-        # A running service may have been writing, or cleaning up, what was read: it has finished when damage has not.
+    reasons = _damage(folder, report)
+    if reasons:
+        # A running service may write or clean up files meanwhile. Only damage that stays counts.
         time.sleep(SECOND_LOOK_S)
         again = _damage(folder, report)
-        found = {name: why for name, why in again.items() if name in found}
-    report.damage = found
+        reasons = {name: why for name, why in again.items() if name in reasons}
+    report.damage = reasons
 
 
 def _damage(folder: Folder, report: Report) -> dict[str, str]:
@@ -79,31 +79,31 @@ def _damage(folder: Folder, report: Report) -> dict[str, str]:
     offsets, commits = (logs.numbers(folder, log) for log in logs.LOGS)
     report.batches, report.committed = len(offsets), max(commits, default=None)
     report.next_batch = report.committed + 1 if report.committed is not None else 0
-    found = dict(logs.damage(folder))
+    reasons = dict(logs.damage(folder))
     for log, batches in zip(logs.LOGS, (offsets, commits), strict=True):
         for batch in batches:
             name = f"{log}/{batch}"
             why = logs.bad_log(folder, name)
             if why and (why != logs.MISSING or batch == batches[-1]):
-                found.setdefault(name, why)
+                reasons.setdefault(name, why)
     try:
         there = manifest.read(folder)
     except CheckpointError as error:
-        found[manifest.NAME] = error.what
+        reasons[manifest.NAME] = error.what
     else:
         if there is None and offsets:
-            found[manifest.NAME] = "is missing"
+            reasons[manifest.NAME] = "is missing"
     for file in folder.walk():
         report.files += 1
         report.bytes += file.size
-        if not file.name.startswith("state/") and file.name not in found:
+        if not file.name.startswith("state/") and file.name not in reasons:
             why = folder.problem(file.name)
             if why and why != logs.MISSING:
-                found[file.name] = why
+                reasons[file.name] = why
     if report.committed is not None:
-        # A running service has gone on since, and may have cleaned up: what the *newest* batch needs is there.
-        found |= logs.state_damage(folder, max(logs.numbers(folder, "commits"), default=-1))
-    return found
+        # A running service may have cleaned up meanwhile, so the files that the *newest* batch needs are checked.
+        reasons |= logs.state_damage(folder, max(logs.numbers(folder, "commits"), default=-1))
+    return reasons
 
 
 def _read_state(spark: SparkSession, root: str, folder: Folder, report: Report) -> None:
@@ -115,11 +115,11 @@ def _read_state(spark: SparkSession, root: str, folder: Folder, report: Report) 
             if attempt < ATTEMPTS and newest != report.committed:
                 report.committed = newest
                 continue
-            report.damage["state"] = f"cannot be read as of batch {report.committed}: {_said(error)}"
+            report.damage["state"] = f"cannot be read as of batch {report.committed}: {_message(error)}"
         return
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The innermost of the JVM's exceptions, or ours, on one line."""
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if java is None:

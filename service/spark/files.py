@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from service.errors import CheckpointError, SetupError
 
 FULL = re.compile(r"No space left on device|[Qq]uota ?[Ee]xceeded")
-"""How file systems say that there is no room."""
+"""The messages of file systems without free space."""
 RESTORE = "Restore the checkpoint whole, or rebuild with a new one: see docs/operator.md#a-damaged-checkpoint"
 MAKE_ROOM = "Make room on the checkpoint's disk and start again: docs/operator.md#the-checkpoints-disk-is-full"
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$"
@@ -40,23 +40,23 @@ class File:
 
 
 class Folder(Protocol):
-    """What both kinds of folder can do."""
+    """The methods of both kinds of folder."""
 
     def names(self, folder: str) -> list[str]:
-        """Names of what lies directly in a sub-folder; none where there is no such folder."""
+        """The names of files directly in a sub-folder; none if it does not exist."""
 
     def walk(self) -> Iterator[File]:
-        """Every file below the folder, in no order, but for hidden ones; none where there is no such folder."""
+        """The files below the folder, in no order, without hidden ones; none if it does not exist."""
 
     def read(self, name: str) -> bytes:
         """A whole file; FileNotFoundError or another OSError."""
 
     def problem(self, name: str) -> str:
-        """Read a file to its end; why it is not what was written, as far as the file system can tell, or ""."""
+        """Read a file to its end; the reason why it is damaged, as far as the file system detects it, or ""."""
 
 
 class Local:
-    """A folder of this machine, without a JVM: for what is asked before there is one, or after it has failed."""
+    """A folder of this machine, without a JVM: before the JVM starts, or after it has failed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -77,7 +77,7 @@ class Local:
         return (self.root / name).read_bytes()
 
     def replace(self, name: str, content: bytes) -> None:
-        """A file, there in full or not at all, also in a folder that is not there yet; OSError."""
+        """Write a file in full or not at all, and create its folder if needed; OSError."""
         path = self.root / name
         new = path.with_name(f".{path.name}.new")
         try:
@@ -88,7 +88,7 @@ class Local:
         os.replace(new, path)
 
     def remove(self, name: str) -> None:
-        """A file that may be there; OSError."""
+        """Remove a file if it exists; OSError."""
         (self.root / name).unlink(missing_ok=True)
 
     def problem(self, name: str) -> str:
@@ -105,16 +105,16 @@ class Local:
             return f"cannot be read: {error.strerror}"
         except struct.error:
             return f"cannot be checked: {sums.name} is damaged"
-        found = [zlib.crc32(content[start : start + block]) for start in range(0, len(content), block)]
-        if magic != b"crc\0" or found == expected:
+        actual = [zlib.crc32(content[start : start + block]) for start in range(0, len(content), block)]
+        if magic != b"crc\0" or actual == expected:
             return ""
-        blocks = zip(found, expected, strict=False)
-        at = next((n for n, (mine, its) in enumerate(blocks) if mine != its), min(len(found), len(expected))) * block
+        blocks = zip(actual, expected, strict=False)
+        at = next((n for n, (mine, its) in enumerate(blocks) if mine != its), min(len(actual), len(expected))) * block
         return f"is damaged: {len(content)} bytes, other than what was written from byte {at} on"
 
 
 class Files:
-    """A folder, through the JVM. What Hadoop can verify while it reads (block checksums, local .crc files), it does."""
+    """A folder, through the JVM. Hadoop verifies checksums (of blocks, or in local .crc files) while it reads."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         session: Any = spark
@@ -171,15 +171,15 @@ class Files:
         return ""
 
     def create(self, name: str, content: bytes) -> None:
-        """A new file, there in full or not at all, in the way in which Spark writes its own logs. FileExistsError."""
+        """Write a new file in full or not at all, as Spark writes its own logs; FileExistsError."""
         self._write(name, content, overwrite=False)
 
     def replace(self, name: str, content: bytes) -> None:
-        """The same of a file that may be there, and in a folder that may not."""
+        """Write a file as `create` does; the file may exist, and its folder need not."""
         self._write(name, content, overwrite=True)
 
     def remove(self, name: str) -> None:
-        """A file that may be there."""
+        """Remove a file if it exists."""
         with _named(name):
             self._system.delete(self._at(name), False)
 
@@ -203,7 +203,7 @@ class Files:
 
 
 def unusable(what: str, *, remedy: str) -> CheckpointError | SetupError:
-    """What it is called that a checkpoint's file cannot be read or written: a full disk is no fault of the checkpoint's."""
+    """The error for a checkpoint file that cannot be read or written: SetupError for a full disk, else CheckpointError."""
     return SetupError(what, remedy=MAKE_ROOM) if FULL.search(what) else CheckpointError(what, remedy=remedy)
 
 

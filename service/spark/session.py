@@ -1,4 +1,4 @@
-"""The Spark session: what deploy/spark-defaults.conf says, plus what depends on this machine.
+"""Build the Spark session from deploy/spark-defaults.conf and the settings that depend on this machine.
 
 Under spark-submit the JVM already runs with that file (`--properties-file`) and with what the operator gave on the
 command line, which wins. In plain Python and in tests the JVM is started here, with the same file.
@@ -27,7 +27,7 @@ DEFAULTS = DEPLOY / "spark-defaults.conf"
 
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 TASKS = "spark.tidemark.tasks"
-"""Where a driver on a standalone cluster has its tasks done: by `executors`, unless it is `driver`."""
+"""Where the tasks of a driver on a standalone cluster run: `executors` (the default) or `driver`."""
 LONGEST_FOLDER = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 """Bytes of a folder's path that leave room for the name of a socket in it; the system allows 107 for both."""
 
@@ -47,21 +47,21 @@ def class_path(folder: Path | None = None) -> str:
     """
     folder = folder or jars()
     shipped = {_artifact(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
-    found = sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
-    if not found:
+    added = sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
+    if not added:
         what = f"{folder}: there are no jars for Spark"
         raise SetupError(what, remedy="Run `make setup`, or name the folder above it in TIDEMARK_JARS")
-    return os.pathsep.join(str(jar) for jar in found)
+    return os.pathsep.join(str(jar) for jar in added)
 
 
 def java() -> str:
     """The `java` that Spark's scripts run: JAVA_HOME's, else the one on PATH. Raises SetupError when there is none."""
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if found is None or not Path(found).exists():
-        what = f"There is no Java{f' at {found}' if found else ''}"
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None or not Path(program).exists():
+        what = f"There is no Java{f' at {program}' if program else ''}"
         raise SetupError(what, remedy="Install a full JDK 17 and set JAVA_HOME")
-    return found
+    return program
 
 
 def conf(path: Path = DEFAULTS) -> dict[str, str]:
@@ -75,7 +75,7 @@ def conf(path: Path = DEFAULTS) -> dict[str, str]:
 
 
 def submitted() -> bool:
-    """Whether a JVM was there before this Python: spark-submit started both."""
+    """Whether spark-submit started the JVM and this Python."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

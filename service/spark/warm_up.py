@@ -1,4 +1,4 @@
-"""Executors, made ready while the driver still reads the checkpoint and plans.
+"""Start executors while the driver still reads the checkpoint and plans the query.
 
 A cluster's executors take seconds to come, and each then a second to have Python import Arrow and pandas, and to load what Spark
 needs to talk to it. The driver has enough to do meanwhile that needs none of them.
@@ -17,12 +17,12 @@ from service import clock
 from service.spark import session
 
 PATIENCE_S = 30.0
-"""How long the first batch waits for the cores of a cluster before it begins with those that are there."""
+"""How long the first batch waits for the cores of a cluster before it begins with the available ones."""
 _POLL_S = 0.1
 
 
 class WarmUp:
-    """One job through Python's workers on all cores, as small as can be, in a thread of its own, at once."""
+    """Run one small job on all cores through Python's workers, in a thread of its own."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
