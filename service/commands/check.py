@@ -249,7 +249,7 @@ def _redis(settings: Settings) -> Iterator[Line]:
     except redis.RedisError as error:
         what = f"Redis at {where}: {error}"
         raise SinkError(
-            what, remedy="Check redis.url, its user and password, and its ACL (docs/operator.md)"
+            what, remedy="Check redis.url, its user and password, and its ACL (docs/operator.md#redis)"
         ) from error
     finally:
         with suppress(redis.RedisError):

@@ -107,7 +107,8 @@ _RULES = (
     _Rule(
         DataLossError,
         re.compile(r"OffsetOutOfRange|KAFKA_DATA_LOSS|failOnDataLoss|Some data may have been lost|Cannot fetch offset"),
-        "Records were deleted before they were read: see docs/operator.md before going on without them",
+        "Records were deleted before they were read. Before going on without them: "
+        "docs/operator.md#records-were-deleted-before-they-were-read",
     ),
     _Rule(
         SourceRefusedError,
@@ -128,7 +129,8 @@ _RULES = (
             r"streaming\.checkpointing\.|OffsetSeq|HDFSMetadataLog|offsets? log|Incomplete log file|log version|"
             r"ChecksumException|Log file was malformed|[Cc]heckpoint|MISSING_METADATA|StreamMetadata|batch \d+ doesn't exist"
         ),
-        "Restore the checkpoint whole, undo the change of settings, or rebuild with an empty one: see docs/operator.md",
+        "Restore the checkpoint whole, undo the change of settings, or rebuild with an empty one: "
+        "docs/operator.md#a-damaged-checkpoint",
     ),
 )
 
