@@ -70,7 +70,7 @@ def test_every_term_has_a_larger_epoch(writers: Writers) -> None:
 
 def test_a_holder_that_is_provably_gone_is_not_waited_for(writers: Writers) -> None:
     killed = f"""
-from service import owner
+from service.daemon import owner
 from service.daemon.lease import Lease
 from tests.outputs import settings
 lease = Lease(settings({writers.part.url!r}, {writers.prefix!r}, lease="1 h"), owner.here())
