@@ -63,6 +63,7 @@ def hostile(run: Run) -> Figures:
         run.steady(20)
         process, epoch = run.testbed.service_pid, run.observer.epoch
         before = _during(run, lambda: run.run_on(_BEFORE_S))
+        own_elements = _active_elements(run, "")
         cases: dict[str, Iterator[Message]] = {
             "large garbage": _garbage(run.seed, 1_500 // share),
             "large keys and headers": _large_keys(20),
@@ -78,7 +79,7 @@ def hostile(run: Run) -> Figures:
             with run.fault(name):
                 worst[name] = _during(run, lambda messages=messages: raw.send(run, messages))  # type: ignore[misc]
             run.recover()
-        active = _active_elements(run)
+        active = _active_elements(run, "alert(1)") - own_elements
         with run.fault("transactions"):
             without_record = _transactions(run)
         run.recover()
@@ -88,16 +89,19 @@ def hostile(run: Run) -> Figures:
         run.drain()
         run.stop()
         registry.user = ""  # the oracle knows no password
-        verdict = run.compare(lost={TOPIC: {0: without_record}})
+        # A reading that an open transaction has hidden may come behind the watermark: it is rejected as late, and found.
+        verdict = run.compare(lost={TOPIC: {0: without_record}}, may_be_refused=True)
         listed = _tidemark(run, "rejects", "list", "-n", "10000000", "--json")
         found = sum(1 for line in listed.splitlines() if line.startswith("{"))
         if ends:
             run.violation("P6", f"hostile records ended the process, or its query, {ends} times")
-        if found < verdict.compared["rejects"]:
-            run.violation("P4", f"{found} of {verdict.compared['rejects']} rejects are listed")
+        rejects = verdict.compared["rejects"]
+        if found < rejects:
+            run.violation("P4", f"{found} of {rejects} rejects are listed")
         figures = {
             "process_ends": ends,
-            "rejects_listed_share": round(found / max(1, verdict.compared["rejects"]), 6),
+            "rejects_listed_share": round(found / max(1, rejects), 6),
+            "rejected_behind": verdict.refused,
             "keys_of_rejected_devices": _strange_keys(run),
             "active_elements": active,
             "raw_escapes": _raw_escapes(listed + _tidemark(run, "rejects", "list", "-n", "100000")),
@@ -289,13 +293,14 @@ class _Elements(HTMLParser):
         self.active += is_active or (tag in _ACTIVE and not (tag == "meta" and ("charset", "UTF-8") in attributes))
 
 
-def _active_elements(run: Run) -> int:
-    """Of the page that shows a sample, once it has some of the devices with names of markup."""
+def _active_elements(run: Run, name: str) -> int:
+    """Of the page that shows a sample, once it has `name`, of a device whose name is markup; the report has some of its own."""
 
     def shown() -> str:
-        raw.send(run, _markup(times=1))
-        page = run.testbed.get("/quality")[1]
-        return page if "alert(1)" in page else ""
+        if name:
+            raw.send(run, _markup(times=1))
+        status, page = run.testbed.get("/quality")
+        return page if status == 200 and name in page else ""
 
     elements = _Elements()
     elements.feed(run.wait(shown, 60, "a page with their names"))
