@@ -13,15 +13,12 @@ Everything is kept in the folder, temporary files of the JVM included, and no pr
 """
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +34,7 @@ from load.encode import SCHEMAS
 from load.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
 from load.server_process import PATIENCE
 from load.servers import HOST, LOG_APPEND_TIME, Broker, Redis, free_port
+from load.web import answer
 from service.errors import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -273,14 +271,7 @@ class Testbed:
 
     def get(self, path: str, port: int = 0) -> tuple[int, str]:
         """Status and body from the service's metrics port, or another's; status 0 while nobody answers, or not to the end."""
-        try:
-            with urllib.request.urlopen(f"http://{HOST}:{port or self.metrics_port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except (OSError, http.client.HTTPException):
-            return 0, ""
+        return answer(f"http://{HOST}:{port or self.metrics_port}{path}")
 
     def metrics(self, port: int = 0) -> dict[str, float]:
         """The service's samples by `name{label="value"}`, or another's; {} while it does not answer."""

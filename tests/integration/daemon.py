@@ -5,8 +5,6 @@ import os
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from load.child_process import spawn
 from load.server_process import PATIENCE, free_port, is_alive
 from load.servers import Broker, Redis
+from load.web import answer
 from service import settings
 from service.settings import Settings
 from service.spark import session
@@ -73,14 +72,7 @@ class Service:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body; status 0 when nobody answers."""
         assert self.process.poll() is None, self.log.read_text()
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError as error:
-            return 0, str(error)
+        return answer(f"http://127.0.0.1:{self.port}{path}", 10)
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric over the labels that are not given."""

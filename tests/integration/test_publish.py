@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from load.servers import Broker, Redis
 from schemas import contract
@@ -27,6 +27,7 @@ from service.reference.attributes import Index
 from service.rejects import delivery
 from service.settings import Settings
 from tests.outputs import MINUTE, T0, changes, device, micro_batch, reject, session, settings, stats, window, windows
+from tests.topics import read
 
 pytestmark = pytest.mark.integration
 
@@ -744,18 +745,6 @@ def test_a_wrong_password_is_not_tried_again_and_not_shown(tmp_path: Path) -> No
 # Rejects.
 
 
-def read_all(broker: Broker, topic: str, count: int) -> list[Message]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "t", "log_level": 0})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[Message] = []
-    while len(found) < count:
-        more = consumer.consume(count, timeout=20)
-        assert more, f"{len(found)} of {count} after 20 s"
-        found += more
-    consumer.close()
-    return found
-
-
 def with_rejects(redis_server: Redis, broker: Broker, prefix: str, *, there: bool = True) -> Target:
     """An input topic of ten records, and its rejects topic if that is to be `there`."""
     broker.create_topic(prefix, 1)
@@ -775,7 +764,7 @@ def test_rejects_are_copied_and_say_who_rejected_them(redis_server: Redis, broke
     target = with_rejects(redis_server, broker_server, prefix)
     outcome = target.write(8, reject(7, prefix), window([1.0]), reject(8, prefix), epoch=1)
     assert (outcome.rejects, outcome.written) == (2, 1)
-    for message, offset in zip(read_all(broker_server, f"{prefix}.rejects", 2), (7, 8), strict=True):
+    for message, offset in zip(read(broker_server, f"{prefix}.rejects", 2), (7, 8), strict=True):
         assert message.value() == b"value %d" % offset
         record = delivery.parse(message.headers())
         assert (record["topic"], record["partition"], record["offset"]) == (prefix, 0, offset)
@@ -788,7 +777,7 @@ def test_a_fenced_writer_sends_no_reject(redis_server: Redis, broker_server: Bro
     with pytest.raises(FencedError, match="the epoch is 2"):
         target.write(4, reject(1, prefix), epoch=1)
     target.write(5, reject(2, prefix), epoch=2)
-    (sent,) = read_all(broker_server, f"{prefix}.rejects", 1)
+    (sent,) = read(broker_server, f"{prefix}.rejects", 1)
     record = delivery.parse(sent.headers())
     assert (record["offset"], record["epoch"], record["batch"]) == (2, 2, 5)
 
@@ -811,5 +800,5 @@ def test_rejects_go_out_again_when_the_broker_is_back(redis_server: Redis, tmp_p
         back.start()
         assert target.write(2, reject(2, prefix), window([1.0])).written == 1
         back.join()
-        offsets = {delivery.parse(m.headers())["offset"] for m in read_all(broker, f"{prefix}.rejects", 2)}
+        offsets = {delivery.parse(m.headers())["offset"] for m in read(broker, f"{prefix}.rejects", 2)}
         assert offsets == {1, 2}

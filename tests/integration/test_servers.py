@@ -15,13 +15,14 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from load.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows, write_reference_postgres
 from load.server_process import is_alive
 from load.servers import CREATE_TIME, Broker, Postgres, Redis, ServerProcess, check_machine
 from service.errors import SetupError
+from tests.topics import read
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,18 +44,6 @@ def send(broker: Broker, topic: str, *values: bytes) -> None:
     for value in values:
         producer.produce(topic, value)
     assert producer.flush(20) == 0
-
-
-def read(broker: Broker, topic: str, count: int) -> list[Message]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "test", "log_level": 0})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    got: list[Message] = []
-    while len(got) < count:
-        more = consumer.consume(count, timeout=20)
-        assert more, f"{len(got)} of {count} records after 20 s"
-        got += more
-    consumer.close()
-    return got
 
 
 def test_this_machine_is_ready() -> None:

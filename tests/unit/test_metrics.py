@@ -3,14 +3,13 @@
 import json
 import socket
 import struct
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from load.web import answer
 from service.errors import SetupError
 from service.micro_batch import MicroBatch
 from service.monitoring import metrics
@@ -57,12 +56,7 @@ class Scraped:
         self.server = Server(self.metrics, self.status, "127.0.0.1", 0)
 
     def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.server.port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+        return answer(f"http://127.0.0.1:{self.server.port}{path}")
 
     def value(self, name: str, **labels: str) -> float | None:
         found: Samples = {
