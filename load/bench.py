@@ -34,6 +34,7 @@ from load.generator_options import seconds_of
 from load.report import machine, reported
 from load.servers import CREATE_TIME
 from load.testbed import ONE_BUCKET, ROOT, TOPIC, VIEWS, Testbed, percentile
+from service import settings
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "bench"
@@ -172,7 +173,6 @@ def measure_bare(config: Path) -> dict[str, float]:
     from pyspark.sql import DataFrame  # noqa: PLC0415 - only a reference's process needs Spark
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    from service import settings  # noqa: PLC0415
     from service.kafka import source  # noqa: PLC0415
     from service.spark import session  # noqa: PLC0415
 
@@ -199,7 +199,6 @@ def measure_floor(config: Path) -> list[float]:
     """In a process with a JVM of its own: read the topic as a batch, decode it, throw it away."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - only the floor's process needs Spark
 
-    from service import settings  # noqa: PLC0415
     from service.admission import decode  # noqa: PLC0415
     from service.admission.schema_sources import load_schemas  # noqa: PLC0415
     from service.kafka import source  # noqa: PLC0415
@@ -336,11 +335,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         runs.append(entry)
     report["runs"] = runs
     for part in ("catch_up", "floor", "steady"):
-        found = sorted(
+        results = sorted(
             (each[part] for each in runs if part in each), key=lambda p: p.get("per_second", p.get("p99_ms"))
         )
-        if found:
-            report[part] = found[len(found) // 2]
+        if results:
+            report[part] = results[len(results) // 2]
     parts = [part for each in runs for part in each.values() if "peak_memory_mb" in part]
     report["peak_memory_mb"] = max(part["peak_memory_mb"] for part in parts)
     for part in ("bare", "state", "ratios"):

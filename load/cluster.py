@@ -63,8 +63,8 @@ class _Daemon(ServerProcess):
             contextlib.suppress(OSError, json.JSONDecodeError),
             urllib.request.urlopen(f"http://{HOST}:{self.page}/json/", timeout=2) as page,
         ):
-            found: dict[str, Any] = json.load(page)
-            return found
+            state: dict[str, Any] = json.load(page)
+            return state
         return {}
 
     def end_alone(self) -> None:
@@ -110,8 +110,8 @@ class Cluster(Started):
         self._submissions: list[Child] = []
         temporary = self.folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
-        told = {"PYSPARK_PYTHON": sys.executable, "TIDEMARK_DATA": str(self.folder)}
-        self._environ = {name: value for name, value in {**os.environ, **told}.items() if name not in _ELSEWHERE}
+        own = {"PYSPARK_PYTHON": sys.executable, "TIDEMARK_DATA": str(self.folder)}
+        self._environ = {name: value for name, value in {**os.environ, **own}.items() if name not in _ELSEWHERE}
         environ = {
             **self._environ,
             "TMPDIR": str(temporary),

@@ -298,7 +298,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/builder.py",
-                "min(without, unavailable(self.term.settings.kafka, micro_batch))",
+                "min(without, unavailable(kafka, micro_batch))",
                 "without",
             ),
         ),

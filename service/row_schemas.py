@@ -38,4 +38,4 @@ FOLDED = t.StructType(
     ]
 )
 """PARTS: `codec.pack(b"W", parts of windows)`. RUNS: `codec.pack(b"R", runs)`. Both with the first event time (ms) in `first`.
-REJECTS: `codec.pack(b"J", table of REJECT_TYPE)`. COUNTS: `tally.Tally.pack`. TIMES: `state.watermark.report`."""
+REJECTS: `codec.pack(b"J", table of REJECT_TYPE)`. COUNTS: `task_counters.Tally.pack`. TIMES: `state.watermark.report`."""

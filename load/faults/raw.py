@@ -1,26 +1,35 @@
-"""Records that no device of the generator sends: encoded by hand, and sent beside it."""
+"""Records that no device of the generator sends, sent beside it."""
 
-import struct
+import io
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import fastavro
 from confluent_kafka import Producer
 
+from load.encode import SCHEMAS
 from load.faults.run import Run
 from load.testbed import PARTITIONS, TOPIC
 
 LARGEST = 20 << 20
 """Bytes of the largest record that may be sent: more than the broker takes by default."""
 
+_FIRST = json.loads((SCHEMAS / "1.avsc").read_text(encoding="utf-8"))
+# In Avro, bytes are written like a string, and may be no UTF-8.
+_FIELDS = [{**field, "type": "bytes"} if field["name"] == "device_id" else field for field in _FIRST["fields"]]
+_SCHEMA = fastavro.parse_schema({**_FIRST, "fields": _FIELDS})
+
 Message = Mapping[str, Any]
 """What `Producer.produce` takes, without the topic."""
 
 
-def reading(device: bytes, ms: int, value: bytes = struct.pack("<d", 20.0)) -> bytes:
-    """A temperature by schema 1, framed, whose other measures are null; `value` is a double's bytes."""
-    out = bytearray(b"\0\0\0\0\1")
-    out += _zigzag(len(device)) + device + _zigzag(ms)
-    return bytes(out) + b"\x02" + value + b"\0\0\0"
+def reading(device: bytes, ms: int, value: float = 20.0) -> bytes:
+    """A temperature by schema 1, framed, whose other measures are null."""
+    out = io.BytesIO()
+    out.write(b"\0\0\0\0\1")
+    fastavro.schemaless_writer(out, _SCHEMA, {"device_id": device, "event_time": ms, "temperature": value})
+    return out.getvalue()
 
 
 def send(run: Run, messages: Iterator[Message]) -> None:
@@ -37,13 +46,3 @@ def send(run: Run, messages: Iterator[Message]) -> None:
         producer.poll(0)
     if producer.flush(120):
         run.violation("observed", "not all records were sent")
-
-
-def _zigzag(number: int) -> bytes:
-    """A positive integer as Avro writes it."""
-    out, rest = bytearray(), number << 1
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)

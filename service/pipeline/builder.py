@@ -119,10 +119,10 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
 class Publication:
     """The function of foreachBatch: publishes each batch by the steps in batch_publisher.py, then notes event time.
 
-    Spark commits the batch after that, and the runner then commits offsets to a Kafka consumer group and updates metrics.
-    It holds the term's `write_lock` meanwhile and sets the term's `published`. `failure` is the exception that ended the
-    query, as it was raised. `care` ends the query before a batch that it must not read; that works because the frame is
-    evaluated later.
+    A publication holds the term's `write_lock` during a batch and then sets the term's `published`. Spark commits the batch
+    after that, and the runner then commits offsets to a Kafka consumer group and updates metrics. `failure` is the exception
+    that ended the query, as it was raised. `care` ends the query before a batch that the query must not read: the frame is
+    not evaluated yet.
     """
 
     term: Term
@@ -207,9 +207,10 @@ class Publication:
         # Each record is admitted or rejected. Other offsets are a transaction's marker, an aborted record, a compacted record, or
         # a record that Kafka has deleted: only the last one is lost.
         without = micro_batch.rows - outcome.admitted - sum(outcome.rejected)
-        if self.term.settings.kafka.on_data_loss != "continue" or without <= 0:
+        kafka = self.term.settings.kafka
+        if kafka.on_data_loss != "continue" or without <= 0:
             return 0
-        return min(without, unavailable(self.term.settings.kafka, micro_batch))
+        return min(without, unavailable(kafka, micro_batch))
 
     def _run(self, frame: DataFrame, sink: Sink, *, small: bool) -> tuple[Outcome, float]:
         """Compute the batch and write it: steps 1 and 2. Also returns the time (s) at which a small batch was computed; a large
@@ -283,7 +284,7 @@ def start(
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")
-        .option("checkpointLocation", settings.service.checkpoint)
+        .option("checkpointLocation", checkpoint)
         .foreachBatch(publication)
         .trigger(processingTime=f"{settings.service.trigger_ms} milliseconds")
     )

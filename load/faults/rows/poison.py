@@ -1,5 +1,6 @@
 """F7: what devices should never send, one in a hundred records and ten thousand in a row."""
 
+import math
 import random
 import struct
 import time
@@ -16,8 +17,6 @@ HUGE = 10 << 20
 HUGE_COUNT = 20
 BACK_S = 60.0
 _ADMITTED = {kind.name.lower() for kind in (Kind.ORDINARY, Kind.DUPLICATE)}
-_NAN = struct.pack("<d", float("nan"))
-_INFINITE = struct.pack("<d", float("-inf"))
 
 
 @row("F7", "poison: damaged, foreign and huge records", rate=2_000, devices=1_000)
@@ -73,8 +72,8 @@ def _records(seed: int, count: int) -> Iterator[bytes | None]:
             good[:-1],  # truncated
             good + chance.randbytes(1 + number % 9),  # trailing
             b"\0\0\0\0\1\x80\x80\x80\x80\x80\x40" + chance.randbytes(20),  # 2^40 bytes of device id
-            raw.reading(b"poison", now_ms, _NAN),
-            raw.reading(b"poison", now_ms, _INFINITE),
+            raw.reading(b"poison", now_ms, math.nan),
+            raw.reading(b"poison", now_ms, -math.inf),
             None,
         )
         yield kinds[number % len(kinds)]
