@@ -20,7 +20,7 @@ import psutil
 from load.cluster import TASKS_IN_DRIVER
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
-from load.report import told
+from load.report import print_error
 from load.servers import check_machine
 from load.testbed import TOPIC, VIEWS, Testbed
 from service.errors import SetupError, TidemarkError
@@ -72,7 +72,7 @@ def _batches(testbed: Testbed, generator: Generator, epoch: int) -> None:
 def _end(testbed: Testbed) -> None:
     """In order, and for as long as it takes: a worker would kill an executor that writes for ten seconds.
 
-    Nobody reads what they print meanwhile either, so they are told to print nothing (-Xlog:disable).
+    -Xlog:disable keeps them from printing, because nobody reads their output meanwhile.
     """
     jvms = [psutil.Process(pid) for pid in (testbed.service_pid, *testbed.cluster.executor_pids())]
     worker = jvms[0].parent()
@@ -93,7 +93,7 @@ def main() -> int:
             for file in archive(folder, Path(scratch) / "run"):
                 print(f"{file}: {file.stat().st_size >> 20} MB")
     except TidemarkError as error:
-        return told(error)
+        return print_error(error)
     return 0
 
 

@@ -178,17 +178,17 @@ class Cluster(Started):
         self._submissions.append(child)  # it stays for five seconds to report the driver's state
 
         def driver() -> str:
-            said = log.read_text(errors="replace")[offset:]
+            output = log.read_text(errors="replace")[offset:]
             if child.poll():
-                what = f"deploy/submit ended with status {child.returncode}:\n{said}"
+                what = f"deploy/submit ended with status {child.returncode}:\n{output}"
                 raise SetupError(what)
-            found = re.search(r"submitted as (driver-\S+)", said)
-            return found[1] if found else ""
+            match = re.search(r"submitted as (driver-\S+)", output)
+            return match[1] if match else ""
 
         return self._until(driver, "the master to take the driver")
 
     def kill_driver(self, driver: str, environment: Mapping[str, str] | None = None) -> None:
-        """deploy/driver kill: the orderly end through the master; returns when the master has been told."""
+        """deploy/driver kill: the orderly end through the master; returns when the master has the request."""
         command = [str(DEPLOY / "driver"), "kill", self.master_url, driver]
         environ = {**self._environ, **(environment or {})}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=START_S)
@@ -198,26 +198,26 @@ class Cluster(Started):
 
     def drivers(self) -> dict[str, str]:
         """State of every driver by id, in the order of their submission; {} when the master does not answer."""
-        found = self._master.state()
-        each = [*found.get("completeddrivers", []), *found.get("activedrivers", [])]
+        state = self._master.state()
+        each = [*state.get("completeddrivers", []), *state.get("activedrivers", [])]
         return {driver["id"]: driver["state"] for driver in sorted(each, key=lambda driver: int(driver["starttime"]))}
 
     def driver_processes(self) -> list[psutil.Process]:
         """The driver's JVM and its Python, as far as they run."""
-        found = []
+        processes = []
         for jvm in self._children(_DRIVER):
-            found.append(jvm)
+            processes.append(jvm)
             with contextlib.suppress(psutil.NoSuchProcess):
-                found += [child for child in jvm.children() if child.cmdline()[-2:-1] == ["--config"]]
-        return found[:2]
+                processes += [child for child in jvm.children() if child.cmdline()[-2:-1] == ["--config"]]
+        return processes[:2]
 
     def driver_pids(self) -> tuple[int, int]:
         """The driver's JVM and its Python; raises SetupError when they do not run, or not yet."""
-        found = self.driver_processes()
-        if len(found) < 2:
+        processes = self.driver_processes()
+        if len(processes) < 2:
             what = f"There is no driver under the worker: {self.drivers()}"
             raise SetupError(what)
-        return found[0].pid, found[1].pid
+        return processes[0].pid, processes[1].pid
 
     def executor_pids(self) -> list[int]:
         """The executors' JVMs."""
@@ -266,9 +266,9 @@ class Cluster(Started):
 
     def _until(self, answer: Callable[[], T], what: str) -> T:
         deadline = time.monotonic() + START_S
-        while not (found := answer()):
+        while not (result := answer()):
             if time.monotonic() > deadline:
                 message = f"Waited {START_S:.0f} s for {what}; see the logs in {self.folder}"
                 raise SetupError(message)
             time.sleep(POLL_S)
-        return found
+        return result

@@ -87,30 +87,30 @@ def compare(
 
 
 def corrected(rules: Rules, bootstrap: str | None = None) -> set[Coordinate]:
-    """The late readings of which the service says that values hold them: marks in `<rejects topic>.applied`."""
-    found: set[Coordinate] = set()
+    """The late readings that the service has added to the values, by the marks in `<rejects topic>.applied`."""
+    coordinates: set[Coordinate] = set()
     for topic in rules.topics:
         for record in records(rules, [f"{rules.rejects.format(topic=topic)}.applied"], bootstrap):
             partition, _, offset = (record.key or b"").decode().partition("/")
             if offset.isdecimal() and json.loads(record.value or b"{}").get("state") == "corrected":
-                found.add((topic, int(partition), int(offset)))
-    return found
+                coordinates.add((topic, int(partition), int(offset)))
+    return coordinates
 
 
 def _refused(rules: Rules, bootstrap: str | None) -> dict[Coordinate, str]:
-    """The readings that were rejected for what only the service knows, as their rejects say, and the reason."""
+    """The readings that were rejected for a reason only the service can know, with that reason."""
     places: dict[Coordinate, str] = {}
     for record in records(rules, sorted({rules.rejects.format(topic=topic) for topic in rules.topics}), bootstrap):
-        said = _said(record)
-        reason = said.get("reason", b"").decode()
-        is_behind = reason == "late" and b"is behind the watermark" in said.get("detail", b"")
+        headers = _reject_headers(record)
+        reason = headers.get("reason", b"").decode()
+        is_behind = reason == "late" and b"is behind the watermark" in headers.get("detail", b"")
         if is_behind or reason == "too_many_devices":
-            places[said["topic"].decode(), int(said["partition"]), int(said["offset"])] = reason
+            places[headers["topic"].decode(), int(headers["partition"]), int(headers["offset"])] = reason
     return places
 
 
-def _said(record: Record) -> dict[str, bytes]:
-    """What the service says of a reject. The record's own headers come first, and may have any name."""
+def _reject_headers(record: Record) -> dict[str, bytes]:
+    """The service's headers of a reject. The record's own headers come first, and may have any name."""
     begin = max((at for at, (name, _) in enumerate(record.headers) if name == f"{_HEADER}reason"), default=0)
     return {name.removeprefix(_HEADER): value or b"" for name, value in record.headers[begin:]}
 
@@ -121,12 +121,13 @@ def check_rejects(wanted: Expected, stored: Iterable[Record], verdict: Verdict) 
     count: Counter[tuple[str, int]] = Counter()
     for record in stored:
         where = f"{record.topic}[{record.partition}]@{record.offset}"
-        said = _said(record)
+        headers = _reject_headers(record)
         try:
-            topic, reason = (said[name].decode() for name in ("topic", "reason"))
-            place = (topic, int(said["partition"]), int(said["offset"]))
+            topic, reason = (headers[name].decode() for name in ("topic", "reason"))
+            place = (topic, int(headers["partition"]), int(headers["offset"]))
         except (KeyError, ValueError) as problem:
-            verdict.add("reject.headers", f"{where}: its headers {said} do not say where it comes from ({problem!r})")
+            sentence = f"{where}: its headers {headers} do not say where it comes from ({problem!r})"
+            verdict.add("reject.headers", sentence)
             continue
         partition = wanted.partitions.get(place[:2])
         if place in seen:
@@ -142,10 +143,10 @@ def check_rejects(wanted: Expected, stored: Iterable[Record], verdict: Verdict) 
             verdict.add("reject.extra", f"{_shown(place)}: is rejected as {reason!r} and should not be ({where})")
         elif reason != right:
             verdict.add("reject.reason", f"{_shown(place)}: expected {right!r}, is {reason!r} ({where})")
-        elif not _same_value(wanted, place, record, said):
+        elif not _same_value(wanted, place, record, headers):
             sentence = f"{_shown(place)}: {where} does not hold the bytes of the record"
             verdict.add("reject.value", f"{sentence}: expected {wanted.values[place]}, is {digest(record.value)}")
-        elif "omitted_bytes" in said:
+        elif "omitted_bytes" in headers:
             verdict.omitted += 1
     for place in sorted(wanted.rejects.keys() - seen):
         verdict.add("reject.missing", f"{_shown(place)}: expected as {wanted.rejects[place]!r}")
@@ -160,16 +161,16 @@ def check_partitions(
     verdict: Verdict,
     lost: Offsets | None = None,
 ) -> None:
-    """Per partition: offsets up to progress's = admitted + rejects that can be found + what was lost."""
+    """Per partition: offsets up to progress's = admitted readings + stored rejects + lost records."""
     for (topic, number), counts in sorted(wanted.partitions.items()):
         name = f"{topic}[{number}]"
         verdict.partitions[name] = asdict(counts)
-        end, found = ends.get(topic, {}).get(number, 0), stored.get((topic, number), 0)
+        end, rejects = ends.get(topic, {}).get(number, 0), stored.get((topic, number), 0)
         # Nothing was there to be consumed before the oldest record.
         consumed = max(0, end - counts.start - (lost or {}).get(topic, {}).get(number, 0))
-        if consumed != counts.admitted + found:
-            sentence = f"{name}: offsets {counts.start} to {end} consumed, {counts.admitted} admitted + {found} rejects"
-            verdict.add("partition.sum", f"{sentence} = {counts.admitted + found}, not {consumed}")
+        if consumed != counts.admitted + rejects:
+            text = f"{name}: offsets {counts.start} to {end} consumed, {counts.admitted} admitted + {rejects} rejects"
+            verdict.add("partition.sum", f"{text} = {counts.admitted + rejects}, not {consumed}")
     for topic, numbers in ends.items():
         for number in numbers:
             if (topic, number) not in wanted.partitions:
@@ -191,11 +192,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if verdict.ok else 1
 
 
-def _same_value(wanted: Expected, place: Coordinate, record: Record, said: Mapping[str, bytes]) -> bool:
+def _same_value(wanted: Expected, place: Coordinate, record: Record, headers: Mapping[str, bytes]) -> bool:
     """Whether a reject holds the record's bytes, or says how many it leaves out for being too large."""
     right = wanted.values[place]
-    if "omitted_bytes" in said and right is not None:
-        omitted = int(said["omitted_bytes"])
+    if "omitted_bytes" in headers and right is not None:
+        omitted = int(headers["omitted_bytes"])
         return record.value is None and (omitted == right[0] or (record.key is None and omitted > right[0]))
     return digest(record.value) == right
 
@@ -214,7 +215,7 @@ def _hashes(client: "redis.Redis", prefix: str) -> Iterator[tuple[str, Hash]]:
             pipe = client.pipeline(transaction=False)
             for key in keys:
                 pipe.hgetall(key)
-            yield from ((key, found) for key, found in zip(keys, pipe.execute(), strict=True) if found)
+            yield from ((key, fields) for key, fields in zip(keys, pipe.execute(), strict=True) if fields)
             if cursor == 0:
                 break
 

@@ -92,10 +92,10 @@ class Avro:
         if len(value) < _HEADER_BYTES or value[0] != 0:
             raise RejectedError(UNDECODABLE)
         number = int.from_bytes(value[1:_HEADER_BYTES], "big")
-        found = self._writers.get(number)
-        if found is None:
+        parsed = self._writers.get(number)
+        if parsed is None:
             raise RejectedError(UNKNOWN_SCHEMA)
-        writer, names, is_reader = found
+        writer, names, is_reader = parsed
         body = io.BytesIO(value)
         body.seek(_HEADER_BYTES)
         try:
@@ -300,9 +300,9 @@ def _logical_type(schema: Any, path: Sequence[str]) -> str:
     for name in path:
         branches = schema if isinstance(schema, list) else [schema]
         records = [b for b in branches if isinstance(b, dict) and isinstance(b.get("fields"), list)]
-        found = [field["type"] for record in records for field in record["fields"] if field["name"] == name]
-        if not found:
+        types = [field["type"] for record in records for field in record["fields"] if field["name"] == name]
+        if not types:
             return ""
-        schema = found[0]
+        schema = types[0]
     branches = schema if isinstance(schema, list) else [schema]
     return next((b["logicalType"] for b in branches if isinstance(b, dict) and "logicalType" in b), "")

@@ -28,7 +28,7 @@ from load.child_process import Child, spawn
 from load.compare import Verdict, compare
 from load.fleet import Fleet, FleetSettings
 from load.generator_options import seconds_of
-from load.report import told
+from load.report import print_error
 from load.servers import check_machine
 from load.testbed import ROOT, TOPIC, Testbed, percentile
 from schemas import contract
@@ -143,7 +143,7 @@ class Demo:
         return spawn(command, cwd=ROOT, log=self.generator_log)
 
     def generator_summary(self, generator: Child) -> dict[str, Any]:
-        """What it said it sent; it flushes before it ends."""
+        """End the generator, which flushes first; return its summary."""
         if generator.poll() is None:
             os.kill(generator.pid, signal.SIGTERM)
         generator.wait(60)
@@ -151,8 +151,8 @@ class Demo:
         if not lines:
             message = f"The generator said nothing; its log: {self.generator_log}"
             raise TidemarkError(message)
-        found: dict[str, Any] = json.loads(lines[-1])
-        return found
+        summary: dict[str, Any] = json.loads(lines[-1])
+        return summary
 
     def watch(self, generator: Child) -> None:
         """Show what happens until the generator is done."""
@@ -294,8 +294,8 @@ def _fleet_options(args: argparse.Namespace) -> list[str]:
 
 
 def _by_label(metrics: Mapping[str, float], name: str) -> dict[str, float]:
-    found = {key.split('"')[1]: value for key, value in metrics.items() if key.startswith(name + "{")}
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    values = {key.split('"')[1]: value for key, value in metrics.items() if key.startswith(name + "{")}
+    return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 
 def _count(client: Any, pattern: str, field: str, value: str) -> int:
@@ -303,7 +303,7 @@ def _count(client: Any, pattern: str, field: str, value: str) -> int:
     pipe = client.pipeline(transaction=False)
     for key in keys:
         pipe.hget(key, field)
-    return sum(found == value for found in pipe.execute())
+    return sum(current == value for current in pipe.execute())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -321,7 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_machine(folder=ROOT)
         summary = Demo(args).run()
     except TidemarkError as error:
-        return told(error)
+        return print_error(error)
     except KeyboardInterrupt:
         print("stopped; nothing was checked", file=sys.stderr)
         return 130

@@ -57,17 +57,17 @@ class Verdict:
 
     def to_json(self) -> str:
         """One JSON object of all fields, `ok` and `mismatches`."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps({"ok": self.ok, "mismatches": self.mismatches, **found}, indent=2)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps({"ok": self.ok, "mismatches": self.mismatches, **values}, indent=2)
 
 
 def check_hashes(wanted: Expected, prefix: str, hashes: Iterable[tuple[str, Hash]], verdict: Verdict) -> None:
     """All window, session and device hashes, by key, in any order; a key that comes twice is looked at once."""
     checks = _Checks(wanted, verdict)
     by_kind = {"window": checks.window, "session": checks.session, "device": checks.device}
-    for key, found in hashes:
+    for key, actual in hashes:
         kind, _, name = key.removeprefix(f"{prefix}:").partition(":")
-        by_kind[kind](key, name, found)
+        by_kind[kind](key, name, actual)
     checks.finish(prefix)
 
 
@@ -102,7 +102,7 @@ class _Checks:
         self._windows = bytearray(len(wanted.windows))
         self._sessions: set[tuple[str, int]] = set()
         self._devices: set[str] = set()
-        self._found_devices: list[tuple[str, str, Hash]] = []
+        self._device_hashes: list[tuple[str, str, Hash]] = []
         self._extra: set[str] = set()
         self._idle: set[tuple[str, int]] = set()
         self._merged: dict[tuple[str, int], tuple[str, Hash]] = {}
@@ -110,20 +110,20 @@ class _Checks:
         for device, start in wanted.sessions:
             self._starts.setdefault(device, []).append(start)
 
-    def window(self, key: str, name: str, found: Hash) -> None:
+    def window(self, key: str, name: str, actual: Hash) -> None:
         view, _, rest = name.partition(":")
         measure, _, rest = rest.partition(":")
         text, _, start = rest.rpartition(":")
         place = (view, measure, text, _integer(start) or 0)
         number = self._wanted.windows.number(place)
         if number is None or key.rpartition(":")[2] != str(place[3]):
-            self._is_extra("window", key, found)
+            self._is_extra("window", key, actual)
             return
         if self._windows[number]:
             return
         self._windows[number] = 1
         right = self._wanted.windows[place]
-        check = _Fields("window", key, found, self._verdict)
+        check = _Fields("window", key, actual, self._verdict)
         for each in ("start", "end", "count", "first", "last"):
             check.integer(each, getattr(right, each))
         error = RELATIVE * max(abs(right.min), abs(right.max))
@@ -133,26 +133,26 @@ class _Checks:
         check.number("min", right.min)
         check.number("max", right.max)
         # A reading that came after a silence leaves the others closed by it, and progress does not tell which.
-        closed_by = right.closed_by or ("idle" if found.get("closed_by") == "idle" else "")
+        closed_by = right.closed_by or ("idle" if actual.get("closed_by") == "idle" else "")
         check.text("closed_by", closed_by)
         check.text("final", "1" if closed_by else "0")
 
-    def session(self, key: str, name: str, found: Hash) -> None:
+    def session(self, key: str, name: str, actual: Hash) -> None:
         device, _, text = name.rpartition(":")
         place = (device, _integer(text) or 0)
         right = self._wanted.sessions.get(place) if text == str(place[1]) else None
-        if right is None and found.get("state") == "merged":
-            self._merged[place] = key, found
+        if right is None and actual.get("state") == "merged":
+            self._merged[place] = key, actual
         elif right is None:
-            self._is_extra("session", key, found)
+            self._is_extra("session", key, actual)
         elif place not in self._sessions:
             self._sessions.add(place)
-            check = _Fields("session", key, found, self._verdict)
+            check = _Fields("session", key, actual, self._verdict)
             for each in ("start", "last", "count"):
                 check.integer(each, getattr(right, each))
             check.integer("duration", right.last - right.start)
             check.none("merged_into")
-            closed_by = right.closed_by or ("idle" if found.get("closed_by") == "idle" else "")
+            closed_by = right.closed_by or ("idle" if actual.get("closed_by") == "idle" else "")
             check.text("closed_by", closed_by)
             check.text("state", "closed" if closed_by else "open")
             if closed_by and not right.closed_by:
@@ -162,24 +162,24 @@ class _Checks:
             for measure, value in right.measures.items():
                 _check_measure(check, measure, value)
 
-    def device(self, key: str, name: str, found: Hash) -> None:
+    def device(self, key: str, name: str, actual: Hash) -> None:
         right = self._wanted.devices.get(name)
         if right is None:
             # One that has sent nothing but early readings has a hash that says so, and no more.
-            if found.get("last_seen") != "0" or not _integer(found.get("early")):
-                self._is_extra("device", key, found)
+            if actual.get("last_seen") != "0" or not _integer(actual.get("early")):
+                self._is_extra("device", key, actual)
         elif name not in self._devices:
             self._devices.add(name)
-            self._found_devices.append((key, name, found))
+            self._device_hashes.append((key, name, actual))
 
     def finish(self, prefix: str) -> None:
         """What never came, and whether merged sessions went into one that is expected."""
         wanted, add = self._wanted, self._verdict.add
-        for key, name, found in self._found_devices:
+        for key, name, actual in self._device_hashes:
             right = wanted.devices[name]
             if right.session is not None and (name, right.session) in self._idle:
                 right = replace(right, status="offline", session=None)
-            _check_device(_Fields("device", key, found, self._verdict), right)
+            _check_device(_Fields("device", key, actual, self._verdict), right)
         for number, window in enumerate(wanted.windows):
             if not self._windows[number]:
                 add("window.missing", f"{_window_key(prefix, window)}, expected {wanted.windows[window]}")
@@ -187,23 +187,24 @@ class _Checks:
             add("session.missing", f"{prefix}:session:{place[0]}:{place[1]}, expected {wanted.sessions[place]}")
         for device in wanted.devices.keys() - self._devices:
             add("device.missing", f"{prefix}:device:{device}, expected {wanted.devices[device]}")
-        for (device, start), (key, found) in self._merged.items():
+        for (device, start), (key, actual) in self._merged.items():
             self._verdict.merged += 1
             if not any(wanted.sessions[device, s].last >= start > s for s in self._starts.get(device, ())):
-                add("session.extra", f"{key}: is merged, and no expected session covers it; is {dict(found)}")
-            into = (device, _integer(found.get("merged_into")))
+                add("session.extra", f"{key}: is merged, and no expected session covers it; is {dict(actual)}")
+            merged_into = actual.get("merged_into")
+            into = (device, _integer(merged_into))
             if into not in wanted.sessions and into not in self._merged:
-                add("session.merged_into", f"{key}: merged_into {found.get('merged_into')} is no session of the device")
+                add("session.merged_into", f"{key}: merged_into {merged_into} is no session of the device")
         self._verdict.compared |= {
             "windows": len(wanted.windows),
             "sessions": len(wanted.sessions),
             "devices": len(wanted.devices),
         }
 
-    def _is_extra(self, kind: str, key: str, found: Hash) -> None:
+    def _is_extra(self, kind: str, key: str, actual: Hash) -> None:
         if key not in self._extra:
             self._extra.add(key)
-            self._verdict.add(f"{kind}.extra", f"{key}: no admitted reading gives it; is {dict(found)}")
+            self._verdict.add(f"{kind}.extra", f"{key}: no admitted reading gives it; is {dict(actual)}")
 
 
 def _check_measure(check: "_Fields", measure: str, right: MeasureValue) -> None:
@@ -235,38 +236,38 @@ def _check_device(check: "_Fields", right: Device) -> None:
 class _Fields:
     """The fields of one hash against their right values."""
 
-    def __init__(self, kind: str, key: str, found: Hash, verdict: Verdict) -> None:
-        self._kind, self._key, self._found, self._verdict = kind, key, found, verdict
-        epoch, batch = _integer(found.get("epoch")), _integer(found.get("batch"))
+    def __init__(self, kind: str, key: str, actual: Hash, verdict: Verdict) -> None:
+        self._kind, self._key, self._actual, self._verdict = kind, key, actual, verdict
+        epoch, batch = _integer(actual.get("epoch")), _integer(actual.get("batch"))
         now = verdict.progress["epoch"], verdict.progress["batch"]
         if epoch is None or batch is None or (epoch, batch) > now:
             self._wrong("batch", f"at most epoch and batch {now}, those of progress", f"{epoch}, {batch}")
 
     def text(self, name: str, right: str) -> None:
-        if self._found.get(name) != right:
-            self._wrong(name, repr(right), self._found.get(name))
+        if self._actual.get(name) != right:
+            self._wrong(name, repr(right), self._actual.get(name))
 
     def integer(self, name: str, right: int) -> None:
-        if _integer(self._found.get(name)) != right:
-            self._wrong(name, str(right), self._found.get(name))
+        if _integer(self._actual.get(name)) != right:
+            self._wrong(name, str(right), self._actual.get(name))
 
     def number(self, name: str, right: float, error: float = 0.0) -> None:
         """`error` is what the number may be off by, besides a share of its own; by default it is the same double."""
-        found = _number(self._found.get(name))
+        value = _number(self._actual.get(name))
         share = RELATIVE if error else 0.0
-        if found is None or not math.isclose(found, right, rel_tol=share, abs_tol=error):
-            self._wrong(name, repr(right), self._found.get(name))
+        if value is None or not math.isclose(value, right, rel_tol=share, abs_tol=error):
+            self._wrong(name, repr(right), self._actual.get(name))
 
     def none(self, name: str) -> None:
-        if self._found.get(name, "") != "":
-            self._wrong(name, "nothing", self._found[name])
+        if self._actual.get(name, "") != "":
+            self._wrong(name, "nothing", self._actual[name])
 
     def optional_zero(self, name: str) -> None:
-        if self._found.get(name, "0") != "0":
-            self._wrong(name, "0", self._found[name])
+        if self._actual.get(name, "0") != "0":
+            self._wrong(name, "0", self._actual[name])
 
-    def _wrong(self, name: str, right: str, found: str | None) -> None:
-        shown = "not there" if found is None else repr(found)
+    def _wrong(self, name: str, right: str, actual: str | None) -> None:
+        shown = "not there" if actual is None else repr(actual)
         self._verdict.add(f"{self._kind}.{name}", f"{self._key} {name}: expected {right}, is {shown}")
 
 

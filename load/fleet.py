@@ -56,7 +56,7 @@ class Kind(enum.IntEnum):
     OUT_OF_RANGE = 12  # 1e9 in every measure it has
     NO_DEVICE = 13  # an empty device id
     UNKNOWN_DEVICE = 14  # a well-formed reading of a device that is not in the reference
-    OVERSIZED = 15  # 70,000 bytes, more than the 64 KiB that a service admits unless told otherwise
+    OVERSIZED = 15  # 70,000 bytes, more than the 64 KiB that a service admits by default
 
 
 # Dates as text: sqlite-jdbc does not read a DATE column that holds text.

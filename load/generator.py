@@ -305,15 +305,15 @@ class Generator:
 
     def _check_topic(self, bootstrap: str) -> None:
         try:
-            found = self._consumer.list_topics(self.topic, timeout=_ANSWER_S).topics[self.topic]
+            metadata = self._consumer.list_topics(self.topic, timeout=_ANSWER_S).topics[self.topic]
         except KafkaException as problem:
             what = f"No broker answers at {bootstrap}: {problem.args[0].str()}"
             raise SetupError(what, remedy="Start it, or give its address as --bootstrap.") from problem
-        if found.error is not None:
-            what = f"Topic {self.topic} at {bootstrap}: {found.error.str()}"
+        if metadata.error is not None:
+            what = f"Topic {self.topic} at {bootstrap}: {metadata.error.str()}"
             raise SetupError(what, remedy="Create it before the generator starts.")
-        if self._partition >= len(found.partitions):
-            what = f"Topic {self.topic} has {len(found.partitions)} partitions, there is no {self._partition}"
+        if self._partition >= len(metadata.partitions):
+            what = f"Topic {self.topic} has {len(metadata.partitions)} partitions, there is no {self._partition}"
             raise SetupError(what)
 
     def _ends(self) -> dict[int, int]:
@@ -322,9 +322,9 @@ class Generator:
             partitions = self._consumer.list_topics(self.topic, timeout=_ANSWER_S).topics[self.topic].partitions
             ends = {}
             for each in partitions:
-                found = self._consumer.get_watermark_offsets(TopicPartition(self.topic, each), timeout=_ANSWER_S)
-                if found is not None:
-                    ends[each] = found[1]
+                offsets = self._consumer.get_watermark_offsets(TopicPartition(self.topic, each), timeout=_ANSWER_S)
+                if offsets is not None:
+                    ends[each] = offsets[1]
             return ends
         except KafkaException:
             return {}

@@ -278,7 +278,7 @@ class Ledger:
         readings = self._with_late.readings() if self._corrected else admitted
         longest = rules.max_duration_ms
         gaps = {device: min(gap, longest) for device, gap in self._durations(rules.own_gap).items()}
-        found = sessions(readings, rules.gap_ms, longest, watermark_ms, idle_ms, gaps)
+        expected_sessions = sessions(readings, rules.gap_ms, longest, watermark_ms, idle_ms, gaps)
         shown = (rules.reference or {}).get("columns")
         attributes = {
             device: {name: text for name, text in row.items() if not shown or name in shown}
@@ -288,17 +288,17 @@ class Ledger:
         return Expected(
             watermark_ms,
             windows(rules.views, readings, self._reference, watermark_ms, idle_ms),
-            found,
-            devices(admitted, found, attributes, line_ms, intervals),
+            expected_sessions,
+            devices(admitted, expected_sessions, attributes, line_ms, intervals),
             self._rejects,
             self._digests,
             self.partitions,
         )
 
     def _durations(self, column: str | None) -> dict[str, int]:
-        """Of the devices for which the reference has one in this column, in ms."""
-        told = {device: row.get(column) for device, row in self._reference.items()} if column else {}
-        return {device: amount(text) for device, text in told.items() if text is not None}
+        """The durations in ms that the reference has in this column, by device."""
+        texts = {device: row.get(column) for device, row in self._reference.items()} if column else {}
+        return {device: amount(text) for device, text in texts.items() if text is not None}
 
     def _range(self, device: str, measure: str) -> tuple[float, float]:
         low, high = self._rules.ranges.get(measure, (-_LARGEST, _LARGEST))

@@ -24,7 +24,7 @@ _POSTGRES_ASKS = bytes.fromhex("0000000804d2162f")
 
 
 class Proxy:
-    """Listens on `port` of loopback for `host`:`target_port`; may be told another delay at any time."""
+    """Listens on `port` of loopback for `host`:`target_port`; `delay_ms` may be changed at any time."""
 
     def __init__(
         self, host: str, target_port: int, port: int = 0, *, tls: ssl.SSLContext | None = None, postgres: bool = False

@@ -93,8 +93,8 @@ class Registry:
         if references:
             document["references"] = [dict(each) for each in references]
         with self._lock:
-            found = next((number for number, each in self._schemas.items() if each == document), None)
-            number = found if found is not None else self.first_id + len(self._schemas)
+            new = self.first_id + len(self._schemas)
+            number = next((known for known, each in self._schemas.items() if each == document), new)
             self._schemas[number] = document
             versions = self._subjects.setdefault(subject, [])
             if number not in versions:
@@ -135,8 +135,9 @@ class Registry:
             case "GET", "subjects", subject, "versions", version:
                 return self._version(subject, version)
             case "POST", "subjects", subject, "versions":
-                said = json.loads(body)
-                return {"id": self.register(subject, said["schema"], said.get("references") or (), _kind(said))}
+                document = json.loads(body)
+                references, kind = document.get("references") or (), str(document.get("schemaType") or "AVRO")
+                return {"id": self.register(subject, document["schema"], references, kind)}
             case "POST", "subjects", subject:
                 text = json.loads(json.loads(body)["schema"])
                 for at, each in enumerate(self._versions(subject), start=1):
@@ -162,10 +163,6 @@ class Registry:
             raise _RefusedError(40402, f"Version {version} not found.")
         number = versions[at - 1]
         return {"subject": subject, "version": at, "id": number, **self._schemas[number]}
-
-
-def _kind(said: Mapping[str, Any]) -> str:
-    return str(said.get("schemaType") or "AVRO")
 
 
 class Apicurio(ServerProcess):

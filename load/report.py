@@ -1,4 +1,4 @@
-"""What the benchmarks (load.bench, load.restart, load.swap) do alike: say what they ran on, print and keep what they found."""
+"""What the benchmarks (load.bench, load.restart, load.swap) share: they describe the machine, print and keep a report."""
 
 import json
 import os
@@ -31,8 +31,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def told(error: TidemarkError) -> int:
-    """Say why there is no result; the exit status."""
+def print_error(error: TidemarkError) -> int:
+    """Print why there is no result; return the exit status."""
     print(f"tidemark: {error.code}: {error}", file=sys.stderr)
     return error.status
 
@@ -50,7 +50,7 @@ def reported(
         check_machine(folder=ROOT)
         report = measure()
     except TidemarkError as error:
-        return told(error)
+        return print_error(error)
     text = json.dumps(report, indent=2)
     if file:
         file.write_text(text + "\n", encoding="utf-8")

@@ -90,11 +90,11 @@ def _started(process: psutil.Process) -> float:
 
 
 def _processes(testbed: Testbed) -> dict[str, psutil.Process]:
-    found = dict(zip(("jvm", "python"), testbed.cluster.driver_processes(), strict=False))
+    processes = dict(zip(("jvm", "python"), testbed.cluster.driver_processes(), strict=False))
     for executor in testbed.cluster.executor_pids():
         with contextlib.suppress(psutil.NoSuchProcess):
-            found["executor"] = psutil.Process(executor)
-    return found
+            processes["executor"] = psutil.Process(executor)
+    return processes
 
 
 def _stage(fleet: Fleet, sections: Mapping[str, Mapping[str, Any]], submit_options: Sequence[str]) -> Testbed:

@@ -65,11 +65,11 @@ class Rules:
 
 def amount(value: object) -> int:
     """Milliseconds or bytes of a number and a unit, such as "10 s" or "64 KiB"; a plain number is taken as it is."""
-    found = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", str(value))
-    if found is None or (found[2] and found[2].lower() not in _AMOUNTS):
+    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", str(value))
+    if match is None or (match[2] and match[2].lower() not in _AMOUNTS):
         msg = f"{value!r} is neither a duration nor a size"
         raise ValueError(msg)
-    return int(float(found[1]) * _AMOUNTS.get(found[2].lower(), 1))
+    return int(float(match[1]) * _AMOUNTS.get(match[2].lower(), 1))
 
 
 def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:

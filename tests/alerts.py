@@ -39,14 +39,16 @@ def check(texts: Mapping[str, Sequence[str | None]], expected: Collection[str], 
         for each in expected:
             job, _, alert = each.partition(" ")
             last = [
-                next(text for text in reversed(said) if text) for name, said in texts.items() if name.startswith(job)
+                next(text for text in reversed(answers) if text)
+                for name, answers in texts.items()
+                if name.startswith(job)
             ]
             assert_selects(RULES[alert]["expr"], last)
         return
     minutes = max(map(len, texts.values()))
     test: dict[str, Any] = {
         "interval": "1m",
-        "input_series": [series for name, said in texts.items() for series in _series(name, said)],
+        "input_series": [series for name, answers in texts.items() for series in _series(name, answers)],
         "promql_expr_test": [
             {
                 "expr": 'group by (job, alertname) (ALERTS{alertstate="firing"})',
@@ -59,33 +61,33 @@ def check(texts: Mapping[str, Sequence[str | None]], expected: Collection[str], 
     }
     file = folder / "test.yml"
     file.write_text(yaml.safe_dump({"rule_files": [str(FILE)], "evaluation_interval": "1m", "tests": [test]}))
-    said = subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
+    completed = subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def assert_selects(expr: str, texts: Sequence[str]) -> None:
     """Each selector of an expression selects something of each text."""
     for text in texts:
-        found = samples(text)
+        series = samples(text)
         for name, matchers in _SELECTOR.findall(expr):
             if not name and "__name__" not in matchers:
                 continue
             wanted = _MATCHER.findall(matchers)
             assert any(
                 name in {"", sample} and all(_matches({**dict(labels), "__name__": sample}, each) for each in wanted)
-                for sample, labels in found
+                for sample, labels in series
             ), f"{name}{matchers} selects nothing"
 
 
 def _matches(labels: Mapping[str, str], matcher: tuple[str, str, str]) -> bool:
     label, how, value = matcher
-    said = labels.get(label, "")
-    return said == value if how == "=" else re.fullmatch(value, said) is not None
+    actual = labels.get(label, "")
+    return actual == value if how == "=" else re.fullmatch(value, actual) is not None
 
 
-def _series(name: str, said: Sequence[str | None]) -> list[dict[str, str]]:
+def _series(name: str, answers: Sequence[str | None]) -> list[dict[str, str]]:
     job, _, instance = name.partition("/")
-    known = [samples(text) if text is not None else {} for text in said]
+    known = [samples(text) if text is not None else {} for text in answers]
     keys = dict.fromkeys(key for each in known for key in each)
     return [
         {

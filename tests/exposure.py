@@ -14,22 +14,22 @@ FROM_WORKER = "_SPARK_AUTH_SECRET"
 
 def tree(*pids: int) -> list[psutil.Process]:
     """These processes and all below them, as far as they live."""
-    found = []
+    alive = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            found += [process, *process.children(recursive=True)]
-    return found
+            alive += [process, *process.children(recursive=True)]
+    return alive
 
 
 def listeners(processes: Iterable[psutil.Process]) -> set[str]:
     """The addresses on which they listen."""
-    found = set()
+    addresses = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
             lines = process.net_connections("inet")
-            found |= {line.laddr.ip for line in lines if line.status == psutil.CONN_LISTEN}
-    return found
+            addresses |= {line.laddr.ip for line in lines if line.status == psutil.CONN_LISTEN}
+    return addresses
 
 
 def beyond_loopback(addresses: Iterable[str]) -> list[str]:
@@ -47,14 +47,14 @@ def open_to_others(*folders: Path) -> list[str]:
 
     Spark makes each jar that it copies executable for all (Utils.fetchFile, 4.1.1), in a folder that nobody can enter.
     """
-    found = []
+    accessible = []
     for folder in folders:
         for path in folder.rglob("*"):
             with contextlib.suppress(FileNotFoundError):
                 mode = path.lstat().st_mode
                 wrong = 0o066 if path.suffix == ".jar" else 0o077
-                found += [f"{stat.filemode(mode)} {path}"] if stat.S_IMODE(mode) & wrong else []
-    return found
+                accessible += [f"{stat.filemode(mode)} {path}"] if stat.S_IMODE(mode) & wrong else []
+    return accessible
 
 
 def shown(secrets: Mapping[str, str], texts: Iterable[tuple[object, bytes]]) -> list[str]:

@@ -53,23 +53,23 @@ def window(values: Sequence[float], key: str = "d1", start: int = T0, view: str 
     return windows([(view, key, start, values)])
 
 
-def windows(found: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.RecordBatch:
+def windows(rows: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.RecordBatch:
     """(view, key, start, values) each; the measure is temperature."""
-    return _changes(windows=window_table(found))
+    return _changes(windows=window_table(rows))
 
 
-def window_table(found: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.Table:
+def window_table(rows: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.Table:
     """The same as state.windows.SCHEMA."""
-    found = list(found)
-    counts = np.array([len(values) for *_, values in found], np.int64)
-    flat = np.array([value for *_, values in found for value in values], np.float64)
+    rows = list(rows)
+    counts = np.array([len(values) for *_, values in rows], np.int64)
+    flat = np.array([value for *_, values in rows for value in values], np.float64)
     heads = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.intp)
     parts = moments.split(flat, heads, counts)
-    starts = np.array([start for _, _, start, _ in found], np.int64)
+    starts = np.array([start for _, _, start, _ in rows], np.int64)
     columns = {
-        "view": pa.array([view for view, *_ in found]).dictionary_encode(),
-        "measure": pa.array(["temperature"] * len(found)).dictionary_encode(),
-        "key": pa.array([key for _, key, *_ in found]).dictionary_encode(),
+        "view": pa.array([view for view, *_ in rows]).dictionary_encode(),
+        "measure": pa.array(["temperature"] * len(rows)).dictionary_encode(),
+        "key": pa.array([key for _, key, *_ in rows]).dictionary_encode(),
         "start": starts,
         "end": starts + MINUTE,
         "count": counts,
@@ -106,12 +106,12 @@ def _changes(
     windows: pa.Table | None = None,
 ) -> pa.RecordBatch:
     measures = ("temperature", "humidity")
-    found = Changes(
+    changed = Changes(
         pa.Table.from_pylist(list(sessions), schema=session_schema(measures)),
         pa.Table.from_pylist(list(devices), schema=status_schema(measures)),
         window_tables.empty() if windows is None else windows,
     )
-    return row(CHANGES, codec.pack_changes(found))
+    return row(CHANGES, codec.pack_changes(changed))
 
 
 def reject(offset: int = 7, topic: str = "readings", **fields: Any) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ history (checker.py, rules.py). A row is a function that says in which order thi
             run.recover()                                   # until the lag is back; P8 is judged from the history
         return {"bounces": 1 if run.short else 5}
 
-A module in load/faults/rows/ is found by being there. `@row(testbed=...)` are keyword arguments of load.testbed.Testbed;
+The runner imports every module in load/faults/rows/. `@row(testbed=...)` are keyword arguments of load.testbed.Testbed;
 `run.testbed`, `run.history`, `run.observer` and `run.nemesis` are open to a row. After it returns, the runner ends the
 load, waits until all is published, stops the service, compares everything with the oracle (`run.compare()`, which a row
 may also call in between) and lets the checker read the history. What a rule must know but cannot see is a note:

@@ -22,7 +22,7 @@ from load.faults.figures import figures
 from load.faults.history import read
 from load.faults.row import Row, find, rows
 from load.faults.run import play
-from load.report import told
+from load.report import print_error
 from load.servers import check_machine
 from load.testbed import ROOT
 from service.errors import TidemarkError
@@ -35,7 +35,7 @@ def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder
     began = time.monotonic()
     run, measured = play(row, seed, short=short, times=times, folder=folder)
     path = run.history.path
-    found = check(read(path))
+    violations = check(read(path))
     all_figures = {
         **figures(read(path)),
         "stale_refused": run.stale_refused,
@@ -45,8 +45,9 @@ def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder
         **measured,
     }
     seconds = round(time.monotonic() - began, 1)
-    print(f"{row.id}: {'OK' if not found else 'VIOLATED'}: seed {seed}, {len(found)} violations, {seconds:.0f} s")
-    for violation in found[:1]:
+    verdict = "VIOLATED" if violations else "OK"
+    print(f"{row.id}: {verdict}: seed {seed}, {len(violations)} violations, {seconds:.0f} s")
+    for violation in violations[:1]:
         print(f"  the first violation: {violation.rule}: {violation.text}")
     for name, value in all_figures.items():
         print(f"  {name}: {value}")
@@ -54,8 +55,8 @@ def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder
     return {
         "id": row.id,
         "seed": seed,
-        "violations": len(found),
-        "examples": [f"{violation.rule}: {violation.text}" for violation in found[:SHOWN]],
+        "violations": len(violations),
+        "examples": [f"{violation.rule}: {violation.text}" for violation in violations[:SHOWN]],
         "figures": all_figures,
         "run": {
             "title": row.title,
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = [find(args.id)] if args.id else list(rows().values())
         reports = [report(row, args.seed, short=args.short, times=args.times, folder=args.folder) for row in chosen]
     except TidemarkError as error:
-        return told(error)
+        return print_error(error)
     except KeyboardInterrupt:
         print("stopped; nothing was judged", file=sys.stderr)
         return 130

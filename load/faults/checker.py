@@ -9,20 +9,20 @@ from pathlib import Path
 
 from load.faults.history import Entry, read
 from load.faults.recovery import Recovers
-from load.faults.rules import Loss, Observed, OneWriter, Rule, Said, Verdicts, Violation
+from load.faults.rules import Loss, Observed, OneWriter, Recorded, Rule, Verdicts, Violation
 from load.faults.values import GoesBack, Torn
 
 
 def check(entries: Iterable[Entry]) -> list[Violation]:
     """Every violation of every rule, in the order in which they happened."""
-    rules: list[Rule] = [Said(), Verdicts(), GoesBack(), Torn(), OneWriter(), Loss(), Recovers(), Observed()]
-    found: list[Violation] = []
+    rules: list[Rule] = [Recorded(), Verdicts(), GoesBack(), Torn(), OneWriter(), Loss(), Recovers(), Observed()]
+    violations: list[Violation] = []
     for entry in entries:
         for rule in rules:
-            found += rule.take(entry)
+            violations += rule.take(entry)
     for rule in rules:
-        found += rule.end()
-    return sorted(found, key=lambda violation: violation.at)
+        violations += rule.end()
+    return sorted(violations, key=lambda violation: violation.at)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,13 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     path = Path(arguments[0])
     first = next(iter(read(path)))
-    found = check(read(path))
-    print(f"row {first.get('row')}, seed {first.get('seed')}: {len(found)} violations")
-    if found:
-        print(
-            f"  the first, {(found[0].at - first['at']) / 1000:.1f} s after the start: {found[0].rule}: {found[0].text}"
-        )
-    return 1 if found else 0
+    violations = check(read(path))
+    print(f"row {first.get('row')}, seed {first.get('seed')}: {len(violations)} violations")
+    if violations:
+        violation = violations[0]
+        seconds = (violation.at - first["at"]) / 1000
+        print(f"  the first, {seconds:.1f} s after the start: {violation.rule}: {violation.text}")
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

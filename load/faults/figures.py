@@ -78,8 +78,8 @@ class Latency:
         self._last = now
 
     def percentile(self, share: float) -> float | None:
-        found = percentile(self._sums, share)
-        return None if math.isnan(found) else round(found, 1)
+        ms = percentile(self._sums, share)
+        return None if math.isnan(ms) else round(ms, 1)
 
 
 class Counts:

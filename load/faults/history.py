@@ -16,7 +16,7 @@ An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is
     verdict   ok, mismatches, kinds, examples, ...     the oracle's
     gap, lost records                                  see load/faults/__init__.py
     redis_lost, rebuild
-    violation rule, text                               what a row or the runner itself found
+    violation rule, text                               what a row or the runner itself recorded
 """
 
 import json

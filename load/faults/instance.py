@@ -98,12 +98,12 @@ class Instance:
 
 def tree(pids: Iterable[int]) -> list[psutil.Process]:
     """These processes and all their children."""
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
-            found += [process, *process.children(recursive=True)]
-    return found
+            processes += [process, *process.children(recursive=True)]
+    return processes
 
 
 def send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:

@@ -158,15 +158,15 @@ class Observer:
         self._look_at_values(sorted(watched | set(sample)))
 
     def _look_at_progress(self) -> None:
-        found: Any = self._redis.hgetall(f"{_PREFIX}:progress")
-        if not {"epoch", "batch", "watermark", "offsets"} <= found.keys():
+        progress: Any = self._redis.hgetall(f"{_PREFIX}:progress")
+        if not {"epoch", "batch", "watermark", "offsets"} <= progress.keys():
             return
-        now = int(found["epoch"]), int(found["batch"])
+        now = int(progress["epoch"]), int(progress["batch"])
         if now != self.progress:
             self.progress = now
-            self._offsets = json.loads(found["offsets"]).get(TOPIC, {})
+            self._offsets = json.loads(progress["offsets"]).get(TOPIC, {})
             self._history.add(
-                "progress", epoch=now[0], batch=now[1], watermark=int(found["watermark"]), offsets=self._offsets
+                "progress", epoch=now[0], batch=now[1], watermark=int(progress["watermark"]), offsets=self._offsets
             )
 
     def _look_at_feed(self) -> list[str]:
@@ -200,11 +200,11 @@ class Observer:
         pipe = self._redis.pipeline(transaction=False)
         for key in keys:
             pipe.hgetall(key)
-        for key, found in zip(keys, pipe.execute(), strict=True):
-            if found != self._values.get(key):
-                if found or key in self._values:
-                    self._history.add("value", key=key, hash=found or None)
-                self._values[key] = found
+        for key, fields in zip(keys, pipe.execute(), strict=True):
+            if fields != self._values.get(key):
+                if fields or key in self._values:
+                    self._history.add("value", key=key, hash=fields or None)
+                self._values[key] = fields
 
     # Gauges.
 
@@ -221,10 +221,10 @@ class Observer:
         """The topic's end offsets by partition; raises KafkaException when the broker does not say."""
         ends = {}
         for each in self._consumer.list_topics(TOPIC, timeout=1.0).topics[TOPIC].partitions:
-            found = self._consumer.get_watermark_offsets(TopicPartition(TOPIC, each), timeout=1.0)
-            if found is None:
+            offsets = self._consumer.get_watermark_offsets(TopicPartition(TOPIC, each), timeout=1.0)
+            if offsets is None:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-            ends[each] = found[1]
+            ends[each] = offsets[1]
         return ends
 
     def _scrape(self) -> None:

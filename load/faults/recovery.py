@@ -63,7 +63,7 @@ class Recovers:
             self._running -= 1
             if not self._running and self._rates:
                 epoch, batch = self._term
-                # The next epoch may be there by the time the fault is said to be over.
+                # The next epoch may be there when the end of the fault is recorded.
                 self._open = Fault(entry["name"], at, self._before[0] + 1, 0) if entry.get("restarts") else None
                 self._open = self._open or Fault(entry["name"], at, epoch, batch + 1)
         elif what == "lag" and self._open is not None:

@@ -39,8 +39,8 @@ class Rule(Protocol):
         ...
 
 
-class Said:
-    """What a row or the runner found by itself."""
+class Recorded:
+    """The violations that a row or the runner recorded itself."""
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         if entry["what"] == "violation":

@@ -69,13 +69,13 @@ class Load:
         if self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
         self._child.wait(90)
-        said = self._log.read_text(errors="replace")
-        lines = [line for line in said.splitlines() if line.startswith("{")]
+        output = self._log.read_text(errors="replace")
+        lines = [line for line in output.splitlines() if line.startswith("{")]
         if not lines:
-            what = f"The generator ended with status {self._child.returncode} and no summary:\n{said}"
+            what = f"The generator ended with status {self._child.returncode} and no summary:\n{output}"
             raise SetupError(what)
-        found: dict[str, Any] = json.loads(lines[-1])
-        return found
+        summary: dict[str, Any] = json.loads(lines[-1])
+        return summary
 
     def kill(self) -> None:
         """End it at once."""
@@ -179,12 +179,12 @@ class Run:
         """SIGKILL to the driver's JVM (0) or its Python (1), as soon as there is one, and start it again."""
         pids: list[int] = []
 
-        def found() -> bool:
+        def has_driver() -> bool:
             with contextlib.suppress(SetupError, psutil.Error):
                 pids[:] = self.driver_pids()
             return bool(pids)
 
-        self.wait(found, STARTS_S, "a driver to kill")
+        self.wait(has_driver, STARTS_S, "a driver to kill")
         with self.fault("driver killed", process=("JVM", "Python")[which], restarts=True):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pids[which], signal.SIGKILL)
@@ -217,7 +217,7 @@ class Run:
         return part
 
     def load(self, rate: float | None = None, options: Sequence[str] = ()) -> Load:
-        """Start a generator, at the row's rate unless told otherwise; several add up. `options` are more of its own."""
+        """Start a generator, at the row's rate by default; several add up. `options` are more of its own."""
         load = Load(self, next(self._numbers), rate or self.row.rate, options)
         self._loads.append(load)
         self.note("load", phase="begin", id=load.number, rate=load.rate)
@@ -288,13 +288,13 @@ class Run:
 
     def compare(self, **options: Any) -> Verdict:
         """The oracle's verdict on a service at rest, for the history; `options` are those of load.compare.compare."""
-        found = compare(self.testbed.config, **options)
+        verdict = compare(self.testbed.config, **options)
         with self.testbed.redis.client() as client:
             violations = [str(each) for each in contract.check(client, "tidemark")]
-        facts = {each.name: getattr(found, each.name) for each in fields(found)}
-        self.note("verdict", ok=found.ok, mismatches=found.mismatches, contract=violations[:20], **facts)
-        self.verdict = found
-        return found
+        facts = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
+        self.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
+        self.verdict = verdict
+        return verdict
 
     def finish(self, figures: Figures) -> Figures:
         """After the row: at rest, compared, counted."""
@@ -318,9 +318,9 @@ class Run:
     def metrics(self) -> Mapping[str, float]:
         """What the instance says whose query runs, or the testbed's service when none does."""
         own = self.testbed.metrics()
-        for found in (own, *(instance.metrics() for instance in self._instances)):
-            if found.get("tidemark_query_running"):
-                return found
+        for samples in (own, *(instance.metrics() for instance in self._instances)):
+            if samples.get("tidemark_query_running"):
+                return samples
         return own
 
     def pids(self) -> list[int]:

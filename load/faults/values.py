@@ -9,7 +9,7 @@ from load.faults.rules import Violation
 Hash = Mapping[str, str]
 
 SLACK = 1e-9
-_SAID = ("epoch", "batch", "updated")
+_WRITER = ("epoch", "batch", "updated")
 _WINDOW = (
     "start",
     "end",
@@ -24,10 +24,10 @@ _WINDOW = (
     "final",
     "closed_by",
     "revision",
-    *_SAID,
+    *_WRITER,
 )
-_SESSION = ("start", "last", "count", "duration", "state", "reason", "closed_by", "revision", *_SAID)
-_DEVICE = ("status", "last_seen", "session", "reference", *_SAID)
+_SESSION = ("start", "last", "count", "duration", "state", "reason", "closed_by", "revision", *_WRITER)
+_DEVICE = ("status", "last_seen", "session", "reference", *_WRITER)
 
 
 class GoesBack:
@@ -110,7 +110,7 @@ def _back(key: str, before: Hash, now: Hash) -> Iterator[str]:
     if not closed_by:
         return
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-    changed = [name for name in changed if name not in _SAID]
+    changed = [name for name in changed if name not in _WRITER]
     # What silence has closed may be corrected, and says so by its revision; the watermark may pass it later.
     if closed_by == "idle" and (changed == ["closed_by"] or "revision" in changed):
         return
@@ -124,24 +124,24 @@ class Torn:
     def take(self, entry: Entry) -> Iterator[Violation]:
         if entry["what"] != "value" or entry["hash"] is None:
             return
-        key, found = entry["key"], entry["hash"]
+        key, fields = entry["key"], entry["hash"]
         kind = key.split(":")[1]
         check = {"window": _window, "session": _session, "device": _device}[kind]
         try:
-            whys = list(check(key, found))
+            whys = list(check(key, fields))
         except (KeyError, ValueError) as problem:
             whys = [f"a field is missing or no number: {problem!r}"]
         for why in whys:
-            yield Violation("P3", entry["at"], f"{key}: {why}; it is {found}")
+            yield Violation("P3", entry["at"], f"{key}: {why}; it is {fields}")
 
     def end(self) -> Iterator[Violation]:
         yield from ()
 
 
-def _window(key: str, found: Hash) -> Iterator[str]:
-    yield from _missing(found, _WINDOW)
-    start, end, count, first, last = (int(found[name]) for name in ("start", "end", "count", "first", "last"))
-    total, mean, low, high, deviation = (float(found[name]) for name in ("sum", "mean", "min", "max", "stddev"))
+def _window(key: str, fields: Hash) -> Iterator[str]:
+    yield from _missing(fields, _WINDOW)
+    start, end, count, first, last = (int(fields[name]) for name in ("start", "end", "count", "first", "last"))
+    total, mean, low, high, deviation = (float(fields[name]) for name in ("sum", "mean", "min", "max", "stddev"))
     slack = SLACK * max(abs(low), abs(high))
     if str(start) != key.rpartition(":")[2]:
         yield "start is not that of its key"
@@ -155,56 +155,56 @@ def _window(key: str, found: Hash) -> Iterator[str]:
         yield "stddev is not within 0 and half of max - min"
     if count == 1 and first != last:
         yield "one reading cannot be at two times"
-    if (found["final"] == "1") != (found["closed_by"] in {"watermark", "idle"}):
+    if (fields["final"] == "1") != (fields["closed_by"] in {"watermark", "idle"}):
         yield "closed_by does not go with final"
 
 
-def _session(key: str, found: Hash) -> Iterator[str]:
-    yield from _missing(found, _SESSION)
-    start, last, count, duration = (int(found[name]) for name in ("start", "last", "count", "duration"))
+def _session(key: str, fields: Hash) -> Iterator[str]:
+    yield from _missing(fields, _SESSION)
+    start, last, count, duration = (int(fields[name]) for name in ("start", "last", "count", "duration"))
     if str(start) != key.rpartition(":")[2]:
         yield "start is not that of its key"
     if count < 1 or duration != last - start or duration < 0:
         yield "duration is not last - start, or count < 1"
     reasons = {"open": {""}, "closed": {"gap", "max_duration"}, "merged": {"merged"}}
-    if found["reason"] not in reasons.get(found["state"], ()):
-        yield f"state {found['state']} does not go with the reason {found['reason']!r}"
-    if (found["state"] == "closed") != (found["closed_by"] in {"watermark", "idle"}):
+    if fields["reason"] not in reasons.get(fields["state"], ()):
+        yield f"state {fields['state']} does not go with the reason {fields['reason']!r}"
+    if (fields["state"] == "closed") != (fields["closed_by"] in {"watermark", "idle"}):
         yield "closed_by does not go with the state"
-    if (found["state"] == "merged") != bool(found.get("merged_into")):
+    if (fields["state"] == "merged") != bool(fields.get("merged_into")):
         yield "merged_into does not go with the state"
-    for name in [name.removesuffix(".count") for name in found if name.endswith(".count")]:
-        readings = int(found[f"{name}.count"])
+    for name in [name.removesuffix(".count") for name in fields if name.endswith(".count")]:
+        readings = int(fields[f"{name}.count"])
         if readings > count:
             yield f"{name}.count is more than count"
         if readings:
-            low, mean, high = (float(found[f"{name}.{each}"]) for each in ("min", "mean", "max"))
+            low, mean, high = (float(fields[f"{name}.{each}"]) for each in ("min", "mean", "max"))
             slack = SLACK * max(abs(low), abs(high))
             if not low - slack <= mean <= high + slack:
                 yield f"{name}: min <= mean <= max does not hold"
 
 
-def _device(_key: str, found: Hash) -> Iterator[str]:
-    yield from _missing(found, _DEVICE)
-    if found["status"] not in ({"online", "quiet"} if found["session"] else {"offline"}):
+def _device(_key: str, fields: Hash) -> Iterator[str]:
+    yield from _missing(fields, _DEVICE)
+    if fields["status"] not in ({"online", "quiet"} if fields["session"] else {"offline"}):
         yield "status does not go with session"
-    if found["session"] and int(found["session"]) > int(found["last_seen"]):
+    if fields["session"] and int(fields["session"]) > int(fields["last_seen"]):
         yield "last_seen is before its session's start"
-    for name in [name.removesuffix(".at") for name in found if name.endswith(".at") and name != "early.at"]:
-        if math.isnan(float(found[name])) or int(found[f"{name}.at"]) > int(found["last_seen"]):
+    for name in [name.removesuffix(".at") for name in fields if name.endswith(".at") and name != "early.at"]:
+        if math.isnan(float(fields[name])) or int(fields[f"{name}.at"]) > int(fields["last_seen"]):
             yield f"{name}.at is after last_seen"
 
 
-def _missing(found: Hash, names: Iterable[str]) -> Iterator[str]:
-    lacking = [name for name in names if name not in found]
+def _missing(fields: Hash, names: Iterable[str]) -> Iterator[str]:
+    lacking = [name for name in names if name not in fields]
     if lacking:
         yield f"it lacks {', '.join(lacking)}"
 
 
-def _term(found: Hash) -> tuple[int, int]:
-    return _integer(found, "epoch"), _integer(found, "batch")
+def _term(fields: Hash) -> tuple[int, int]:
+    return _integer(fields, "epoch"), _integer(fields, "batch")
 
 
-def _integer(found: Hash, name: str) -> int:
-    text = found.get(name, "")
+def _integer(fields: Hash, name: str) -> int:
+    text = fields.get(name, "")
     return int(text) if text.removeprefix("-").isdecimal() else -1

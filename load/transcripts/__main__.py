@@ -64,8 +64,8 @@ def run(transcript: Transcript, executor: Executor) -> None:
     before: Output = {}
     for number, step in enumerate(transcript.steps):
         if step.replay:
-            told = {item: fields for item, fields in before.items() if item.startswith("reject ")}
-            after = without_revision(told | dict(transcript.mine(executor.replay(transcript))))
+            rejects = {item: fields for item, fields in before.items() if item.startswith("reject ")}
+            after = without_revision(rejects | dict(transcript.mine(executor.replay(transcript))))
             before = without_revision(before)
         else:
             after = transcript.mine(executor.step(transcript, step))
@@ -117,7 +117,10 @@ def play(
     wrong: Sequence[Transcript],
     spark: SparkSession | None = None,
 ) -> dict[str, Any]:
-    """By one executor: what failed, and which of the wrong ones were found out, with what was said of them."""
+    """Run all by one executor. `failed` are the right ones that do not hold and the wrong ones that do.
+
+    `rejected` are the errors of the wrong ones.
+    """
     failed: list[str] = []
     rejected: list[str] = []
     with executor(name, folder, [*right, *wrong], spark) as made:
@@ -142,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     names = args.executor or NAMES
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     try:
         check_machine(folder=ROOT)
         every = load(*files(*args.names))
@@ -151,29 +154,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in names:
             begun = time.monotonic()
             shutil.rmtree(FOLDER / name, ignore_errors=True)
-            found[name] = play(name, FOLDER / name, right, wrong)
-            found[name]["seconds"] = round(time.monotonic() - begun, 1)
-            print(_summary(name, found[name], right, wrong), flush=True)
+            results[name] = play(name, FOLDER / name, right, wrong)
+            results[name]["seconds"] = round(time.monotonic() - begun, 1)
+            print(_summary(name, results[name], right, wrong), flush=True)
     except (TidemarkError, TranscriptError) as error:
         print(f"tidemark: {error}", file=sys.stderr)
         return getattr(error, "status", 1)
     report = {
         "transcripts": len(right),
         "steps": sum(len(each.steps) for each in right),
-        "executors": len(found),
-        "rejected_as_they_must": min(len(each["rejected"]) for each in found.values()),
-        "failed": sum(len(each["failed"]) for each in found.values()),
-        "found": found,
+        "executors": len(results),
+        "rejected_as_they_must": min(len(each["rejected"]) for each in results.values()),
+        "failed": sum(len(each["failed"]) for each in results.values()),
+        "found": results,
     }
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 1 if report["failed"] else 0
 
 
-def _summary(name: str, found: Mapping[str, Any], right: Sequence[Transcript], wrong: Sequence[Transcript]) -> str:
-    rejected = f"{len(found['rejected'])} of {len(wrong)} found wrong"
-    text = f"{name}: {len(right)} transcripts, {len(found['failed'])} failed; {rejected}; {found['seconds']:.0f} s"
-    return "\n  ".join([text, *found["failed"]])
+def _summary(name: str, result: Mapping[str, Any], right: Sequence[Transcript], wrong: Sequence[Transcript]) -> str:
+    rejected = f"{len(result['rejected'])} of {len(wrong)} found wrong"
+    text = f"{name}: {len(right)} transcripts, {len(result['failed'])} failed; {rejected}; {result['seconds']:.0f} s"
+    return "\n  ".join([text, *result["failed"]])
 
 
 if __name__ == "__main__":

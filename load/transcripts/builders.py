@@ -185,10 +185,10 @@ class Builders:
 
     def _put(self, item: str, fields: dict[str, Any]) -> None:
         """As publish.lua does: what silence has closed stays so until it says something else, or the watermark has passed it."""
-        held = self._output.get(item, {"closed_by": "", "revision": 0})
-        if held["closed_by"] == "idle":
-            is_same = content(held) == content(fields)
+        current = self._output.get(item, {"closed_by": "", "revision": 0})
+        if current["closed_by"] == "idle":
+            is_same = content(current) == content(fields)
             if is_same and fields["closed_by"] != "watermark":
                 return
-            held["revision"] += not is_same
-        self._output[item] = {**fields, "revision": held["revision"]}
+            current["revision"] += not is_same
+        self._output[item] = {**fields, "revision": current["revision"]}

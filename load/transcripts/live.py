@@ -46,7 +46,7 @@ class Live:
         self._numbers: dict[tuple[int, int], int] = {}
         self._before: Output = {}
         self._fed = "0-0"
-        self._held: list[psutil.Process] = []
+        self._stopped_workers: list[psutil.Process] = []
         self.watermark_ms = 0
 
     def __enter__(self) -> Self:
@@ -137,15 +137,15 @@ class Live:
     def _hold(self) -> None:
         """No batch ends until `_read_on`: Spark's Python workers stand still."""
         driver = psutil.Process(self.testbed.service_pid)
-        self._held = [each for each in driver.children(recursive=True) if _is_worker(each)]
-        for each in self._held:
+        self._stopped_workers = [each for each in driver.children(recursive=True) if _is_worker(each)]
+        for each in self._stopped_workers:
             os.kill(each.pid, signal.SIGSTOP)
 
     def _read_on(self) -> None:
-        for each in self._held:
+        for each in self._stopped_workers:
             if each.is_running():
                 os.kill(each.pid, signal.SIGCONT)
-        self._held = []
+        self._stopped_workers = []
 
     def _is_published(self) -> bool:
         """And the gauges say so, too."""
@@ -158,24 +158,24 @@ class Live:
 
     def _has_looked(self, at_ms: int, lag: int, service: Instance | None = None) -> bool:
         """Whether the topics were looked at when the clock showed that, and so many records were not read."""
-        found = service.metrics() if service else self.testbed.metrics()
-        lags = [records for name, records in found.items() if name.startswith("tidemark_lag_records")]
-        return found.get("tidemark_lag_timestamp_seconds", 0) >= at_ms / 1000 and bool(lags) and sum(lags) == lag
+        metrics = service.metrics() if service else self.testbed.metrics()
+        lags = [records for name, records in metrics.items() if name.startswith("tidemark_lag_records")]
+        return metrics.get("tidemark_lag_timestamp_seconds", 0) >= at_ms / 1000 and bool(lags) and sum(lags) == lag
 
     def _idle_ms(self, prefix: str = "tidemark") -> int | None:
         with self.testbed.redis.client() as client:
-            found: Any = client.hget(f"{prefix}:progress", "idle")
-        return None if found is None else int(found)
+            idle_ms: Any = client.hget(f"{prefix}:progress", "idle")
+        return None if idle_ms is None else int(idle_ms)
 
     def _check_feed(self, after: Output) -> None:
         """Raise TranscriptError when something has changed and the change feed says nothing of it."""
         with self.testbed.redis.client() as client:
             entries: Any = client.xrange("tidemark:changes", f"({self._fed}")
-        said = {fields["key"] for _, fields in entries}
+        keys = {fields["key"] for _, fields in entries}
         self._fed = entries[-1][0] if entries else self._fed
         items = {*after, *self._before}
         changed = {item for item in items if after.get(item) != self._before.get(item)}
-        silent = {item for item in changed if "tidemark:" + item.replace(" ", ":", 1).replace("/", ":") not in said}
+        silent = {item for item in changed if "tidemark:" + item.replace(" ", ":", 1).replace("/", ":") not in keys}
         if silent:
             msg = f"the change feed does not say that {sorted(silent)} changed"
             raise TranscriptError(msg)
@@ -188,24 +188,24 @@ class Live:
             for key in keys:
                 pipe.hgetall(key)
             hashes: list[Any] = pipe.execute()
-        for key, found in zip(keys, hashes, strict=True):
+        for key, fields in zip(keys, hashes, strict=True):
             kind, _, name = key.removeprefix(f"{prefix}:").partition(":")
             head, _, start = name.rpartition(":")
             if kind == "window":
-                yield f"window {head.replace(':', '/')}/{start}", _window(found)
-            elif kind == "session" and found["state"] != "merged":
-                yield f"session {head}/{start}", _session(found)
-            elif kind == "device" and found["last_seen"] != "0":
+                yield f"window {head.replace(':', '/')}/{start}", _window(fields)
+            elif kind == "session" and fields["state"] != "merged":
+                yield f"session {head}/{start}", _session(fields)
+            elif kind == "device" and fields["last_seen"] != "0":
                 # Else no reading was admitted: its clock was ahead, and that is all.
-                yield f"device {name}", _device(found)
+                yield f"device {name}", _device(fields)
 
     def _rejects(self) -> Iterator[tuple[str, dict[str, Any]]]:
         rejects = [self._rules.rejects.format(topic=TOPIC)]
         for record in oracle.records(self._rules, rejects):
-            said = {name: value or b"" for name, value in record.headers}
-            place = int(said["tidemark.partition"]), int(said["tidemark.offset"])
+            headers = {name: value or b"" for name, value in record.headers}
+            place = int(headers["tidemark.partition"]), int(headers["tidemark.offset"])
             if place in self._numbers:
-                yield f"reject {self._numbers[place]}", {"reason": said["tidemark.reason"].decode()}
+                yield f"reject {self._numbers[place]}", {"reason": headers["tidemark.reason"].decode()}
 
 
 class Clock:
@@ -236,16 +236,16 @@ def _is_worker(process: psutil.Process) -> bool:
         return False
 
 
-def _window(found: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {name: json.loads(found[name]) for name in ("count", "mean", "min", "max", "stddev", "revision")}
-    return {**numbers, "final": found["final"] == "1", "closed_by": found["closed_by"]}
+def _window(fields: Mapping[str, str]) -> dict[str, Any]:
+    numbers = {name: json.loads(fields[name]) for name in ("count", "mean", "min", "max", "stddev", "revision")}
+    return {**numbers, "final": fields["final"] == "1", "closed_by": fields["closed_by"]}
 
 
-def _session(found: Mapping[str, str]) -> dict[str, Any]:
-    shown: dict[str, Any] = {name: found[name] for name in ("state", "reason", "closed_by")}
-    return {**shown, **{name: int(found[name]) for name in ("count", "last", "revision")}}
+def _session(fields: Mapping[str, str]) -> dict[str, Any]:
+    shown: dict[str, Any] = {name: fields[name] for name in ("state", "reason", "closed_by")}
+    return {**shown, **{name: int(fields[name]) for name in ("count", "last", "revision")}}
 
 
-def _device(found: Mapping[str, str]) -> dict[str, Any]:
-    values = {name: json.loads(found[name]) for name in ("temperature", "humidity") if name in found}
-    return {"status": found["status"], "last_seen": int(found["last_seen"]), **values}
+def _device(fields: Mapping[str, str]) -> dict[str, Any]:
+    values = {name: json.loads(fields[name]) for name in ("temperature", "humidity") if name in fields}
+    return {"status": fields["status"], "last_seen": int(fields["last_seen"]), **values}

@@ -73,8 +73,8 @@ class Pure:
 
     def _output(self) -> Output:
         there, contents = self._there()
-        for item, (said, _) in list(self._idle.items()):
-            if contents.get(item) != said:
+        for item, (closed_content, _) in list(self._idle.items()):
+            if contents.get(item) != closed_content:
                 del self._idle[item]
                 self._revisions[item] += item in there
             elif there[item].get("closed_by") or there[item].get("status", "online") != "online":

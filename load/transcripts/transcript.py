@@ -1,11 +1,11 @@
 """A transcript: steps of records that go in, and all that changes because of them.
 
     name: a gap ends a session
-    views: [device]                     # the views that are looked at, [device] unless said
+    views: [device]                     # the views that are looked at, by default [device]
     steps:
       - add:
           - a 0 20                      # device, event time (s), temperature
-          - a 5 22 humidity=40 @7 >1    # another measure; the broker's time (s), the event time unless said; partition 1, else 0
+          - a 5 22 humidity=40 @7 >1    # another measure; the broker's time (s), by default the event time; partition 1, else 0
           - '{"device_id": 1} @7'       # any text; <a> stands for device a's name, <t5> for the time 5 s in ms
         expect:
           window device/temperature/a/0: {count: 2, mean: 21, final: false}
@@ -141,23 +141,23 @@ class Transcript:
 
 def changes(before: Output, after: Output) -> Output:
     """What is new or different; a session that is no longer there was merged into another one."""
-    found = {item: fields for item, fields in after.items() if before.get(item) != fields}
+    changed = {item: fields for item, fields in after.items() if before.get(item) != fields}
     merged = {item: {"state": "merged"} for item in before if item not in after and item.startswith("session ")}
-    return {**found, **{item: fields for item, fields in merged.items() if before[item] != fields}}
+    return {**changed, **{item: fields for item, fields in merged.items() if before[item] != fields}}
 
 
-def judge(transcript: Transcript, number: int, found: Output, watermark_ms: int | None) -> None:
-    """Raise TranscriptError unless `found`, the changes of step `number` (from 0), is what the transcript says."""
+def judge(transcript: Transcript, number: int, changed: Output, watermark_ms: int | None) -> None:
+    """Raise TranscriptError unless `changed`, the changes of step `number` (from 0), is what the transcript says."""
     step = transcript.steps[number]
-    problems = [f"unexpected: {item}: {dict(found[item])}" for item in found if item not in step.expect]
+    problems = [f"unexpected: {item}: {dict(changed[item])}" for item in changed if item not in step.expect]
     for item, fields in step.expect.items():
-        if item not in found:
+        if item not in changed:
             problems.append(f"missing: {item}: {dict(fields)}")
         else:
             problems += [
-                f"{item}: {name} is {found[item].get(name)!r}, expected {value!r}"
+                f"{item}: {name} is {changed[item].get(name)!r}, expected {value!r}"
                 for name, value in fields.items()
-                if not _same(found[item].get(name), value)
+                if not _same(changed[item].get(name), value)
             ]
     if step.watermark is not None and watermark_ms != transcript.origin_ms + round(step.watermark * 1000):
         shown = None if watermark_ms is None else transcript.seconds(watermark_ms)
@@ -167,28 +167,28 @@ def judge(transcript: Transcript, number: int, found: Output, watermark_ms: int 
         raise TranscriptError(msg)
 
 
-def _same(found: object, expected: object) -> bool:
-    if isinstance(found, int | float) and isinstance(expected, int | float):
-        return abs(found - expected) <= 1e-9 * max(1.0, abs(expected))
-    return found == expected
+def _same(actual: object, expected: object) -> bool:
+    if isinstance(actual, int | float) and isinstance(expected, int | float):
+        return abs(actual - expected) <= 1e-9 * max(1.0, abs(expected))
+    return actual == expected
 
 
 def load(*files: Path) -> list[Transcript]:
     """All transcripts of the files, numbered through. Raises TranscriptError, naming file and transcript."""
-    found: list[Transcript] = []
+    transcripts: list[Transcript] = []
     for path in files:
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             try:
-                found.append(_transcript(document, path.name, len(found)))
+                transcripts.append(_transcript(document, path.name, len(transcripts)))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 name = document.get("name") if isinstance(document, dict) else document
                 msg = f"{path.name}: {name}: {type(error).__name__}: {error}"
                 raise TranscriptError(msg) from error
-    names = [each.name for each in found]
+    names = [each.name for each in transcripts]
     if len(set(names)) != len(names):
         msg = f"names occur twice: {sorted({name for name in names if names.count(name) > 1})}"
         raise TranscriptError(msg)
-    return found
+    return transcripts
 
 
 def _transcript(document: dict[str, Any], place: str, number: int) -> Transcript:
@@ -236,14 +236,14 @@ def _record(transcript: Transcript, text: str) -> Record:
     def ms(seconds: str) -> int:
         return transcript.origin_ms + round(float(seconds) * 1000)
 
-    if found := _READING.fullmatch(text):
-        device, at, temperature, more, broker, partition = found.groups()
+    if match := _READING.fullmatch(text):
+        device, at, temperature, more, broker, partition = match.groups()
         fields = [f'"device_id": "{transcript.device(device)}"', f'"event_time": {ms(at)}']
         given = [f"temperature={temperature}"] if temperature else []
         fields += ['"{}": {}'.format(*each.split("=")) for each in (*given, *more.split())]
         return Record(f"{{{', '.join(fields)}}}".encode(), ms(broker or at), int(partition or 0))
-    found = _TEXT.fullmatch(text)
-    assert found is not None  # noqa: S101
-    value = re.sub(r"<t(-?[\d.]+)>", lambda at: str(ms(at[1])), found[1])
+    match = _TEXT.fullmatch(text)
+    assert match is not None  # noqa: S101
+    value = re.sub(r"<t(-?[\d.]+)>", lambda at: str(ms(at[1])), match[1])
     value = re.sub(r"<(\w+)>", lambda name: transcript.device(name[1]), value)
-    return Record(value.encode(), ms(found[2] or "0"))
+    return Record(value.encode(), ms(match[2] or "0"))

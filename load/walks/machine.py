@@ -211,12 +211,12 @@ class Walk(RuleBasedStateMachine):
     def is_as_plain(self) -> None:
         """P1, P2, P4: all values and rejects are those of plain lists, none went back, each reading is in one session."""
         self.count["steps"] += 1
-        found = self._watch()
-        lines = differences(found, self.plain.there)
+        hashes = self._watch()
+        lines = differences(hashes, self.plain.there)
         assert not lines, "\n".join(lines)
         assert self.world.rejects == self.plain.rejects
         counts: Counter[str] = Counter()
-        for key, fields in found.items():
+        for key, fields in hashes.items():
             if key.startswith("session:") and fields["state"] != "merged":
                 counts[key.removeprefix("session:").rpartition(":")[0]] += int(fields["count"])
         assert counts == self.plain.admitted or self.plain.waiting
@@ -228,9 +228,9 @@ class Walk(RuleBasedStateMachine):
 
     def _watch(self) -> dict[str, dict[str, str]]:
         """What is in Redis now; nothing of it has gone back since the last look."""
-        found = self.world.read()
+        hashes = self.world.read()
         for key, was in self.before.items():
-            now = found.get(key)
+            now = hashes.get(key)
             assert now is not None, f"{key} is gone"
             if was.get("closed_by") == "watermark":
                 assert not differences({key: now}, {key: {n: was[n] for n in was.keys() - WRITER}}), key
@@ -240,8 +240,8 @@ class Walk(RuleBasedStateMachine):
                 was.get(n) != now.get(n) for n in ("count", "last", "merged_into")
             ):
                 assert int(now["revision"]) == int(was["revision"]) + 1, f"{key}: changed, and no revision says so"
-        self.before = found
-        return found
+        self.before = hashes
+        return hashes
 
     def _configure(self, **fields: Any) -> None:
         self.world.configure(replace(self.world.rules, **fields))
@@ -267,21 +267,21 @@ class Walk(RuleBasedStateMachine):
     ) -> Reading:
         offset = self.offsets[partition]
         self.offsets[partition] += 1
-        said = poison or ", ".join(f"{name} {value}" for name, value in zip(plain.MEASURES, values, strict=True))
+        content = poison or ", ".join(f"{name} {value}" for name, value in zip(plain.MEASURES, values, strict=True))
         at, broker = ((ms - BASE_MS) / 1000 for ms in (at_ms, broker_ms))
-        note(f"  {partition}@{offset}: {device!r} at {at} s, in Kafka at {broker} s: {said}")
+        note(f"  {partition}@{offset}: {device!r} at {at} s, in Kafka at {broker} s: {content}")
         return Reading(
             device, at_ms, broker_ms, partition, offset, dict(zip(plain.MEASURES, values, strict=True)), poison
         )
 
     def _read(self, limits: tuple[int, ...]) -> list[Reading]:
         """The records of the next batch; the others stay."""
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         read: list[Reading] = []
         for each in self.backlog:
-            if not limits or found[each.partition] < limits[each.partition]:
+            if not limits or counts[each.partition] < limits[each.partition]:
                 read.append(each)
-            found[each.partition] += 1
+            counts[each.partition] += 1
         self.backlog = [each for each in self.backlog if each not in read]
         note(f"  reads {len(read)}, leaves {len(self.backlog)}")
         return read

@@ -60,7 +60,10 @@ class _Window:
 
 @dataclass(slots=True)
 class _Device:
-    """`groups` are what was joined inside one cell, of open sessions; `open` are those sessions after the last batch."""
+    """`groups` are what was joined inside one cell, of open sessions; `open` are those sessions after the last batch.
+
+    `status` is the result of `_status` after the last batch, `silent` that after the last batch or silence.
+    """
 
     last_seen: int = 0
     gap_ms: int | None = None
@@ -68,7 +71,7 @@ class _Device:
     values: dict[str, tuple[int, float]] = field(default_factory=dict)
     groups: list[list[Reading]] = field(default_factory=list)
     open: dict[int, Fields] = field(default_factory=dict)
-    told: tuple[int | None, bool] | None = None
+    status: tuple[int | None, bool] | None = None
     silent: tuple[int | None, bool] | None = None
 
 
@@ -113,11 +116,11 @@ class Plain:
         self._close_windows(line_ms, "idle")
         for name, device in self._devices.items():
             gap_ms = rules.gap_ms if device.gap_ms is None else device.gap_ms
-            found = _sessions(device.groups, gap_ms)
-            left = [session for session in found if session[-1].event_ms + gap_ms >= line_ms]
-            for number, session in enumerate(found):
+            sessions = _sessions(device.groups, gap_ms)
+            left = [session for session in sessions if session[-1].event_ms + gap_ms >= line_ms]
+            for number, session in enumerate(sessions):
                 if session not in left:
-                    self._put(name, _closed(found, number, gap_ms, "idle"))
+                    self._put(name, _closed(sessions, number, gap_ms, "idle"))
             now = _status(device, [session[0].event_ms for session in left], line_ms)
             if now != device.silent:
                 self._tell(name, device, now, rules)
@@ -127,15 +130,15 @@ class Plain:
         """Another term begins. What silence has closed is closed anew, as far as the state has it open."""
         self.term += 1
         for device in self._devices.values():
-            device.silent = device.told
+            device.silent = device.status
 
     def _advance(self, readings: Sequence[Reading], unread: Collection[int]) -> None:
         self.newest_ms = max([self.newest_ms, *(each.event_ms for each in readings if not each.poison)])
-        line_ms = held_ms = self.newest_ms - MAX_DELAY_MS - MAX_AHEAD_MS
+        line_ms = bound_ms = self.newest_ms - MAX_DELAY_MS - MAX_AHEAD_MS
         for partition in unread:
             read = [each.broker_ms for each in readings if each.partition == partition]
-            held_ms = min(held_ms, max(read) - MAX_DELAY_MS if read else self.watermark_ms)
-        self.watermark_ms = max(self.watermark_ms, held_ms, line_ms - MAX_HOLD_MS)
+            bound_ms = min(bound_ms, max(read) - MAX_DELAY_MS if read else self.watermark_ms)
+        self.watermark_ms = max(self.watermark_ms, bound_ms, line_ms - MAX_HOLD_MS)
 
     def _count(self, on_time: Iterable[Reading], rules: Rules) -> None:
         for each in on_time:
@@ -174,25 +177,25 @@ class Plain:
     def _move(self, name: str, device: _Device, rules: Rules, *, has_spoken: bool) -> None:
         gap_ms = rules.gap_ms if device.gap_ms is None else device.gap_ms
         device.groups = _joined(device.groups, gap_ms)
-        found = _sessions(device.groups, gap_ms)
-        starts = [session[0].event_ms for session in found]
+        sessions = _sessions(device.groups, gap_ms)
+        starts = [session[0].event_ms for session in sessions]
         for start, was in device.open.items():
             if start not in starts:
                 into = max(each for each in starts if each < start)
                 self._put(name, {**was, "state": "merged", "reason": "merged", "merged_into": into})
         before, device.open = device.open, {}
-        for number, session in enumerate(found):
+        for number, session in enumerate(sessions):
             if session[-1].event_ms + gap_ms < self.watermark_ms:
-                self._put(name, _closed(found, number, gap_ms, "watermark"))
+                self._put(name, _closed(sessions, number, gap_ms, "watermark"))
                 device.groups = [group for group in device.groups if group[0] not in session]
             else:
-                device.open[session[0].event_ms] = said = _said(session)
-                if said != before.get(session[0].event_ms):
-                    self._put(name, said)
+                device.open[session[0].event_ms] = fields = _open_fields(session)
+                if fields != before.get(session[0].event_ms):
+                    self._put(name, fields)
         now = _status(device, device.open, self.watermark_ms)
-        if has_spoken or now != device.told:
+        if has_spoken or now != device.status:
             self._tell(name, device, now, rules)
-        device.told = device.silent = now
+        device.status = device.silent = now
 
     def _put(self, device: str, session: Fields) -> None:
         """What silence has closed stays so until it says something else, or the watermark has passed it."""
@@ -232,47 +235,47 @@ class Plain:
 
 def _joined(groups: Iterable[list[Reading]], gap_ms: int) -> list[list[Reading]]:
     """Groups of one device and cell that are not further apart than the gap become one."""
-    found: list[list[Reading]] = []
+    joined: list[list[Reading]] = []
     for group in sorted(groups, key=lambda each: each[0].event_ms):
-        is_near = bool(found) and group[0].event_ms - found[-1][-1].event_ms <= gap_ms
-        if is_near and group[0].event_ms // CELL_MS == found[-1][-1].event_ms // CELL_MS:
-            found[-1] = sorted(found[-1] + group, key=lambda each: each.event_ms)
+        is_near = bool(joined) and group[0].event_ms - joined[-1][-1].event_ms <= gap_ms
+        if is_near and group[0].event_ms // CELL_MS == joined[-1][-1].event_ms // CELL_MS:
+            joined[-1] = sorted(joined[-1] + group, key=lambda each: each.event_ms)
         else:
-            found.append(group)
-    return found
+            joined.append(group)
+    return joined
 
 
 def _sessions(groups: Iterable[list[Reading]], gap_ms: int) -> list[list[Reading]]:
     """A group joins the session before it if the gap allows it and the session may last to the end of the group's cell."""
-    found: list[list[Reading]] = []
+    sessions: list[list[Reading]] = []
     for group in groups:
         cell_end_ms = (group[0].event_ms // CELL_MS + 1) * CELL_MS
-        is_near = bool(found) and group[0].event_ms - found[-1][-1].event_ms <= gap_ms
-        if is_near and cell_end_ms <= found[-1][0].event_ms + MAX_DURATION_MS:
-            found[-1] = found[-1] + group
+        is_near = bool(sessions) and group[0].event_ms - sessions[-1][-1].event_ms <= gap_ms
+        if is_near and cell_end_ms <= sessions[-1][0].event_ms + MAX_DURATION_MS:
+            sessions[-1] = sessions[-1] + group
         else:
-            found.append(list(group))
-    return found
+            sessions.append(list(group))
+    return sessions
 
 
-def _said(session: list[Reading]) -> Fields:
+def _open_fields(session: list[Reading]) -> Fields:
     start, last = session[0].event_ms, session[-1].event_ms
-    said: Fields = {"start": start, "last": last, "count": len(session), "duration": last - start}
-    said |= {"state": "open", "reason": "", "closed_by": ""}
+    fields: Fields = {"start": start, "last": last, "count": len(session), "duration": last - start}
+    fields |= {"state": "open", "reason": "", "closed_by": ""}
     for measure in MEASURES:
         values = [value for each in session if (value := each.values[measure]) is not None]
-        said[f"{measure}.count"] = len(values)
+        fields[f"{measure}.count"] = len(values)
         if values:
-            said |= {f"{measure}.mean": sum(values) / len(values)}
-            said |= {f"{measure}.min": min(values), f"{measure}.max": max(values)}
-    return said
+            fields |= {f"{measure}.mean": sum(values) / len(values)}
+            fields |= {f"{measure}.min": min(values), f"{measure}.max": max(values)}
+    return fields
 
 
-def _closed(found: list[list[Reading]], number: int, gap_ms: int, closed_by: str) -> Fields:
-    following = found[number + 1 : number + 2]
-    is_cut = any(each[0].event_ms - found[number][-1].event_ms <= gap_ms for each in following)
+def _closed(sessions: list[list[Reading]], number: int, gap_ms: int, closed_by: str) -> Fields:
+    following = sessions[number + 1 : number + 2]
+    is_cut = any(each[0].event_ms - sessions[number][-1].event_ms <= gap_ms for each in following)
     reason = "max_duration" if is_cut else "gap"
-    return {**_said(found[number]), "state": "closed", "reason": reason, "closed_by": closed_by}
+    return {**_open_fields(sessions[number]), "state": "closed", "reason": reason, "closed_by": closed_by}
 
 
 def _status(device: _Device, starts: Collection[int], line_ms: int) -> tuple[int | None, bool]:

@@ -174,11 +174,11 @@ class World:
             rows.setdefault(row["bucket"], []).append((row["kind"], row["payload"]))
         parts = []
         for bucket in chance.sample(sorted(rows), len(rows)):
-            found = self.operate(bucket, chance.sample(rows[bucket], len(rows[bucket])), chance.choice(self.caches))
-            for kind, payload in found:
+            output = self.operate(bucket, chance.sample(rows[bucket], len(rows[bucket])), chance.choice(self.caches))
+            for kind, payload in output:
                 for each in codec.unpack(b"J", payload).to_pylist() if kind == REJECTS else ():
                     rejects[each["partition"], each["offset"]] = each["reason"]
-            kinds, payloads = zip(*[row for row in found if row[0] != REJECTS], strict=True)
+            kinds, payloads = zip(*[row for row in output if row[0] != REJECTS], strict=True)
             arrays = [pa.array(kinds, pa.int8()), pa.array(payloads, pa.binary())]
             parts.append([pa.RecordBatch.from_arrays(arrays, schema=_OUTPUT)])
         whole = [[batch for part in parts for batch in part]]
@@ -288,17 +288,14 @@ class World:
         return Sink(self.settings, micro_batch, self.reference.only(["site"]), self.after)
 
 
-def differences(found: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Fields]) -> list[str]:
+def differences(actual: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Fields]) -> list[str]:
     """What Redis has and should not have, lacks, or has otherwise; but for who wrote it, and when."""
-    lines = [
-        f"{key}: is {found.get(key, 'lacking')}, not {wanted.get(key, 'there')}" for key in found.keys() ^ wanted.keys()
-    ]
-    for key in found.keys() & wanted.keys():
-        names = (found[key].keys() - WRITER) | wanted[key].keys()
-        here = {name: (found[key].get(name), wanted[key].get(name)) for name in names}
-        lines += [
-            f"{key}: {name} = {is_!r}, not {said!r}" for name, (is_, said) in here.items() if not _is_same(is_, said)
-        ]
+    different = actual.keys() ^ wanted.keys()
+    lines = [f"{key}: is {actual.get(key, 'lacking')}, not {wanted.get(key, 'there')}" for key in different]
+    for key in actual.keys() & wanted.keys():
+        names = (actual[key].keys() - WRITER) | wanted[key].keys()
+        here = ((name, actual[key].get(name), wanted[key].get(name)) for name in names)
+        lines += [f"{key}: {name} = {text!r}, not {value!r}" for name, text, value in here if not _is_same(text, value)]
     return sorted(lines)
 
 

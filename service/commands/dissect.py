@@ -189,8 +189,8 @@ def _avro(value: bytes, schemas: Schemas) -> Dissected:
         try:
             record, end = _first(schemas[number], fields[:many], body), HEADER_BYTES + body.tell()
         except Exception as error:  # what a device sent may break a decoder in any way
-            said = " ".join(str(error).split())[:200] or type(error).__name__
-            return Dissected(record, spans, number, stop=reached, why=f"{name}: {said}")
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            return Dissected(record, spans, number, stop=reached, why=f"{name}: {reason}")
         spans[name], reached = (reached, end), end
     if reached < len(value):
         why = f"{len(value) - reached} bytes after the record"

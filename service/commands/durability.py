@@ -34,10 +34,10 @@ def copies(topic: topics.Topic) -> Iterator[Line]:
         yield Line(name, "warn", detail, "Set cleanup.policy=delete")
 
 
-def decompression(found: Iterable[topics.Topic]) -> Iterator[Line]:
+def decompression(inputs: Iterable[topics.Topic]) -> Iterator[Line]:
     """One line that names all topics that accept compressed records, whose size after decompression is unbounded."""
     names = [
-        f"{topic.name} ({topic.max_bytes})" for topic in found if topic.configuration.get(COMPRESSION, PLAIN) != PLAIN
+        f"{topic.name} ({topic.max_bytes})" for topic in inputs if topic.configuration.get(COMPRESSION, PLAIN) != PLAIN
     ]
     if names:
         detail = (

@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="what")
     for name, text, run in (
         ("list", "A line for each reject, and how many there are.", _list),
-        ("show", "All that can be told of some rejects: what decodes, the bytes, the reason.", _show),
+        ("show", "Everything that is known of some rejects: decoded fields, bytes, reason.", _show),
         ("replay", "Send rejects through admission again, each once.", _replay),
     ):
         made = commands.add_parser(name, help=text, description=text)
@@ -75,7 +75,7 @@ def span(given: argparse.Namespace) -> tuple[int | None, int | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Entry:
     reject: Reject
     seen: Dissected
     device: str | None
@@ -99,7 +99,7 @@ class _Found:
         }
 
 
-def _found(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[_Found]:
+def _selected(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[_Entry]:
     """The rejects that are asked for."""
     since_ms, until_ms = span(given)
     places = {Coordinates.parse(text) for text in given.at}
@@ -116,7 +116,7 @@ def _found(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[_Fo
         seen = dissect.dissect(reject.value, loaded.input, schemas)
         device = dissect.device(seen, reject.key, loaded.input)
         if given.device is None or device == given.device:
-            yield _Found(reject, seen, device, state)
+            yield _Entry(reject, seen, device, state)
         if places and not left:
             return
 
@@ -125,18 +125,18 @@ def _list(given: argparse.Namespace) -> int:
     loaded = settings.load(given.config)
     counts: Counter[tuple[str, str]] = Counter()
     lines: deque[list[str]] = deque(maxlen=max(given.lines, 0))
-    for found in _found(given, loaded):
-        reject = found.reject
-        counts[reject.reason, found.state] += 1
+    for entry in _selected(given, loaded):
+        reject = entry.reject
+        counts[reject.reason, entry.state] += 1
         if given.json:
-            say(document(found.document()))
+            say(document(entry.document()))
         lines.append(
             [
                 str(reject.place),
                 format_time(reject.broker_ms),
                 printable(reject.reason),
-                found.state,
-                printable(_shortened(found.device or "-")),
+                entry.state,
+                printable(_shortened(entry.device or "-")),
                 printable(_shortened(reject.detail)),
             ]
         )
@@ -174,13 +174,13 @@ def _show(given: argparse.Namespace) -> int:
     loaded = settings.load(given.config)
     known = marks.read(loaded.kafka)
     shown = 0
-    for found in _found(given, loaded):
-        whole = reject_log.complete(loaded.kafka, found.reject)
-        if whole is not None and whole is not found.reject:
+    for entry in _selected(given, loaded):
+        whole = reject_log.complete(loaded.kafka, entry.reject)
+        if whole is not None and whole is not entry.reject:
             seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input, loaded))
-            found = _Found(whole, seen, dissect.device(seen, whole.key, loaded.input), found.state)  # noqa: PLW2901
+            entry = _Entry(whole, seen, dissect.device(seen, whole.key, loaded.input), entry.state)  # noqa: PLW2901
         shown += 1
-        lines = [document(_all(found))] if given.json else _shown(found, loaded, known.get(found.reject.place))
+        lines = [document(_all(entry))] if given.json else _shown(entry, loaded, known.get(entry.reject.place))
         for line in lines:
             say(line)
     if not shown and not given.json:
@@ -188,26 +188,26 @@ def _show(given: argparse.Namespace) -> int:
     return 0 if shown else 1
 
 
-def _all(found: _Found) -> dict[str, Any]:
-    reject = found.reject
+def _all(entry: _Entry) -> dict[str, Any]:
+    reject = entry.reject
     encoded = {
         name: None if value is None else base64.b64encode(value).decode()
         for name, value in (("key", reject.key), ("value", reject.value))
     }
     headers = [[name, None if text is None else base64.b64encode(text).decode()] for name, text in reject.headers]
-    decoded = json.loads(json.dumps(found.seen.fields, default=str))
-    more = {"decoded": decoded, "stopped_at": found.seen.stop, "why": found.seen.why, "headers": headers}
-    return {**found.document(), **encoded, **more}
+    decoded = json.loads(json.dumps(entry.seen.fields, default=str))
+    more = {"decoded": decoded, "stopped_at": entry.seen.stop, "why": entry.seen.why, "headers": headers}
+    return {**entry.document(), **encoded, **more}
 
 
-def _shown(found: _Found, loaded: settings.Settings, mark: Mark | None) -> Iterator[str]:
-    reject, seen = found.reject, found.seen
+def _shown(entry: _Entry, loaded: settings.Settings, mark: Mark | None) -> Iterator[str]:
+    reject, seen = entry.reject, entry.seen
     yield f"{reject.place}  {reject.reason}: {reject.detail}"
     yield f"  broker time {format_time(reject.broker_ms)}, rejected in batch {reject.batch} of epoch {reject.epoch}"
-    said = "" if mark is None else f", since {format_time(int(mark.details.get('at_ms', 0)))}"
+    since = "" if mark is None else f", since {format_time(int(mark.details.get('at_ms', 0)))}"
     if mark is not None and "as" in mark.details:
-        said += ", as {}[{}]@{}".format(reject.place.topic, *mark.details["as"])
-    yield f"  {found.state}{said}"
+        since += ", as {}[{}]@{}".format(reject.place.topic, *mark.details["as"])
+    yield f"  {entry.state}{since}"
     yield f"  key {_bytes(reject.key)}"
     for name, text in reject.headers:
         yield f"  header {name}: {_bytes(text)}"
@@ -235,7 +235,7 @@ def _bytes(value: bytes | None) -> str:
 
 def _count(given: argparse.Namespace, loaded: settings.Settings, most: int) -> int:
     """How many rejects are chosen; `most` where there are more."""
-    return sum(1 for _ in islice(_found(given, loaded), most))
+    return sum(1 for _ in islice(_selected(given, loaded), most))
 
 
 def _rate(text: str) -> int:
@@ -265,7 +265,7 @@ def _replay(given: argparse.Namespace) -> int:
     if not (given.dry_run or given.yes) and _count(given, loaded, UNASKED + 1) > UNASKED:
         msg = f"More than {UNASKED} rejects are chosen"
         raise SettingsError(msg, remedy="Look at them with --dry-run, choose fewer, or add --yes, and --rate")
-    chosen = (found.reject for found in _found(given, loaded))
+    chosen = (entry.reject for entry in _selected(given, loaded))
     counts = replay.replay(loaded, chosen, mend, say, dry=given.dry_run, rate=given.rate)
     sent = counts.pop("sent", 0)
     say(f"{sent} {'would be sent' if given.dry_run else 'sent'}, {counts.total()} not")

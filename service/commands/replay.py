@@ -61,7 +61,7 @@ def replay(
 ) -> Counter[str]:
     """Send the chosen rejects again; returns how many were `sent`, and how many not, by why.
 
-    A few are held at a time, and at most `rate` records a second are sent. With `dry`, nothing is sent and nothing is marked.
+    Only a few are in memory at a time. At most `rate` records a second are sent. With `dry`, nothing is sent or marked.
     Raises SourceError, SinkError, FencedError; then run it again.
     """
     schemas = dissect.writers(settings.input, settings)
@@ -86,13 +86,13 @@ def replay(
 def _parts(rejects: Iterable[Reject], most: int) -> Iterator[list[Reject]]:
     """The rejects, `most` at a time, or fewer where they are large."""
     part: list[Reject] = []
-    held = 0
+    size = 0
     for reject in rejects:
         part.append(reject)
-        held += reject.omitted_bytes or len(reject.value or b"")
-        if len(part) >= most or held >= _BYTES_AT_ONCE:
+        size += reject.omitted_bytes or len(reject.value or b"")
+        if len(part) >= most or size >= _BYTES_AT_ONCE:
             yield part
-            part, held = [], 0
+            part, size = [], 0
     if part:
         yield part
 
@@ -113,10 +113,10 @@ def _ready(
         if mark is not None and mark.state != "open":
             counts[f"{mark.state} already"] += 1
             continue
-        found, why = _mended(settings, reject, mend, schemas)
+        mended, why = _mended(settings, reject, mend, schemas)
         counts[why or "sent"] += 1
-        if found is not None:
-            ready.append(found)
+        if mended is not None:
+            ready.append(mended)
         elif why:
             say(f"{reject.place}: {why}")
     return ready
@@ -124,22 +124,22 @@ def _ready(
 
 def _mended(settings: Settings, reject: Reject, mend: Mend, schemas: dissect.Schemas) -> tuple[Reject | None, str]:
     """The reject with the bytes to send, or why it cannot be."""
-    found = reject_log.complete(settings.kafka, reject)
+    complete = reject_log.complete(settings.kafka, reject)
     if mend.value is not None:
-        return replace(found or reject, value=mend.value, omitted_bytes=None), ""
-    if found is None:
+        return replace(complete or reject, value=mend.value, omitted_bytes=None), ""
+    if complete is None:
         return None, "its bytes are in no topic any more"
-    seen = dissect.dissect(found.value, settings.input, schemas)
+    seen = dissect.dissect(complete.value, settings.input, schemas)
     if not mend.fields:
-        why = _still(found, seen, settings.admission.max_bytes)
-        return (None, why) if why else (found, "")
-    if not seen.whole or found.value is None:
+        why = _still(complete, seen, settings.admission.max_bytes)
+        return (None, why) if why else (complete, "")
+    if not seen.whole or complete.value is None:
         return None, f"does not decode ({seen.why}): only all of its bytes can be mended"
     try:
-        value = dissect.encode(found.value, _set(seen.fields, mend.fields), settings.input, schemas)
+        value = dissect.encode(complete.value, _set(seen.fields, mend.fields), settings.input, schemas)
     except ValueError as error:
         return None, f"cannot be mended: {error}"
-    return replace(found, value=value), ""
+    return replace(complete, value=value), ""
 
 
 def _still(reject: Reject, seen: dissect.Dissected, max_bytes: int) -> str:
@@ -176,17 +176,17 @@ def _set(record: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
     """`field=value` as path and value: JSON where it is that, else text. Raises SettingsError."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         path, is_there, value = text.partition("=")
         if not path or not is_there:
             msg = f"--set {text!r} is no assignment"
             raise SettingsError(msg, remedy="Write --set temperature=21.5")
         try:
-            found[path] = json.loads(value)
+            values[path] = json.loads(value)
         except ValueError:
-            found[path] = value
-    return found
+            values[path] = value
+    return values
 
 
 def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
@@ -226,8 +226,8 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
     failpoint.hit("replayed_before_marked")
     marks.write(kafka, done)
     if failures or missing:
-        said = failures[0].str() if failures else "no answer in time"
-        what = f"Kafka at {kafka.bootstrap}: {len(failures) + missing} records were not delivered: {said}"
+        reason = failures[0].str() if failures else "no answer in time"
+        what = f"Kafka at {kafka.bootstrap}: {len(failures) + missing} records were not delivered: {reason}"
         raise SourceError(what, remedy="Run it again: what was delivered is not sent a second time")
 
 
@@ -258,14 +258,14 @@ def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coor
     for place, mark in taken.items():
         where = place.topic, place.partition
         begin[where] = min(int(mark.details["from"]), begin.get(where, int(mark.details["from"])))
-    found: dict[Coordinates, Mark] = {}
+    sent: dict[Coordinates, Mark] = {}
     places = {_origin(mark): place for place, mark in taken.items()}
     for message in scan.messages(kafka, sorted({topic for topic, _ in begin}), begin=begin):
         for name, text in scan.headers(message):
             if name == ORIGIN and text is not None and text in places:
                 place = places[text]
-                found[place] = Mark(place, "replayed", {"as": [message.partition(), message.offset()]})
-    settled = {place: found.get(place, Mark(place, "open", {})) for place in taken}
+                sent[place] = Mark(place, "replayed", {"as": [message.partition(), message.offset()]})
+    settled = {place: sent.get(place, Mark(place, "open", {})) for place in taken}
     marks.write(kafka, settled.values())
-    say(f"{len(found)} of them are there, the others are open again")
+    say(f"{len(sent)} of them are there, the others are open again")
     return known | settled

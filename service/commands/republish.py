@@ -37,8 +37,8 @@ def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = Fal
     taken = threading.Event()
     holders: list[str] = []
 
-    def waiting(found: Waiting) -> None:
-        holders.append(found.holder)
+    def waiting(other: Waiting) -> None:
+        holders.append(other.holder)
         taken.set()
 
     lease = Lease(settings, owner.here())

@@ -126,10 +126,10 @@ def _term(settings: Settings, say: Say) -> Iterator[Lease]:
     timer.daemon = True
     timer.start()
 
-    def waiting(found: Waiting) -> None:
+    def waiting(other: Waiting) -> None:
         if not holders:
-            say(f"{found.holder} holds the lease: waiting for {WAIT_S:.0f} s")
-            holders.append(found.holder)
+            say(f"{other.holder} holds the lease: waiting for {WAIT_S:.0f} s")
+            holders.append(other.holder)
 
     try:
         if lease.acquire(waiting, given_up) is None:

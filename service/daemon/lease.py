@@ -40,11 +40,11 @@ local holder, epoch = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 if epoch ~= ARGV[3] then return 'the epoch is ' .. (epoch or 'gone') end
 if holder and holder ~= ARGV[1] then return holder .. ' holds it' end
 if ARGV[4] ~= '' then
-  local held = redis.call('HMGET', KEYS[3], 'epoch', 'batch')
-  local held_epoch, held_batch = tonumber(held[1] or nil), tonumber(held[2] or nil)
-  if not (held_epoch and held_batch) then return 'progress is gone' end
-  if held_epoch < tonumber(ARGV[4]) or (held_epoch == tonumber(ARGV[4]) and held_batch < tonumber(ARGV[5])) then
-    return 'progress is at batch ' .. held_batch .. ' of epoch ' .. held_epoch
+  local reached = redis.call('HMGET', KEYS[3], 'epoch', 'batch')
+  local reached_epoch, reached_batch = tonumber(reached[1] or nil), tonumber(reached[2] or nil)
+  if not (reached_epoch and reached_batch) then return 'progress is gone' end
+  if reached_epoch < tonumber(ARGV[4]) or (reached_epoch == tonumber(ARGV[4]) and reached_batch < tonumber(ARGV[5])) then
+    return 'progress is at batch ' .. reached_batch .. ' of epoch ' .. reached_epoch
   end
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])

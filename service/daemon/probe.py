@@ -49,10 +49,10 @@ def unreadable(kafka: Kafka, begin: Offsets, end: Offsets, skipped: Sequence[Spa
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
     )
-    return skips.merged(found(skips.without(ranges, skipped), lambda spans: _run(kafka, spans)))
+    return skips.merged(probed(skips.without(ranges, skipped), lambda spans: _run(kafka, spans)))
 
 
-def found(spans: Iterable[Span], run: Run) -> Iterator[Span]:
+def probed(spans: Iterable[Span], run: Run) -> Iterator[Span]:
     """Yield each unreadable offset of the spans, until DEATHS processes have died."""
     todo, deaths = list(spans), 0
 

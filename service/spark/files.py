@@ -142,9 +142,9 @@ class Files:
             if not self._system.exists(self._path):
                 return
             prefix = len(str(self._system.makeQualified(self._path)).rstrip("/")) + 1
-            found = self._system.listFiles(self._path, True)
-            while found.hasNext():
-                status = found.next()
+            listing = self._system.listFiles(self._path, True)
+            while listing.hasNext():
+                status = listing.next()
                 if not str(status.getPath().getName()).startswith("."):
                     yield File(str(status.getPath())[prefix:], int(status.getLen()))
 

@@ -28,8 +28,8 @@ def test_after_a_kill_and_an_exception_at_crash_points_every_value_is_that_of_th
 
     run, _ = play(Row("F1", "crash points", matrix, RATE, DEVICES), 7, short=True, folder=tmp_path / "run")
     # How soon is a matter of the machine and of what else it does; `make faults` judges that, too.
-    found = [violation for violation in check(read(run.history.path)) if violation.rule != "P8"]
-    assert not found, "\n".join(f"{violation.rule}: {violation.text}" for violation in found[:20])
+    violations = [violation for violation in check(read(run.history.path)) if violation.rule != "P8"]
+    assert not violations, "\n".join(f"{violation.rule}: {violation.text}" for violation in violations[:20])
     assert run.verdict is not None
     assert len((run.folder / "fired").read_text().splitlines()) == len(CELLS)
     epochs = {each["epoch"] for each in read(run.history.path) if each["what"] == "epoch"}

@@ -82,17 +82,17 @@ def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, t
     # The tests' broker is alone; it keeps records for ever.
     assert set(of(lines, "warn")) == {f"topic {world.topic}", "decompression"}
     assert "one copy" in of(lines, "warn")[f"topic {world.topic}"]
-    found = of(lines, "ok")
-    assert "Java 17" in found["java"]
+    passed = of(lines, "ok")
+    assert "Java 17" in passed["java"]
     details = [line.detail for line in lines if line.name == f"topic {world.topic}"]
     assert "3 partitions" in details
     assert "records are not deleted because of their age" in details
-    assert "may create it, with 3 partitions" in found[f"topic {world.topic}.rejects"]
-    assert "temperature is double" in found["input.measures.temperature"]
-    assert "2 devices, columns type, site, installed" in found["reference"]
-    assert "by site, 1 m" in found["view sites"]
-    assert "answers Spark" in found["kafka in Spark"]
-    assert "accepts" in found["plan"]
+    assert "may create it, with 3 partitions" in passed[f"topic {world.topic}.rejects"]
+    assert "temperature is double" in passed["input.measures.temperature"]
+    assert "2 devices, columns type, site, installed" in passed["reference"]
+    assert "by site, 1 m" in passed["view sites"]
+    assert "answers Spark" in passed["kafka in Spark"]
+    assert "accepts" in passed["plan"]
     # A broker makes a topic of its own when it is first asked for a group's offsets.
     assert set(world.broker.admin.list_topics(timeout=10).topics) - {"__consumer_offsets"} == topics
     assert world.redis.keys(f"{world.topic}:*") == []

@@ -56,8 +56,8 @@ class Target:
         return self.read(f"window:device_1m:temperature:{key}:{T0}")
 
     def read(self, name: str) -> dict[str, str]:
-        found: dict[str, str] = self.client.hgetall(f"{self.prefix}:{name}")
-        return found
+        fields: dict[str, str] = self.client.hgetall(f"{self.prefix}:{name}")
+        return fields
 
     def feed(self) -> list[dict[str, str]]:
         return [entry for _, entry in self.client.xrange(f"{self.prefix}:changes")]
@@ -98,9 +98,9 @@ def test_a_final_window_gets_more_readings_and_says_so(target: Target) -> None:
 def test_a_window_that_nobody_had_is_made_with_what_is_left_of_its_time(target: Target) -> None:
     target.publish(window([20.0]))
     assert target.sink.write(target.windows([1.0], "d9")) == Written(written=1)
-    found = target.window("d9")
-    assert (found["revision"], found["final"], found["closed_by"]) == ("0", "1", "watermark")
-    assert (found["epoch"], found["batch"]) == ("1", "5")
+    fields = target.window("d9")
+    assert (fields["revision"], fields["final"], fields["closed_by"]) == ("0", "1", "watermark")
+    assert (fields["epoch"], fields["batch"]) == ("1", "5")
     assert 49 * MINUTE < target.client.pttl(f"{target.prefix}:window:device_1m:temperature:d9:{T0}") <= 50 * MINUTE
     target.sink.keys("device_1m", [T0, T0 - 3_600_000 * 24], [b"d9", b"long ago"], 3_600_000)
     names = target.client.zrange(f"{target.prefix}:keys:device_1m", 0, -1, withscores=True)
@@ -141,7 +141,7 @@ def test_sessions_grow_join_and_are_made(target: Target) -> None:
     assert target.sink.write(target.sessions({**grown, "reason": "max_duration"}, closed(later))) == Written(written=2)
     assert "merged_into" not in target.read(f"session:d1:{later}")
     starts = session_starts(target.settings, ["d1", "d7", "nobody"])
-    assert {name: sorted(found) for name, found in starts.items()} == {"d1": [T0, later]}
+    assert {name: sorted(times) for name, times in starts.items()} == {"d1": [T0, later]}
 
 
 def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Target) -> None:

@@ -99,17 +99,17 @@ def send_rejects(stand: Stand) -> None:
     """The rejects as a service sends them, one of them twice and one ahead; the topic `one_lost` lacks one."""
     right = stand.expected()
     values = {r[:3]: r.value for r in records(read_rules(stand.settings()), ["readings", "more"])}
-    found = [(place, values[place], reason) for place, reason in sorted(right.rejects.items())]
+    rejects = [(place, values[place], reason) for place, reason in sorted(right.rejects.items())]
     ahead = (("readings", 0, 10_000), b"x", "late")
     producer = Producer({"bootstrap.servers": stand.broker.bootstrap})
 
     def send(to: str, place: tuple[str, int, int], value: bytes | None, reason: str) -> None:
-        said = dict(zip(("reason", "topic", "partition", "offset"), (reason, *map(str, place)), strict=True))
-        producer.produce(to, value, headers=[(f"tidemark.{name}", text) for name, text in said.items()])
+        fields = dict(zip(("reason", "topic", "partition", "offset"), (reason, *map(str, place)), strict=True))
+        producer.produce(to, value, headers=[(f"tidemark.{name}", text) for name, text in fields.items()])
 
-    for each in [*found, found[0], ahead]:
+    for each in [*rejects, rejects[0], ahead]:
         send(f"{each[0][0]}.rejects", *each)
-    for each in found[1:]:
+    for each in rejects[1:]:
         send("one_lost", *each)
     assert producer.flush(30) == 0
 
@@ -138,8 +138,8 @@ def publish(stand: Stand, values: Expected, progress: Expected) -> None:
             fields = {
                 name: getattr(session, name) for name in ("start", "last", "count", "state", "reason", "closed_by")
             }
-            for measure, found in session.measures.items():
-                fields |= {f"{measure}.{each}": getattr(found, each) for each in ("count", "mean", "min", "max")}
+            for measure, statistics in session.measures.items():
+                fields |= {f"{measure}.{each}": getattr(statistics, each) for each in ("count", "mean", "min", "max")}
             write(f"session:{name}:{start}", {**fields, "duration": session.last - session.start})
         for name, device in values.devices.items():
             fields = {"status": device.status, "last_seen": device.last_seen, "session": device.session or ""}
@@ -252,15 +252,15 @@ def test_a_rejects_topic_that_is_not_there_is_red(stand: Stand, published: Expec
 def test_the_command_says_what_differs_and_ends_with_status_1(
     stand: Stand, published: Expected, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = tmp_path / "verdict.json"
-    arguments = ["--config", str(stand.settings()), "--json", str(told)]
+    verdict_file = tmp_path / "verdict.json"
+    arguments = ["--config", str(stand.settings()), "--json", str(verdict_file)]
     assert main(arguments) == 0
     assert "0 differences" in capsys.readouterr().out
     with stand.redis.client() as client:
         client.hset(f"{PREFIX}:device:d:3", "last_seen", "7")
     assert main(arguments) == 1
     assert f"device.last_seen: {PREFIX}:device:d:3 last_seen: expected" in capsys.readouterr().out
-    verdict = json.loads(told.read_text())
+    verdict = json.loads(verdict_file.read_text())
     assert (verdict["ok"], verdict["kinds"]) == (False, {"device.last_seen": 1})
 
 

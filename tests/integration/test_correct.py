@@ -53,8 +53,8 @@ class Correcting(World):
         return correct.correct(self.settings, since_ms, until_ms, print, again=again, dry=dry, spark=self.spark)
 
     def states(self, places: list[Coordinates]) -> list[str]:
-        found = marks.read(self.settings.kafka)
-        return [found[place].state if place in found else "open" for place in places]
+        by_place = marks.read(self.settings.kafka)
+        return [by_place[place].state if place in by_place else "open" for place in places]
 
     def assert_right(self) -> Verdict:
         """What the oracle says of all values, with what is marked as corrected."""
@@ -77,11 +77,11 @@ def world(
 
 def minutes(first: int, last: int) -> list[Record]:
     """Readings of five devices; d0 never falls silent, m has two sessions a short silence apart."""
-    found = []
+    records = []
     for second in range(60 * first, 60 * last, 10):
         numbers = [number for number in range(5) if number == 0 or (second // 60 + number) % 4]
-        found += [reading(f"d{number}", second + number / 7, 20 + number + second % 70 / 7) for number in numbers]
-    return found
+        records += [reading(f"d{number}", second + number / 7, 20 + number + second % 70 / 7) for number in numbers]
+    return records
 
 
 LATE = [
@@ -105,13 +105,13 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: Correcti
     assert world.session("m", 105)["last"] == world.session("m", 105)["start"]
     last_id = world.redis.xrevrange(f"{world.prefix}:changes", count=1)[0][0]
 
-    told = world.correct(dry=True)
+    dry_report = world.correct(dry=True)
     assert world.hashes() == before
     assert world.states(late) == ["open"] * len(LATE)
     assert world.redis.get(f"{world.prefix}:correction") is None
     report = world.correct()
-    assert (told.corrected, told.waiting) == (report.corrected, report.waiting)
-    assert (told.windows, told.sessions) >= (report.windows, report.sessions)
+    assert (dry_report.corrected, dry_report.waiting) == (report.corrected, report.waiting)
+    assert (dry_report.windows, dry_report.sessions) >= (report.windows, report.sessions)
     assert (report.corrected, report.waiting, report.refused, report.poorer) == (len(LATE), 2, 0, 0)
     world.assert_right()
     assert world.states(late) == ["corrected"] * len(LATE)
@@ -192,7 +192,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for
         world.correct()
     failpoint._plan = None
     assert world.states(places) == ["correcting"] * len(LATE)
-    written = {name: found for name, found in world.hashes().items() if found.get("revision") == "1"}
+    written = {name: value for name, value in world.hashes().items() if value.get("revision") == "1"}
     assert written
     # Another span, and more late readings of the same windows.
     more = world.term(*minutes(20, 22), reading("d1", 127.5, 97.0, at=2000))[-1:]
@@ -203,7 +203,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for
     if point == "corrected_before_marked":
         after = world.hashes()
         assert all(
-            after[name] == found for name, found in written.items() if ":d1:" not in name and ":all:" not in name
+            after[name] == value for name, value in written.items() if ":d1:" not in name and ":all:" not in name
         )
 
 
@@ -239,8 +239,8 @@ def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: C
     write = marks.write
 
     def meanwhile(change: Any) -> Any:
-        def marked(kafka: Any, found: list[Mark]) -> None:
-            write(kafka, found)
+        def marked(kafka: Any, entries: list[Mark]) -> None:
+            write(kafka, entries)
             change()
 
         return marked
@@ -252,14 +252,14 @@ def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: C
         world.redis.set(f"{world.prefix}:republish", "lost 1")
 
     batch = world.redis.hget(f"{world.prefix}:progress", "batch")
-    for change, error, said in (
+    for change, error, message in (
         (lambda: Fence(world.settings.redis).close(), FencedError, "another correction"),
         (behind, SinkError, "Redis has lost data"),
         (mark, SinkError, "being republished"),
     ):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(marks, "write", meanwhile(change))
-            with pytest.raises(error, match=said):
+            with pytest.raises(error, match=message):
                 world.correct()
         assert world.hashes() == before
         world.redis.hset(f"{world.prefix}:progress", "batch", batch)

@@ -81,9 +81,9 @@ def verdict_at_rest(testbed: Testbed) -> Verdict:
         is_at_rest = testbed.progress() == before and not testbed.metrics().get("tidemark_batch_running_seconds")
         return verdict if verdict.ok or is_at_rest else None
 
-    found = testbed.wait(compared, FINALS_S, "a comparison beside no batch")
-    assert found is not None
-    return found
+    comparison = testbed.wait(compared, FINALS_S, "a comparison beside no batch")
+    assert comparison is not None
+    return comparison
 
 
 def assert_nothing_differs(testbed: Testbed) -> Verdict:
@@ -157,9 +157,9 @@ def test_it_listens_on_loopback_keeps_its_files_to_itself_and_adds_an_operators_
 ) -> None:
     if not testbed.metrics():
         start(testbed)
-    found = exposure.listeners(exposure.tree(testbed.service_pid))
-    assert found
-    assert exposure.beyond_loopback(found) == []
+    addresses = exposure.listeners(exposure.tree(testbed.service_pid))
+    assert addresses
+    assert exposure.beyond_loopback(addresses) == []
     assert exposure.open_to_others(testbed.folder / "checkpoint", testbed.folder / "tmp") == []
     words = psutil.Process(testbed.service_pid).cmdline()
     assert {OPERATORS, "-Dorg.apache.avro.limits.bytes.maxLength=1048576"} <= set(words)

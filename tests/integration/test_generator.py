@@ -29,7 +29,7 @@ SCHEMA = fastavro.parse_schema(json.loads((SCHEMAS / "1.avsc").read_text()))
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(tmp_path_factory.mktemp("generator")) as running:
-        for topic in ("live", "sent", "stopped", "one", "spread", "held"):
+        for topic in ("live", "sent", "stopped", "one", "spread", "killed"):
             running.create_topic(topic, partitions=4)
         for topic in ("first", "second"):
             running.create_topic(topic, partitions=4, config=CREATE_TIME)
@@ -108,14 +108,14 @@ def test_a_burst_runs_the_same_fleet_faster(broker: Broker) -> None:
 
 
 def test_a_simulated_topic_is_the_same_bytes_at_the_same_times_again(broker: Broker) -> None:
-    held = []
+    contents = []
     for topic in ("first", "second"):
         summary = generator(broker, topic, rate=100, simulate_ms=START_MS).run(120)
         messages = read(broker, topic, summary)
-        held.append(sorted((m.partition(), m.offset(), m.timestamp(), m.key(), m.value() or b"") for m in messages))
+        contents.append(sorted((m.partition(), m.offset(), m.timestamp(), m.key(), m.value() or b"") for m in messages))
         assert summary.sent == pytest.approx(12_000, rel=0.05)
-    assert held[0] == held[1]
-    times = [each[2][1] for each in held[0]]
+    assert contents[0] == contents[1]
+    times = [each[2][1] for each in contents[0]]
     assert min(times) >= START_MS
     assert START_MS + 119_000 < max(times) < START_MS + 120_000
 
@@ -156,16 +156,16 @@ def test_json_and_far_times(broker: Broker) -> None:
 
 
 def test_nothing_is_lost_or_doubled_when_the_broker_is_killed_under_it(broker: Broker) -> None:
-    command = [*program(broker, "held"), "--rate", "2000", "--for", "8s", "--progress"]
+    command = [*program(broker, "killed"), "--rate", "2000", "--for", "8s", "--progress"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        wait_for_records(broker, "held", 1_000)
+        wait_for_records(broker, "killed", 1_000)
         broker.kill()
         broker.start()
         out, err = running.communicate(timeout=120)
-    told = json.loads(out)
+    summary = json.loads(out)
     assert running.returncode == 0, err
-    assert (told["failed"], told["waiting"]) == (0, 0)
-    assert sum(end - first for first, end in told["offsets"].values()) == told["sent"]
+    assert (summary["failed"], summary["waiting"]) == (0, 0)
+    assert sum(end - first for first, end in summary["offsets"].values()) == summary["sent"]
 
 
 def test_sigterm_flushes_and_prints_the_summary(broker: Broker) -> None:
@@ -174,10 +174,10 @@ def test_sigterm_flushes_and_prints_the_summary(broker: Broker) -> None:
         wait_for_records(broker, "stopped", 1_000)
         running.send_signal(signal.SIGTERM)
         out, _ = running.communicate(timeout=60)
-    told = json.loads(out)
+    summary = json.loads(out)
     assert running.returncode == 0
-    assert told["sent"] >= 1_000
-    assert sum(end - first for first, end in told["offsets"].values()) == told["sent"]
+    assert summary["sent"] >= 1_000
+    assert sum(end - first for first, end in summary["offsets"].values()) == summary["sent"]
 
 
 def program(broker: Broker, topic: str) -> list[str]:

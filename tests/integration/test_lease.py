@@ -79,35 +79,35 @@ input()
 """
     command = [sys.executable, "-c", killed]
     stop = threading.Event()
-    told: list[Waiting] = []
+    waits: list[Waiting] = []
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "1\n"
         threading.Timer(0.5, stop.set).start()
-        assert writers.lease("too-early", "1 h").acquire(told.append, stop) is None  # it lives
-        assert told
-        told.clear()
+        assert writers.lease("too-early", "1 h").acquire(waits.append, stop) is None  # it lives
+        assert waits
+        waits.clear()
         holder.kill()
         holder.wait()
 
-    assert writers.lease("successor", "1 h").acquire(told.append) == 2
-    assert told == []
+    assert writers.lease("successor", "1 h").acquire(waits.append) == 2
+    assert waits == []
 
 
 def test_a_second_writer_waits_and_is_told_for_whom(writers: Writers) -> None:
     first, second = writers.lease("first"), writers.lease("second")
     first.acquire()
-    told: list[Waiting] = []
+    waits: list[Waiting] = []
     stop = threading.Event()
 
     def waiting(whom: Waiting) -> None:
-        told.append(whom)
-        if len(told) == 8:  # longer than a term: the first one's renewals keep it waiting
+        waits.append(whom)
+        if len(waits) == 8:  # longer than a term: the first one's renewals keep it waiting
             stop.set()
 
     assert second.acquire(waiting, stop) is None
-    assert {whom.holder for whom in told} == {first.token}
-    assert all(0 < whom.remaining_ms <= 400 for whom in told)
+    assert {whom.holder for whom in waits} == {first.token}
+    assert all(0 < whom.remaining_ms <= 400 for whom in waits)
     assert not first.lost.is_set()
     assert writers.get("epoch") == "1"
 
@@ -140,9 +140,9 @@ def test_of_writers_that_start_together_one_goes_first_and_epochs_are_never_shar
 def test_a_writer_that_died_is_followed_after_its_lease_has_expired(writers: Writers) -> None:
     writers.client.set(f"{writers.prefix}:lease", "dead:1234", px=300)
     writers.client.set(f"{writers.prefix}:epoch", 7)
-    told: list[Waiting] = []
-    assert writers.lease("next").acquire(told.append) == 8
-    assert {whom.holder for whom in told} == {"dead:1234"}
+    waits: list[Waiting] = []
+    assert writers.lease("next").acquire(waits.append) == 8
+    assert {whom.holder for whom in waits} == {"dead:1234"}
 
 
 FROZEN = """
@@ -179,17 +179,17 @@ def test_a_frozen_writer_is_followed_and_refused_when_it_wakes(writers: Writers)
             assert child.stdout.readline() == "epoch 1\n"
             assert child.stdout.readline() == "wrote\n"
             os.kill(child.pid, signal.SIGSTOP)
-            told: list[Waiting] = []
-            assert writers.lease("next").acquire(told.append) == 2
-            assert told
+            waits: list[Waiting] = []
+            assert writers.lease("next").acquire(waits.append) == 2
+            assert waits
             keys = set(writers.client.scan_iter(f"{writers.prefix}:window:*"))
             os.kill(child.pid, signal.SIGCONT)
-            said = child.communicate(timeout=30)[0].split("\n")
+            lines = child.communicate(timeout=30)[0].split("\n")
         finally:
             child.kill()
-    refused = next(line for line in said if line.startswith("refused"))
+    refused = next(line for line in lines if line.startswith("refused"))
     assert refused.startswith("refused FENCED")
-    assert "lost True" in said
+    assert "lost True" in lines
     # What it had sent before it was stopped may have arrived; what it sent afterwards has not.
     assert set(writers.client.scan_iter(f"{writers.prefix}:window:*")) == keys
 

@@ -86,9 +86,9 @@ class World:
                 return []
             end = consumer.get_watermark_offsets(place, timeout=10)[1]
             consumer.assign([place])
-            found = consumer.consume(end, timeout=20) if end else []
-            assert len(found) == end
-            return [int(delivery.parse(message.headers())["offset"]) for message in found]
+            messages = consumer.consume(end, timeout=20) if end else []
+            assert len(messages) == end
+            return [int(delivery.parse(message.headers())["offset"]) for message in messages]
         finally:
             consumer.close()
 
@@ -104,8 +104,8 @@ class World:
 
     def assert_complete(self) -> None:
         assert self.done() == dict.fromkeys(NOTHING, True)
-        found = self.redis.hgetall(self.window)
-        assert (found["count"], found["mean"], found["final"]) == ("2", "15", "0")
+        fields = self.redis.hgetall(self.window)
+        assert (fields["count"], fields["mean"], fields["final"]) == ("2", "15", "0")
         assert set(self.rejected()) == {2}
         assert json.loads(self.redis.hget(self.key("progress"), "offsets")) == {self.topic: {"0": 3}}
 

@@ -68,7 +68,7 @@ class World:
     def copied(self) -> list[Message]:
         """All records of the rejects topic."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "t", "log_level": 0})
-        found: list[Message] = []
+        messages: list[Message] = []
         for number in consumer.list_topics(self.rejects, timeout=20).topics[self.rejects].partitions:
             end = consumer.get_watermark_offsets(TopicPartition(self.rejects, number), timeout=20)[1]
             consumer.assign([TopicPartition(self.rejects, number, 0)])
@@ -77,24 +77,24 @@ class World:
                 message = consumer.poll(20)
                 assert message is not None
                 assert message.error() is None
-                found.append(message)
+                messages.append(message)
                 read = int(message.offset() or 0) + 1
         consumer.close()
-        return found
+        return messages
 
     def by_place(self) -> dict[tuple[int, int], tuple[Any, Any, list[Any], Any]]:
         """(partition, offset) -> key, value, own headers and how many bytes are omitted; each only once."""
-        found = {}
+        copies = {}
         for message in self.copied():
-            said = delivery.parse(message.headers())
-            jsonschema.validate(said, REJECT_SCHEMA)
-            assert (said["topic"], said["epoch"], said["batch"]) == (self.topic, 3, 7)
+            fields = delivery.parse(message.headers())
+            jsonschema.validate(fields, REJECT_SCHEMA)
+            assert (fields["topic"], fields["epoch"], fields["batch"]) == (self.topic, 3, 7)
             headers: Any = message.headers()
             own = delivery.split(headers)[0]
-            place = int(said["partition"]), int(said["offset"])
-            assert place not in found
-            found[place] = (message.key(), message.value(), own, said.get("omitted_bytes"))
-        return found
+            place = int(fields["partition"]), int(fields["offset"])
+            assert place not in copies
+            copies[place] = (message.key(), message.value(), own, fields.get("omitted_bytes"))
+        return copies
 
 
 def test_a_copy_has_the_bytes_of_its_record_and_no_other(broker_server: Broker, prefix: str) -> None:
@@ -157,9 +157,9 @@ def test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_
     ]
     world.send(records)
     world.copy([world.row(offset) for offset in range(len(records))])
-    found = world.by_place()
+    copies = world.by_place()
     whole = [len(each.value or b"") + len(each.key or b"") + len("trace" + "1") for each in records]
-    assert found == {
+    assert copies == {
         (0, 0): (b"key", b"before", trace, None),
         (0, 1): (b"key", None, trace, len(large)),
         (0, 2): (None, None, [], whole[2]),
@@ -198,11 +198,11 @@ def test_records_that_kafka_no_longer_has_are_sent_as_coordinates(broker_server:
     for future in admin.delete_records(gone).values():
         future.result(20)
     world.copy([world.row(offset, partition) for partition in range(3) for offset in range(12)])
-    found = world.by_place()
-    assert len(found) == 36
-    kept = {place: each[1] for place, each in found.items() if each[3] is None}
-    assert kept == {(p, o): b"%d" % (3 * o + p) for p, o in found if o < 10 and (p == 2 or (p == 0 and o >= 4))}
-    assert all(each == (None, None, [], 0) for place, each in found.items() if place not in kept)
+    copies = world.by_place()
+    assert len(copies) == 36
+    kept = {place: each[1] for place, each in copies.items() if each[3] is None}
+    assert kept == {(p, o): b"%d" % (3 * o + p) for p, o in copies if o < 10 and (p == 2 or (p == 0 and o >= 4))}
+    assert all(each == (None, None, [], 0) for place, each in copies.items() if place not in kept)
     lost = [reject for reject in reject_log.read(world.kafka) if reject.omitted_bytes is not None]
     assert [reject_log.complete(world.kafka, reject) for reject in lost[:2]] == [None, None]
 
@@ -291,8 +291,8 @@ def test_nothing_is_sent_of_a_batch_whose_records_cannot_be_read(
 def test_a_rejects_topic_is_made_with_a_limit_above_the_input_topics(broker_server: Broker, prefix: str) -> None:
     world = World(broker_server, prefix, limit=None)
     topics.prepare(world.kafka)
-    found = topics.describe(clients.admin(world.kafka), world.kafka)
-    assert found[world.rejects].max_bytes > found[world.topic].max_bytes == 4_000_000
+    descriptions = topics.describe(clients.admin(world.kafka), world.kafka)
+    assert descriptions[world.rejects].max_bytes > descriptions[world.topic].max_bytes == 4_000_000
     world.send([Sent(b"x" * 3_999_000)])
     world.copy([world.row(0)])
     assert world.by_place()[0, 0][3] is None

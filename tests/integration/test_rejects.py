@@ -85,8 +85,8 @@ class World:
         own = [("trace", b"t1"), *headers]
         self.producer.produce(self.topic, value, b"the-key", partition=partition, headers=list(own))
         assert self.producer.flush(30) == 0
-        said = {"reason": reason, "detail": detail, "topic": self.topic, "partition": partition, "offset": offset}
-        row = {**said, "broker_ms": BASE_MS + 1000 * offset}
+        fields = {"reason": reason, "detail": detail, "topic": self.topic, "partition": partition, "offset": offset}
+        row = {**fields, "broker_ms": BASE_MS + 1000 * offset}
         for _ in range(times):
             self.sender.send(row, Record(b"the-key", value, own), MicroBatch(3, 7, 0, {}, {}))
         self.sender.flush(MicroBatch(3, 7, 0, {}, {}))
@@ -98,15 +98,15 @@ class World:
 
     def sent(self) -> list[tuple[str, bytes | None]]:
         """What was sent again: the place that it says it comes from, and its bytes."""
-        found = []
+        sent = []
         for message in scan.messages(self.settings.kafka, [self.topic]):
             origin = [text for name, text in scan.headers(message) if name == ORIGIN and text is not None]
             if origin and origin[-1].count(b"/") == 3:
                 place = Coordinates.parse(origin[-1].decode().rpartition("/")[0])
                 assert (message.partition(), message.key()) == (place.partition, b"the-key")
                 assert ("trace", b"t1") in scan.headers(message)
-                found.append((str(place), message.value()))
-        return found
+                sent.append((str(place), message.value()))
+        return sent
 
 
 @pytest.fixture
@@ -126,8 +126,8 @@ def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: 
     lines = world.tidemark("list").splitlines()
     assert sum(late in line for line in lines) == 1
     assert lines[-4:] == ["3 rejects", "  1 late: 1 open", "  1 out_of_range: 1 open", "  1 undecodable: 1 open"]
-    found = [json.loads(line) for line in world.tidemark("list", "--json", "--device", "d1").splitlines()]
-    assert [(each["offset"], each["reason"], each["state"]) for each in found] == [
+    listed = [json.loads(line) for line in world.tidemark("list", "--json", "--device", "d1").splitlines()]
+    assert [(each["offset"], each["reason"], each["state"]) for each in listed] == [
         (0, "late", "open"),
         (1, "undecodable", "open"),
     ]
@@ -164,10 +164,10 @@ def test_what_is_sent_again_is_sent_once_whoever_asks_how_often(world: World) ->
     wrong = world.reject(reading("d2", 1e9), "out_of_range", "temperature = 1.0E9", partition=1)
     unknown = world.reject(UNKNOWN, "unknown_schema")
     nothing = world.reject(None, "undecodable")
-    said = world.tidemark("replay", "--since", "0", "--reason", "unknown_schema", "--reason", "late")
-    assert "0 sent, 2 not" in said
-    assert "still does not decode: schema 2 is not known" in said
-    assert "tidemark correct" in said
+    output = world.tidemark("replay", "--since", "0", "--reason", "unknown_schema", "--reason", "late")
+    assert "0 sent, 2 not" in output
+    assert "still does not decode: schema 2 is not known" in output
+    assert "tidemark correct" in output
     assert world.sent() == []
 
     # The id is resolvable now; a value is mended; another gets bytes of its own.
@@ -185,8 +185,8 @@ def test_what_is_sent_again_is_sent_once_whoever_asks_how_often(world: World) ->
     sent = [(unknown, UNKNOWN), (nothing, reading("d9")), (wrong, reading("d2", 21.5))]
     assert sorted(world.sent()) == sorted(sent)
     for already in (3, 4):
-        said = world.tidemark("replay", "--since", "0", "--set", "temperature=3")
-        assert f"{already} replayed already" in said
+        output = world.tidemark("replay", "--since", "0", "--set", "temperature=3")
+        assert f"{already} replayed already" in output
         assert sorted(world.sent()) == sorted([*sent, (late, reading("d1", 3.0))])
     assert "4 rejects" in world.tidemark("list", "--state", "replayed")
     assert "replayed, since 20" in world.tidemark("show", unknown)
@@ -202,10 +202,10 @@ def test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice
     # Another one was taken, and not sent before its run was killed.
     at = Coordinates.parse(places[2])
     marks.write(world.settings.kafka, [Mark(at, "replaying", {"from": world.offsets[0] + 1})])
-    said = world.tidemark("replay", "--reason", "out_of_range")
-    assert "3 were taken by a run that did not finish" in said
-    assert "2 of them are there, the others are open again" in said
-    assert "2 sent, 2 not" in said
+    output = world.tidemark("replay", "--reason", "out_of_range")
+    assert "3 were taken by a run that did not finish" in output
+    assert "2 of them are there, the others are open again" in output
+    assert "2 sent, 2 not" in output
     assert sorted(place for place, _ in world.sent()) == sorted(places)
     assert "0 sent, 4 not" in world.tidemark("replay", "--reason", "out_of_range")
     assert len(world.sent()) == 4
@@ -216,8 +216,8 @@ def test_a_run_that_another_has_overtaken_sends_nothing(world: World, monkeypatc
     [chosen] = reject_log.read(world.settings.kafka)
     wait_for_it = marks.write
 
-    def overtaken(kafka: Any, found: Any) -> None:
-        wait_for_it(kafka, found)
+    def overtaken(kafka: Any, entries: Any) -> None:
+        wait_for_it(kafka, entries)
         Fence(world.settings.redis).close()
 
     monkeypatch.setattr(marks, "write", overtaken)
@@ -251,9 +251,9 @@ def test_no_header_of_a_records_own_hides_or_changes_its_reject(world: World) ->
     assert {(each["reason"], each["state"], each["epoch"], each["batch"]) for each in listed} == {
         ("out_of_range", "open", 3, 7)
     }
-    for found in reject_log.read(world.settings.kafka):
-        assert found.headers == (("trace", b"t1"), *wanted[str(found.place)])
-        assert found.value == reading(f"d{found.place.offset}", 1e9)
+    for reject in reject_log.read(world.settings.kafka):
+        assert reject.headers == (("trace", b"t1"), *wanted[str(reject.place)])
+        assert reject.value == reading(f"d{reject.place.offset}", 1e9)
     assert f"{len(wanted)} sent, 0 not" in world.tidemark(
         "replay", "--reason", "out_of_range", "--set", "temperature=1"
     )
@@ -269,9 +269,9 @@ def test_who_forges_an_origin_marks_nobodys_reject_as_replayed(world: World, mon
     for forged in (bare, bare + b"/", bare + b"/00", b"junk", b"\xff"):
         world.producer.produce(world.topic, b"mine", b"the-key", partition=0, headers=[(ORIGIN, forged)])
     assert world.producer.flush(30) == 0
-    said = world.tidemark("replay", place)
-    assert "0 of them are there, the others are open again" in said
-    assert "1 sent, 0 not" in said
+    output = world.tidemark("replay", place)
+    assert "0 of them are there, the others are open again" in output
+    assert "1 sent, 0 not" in output
 
 
 def test_a_run_from_before_redis_lost_its_data_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,9 +279,9 @@ def test_a_run_from_before_redis_lost_its_data_sends_nothing(world: World, monke
     [chosen] = reject_log.read(world.settings.kafka)
     write = marks.write
 
-    def lost(kafka: Any, found: Any) -> None:
+    def lost(kafka: Any, entries: Any) -> None:
         monkeypatch.setattr(marks, "write", write)
-        write(kafka, found)
+        write(kafka, entries)
         world.redis.delete(f"{world.prefix}:correction")
         assert "1 sent" in world.tidemark("replay", place)
 
@@ -313,16 +313,16 @@ def test_rejects_are_sent_a_few_at_a_time(world: World, monkeypatch: pytest.Monk
     monkeypatch.setattr(replay, "AT_ONCE", 2)
     for _ in range(5):
         world.reject(reading("d1", 1e9), "out_of_range")
-    held = []
+    sizes = []
     send = replay._send
 
     def counted(kafka: Any, rejects: Any, fence: Fence) -> None:
-        held.append(len(rejects))
+        sizes.append(len(rejects))
         send(kafka, rejects, fence)
 
     monkeypatch.setattr(replay, "_send", counted)
     assert "5 sent, 0 not" in world.tidemark("replay", "--reason", "out_of_range")
-    assert held == [2, 2, 1]
+    assert sizes == [2, 2, 1]
 
 
 def test_a_mark_that_comes_too_late_does_not_hide_the_end(world: World) -> None:

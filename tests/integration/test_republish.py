@@ -31,9 +31,9 @@ class Losing(World):
         """Delete records with a time below; returns that of the oldest one that is left."""
         consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "t", "log_level": 0})
         try:
-            [found] = consumer.offsets_for_times([TopicPartition(self.topic, partition, until_ms)], timeout=10)
-            self.broker.admin.delete_records([found])[found].result(10)
-            consumer.assign([found])
+            [position] = consumer.offsets_for_times([TopicPartition(self.topic, partition, until_ms)], timeout=10)
+            self.broker.admin.delete_records([position])[position].result(10)
+            consumer.assign([position])
             message = consumer.poll(20)
             assert message is not None
             return int(message.timestamp()[1])
@@ -52,27 +52,27 @@ def world(
 
 def minutes(first: int, last: int) -> list[Record]:
     """Readings of six devices; some fall silent for a while, d0 never does, and two are rejected."""
-    found = [Record(b"junk", reading("x", 60 * first).at), reading("x", 60 * first - 3600, at=60 * first)]
+    records = [Record(b"junk", reading("x", 60 * first).at), reading("x", 60 * first - 3600, at=60 * first)]
     for second in range(60 * first, 60 * last, 10):
         numbers = [number for number in range(6) if number == 0 or (second // 60 + number) % 4]
-        found += [reading(f"d{number}", second + number / 7, 20 + number + second % 70 / 7) for number in numbers]
-    return found
+        records += [reading(f"d{number}", second + number / 7, 20 + number + second % 70 / 7) for number in numbers]
+    return records
 
 
-def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def assert_same(actual: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Equal, but for the rounding of sums that were added up in another order."""
-    assert found.keys() == wanted.keys()
+    assert actual.keys() == wanted.keys()
     for name, right in wanted.items():
         if not isinstance(right, dict):
-            assert found[name] == right, name
+            assert actual[name] == right, name
             continue
-        assert found[name].keys() == right.keys(), name
+        assert actual[name].keys() == right.keys(), name
         for field, text in right.items():
-            near = text == found[name][field] or (
-                "." in text + found[name][field]
-                and math.isclose(float(text), float(found[name][field]), rel_tol=1e-9, abs_tol=1e-9)
+            near = text == actual[name][field] or (
+                "." in text + actual[name][field]
+                and math.isclose(float(text), float(actual[name][field]), rel_tol=1e-9, abs_tol=1e-9)
             )
-            assert near, (name, field, found[name][field], text)
+            assert near, (name, field, actual[name][field], text)
 
 
 def kinds(values: dict[str, Any]) -> dict[str, int]:
@@ -90,7 +90,7 @@ def test_what_redis_has_lost_is_there_again_as_it_was(world: Losing) -> None:
     backup = world.backup()
     assert f"session:m:{BASE_MS + 1_199_000}" in world.values()
     world.term(reading("m", 1180, at=1200), *minutes(20, 40))
-    assert (world.lost, world.told) == (0, [])
+    assert (world.lost, world.republications) == (0, [])
     before = world.values()
     assert min(kinds(before).values()) > 2
 
@@ -98,8 +98,8 @@ def test_what_redis_has_lost_is_there_again_as_it_was(world: Losing) -> None:
     world.lose()
     world.term()
     assert_same(world.values(), before)
-    assert (world.lost, len(world.told), world.redis.get(world.key("republish"))) == (1, 2, None)
-    assert all(unrecoverable == (0, 0) for _, unrecoverable in world.told)
+    assert (world.lost, len(world.republications), world.redis.get(world.key("republish"))) == (1, 2, None)
+    assert all(unrecoverable == (0, 0) for _, unrecoverable in world.republications)
     for name, window in before.items():
         if name.startswith("window:all:"):
             age_ms = max(0, world.watermark_ms() - int(window["last"]))
@@ -144,13 +144,13 @@ def test_what_redis_has_lost_is_there_again_as_it_was(world: Losing) -> None:
     assert kinds(grown)["final"] > kinds(before)["final"]
 
     # Some values, and somebody asks for them; the progress is whole, so nothing is noticed.
-    told = len(world.told)
+    earlier = len(world.republications)
     for pattern in ("window:device:*:d1:*", "window:all:*", "session:d0:*", "device:d2", "open"):
         world.lose(pattern)
     world.redis.set(world.key("republish"), mark(ASKED))
     world.term()
     assert_same(world.values(), grown)
-    assert (world.lost, len(world.told) - told, world.redis.get(world.key("republish"))) == (3, 2, None)
+    assert (world.lost, len(world.republications) - earlier, world.redis.get(world.key("republish"))) == (3, 2, None)
 
 
 def test_what_kafka_has_only_a_part_of_is_not_told(world: Losing) -> None:
@@ -161,10 +161,10 @@ def test_what_kafka_has_only_a_part_of_is_not_told(world: Losing) -> None:
     whole_from_ms = gone + world.settings.admission.max_ahead_ms + 1
     world.lose()
     world.term()
-    found = world.values()
-    lacking = before.keys() - found.keys()
-    assert_same({n: v for n, v in found.items() if n != "keys:all"}, {n: before[n] for n in found if n != "keys:all"})
-    assert kinds(found)["final"] > 50
+    after = world.values()
+    lacking = before.keys() - after.keys()
+    assert_same({n: v for n, v in after.items() if n != "keys:all"}, {n: before[n] for n in after if n != "keys:all"})
+    assert kinds(after)["final"] > 50
     for name in lacking:
         if name.startswith("window"):
             assert int(before[name]["start"]) < whole_from_ms, name
@@ -172,8 +172,8 @@ def test_what_kafka_has_only_a_part_of_is_not_told(world: Losing) -> None:
             # The device that never falls silent: where its sessions were cut depends on the first of them.
             assert int(before[name]["start"]) < whole_from_ms + 30_000 or name.startswith("session:d0:"), name
     kept = {n for n, v in before.items() if n.startswith("window") and int(v["start"]) >= whole_from_ms}
-    assert kept <= found.keys()
-    unrecoverable_windows, unrecoverable_sessions = world.told[-1][1]
+    assert kept <= after.keys()
+    unrecoverable_windows, unrecoverable_sessions = world.republications[-1][1]
     assert 0 < unrecoverable_windows <= len([n for n in lacking if n.startswith("window")])
     assert unrecoverable_sessions > 0
 

@@ -138,14 +138,14 @@ def test_records_deleted_before_they_were_read_are_named_and_counted(spark: Spar
     world.batch(0, 4, 10)
     assert resume.prepare(spark, world.settings()) == []
     world.delete(7, 10)
-    said = f"{world.name}[0]: committed offset 4, earliest available 7: 3 records are lost"
+    message = f"{world.name}[0]: committed offset 4, earliest available 7: 3 records are lost"
     with pytest.raises(DataLossError) as caught:
         resume.prepare(spark, world.settings())
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert f"{world.name}[1]" not in str(caught.value)
     (gap,) = resume.prepare(spark, world.settings(kafka={"on_data_loss": "continue"}))
     assert (gap.partition, gap.start, gap.end, gap.records) == (0, 4, 7, 3)
-    assert str(gap) == said
+    assert str(gap) == message
 
 
 def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSession, world: World) -> None:
@@ -240,9 +240,9 @@ def test_the_headroom_is_what_retention_leaves_of_the_oldest_unread_record(world
         reached = {world.name: {0: 9, 1: 10}}
         (_, written_ms), *_ = [m.timestamp() for m in consume(consumer, world.name)]
         hour_ms = 3_600_000
-        found = headrooms(consumer, ends, reached, {world.name: hour_ms}, now_ms=written_ms + 60_000)[world.name]
-        assert found[0] == pytest.approx(3540, abs=5)  # ten records are written within seconds
-        assert found[1] == 3600  # nothing is unread
+        headroom = headrooms(consumer, ends, reached, {world.name: hour_ms}, now_ms=written_ms + 60_000)[world.name]
+        assert headroom[0] == pytest.approx(3540, abs=5)  # ten records are written within seconds
+        assert headroom[1] == 3600  # nothing is unread
         assert headrooms(consumer, ends, reached, {world.name: -1})[world.name] == {
             0: float("inf"),
             1: float("inf"),

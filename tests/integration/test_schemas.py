@@ -67,13 +67,13 @@ class Avro(World):
         places = [TopicPartition(f"{self.topic}.rejects", partition, 0) for partition in (0, 1)]
         left = sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
         consumer.assign(places)
-        found = []
-        while len(found) < left:
+        headers = []
+        while len(headers) < left:
             message = consumer.poll(10)
             assert message is not None
-            found.append(delivery.parse(message.headers()))
+            headers.append(delivery.parse(message.headers()))
         consumer.close()
-        return found
+        return headers
 
 
 @pytest.fixture

@@ -45,9 +45,9 @@ class Quiet(World):
             self.epoch = 1
             self.redis.set(self.key("epoch"), 1)
         self.publish(self.reached, *records)
-        found = batch_report.committed(self.spark, self.settings.service.checkpoint)
-        assert found is not None
-        self.reached = self.epoch, found.batch
+        committed = batch_report.committed(self.spark, self.settings.service.checkpoint)
+        assert committed is not None
+        self.reached = self.epoch, committed.batch
 
     def be_silent(self, until_ms: int, within_s: float = 60) -> bool:
         """Closes by the clock up to that event time; whether anything was closed in time."""
@@ -80,8 +80,8 @@ def world(
     made.redis.close()
 
 
-def what(found: dict[str, str], *names: str) -> tuple[str, ...]:
-    return tuple(found[name] for name in names)
+def what(fields: dict[str, str], *names: str) -> tuple[str, ...]:
+    return tuple(fields[name] for name in names)
 
 
 def test_silence_closes_what_its_line_has_passed_and_nothing_else(world: Quiet) -> None:
@@ -106,14 +106,14 @@ def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet)
     assert world.be_silent(BASE_MS + 200_000)
     seen = len(world.feed())
     world.go(reading("a", 41, 30.0))
-    found = world.window("a")
-    assert what(found, "count", "final", "closed_by", "revision") == ("3", "0", "", "1")
+    window = world.window("a")
+    assert what(window, "count", "final", "closed_by", "revision") == ("3", "0", "", "1")
     assert what(world.session("a", 0), "count", "state", "closed_by", "revision") == ("3", "open", "", "1")
     assert what(world.device("a"), "status") == ("online",)
     assert what(world.window("b"), "count", "closed_by", "revision") == ("1", "idle", "0")
-    said = world.feed()[seen:]
+    changed_keys = world.feed()[seen:]
     for name in (f"window:device:temperature:a:{BASE_MS}", f"session:a:{BASE_MS}", "device:a"):
-        assert world.key(name) in said
+        assert world.key(name) in changed_keys
     assert "idle" not in world.redis.hgetall(world.key("progress"))
     assert contract.check(world.redis, world.prefix) == []
 
@@ -166,7 +166,7 @@ def without_revision(values: dict[str, Any]) -> dict[str, Any]:
     def alike(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        found = {field: text for field, text in value.items() if field != "revision"}
-        return found | ({"stddev": round(float(found["stddev"]), 9)} if "stddev" in found else {})
+        fields = {field: text for field, text in value.items() if field != "revision"}
+        return fields | ({"stddev": round(float(fields["stddev"]), 9)} if "stddev" in fields else {})
 
     return {name: alike(value) for name, value in values.items()}

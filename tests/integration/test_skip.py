@@ -32,7 +32,7 @@ def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: st
 
 def send_zeros(world: World, partition: int, many: int, size: int = ZEROS) -> list[skips.Span]:
     """Records that nobody can read, and where they are."""
-    found: list[skips.Span] = []
+    spans: list[skips.Span] = []
     options = {"bootstrap.servers": world.broker.bootstrap, "log_level": 0, "compression.type": "zstd"}
     producer = Producer({**options, "message.max.bytes": 1_000_000_000, "queue.buffering.max.kbytes": 1_000_000})
     for _ in range(many):
@@ -40,20 +40,20 @@ def send_zeros(world: World, partition: int, many: int, size: int = ZEROS) -> li
             world.topic,
             bytes(size),
             partition=partition,
-            on_delivery=lambda error, message: found.append(
+            on_delivery=lambda error, message: spans.append(
                 skips.Span(world.topic, partition, message.offset(), message.offset() + 1)
             ),
         )
         assert producer.flush(60) == 0
-    return found
+    return spans
 
 
 def listed(world: World, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Where the rejects with the reason `unreadable` are."""
     capsys.readouterr()
     assert main(["rejects", "list", "--config", str(world.config), "--reason", "unreadable", "--json"]) == 0
-    found = map(json.loads, capsys.readouterr().out.splitlines())
-    return sorted(f"{each['topic']}:{each['partition']}:{each['offset']}" for each in found)
+    rejects = map(json.loads, capsys.readouterr().out.splitlines())
+    return sorted(f"{each['topic']}:{each['partition']}:{each['offset']}" for each in rejects)
 
 
 @pytest.mark.hostile
@@ -80,9 +80,9 @@ def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
         assert len(statuses) <= starts.LIMIT
         with world.start(f"start-{len(statuses)}") as service:
             statuses.append(service.process.wait(STARTS_S))
-    said = service.log.read_text().splitlines()[-1]
+    message = service.log.read_text().splitlines()[-1]
     for name in names:
-        assert name in said
+        assert name in message
 
     asked = ["skip", "--config", str(world.config), *names]
     before = {path.name: path.read_bytes() for path in (world.folder / "checkpoint").glob("*.json")}
@@ -91,10 +91,10 @@ def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
     assert capsys.readouterr().out.count("would be skipped") == len(names)
     assert {path.name: path.read_bytes() for path in (world.folder / "checkpoint").glob("*.json")} == before
     assert listed(world, capsys) == []
-    for said in ("skipped", "skipped already"):
+    for outcome in ("skipped", "skipped already"):
         capsys.readouterr()
         assert main(asked) == 0
-        assert capsys.readouterr().out.count(f"{said}\n") == len(names)
+        assert capsys.readouterr().out.count(f"{outcome}\n") == len(names)
     assert skips.read(Local(world.folder / "checkpoint")) == skips.merged(unreadable)
 
     with world.start("last") as service:
@@ -121,9 +121,9 @@ def test_large_records_that_kill_together_are_read_one_at_a_time(
     with world.start("killed") as service:
         assert service.process.wait(STARTS_S) == SparkLostError.status
     folder = Local(world.folder / "checkpoint")
-    found = starts.read(folder)
-    assert (found.batch, found.running) == (0, True)
-    folder.replace(starts.NAME, json.dumps({**asdict(found), "ends": starts.LIMIT - 1}).encode())
+    recorded = starts.read(folder)
+    assert (recorded.batch, recorded.running) == (0, True)
+    folder.replace(starts.NAME, json.dumps({**asdict(recorded), "ends": starts.LIMIT - 1}).encode())
     with world.start("careful") as service:
         until(lambda: world.counted() == world.sent, STARTS_S, "all readings are counted")
         until(lambda: service.metric("rejects_total", reason="oversized") == many, 60, "the others are rejected")
@@ -158,26 +158,26 @@ def test_the_command_takes_only_offsets_that_are_still_to_be_read(
     def skip(*places: str) -> tuple[int, str]:
         capsys.readouterr()
         status = main(["skip", "--config", str(world.config), *(f"{world.topic}:{place}" for place in places)])
-        said = capsys.readouterr()
-        return status, said.out + said.err
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
 
     for places, why in (
         (("0:4-6",), "offsets below 5 are read and counted"),
         (("0:7", "1:19-20"), "the partition ends at 20"),
         (("2:7",), "there is no such partition"),
     ):
-        status, said = skip(*places)
-        assert (status, why in said) == (2, True), said
+        status, output = skip(*places)
+        assert (status, why in output) == (2, True), output
     world.redis.hset(f"{world.topic}:progress", mapping={"epoch": 1, "batch": 1})
-    status, said = skip("0:7")
-    assert (status, "Batch 1 is published" in said) == (2, True), said
+    status, output = skip("0:7")
+    assert (status, "Batch 1 is published" in output) == (2, True), output
     world.redis.hset(f"{world.topic}:progress", "batch", 0)
     assert not (folder / skips.NAME).exists()
     assert listed(world, capsys) == []
 
     assert skip("0:7", "1:19") == (0, f"{world.topic}:0:7: 1 offset skipped\n{world.topic}:1:19: 1 offset skipped\n")
-    status, said = skip("0:6-8", "0:7")
-    assert said.splitlines()[-1] == f"{world.topic}:0:7: skipped already"
+    status, output = skip("0:6-8", "0:7")
+    assert output.splitlines()[-1] == f"{world.topic}:0:7: skipped already"
     assert listed(world, capsys) == sorted(f"{world.topic}:{place}" for place in ("0:6", "0:7", "0:8", "1:19"))
     assert (folder / "offsets" / "1").read_text().endswith('{"0": 10, "1": 10}}'), "the log is the service's to write"
 

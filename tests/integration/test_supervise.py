@@ -193,7 +193,7 @@ def test_no_secret_is_in_a_log_a_page_a_command_line_an_environment_the_checkpoi
     running = dict(exposure.processes())
 
     assert exposure.shown(load.secrets, [*answers.items(), *kept.items(), *running.items()]) == []
-    # They would be found there: what shows other things of the driver was looked at.
+    # The search looks at the right places: each of them names the driver's configuration.
     config = str(testbed.config).encode()
     for looked_at in (answers, kept, running):
         assert any(config in text for text in looked_at.values())
@@ -204,9 +204,9 @@ def test_no_secret_is_in_a_log_a_page_a_command_line_an_environment_the_checkpoi
 
 def test_nobody_beyond_this_host_and_user_reaches_a_port_or_a_file(load: Load) -> None:
     cluster = load.testbed.cluster
-    found = exposure.listeners(exposure.tree(*cluster.pids()))
-    assert found
-    assert exposure.beyond_loopback(found) == []
+    addresses = exposure.listeners(exposure.tree(*cluster.pids()))
+    assert addresses
+    assert exposure.beyond_loopback(addresses) == []
 
     folders = [cluster.folder / name for name in ("recovery", "work", "local", "tmp")]
     assert exposure.open_to_others(*folders, load.testbed.folder / "checkpoint") == []
@@ -238,8 +238,8 @@ def test_an_operators_java_options_are_added_to_ours(load: Load) -> None:
 def answer(page: str) -> bytes:
     """What it answers, whatever its status."""
     try:
-        with urllib.request.urlopen(f"http://{page}", timeout=10) as found:
-            return bytes(found.read())
+        with urllib.request.urlopen(f"http://{page}", timeout=10) as response:
+            return bytes(response.read())
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.read()

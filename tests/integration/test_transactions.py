@@ -69,8 +69,8 @@ class World:
         return report
 
     def window(self) -> Mapping[str, str]:
-        found: Any = self.redis.hgetall(f"{self.settings.redis.prefix}:window:device:temperature:a:{BASE_MS}")
-        return {str(name): str(text) for name, text in found.items()}
+        fields: Any = self.redis.hgetall(f"{self.settings.redis.prefix}:window:device:temperature:a:{BASE_MS}")
+        return {str(name): str(text) for name, text in fields.items()}
 
     def readable(self) -> int:
         """Records that a batch of Spark's reads."""
@@ -143,5 +143,5 @@ def test_what_reads_the_topic_again_leaves_skipped_offsets_out(world: World) -> 
     world.send(0, 1, 2)
     skips.write(Local(Path(world.settings.service.checkpoint)), [skips.Span(world.topic, 0, 1, 2)])
     chosen = rebuild.Source({world.topic: {0: 0}}, {world.topic: {0: 4}}, 0)
-    found = rebuild.records(world.spark, world.settings, chosen).select("offset").collect()
-    assert sorted(row.offset for row in found) == [0, 2]
+    rows = rebuild.records(world.spark, world.settings, chosen).select("offset").collect()
+    assert sorted(row.offset for row in rows) == [0, 2]

@@ -40,13 +40,13 @@ def target(redis_server: Redis, prefix: str) -> Iterator[Target]:
     made.client.close()
 
 
-@pytest.mark.parametrize("held", [None, (2, 4), (1, 9)], ids=["gone", "an older batch", "an older epoch"])
+@pytest.mark.parametrize("progress", [None, (2, 4), (1, 9)], ids=["gone", "an older batch", "an older epoch"])
 def test_no_step_is_carried_out_when_progress_is_behind_what_is_known(
-    target: Target, held: tuple[int, int] | None
+    target: Target, progress: tuple[int, int] | None
 ) -> None:
     target.sink(3).write([window([1.0])])
-    if held is not None:
-        target.client.hset(target.key("progress"), mapping={"epoch": held[0], "batch": held[1]})
+    if progress is not None:
+        target.client.hset(target.key("progress"), mapping={"epoch": progress[0], "batch": progress[1]})
     before = {key: target.client.dump(key) for key in target.client.scan_iter(f"{target.prefix}:*")}
     sink = target.sink(6, after=(2, 5), watermark_ms=T0 + MINUTE)
     for step in (lambda: sink.write([window([1.0, 2.0])]), sink.finish, sink.progress):
@@ -56,9 +56,9 @@ def test_no_step_is_carried_out_when_progress_is_behind_what_is_known(
     assert {key: target.client.dump(key) for key in target.client.scan_iter(f"{target.prefix}:*")} == before
 
 
-@pytest.mark.parametrize("held", [(2, 5), (2, 6), (3, 0)], ids=["level", "this batch before", "a newer epoch"])
-def test_progress_that_is_level_or_ahead_is_no_loss(target: Target, held: tuple[int, int]) -> None:
-    target.client.hset(target.key("progress"), mapping={"epoch": held[0], "batch": held[1]})
+@pytest.mark.parametrize("progress", [(2, 5), (2, 6), (3, 0)], ids=["level", "this batch before", "a newer epoch"])
+def test_progress_that_is_level_or_ahead_is_no_loss(target: Target, progress: tuple[int, int]) -> None:
+    target.client.hset(target.key("progress"), mapping={"epoch": progress[0], "batch": progress[1]})
     assert target.sink(6, after=(2, 5)).write([window([1.0])]).written == 1
 
 
@@ -90,11 +90,11 @@ def test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and
     target.client.hset(f"{target.prefix}2:session:d9:1", mapping={"state": "open", "epoch": 1})
     cursor, removed, calls = "", 0, 0
     while cursor != "0":
-        found = target.sink(5).run(
+        reply = target.sink(5).run(
             "stale", cursor=cursor or "0", pattern=f"{target.prefix}:session:*", limit=10, before=2, last=""
         )
-        assert isinstance(found[0], bytes)
-        cursor, removed, calls = found[0].decode(), removed + int(found[1]), calls + 1
+        assert isinstance(reply[0], bytes)
+        cursor, removed, calls = reply[0].decode(), removed + int(reply[1]), calls + 1
     assert (removed, calls > 1) == (34, True)
     left = {key.removeprefix(f"{target.prefix}:") for key in target.client.scan_iter(f"{target.prefix}:session:*")}
     assert left == {f"session:{name}:{T0}" for name in ("d3", "d4", "kept", "over")}
@@ -143,8 +143,8 @@ def test_a_value_of_the_past_is_final_if_the_watermark_has_passed_it(target: Tar
     outcome = target.sink(4, watermark_ms=later, republishing=True).write(rows)
     assert (outcome.windows, outcome.sessions, outcome.devices, outcome.written) == (3, 1, 1, 5)
     names = [WINDOW, WINDOW.replace(":d1:", ":d2:"), WINDOW.replace(str(T0), str(later))]
-    found = [target.client.hgetall(target.key(name)) for name in names]
-    assert [(f["count"], f["final"]) for f in found] == [("2", "1"), ("1", "1"), ("1", "0")]
+    values = [target.client.hgetall(target.key(name)) for name in names]
+    assert [(value["count"], value["final"]) for value in values] == [("2", "1"), ("1", "1"), ("1", "0")]
     assert target.client.zrange(target.key("open"), 0, -1) == [target.key(names[2])]
     kept_ms = [target.client.pttl(target.key(name)) for name in names]
     assert kept_ms[0] <= 3_600_000 - 10 * MINUTE + 1000

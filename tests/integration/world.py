@@ -51,7 +51,7 @@ class World(TermMetrics):
         self.settings = settings.load(self.config)
         self.epoch = 0
         self.lost = 0
-        self.told: list[tuple[Outcome, tuple[int, int]]] = []
+        self.republications: list[tuple[Outcome, tuple[int, int]]] = []
         self.sent = [0, 0]
         self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         broker.create_topic(self.topic, 2, CREATE_TIME)
@@ -81,7 +81,7 @@ class World(TermMetrics):
         self.lost += 1
 
     def republishes(self, outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
-        self.told.append((outcome, unrecoverable))
+        self.republications.append((outcome, unrecoverable))
 
     def republisher(self) -> Republisher:
         return Republisher(Term(self.spark, self.settings, self.epoch, metrics=self))
@@ -133,17 +133,17 @@ class World(TermMetrics):
 
     def values(self) -> dict[str, Any]:
         """Every value that readers see and that can be published again, without OWN, and the indexes."""
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             name: {field: text for field, text in value.items() if field not in OWN}
             for name, value in self.hashes().items()
             if value.get("state") != "merged"
         }
         indexes = [*self.redis.scan_iter(self.key("keys:*")), *self.redis.scan_iter(self.key("open"))]
-        found |= {
+        values |= {
             key.removeprefix(f"{self.prefix}:"): self.redis.zrange(key, 0, -1, withscores=True) for key in indexes
         }
         assert contract.check(self.redis, self.prefix) == []
-        return found
+        return values
 
     def backup(self) -> dict[str, bytes]:
         with self.part.client(decode_responses=False) as client:

@@ -29,8 +29,8 @@ CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabl
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
     """Every file, hidden ones too, with its size and time of change."""
-    found = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): (stat.st_size, stat.st_mtime_ns) for path, stat in found}
+    files = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): (stat.st_size, stat.st_mtime_ns) for path, stat in files}
 
 
 @pytest.fixture(scope="module")
@@ -110,24 +110,24 @@ def sst(folder: Path) -> Path:
 
 def flipped(find: Callable[[Path], Path]) -> Callable[[Path], Path]:
     def harm(folder: Path) -> Path:
-        flip(found := find(folder))
-        return found
+        flip(path := find(folder))
+        return path
 
     return harm
 
 
 def emptied(find: Callable[[Path], Path]) -> Callable[[Path], Path]:
     def harm(folder: Path) -> Path:
-        (found := find(folder)).write_bytes(b"")
-        return found
+        (path := find(folder)).write_bytes(b"")
+        return path
 
     return harm
 
 
 def removed(find: Callable[[Path], Path]) -> Callable[[Path], Path]:
     def harm(folder: Path) -> Path:
-        (found := find(folder)).unlink()
-        return found
+        (path := find(folder)).unlink()
+        return path
 
     return harm
 
@@ -263,10 +263,10 @@ def test_what_the_documents_allow_to_change_changes_on_a_running_checkpoint(
 
 
 def _counts(world: World, expected: dict[tuple[str, str, str, float], int]) -> None:
-    found = {
+    counts = {
         (view, measure, key, start / 1000): row["count"] for (view, measure, key, start), row in world.windows.items()
     }
-    assert {key: found.get(key) for key in expected} == expected
+    assert {key: counts.get(key) for key in expected} == expected
 
 
 def test_the_shape_of_the_query_is_the_one_that_the_manifest_names(spark: SparkSession, whole: Path) -> None:

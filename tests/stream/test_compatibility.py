@@ -52,8 +52,8 @@ def test_a_schema_is_judged_as_its_records_will_be(spark: SparkSession, tmp_path
     given = make_settings(tmp_path, input={"event_time_unit": "logical", "reader_schema": 1})
     file = tmp_path / "new.avsc"
     file.write_text(json.dumps(schema))
-    found = {line.name: line for line in compatibility.check(given, [file])}
-    assert found[str(file)].status == status, found
+    lines = {line.name: line for line in compatibility.check(given, [file])}
+    assert lines[str(file)].status == status, lines
     (given.input.schemas / "2.avsc").write_text(json.dumps(schema))
     record = Record(avro(2, schema, **{**VALUES, **values}), BASE_MS)
     assert reasons(decide(spark, given, [record])) == [reason]

@@ -79,9 +79,9 @@ def divide(batches: Any) -> Any:
 
 
 def test_an_error_of_ours_in_a_python_worker_keeps_its_name_and_text(spark: SparkSession, tmp_path: Path) -> None:
-    found = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(refuse, rows.schema).toArrow() and None)
-    assert type(found) is SinkError
-    assert str(found) == "Redis at h:1/0: OOM command not allowed. Raise Redis's maxmemory"
+    error = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(refuse, rows.schema).toArrow() and None)
+    assert type(error) is SinkError
+    assert str(error) == "Redis at h:1/0: OOM command not allowed. Raise Redis's maxmemory"
 
 
 def die(batches: Any) -> Any:
@@ -91,9 +91,9 @@ def die(batches: Any) -> Any:
 
 
 def test_a_python_worker_that_is_killed_may_pass(spark: SparkSession, tmp_path: Path) -> None:
-    found = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(die, rows.schema).toArrow() and None)
-    assert type(found) is WorkerLostError, found
-    assert transient(found)
+    error = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(die, rows.schema).toArrow() and None)
+    assert type(error) is WorkerLostError, error
+    assert transient(error)
 
 
 def test_a_worker_of_the_state_operator_that_is_killed_may_pass_too(spark: SparkSession, tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_a_worker_of_the_state_operator_that_is_killed_may_pass_too(spark: Spark
         .groupBy("value")
         .transformWithStateInPandas(Dies(), outputStructType=output, outputMode="update", timeMode="none")
     )
-    found = ended(stateful, tmp_path, lambda rows, _: rows.toArrow() and None)
-    assert type(found) is WorkerLostError, found
+    error = ended(stateful, tmp_path, lambda rows, _: rows.toArrow() and None)
+    assert type(error) is WorkerLostError, error
 
 
 def test_any_other_error_in_a_python_worker_is_a_query_error_and_no_other(spark: SparkSession, tmp_path: Path) -> None:
-    found = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(divide, "value long").toArrow() and None)
-    assert type(found) is QueryError
-    assert "ZeroDivisionError" in str(found)
+    error = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(divide, "value long").toArrow() and None)
+    assert type(error) is QueryError
+    assert "ZeroDivisionError" in str(error)
 
 
 def test_an_error_in_foreach_batch_is_not_blamed_on_the_plan_that_its_report_shows(
@@ -120,9 +120,9 @@ def test_an_error_in_foreach_batch_is_not_blamed_on_the_plan_that_its_report_sho
         what = "no such thing"
         raise KeyError(what)
 
-    found = ended(rate(spark), tmp_path / "org.apache.kafka.checkpoint", fail)
-    assert type(found) is QueryError
-    assert "KeyError: 'no such thing'" in str(found)
+    error = ended(rate(spark), tmp_path / "org.apache.kafka.checkpoint", fail)
+    assert type(error) is QueryError
+    assert "KeyError: 'no such thing'" in str(error)
 
 
 def test_an_operator_added_to_a_checkpoint_is_a_checkpoint_error(spark: SparkSession, tmp_path: Path) -> None:
@@ -135,14 +135,14 @@ def test_an_operator_added_to_a_checkpoint_is_a_checkpoint_error(spark: SparkSes
     )
     query.awaitTermination(120)
     stateful = rate(spark).groupBy("value").agg(F.count("*"))
-    found = ended(stateful, tmp_path, lambda rows, _: rows.count() and None)
-    assert type(found) is CheckpointError, found
-    assert str(tmp_path) in str(found)
+    error = ended(stateful, tmp_path, lambda rows, _: rows.count() and None)
+    assert type(error) is CheckpointError, error
+    assert str(tmp_path) in str(error)
 
 
 def test_a_damaged_file_of_the_checkpoint_is_named(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1\n{}\n")
-    found = ended(rate(spark), tmp_path, lambda rows, _: rows.count() and None)
-    assert type(found) is CheckpointError, found
-    assert "offsets/0 is damaged" in str(found)
+    error = ended(rate(spark), tmp_path, lambda rows, _: rows.count() and None)
+    assert type(error) is CheckpointError, error
+    assert "offsets/0 is damaged" in str(error)

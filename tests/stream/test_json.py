@@ -232,25 +232,25 @@ def test_a_value_that_is_too_large_is_not_even_parsed(spark, tmp_path):
 def test_times_may_be_text_as_in_iso_8601(spark, tmp_path):
     settings = make_settings(tmp_path, input={"format": "json", "measures": MEASURES, "event_time_unit": "iso"})
     records = [Record(time(json.dumps(text)).encode(), BASE_MS) for text in ISO]
-    found = [outcome(row) for row in decide(spark, settings, records)]
-    assert dict(zip(ISO, found, strict=True)) == {
+    decided = [outcome(row) for row in decide(spark, settings, records)]
+    assert dict(zip(ISO, decided, strict=True)) == {
         text: right if isinstance(right, str) else ("a", right) for text, right in ISO.items()
     }
     lacking = [changed(f'"event_time":{BASE_MS},', ""), time("null"), time("5"), time("true")]
-    found = [outcome(row) for row in decide(spark, settings, [Record(text.encode(), BASE_MS) for text in lacking])]
-    assert found == ["no_time"] * len(lacking)
+    decided = [outcome(row) for row in decide(spark, settings, [Record(text.encode(), BASE_MS) for text in lacking])]
+    assert decided == ["no_time"] * len(lacking)
 
 
 @pytest.mark.parametrize("text", ISO)
 def test_the_oracle_reads_the_same_times(text):
     """Held against the same table, so that the two cannot drift apart."""
-    found, right = to_ms(text, "iso"), ISO[text]
-    if found is None or right == "no_time":
-        assert (found, right) == (None, "no_time")
+    ms, right = to_ms(text, "iso"), ISO[text]
+    if ms is None or right == "no_time":
+        assert (ms, right) == (None, "no_time")
     elif isinstance(right, str):
-        assert found > BASE_MS if right == "early" else found < BASE_MS
+        assert ms > BASE_MS if right == "early" else ms < BASE_MS
     else:
-        assert found - BASE_MS == right
+        assert ms - BASE_MS == right
 
 
 @pytest.mark.parametrize(

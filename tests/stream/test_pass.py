@@ -86,7 +86,7 @@ def stored(world):
     starts = defaultdict(list)
     for row in windows.to_pylist():
         starts[row["view"], row["key"]].append((row["start"] - BASE_MS) // 1000)
-    return {name: sorted(found) for name, found in starts.items()}, sorted(set(runs["device"].to_pylist()))
+    return {name: sorted(seconds) for name, seconds in starts.items()}, sorted(set(runs["device"].to_pylist()))
 
 
 def test_silent_buckets_are_closed_and_closed_windows_leave_the_state(spark, tmp_path):

@@ -92,7 +92,7 @@ def events_of(given):
 
 def expected(events, configured):
     """(view, measure, key, start, end) -> [(ms, value)] of every window that holds anything, by the definition of a window."""
-    found = defaultdict(list)
+    contents = defaultdict(list)
     for device, ms, values in events:
         for view in configured.views:
             for measure in configured.view_measures(view):
@@ -101,18 +101,18 @@ def expected(events, configured):
                 start = ms // view.step_ms * view.step_ms
                 while start > ms - view.window_ms:
                     window = view.name, measure, KEYS[view.name](device), start, start + view.window_ms
-                    found[window].append((ms, values[measure]))
+                    contents[window].append((ms, values[measure]))
                     start -= view.step_ms
-    return found
+    return contents
 
 
 def assert_same(table, right):
     """Windows against the readings of each, by (view, measure, key, start, end)."""
-    found = {tuple(row[name] for name in windows.KEY): row for row in finished(table)}
-    assert len(found) == table.num_rows
-    assert found.keys() == right.keys()
+    by_key = {tuple(row[name] for name in windows.KEY): row for row in finished(table)}
+    assert len(by_key) == table.num_rows
+    assert by_key.keys() == right.keys()
     for key, pairs in right.items():
-        assert_window(found[key], pairs)
+        assert_window(by_key[key], pairs)
 
 
 def finished(table):
@@ -150,12 +150,12 @@ def folded(events, fold):
 
 
 def by_bucket(sent):
-    found = defaultdict(list)
+    tables = defaultdict(list)
     for row in sent:
         if row["kind"] == PARTS:
-            found[row["bucket"]].append(codec.unpack(b"W", row["payload"]))
-            assert row["first"] == min(found[row["bucket"]][-1]["first"].to_pylist())
-    return found
+            tables[row["bucket"]].append(codec.unpack(b"W", row["payload"]))
+            assert row["first"] == min(tables[row["bucket"]][-1]["first"].to_pylist())
+    return tables
 
 
 @dataclass
@@ -183,8 +183,8 @@ class Buckets:
     def step(self, tasks, watermark_ms):
         """`tasks` are what each of them has sent. Returns the windows that changed and those that closed."""
         steps = [
-            windows.advance(held, [table for parts in tasks for table in parts[bucket]], watermark_ms)
-            for bucket, held in enumerate(self.open)
+            windows.advance(open_windows, [table for parts in tasks for table in parts[bucket]], watermark_ms)
+            for bucket, open_windows in enumerate(self.open)
         ]
         self.open = [each.open for each in steps]
         return windows.concat([each.changed for each in steps]), windows.concat([each.closed for each in steps])
@@ -247,8 +247,8 @@ def test_a_reading_at_the_edge_is_in_the_window_that_it_starts(tmp_path):
         ],
     )
     events = [("a", BASE_MS + ms, {"temperature": float(ms)}) for ms in (-1, 0, 59_999, 60_000)]
-    found = Buckets().step([folded(events, builder.folding(configured, None))], 0)[0].to_pylist()
-    assert sorted((row["view"], row["key"], (row["start"] - BASE_MS) // 1_000, row["count"]) for row in found) == [
+    changed = Buckets().step([folded(events, builder.folding(configured, None))], 0)[0].to_pylist()
+    assert sorted((row["view"], row["key"], (row["start"] - BASE_MS) // 1_000, row["count"]) for row in changed) == [
         ("sliding", "all", -120, 1),
         ("sliding", "all", -60, 3),
         ("sliding", "all", 0, 3),
@@ -323,9 +323,9 @@ def test_views_are_added_changed_and_removed_on_a_running_checkpoint(spark, tmp_
         script += [Restart(configured), Add(*[record(*event) for event in events])]
 
     def all_published(world):
-        found = pa.Table.from_pylist(list(world.windows.values()), windows.SCHEMA)
+        published = pa.Table.from_pylist(list(world.windows.values()), windows.SCHEMA)
         names = {tuple(row[name] for name in windows.KEY) for row in world.windows.values()}
-        assert_same(found, {window: pairs for window, pairs in right.items() if window in names})
+        assert_same(published, {window: pairs for window, pairs in right.items() if window in names})
         # Windows of one view and start but another end have one name in Redis.
         assert world.windows.keys() == {(*window[:3], window[3] - BASE_MS) for window in right}
         assert not world.rejects

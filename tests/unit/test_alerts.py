@@ -30,7 +30,7 @@ class Instance:
     """A service's metrics, and a minute of its life as the runner tells of it."""
 
     metrics: Metrics
-    said: list[str | None] = field(default_factory=list)
+    texts: list[str | None] = field(default_factory=list)
     batch: int = 0
     behind: int = 0
 
@@ -79,19 +79,19 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[
         now_s = 1_700_000_000.0
         monkeypatch.setattr(clock, "monotonic_s", lambda: now_s)
         monkeypatch.setattr(clock, "now_ms", lambda: int(now_s * 1000))
-        found = Instance(Metrics())
-        found.metrics.limits(make_settings(tmp_path, reference=REFERENCE))
-        found.metrics.reference("v", 10, lambda: 300.0)
-        start(found)
+        instance = Instance(Metrics())
+        instance.metrics.limits(make_settings(tmp_path, reference=REFERENCE))
+        instance.metrics.reference("v", 10, lambda: 300.0)
+        start(instance)
         for minute in range(WARM + minutes):
             now_s += 60
             if minute < WARM:
-                work(found)
+                work(instance)
             elif step is not None:
-                step(found)
+                step(instance)
             dead = minute >= WARM and step is None
-            found.said.append(None if dead else generate_latest(found.metrics.registry).decode())
-        return found.said
+            instance.texts.append(None if dead else generate_latest(instance.metrics.registry).decode())
+        return instance.texts
 
     return scrapes
 

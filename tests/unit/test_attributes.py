@@ -24,8 +24,8 @@ def serve(folder: Path, table: pa.Table) -> Path:
 
 
 def test_each_device_has_its_row_and_an_unknown_one_nulls() -> None:
-    found = Index(snapshot(a="north", b=None, c="south")).of(pa.array(["c", "x", "b", "a"]))
-    assert found.to_pydict() == {"site": ["south", None, None, "north"], "known": [True, False, True, True]}
+    rows = Index(snapshot(a="north", b=None, c="south")).of(pa.array(["c", "x", "b", "a"]))
+    assert rows.to_pydict() == {"site": ["south", None, None, "north"], "known": [True, False, True, True]}
 
 
 def test_a_reference_of_nothing_knows_nobody() -> None:
@@ -37,9 +37,9 @@ def test_two_devices_of_one_hash_are_two_devices(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(attributes, "_hash", lambda devices: np.array([len(d) % 2 for d in devices.to_pylist()], "u8"))
     names = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff"]
     index = Index(snapshot(**{name: f"at-{name}" for name in names}))
-    found = index.of(pa.array([*reversed(names), "g", "hh"]))
-    assert found["site"].to_pylist() == [*(f"at-{name}" for name in reversed(names)), None, None]
-    assert found["known"].to_pylist() == [True] * 6 + [False] * 2
+    rows = index.of(pa.array([*reversed(names), "g", "hh"]))
+    assert rows["site"].to_pylist() == [*(f"at-{name}" for name in reversed(names)), None, None]
+    assert rows["known"].to_pylist() == [True] * 6 + [False] * 2
 
 
 def test_who_needs_one_column_gets_one_and_who_needs_none_is_told_who_is_known() -> None:

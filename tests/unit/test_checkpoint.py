@@ -101,9 +101,9 @@ def test_the_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
 )
 def test_damage_of_the_logs_is_named(folder: Path, harm: Callable[[Path], object], name: str, why: str) -> None:
     harm(folder)
-    found = logs.damage(Local(folder))
-    assert list(found) == [name]
-    assert why in found[name]
+    damage = logs.damage(Local(folder))
+    assert list(damage) == [name]
+    assert why in damage[name]
 
 
 def test_a_commit_that_is_gone_is_no_damage_its_batch_is_replayed(folder: Path) -> None:
@@ -162,9 +162,9 @@ def test_the_changes_since_a_snapshot_must_all_be_there(tmp_path: Path) -> None:
         (store / f"{version}_{version - 1}b.changelog").unlink()
     with_sums(store / "7_other.changelog", b"x")  # of an attempt that was not committed
     with_sums(store / "9_8b.zip", b"x")  # of a batch that was not committed: it will be made again
-    found = logs.state_damage(Local(tmp_path), last_committed=7)
-    assert found == {f"state/0/1/{n}_{n - 1}b.changelog": logs.MISSING for n in (5, 7)}
+    damage = logs.state_damage(Local(tmp_path), last_committed=7)
+    assert damage == {f"state/0/1/{n}_{n - 1}b.changelog": logs.MISSING for n in (5, 7)}
     with_sums(store / "8_other.zip", b"x")
-    assert logs.state_damage(Local(tmp_path), last_committed=7) == found
+    assert logs.state_damage(Local(tmp_path), last_committed=7) == damage
     with_sums(store / "8_7b.zip", b"x")
     assert logs.state_damage(Local(tmp_path), last_committed=7) == {}

@@ -90,8 +90,10 @@ def test_archives_are_dropped_from_the_import_path() -> None:
         "print([p for p in (*sys.path, *sys.path_importer_cache) if p.endswith(('.zip', '.jar'))])"
     )
     environment = {**os.environ, "PYTHONPATH": "/nowhere/pyspark.zip:/nowhere/spark-core.jar"}
-    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
 
 
 def test_status_without_a_service_is_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +122,7 @@ def test_status_ends_with_0_when_the_query_runs(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("replay",), "which ones?"),
         (("replay", "readings[0]"), "does not name a record"),
@@ -131,12 +133,12 @@ def test_status_ends_with_0_when_the_query_runs(
     ],
 )
 def test_rejects_that_cannot_be_meant_are_refused_before_anything_is_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     path = tmp_path / "tidemark.toml"
     path.write_text(GOOD)
     assert main(["rejects", arguments[0], "--config", str(path), *arguments[1:]]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])

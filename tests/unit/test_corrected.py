@@ -33,7 +33,7 @@ def table(readings: list[Reading]) -> pa.Table:
     )
 
 
-def told(readings: list[Reading], watermark_ms: int) -> tuple[dict, dict]:
+def all_sessions(readings: list[Reading], watermark_ms: int) -> tuple[dict, dict]:
     """All sessions, (device, start) -> (last, count, reason): the closed ones, and the open ones."""
     state, every = advance(empty_state(RULES), folded(readings), 0, RULES)
     _, ended = advance(state, runs.schema(RULES.measures).empty_table(), watermark_ms, RULES)
@@ -55,9 +55,9 @@ def check(base: list[Reading], late: list[Reading], watermark_ms: int) -> tuple[
     def fold(some: pa.Table) -> pa.Table:
         return folded(list(zip(some["device"].to_pylist(), some["event_ms"].to_pylist(), strict=True)))
 
-    found = corrected(folded(base), table(late), fold, watermark_ms, RULES)
-    closed, opened = told(base, watermark_ms)
-    for row in found.sessions.to_pylist():
+    correction = corrected(folded(base), table(late), fold, watermark_ms, RULES)
+    closed, opened = all_sessions(base, watermark_ms)
+    for row in correction.sessions.to_pylist():
         key = row["device"], row["start"]
         if row["state"] == "merged":
             into = row["merged_into"]
@@ -67,9 +67,9 @@ def check(base: list[Reading], late: list[Reading], watermark_ms: int) -> tuple[
         else:
             assert closed.get(key) != (row["last"], row["count"], row["reason"])
             closed[key] = row["last"], row["count"], row["reason"]
-    kept = [reading for reading, waits in zip(late, found.waiting, strict=True) if not waits]
-    assert told([*base, *kept], watermark_ms) == (closed, opened)
-    return closed, found.waiting.tolist()
+    kept = [reading for reading, waits in zip(late, correction.waiting, strict=True) if not waits]
+    assert all_sessions([*base, *kept], watermark_ms) == (closed, opened)
+    return closed, correction.waiting.tolist()
 
 
 def test_a_late_reading_grows_joins_and_makes_closed_sessions() -> None:

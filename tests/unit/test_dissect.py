@@ -24,13 +24,13 @@ def value(temperature: float | None = 20.0) -> bytes:
 
 
 def test_a_whole_record_is_told_field_by_field_with_its_bytes(given: Input) -> None:
-    found = dissect.dissect(value(), given, dissect.writers(given))
-    assert (found.whole, found.schema, found.at("temperature")) == (True, 1, 20.0)
-    assert found.spans["device_id"] == (5, 8)
-    assert value()[slice(*found.spans["device_id"])] == b"\x04d1"
-    assert [end for _, end in found.spans.values()][-1] == len(value())
-    assert dissect.event_ms(found, given) == BASE_MS
-    assert dissect.device(found, b"other", given) == "d1"
+    dissected = dissect.dissect(value(), given, dissect.writers(given))
+    assert (dissected.whole, dissected.schema, dissected.at("temperature")) == (True, 1, 20.0)
+    assert dissected.spans["device_id"] == (5, 8)
+    assert value()[slice(*dissected.spans["device_id"])] == b"\x04d1"
+    assert [end for _, end in dissected.spans.values()][-1] == len(value())
+    assert dissect.event_ms(dissected, given) == BASE_MS
+    assert dissect.device(dissected, b"other", given) == "d1"
 
 
 def test_a_broken_record_is_told_as_far_as_it_goes(given: Input) -> None:
@@ -53,14 +53,14 @@ def test_a_broken_record_is_told_as_far_as_it_goes(given: Input) -> None:
 
 
 def test_the_offending_bytes_are_those_of_the_field_that_the_reason_names(given: Input) -> None:
-    found = dissect.dissect(value(1e9), given, dissect.writers(given))
+    dissected = dissect.dissect(value(1e9), given, dissect.writers(given))
     size = len(value())
-    span = dissect.offending(found, "out_of_range", "temperature = 1.0E9, allowed -40 to 80", given, 100, size)
-    assert span == found.spans["temperature"]
-    assert dissect.offending(found, "late", "", given, 100, size) == found.spans["event_time"]
-    assert dissect.offending(found, "no_device", "", given, 100, size) == found.spans["device_id"]
-    assert dissect.offending(found, "bad_device", "", given, 100, size) == found.spans["device_id"]
-    assert dissect.offending(found, "oversized", "", given, 10, size) == (10, size)
+    span = dissect.offending(dissected, "out_of_range", "temperature = 1.0E9, allowed -40 to 80", given, 100, size)
+    assert span == dissected.spans["temperature"]
+    assert dissect.offending(dissected, "late", "", given, 100, size) == dissected.spans["event_time"]
+    assert dissect.offending(dissected, "no_device", "", given, 100, size) == dissected.spans["device_id"]
+    assert dissect.offending(dissected, "bad_device", "", given, 100, size) == dissected.spans["device_id"]
+    assert dissect.offending(dissected, "oversized", "", given, 10, size) == (10, size)
 
 
 def test_json_stops_at_the_byte_where_it_is_broken() -> None:

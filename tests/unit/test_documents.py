@@ -29,9 +29,9 @@ FILES = r"`((?:service|state|schemas|deploy|tests|load|docs)/[^`*{}<> :]*)`"
 
 def section(page: str, title: str) -> str:
     """The text below a heading of the second level, up to the next one."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    assert found, title
-    return found[1]
+    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert match, title
+    return match[1]
 
 
 @pytest.mark.parametrize("name", [*PAGES, *DECISIONS])

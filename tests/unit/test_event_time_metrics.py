@@ -15,8 +15,8 @@ T0 = 1_700_000_000_000
 
 def report(*times: tuple[int, int]) -> BatchReport:
     """Oldest and newest event time of each partition, in seconds."""
-    found = {("t", number): (T0 + low * 1000, T0 + high * 1000) for number, (low, high) in enumerate(times)}
-    return BatchReport(MicroBatch(1, 1, T0, {}, {}), Outcome(), 0, {}, 0, 0, times=found, skewed=3)
+    by_partition = {("t", number): (T0 + low * 1000, T0 + high * 1000) for number, (low, high) in enumerate(times)}
+    return BatchReport(MicroBatch(1, 1, T0, {}, {}), Outcome(), 0, {}, 0, 0, times=by_partition, skewed=3)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_suite_that_is_no_suite_is_named(tmp_path: Path, text: str | None, nam
 
 
 @pytest.mark.parametrize(
-    ("found", "settings", "named"),
+    ("columns", "settings", "named"),
     [
         (["id", "site"], {}, "key 'device_id' is not among them"),
         (["device_id", "site"], {"columns": ("site", "type")}, "columns: 'type' is not among them"),
@@ -155,17 +155,17 @@ def test_a_suite_that_is_no_suite_is_named(tmp_path: Path, text: str | None, nam
         (["device_id", "site.name"], {}, "'site.name' cannot be used"),
     ],
 )
-def test_columns_that_do_not_fit_are_named(found: list[str], settings: dict[str, Any], named: str) -> None:
+def test_columns_that_do_not_fit_are_named(columns: list[str], settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ReferenceDataError) as caught:
-        expectations.check_columns(found, reference(**settings), "jdbc:sqlite:/x.db")
+        expectations.check_columns(columns, reference(**settings), "jdbc:sqlite:/x.db")
     assert named in str(caught.value)
     assert "jdbc:sqlite:/x.db" in str(caught.value)
-    assert ", ".join(found) in str(caught.value)
+    assert ", ".join(columns) in str(caught.value)
 
 
 def test_columns_that_are_not_used_may_have_any_name_but_the_key_s() -> None:
-    found = ["device_id", "site", "bucket", "site.name"]
-    expectations.check_columns(found, reference(columns=("site",)), "here")
+    columns = ["device_id", "site", "bucket", "site.name"]
+    expectations.check_columns(columns, reference(columns=("site",)), "here")
 
 
 def test_great_expectations_is_neither_imported_early_nor_heard(tmp_path: Path) -> None:

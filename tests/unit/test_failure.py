@@ -40,9 +40,9 @@ def families(root: type[TidemarkError]) -> list[type[TidemarkError]]:
 
 
 def test_every_family_of_errors_either_may_pass_or_does_not() -> None:
-    found = {family.__name__: transient(family("what")) for family in families(TidemarkError)}
-    assert {name for name, passes in found.items() if passes} == PASSES
-    assert {name for name, passes in found.items() if not passes} == STAYS | {unknown_schemas.UndecidedError.__name__}
+    by_name = {family.__name__: transient(family("what")) for family in families(TidemarkError)}
+    assert {name for name, passes in by_name.items() if passes} == PASSES
+    assert {name for name, passes in by_name.items() if not passes} == STAYS | {unknown_schemas.UndecidedError.__name__}
 
 
 def test_waits_grow_to_a_limit_and_begin_anew_after_a_committed_batch() -> None:
@@ -77,9 +77,9 @@ def test_an_error_of_ours_keeps_its_name_whatever_it_was_wrapped_in() -> None:
         '  File "service/pipeline/batch_publisher.py", line 7, in write\n'
         f"service.redis.link.EpochLostError: {ours}\n"
     )
-    found = classify(wrapped)
-    assert type(found) is EpochLostError
-    assert str(found) == str(ours)
+    error = classify(wrapped)
+    assert type(error) is EpochLostError
+    assert str(error) == str(ours)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_error_of_ours_keeps_its_name_whatever_it_was_wrapped_in() -> None:
     ],
 )
 def test_a_failure_of_the_engine_gets_a_family(text: str, code: str) -> None:
-    found = classify(RuntimeError(text), None)
-    assert isinstance(found, TidemarkError)
-    assert found.code == code
-    assert found.remedy
+    error = classify(RuntimeError(text), None)
+    assert isinstance(error, TidemarkError)
+    assert error.code == code
+    assert error.remedy

@@ -11,7 +11,7 @@ from load.faults.history import Entry, History, read
 from load.faults.nemesis import Nemesis
 from load.faults.recovery import Recovers
 from load.faults.row import ORDER, find, rows
-from load.faults.rules import Loss, Observed, OneWriter, Rule, Said, Verdicts
+from load.faults.rules import Loss, Observed, OneWriter, Recorded, Rule, Verdicts
 from load.faults.values import GoesBack, Torn
 from service.errors import SetupError
 
@@ -77,8 +77,8 @@ def entry(what: str, at: float = 0, **facts: Any) -> Entry:
 
 def value(kind: str, **changed: str | None) -> Entry:
     """A sound hash but for what is changed; None takes a field away."""
-    found = {name: text for name, text in {**HASHES[kind], **changed}.items() if text is not None}
-    return entry("value", key=KEYS[kind], hash=found)
+    fields = {name: text for name, text in {**HASHES[kind], **changed}.items() if text is not None}
+    return entry("value", key=KEYS[kind], hash=fields)
 
 
 def closed(kind: str, closed_by: str = "watermark", **fields: str) -> Entry:
@@ -88,8 +88,8 @@ def closed(kind: str, closed_by: str = "watermark", **fields: str) -> Entry:
 
 def broken(rule: Rule, *entries: Entry) -> list[str]:
     """What the rule finds in these entries and at their end."""
-    found = [violation for each in entries for violation in rule.take(each)]
-    return [violation.text for violation in [*found, *rule.end()]]
+    violations = [violation for each in entries for violation in rule.take(each)]
+    return [violation.text for violation in [*violations, *rule.end()]]
 
 
 def progress(epoch: int, batch: int, at: float = 0, watermark: int = 5, offset: int = 10) -> Entry:
@@ -119,8 +119,8 @@ def test_a_clean_verdict_violates_nothing() -> None:
     ],
 )
 def test_a_difference_is_a_violation(changed: dict[str, Any], rule: str) -> None:
-    found = list(Verdicts().take(verdict(**changed)))
-    assert [violation.rule for violation in found] == [rule]
+    violations = list(Verdicts().take(verdict(**changed)))
+    assert [violation.rule for violation in violations] == [rule]
 
 
 def test_no_verdict_is_a_violation() -> None:
@@ -215,9 +215,9 @@ def test_a_new_checkpoint_begins_again_under_a_new_epoch() -> None:
     ],
 )
 def test_a_torn_hash_is_found(torn: Entry, why: str) -> None:
-    found = broken(Torn(), torn)
-    assert found
-    assert why in found[0]
+    texts = broken(Torn(), torn)
+    assert texts
+    assert why in texts[0]
 
 
 def test_whole_hashes_are_fine() -> None:
@@ -364,7 +364,7 @@ def test_a_run_knows_what_it_still_has_too_little_of() -> None:
 
 
 def test_what_a_row_found_by_itself_counts() -> None:
-    assert broken(Said(), entry("violation", rule="P5", text="a duel")) == ["a duel"]
+    assert broken(Recorded(), entry("violation", rule="P5", text="a duel")) == ["a duel"]
 
 
 def whole() -> Iterable[Entry]:
@@ -385,7 +385,7 @@ def whole() -> Iterable[Entry]:
 def test_the_checker_reads_a_file_and_says_the_first_violation(
     tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for extra, status, said in (
+    for extra, status, text in (
         ([], 0, "row U, seed 7: 0 violations"),
         ([feed([0, 31, 2])], 1, "the first"),
     ):
@@ -395,7 +395,7 @@ def test_the_checker_reads_a_file_and_says_the_first_violation(
             history.add(each["what"], **facts)
         history.close()
         assert main([str(history.path)]) == status
-        assert said in capsys.readouterr().out
+        assert text in capsys.readouterr().out
         assert len(check(read(history.path))) == status
     assert main([]) == 2
 

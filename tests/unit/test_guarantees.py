@@ -61,9 +61,9 @@ def test_a_mutation_whose_text_has_gone_fails_by_name(tmp_path: Path) -> None:
         TidemarkError, match=r"mutation gone: service/micro_batch\.py has its text 0 times, not once: no such"
     ):
         teeth.apply(gone, teeth.copy(ROOT, tmp_path / "tree"))
-    found = teeth.bite(gone, ROOT, tmp_path / "bite")
-    assert (found.killed, found.red) == (False, ())
-    assert "service/micro_batch.py has its text 0 times" in found.problem
+    result = teeth.bite(gone, ROOT, tmp_path / "bite")
+    assert (result.killed, result.red) == (False, ())
+    assert "service/micro_batch.py has its text 0 times" in result.problem
 
 
 def test_only_a_test_that_fails_by_itself_is_red(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_the_copy_is_what_its_tests_import(tmp_path: Path) -> None:
         f"def test_here(): assert micro_batch.__file__ == {str(tree / 'service/micro_batch.py')!r}\n"
         "def test_child():\n"
         "    program = 'from load import oracle; print(oracle.__file__)'\n"
-        "    found = subprocess.check_output([sys.executable, '-c', program], cwd='/')\n"
-        f"    assert found.decode().strip() == {str(tree / 'load/oracle.py')!r}\n"
+        "    output = subprocess.check_output([sys.executable, '-c', program], cwd='/')\n"
+        f"    assert output.decode().strip() == {str(tree / 'load/oracle.py')!r}\n"
     )
     ran = teeth.pytest(tree, ["tests/test_where.py"])
     assert len(ran.green) == 2, (tree / "teeth.log").read_text()

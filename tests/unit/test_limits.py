@@ -28,8 +28,8 @@ def test_a_duration_has_a_unit_or_is_in_milliseconds_and_null_is_none() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-5", "0 s", "soon", "", "5 parsecs", "400 d", "1.5"])
 def test_what_is_no_duration_is_named(text: str) -> None:
-    found = list(faults(table(gap=["30 s", text, None]), reference(session_gap="gap")))
-    assert found == [
+    problems = list(faults(table(gap=["30 s", text, None]), reference(session_gap="gap")))
+    assert problems == [
         f"gap: must be a duration above 0, such as '30 s' or 30000 (ms): 1 different ones are not so, such as {text!r}"
     ]
 
@@ -37,16 +37,16 @@ def test_what_is_no_duration_is_named(text: str) -> None:
 @pytest.mark.parametrize("text", ["cold", "nan", "inf", "1e200", ""])
 def test_what_is_no_number_is_named(text: str) -> None:
     settings = reference(ranges={"t": ("low", "high")})
-    (found,) = faults(table(low=["1", text], high=["2", None]), settings)
-    assert found.startswith("low: must be a finite number: ")
-    assert repr(text) in found
+    (problem,) = faults(table(low=["1", text], high=["2", None]), settings)
+    assert problem.startswith("low: must be a finite number: ")
+    assert repr(text) in problem
 
 
 def test_a_range_whose_ends_are_crossed_is_named_with_its_devices() -> None:
     settings = reference(ranges={"t": ("low", "high")})
-    (found,) = faults(table(low=["1", "3", None, "5"], high=["1", "2", "0", None]), settings)
-    assert found.startswith("low: must not be above high (t), in 1 rows it is")
-    assert found.endswith("'d1'")
+    (problem,) = faults(table(low=["1", "3", None, "5"], high=["1", "2", "0", None]), settings)
+    assert problem.startswith("low: must not be above high (t), in 1 rows it is")
+    assert problem.endswith("'d1'")
 
 
 def test_limits_that_are_limits_have_no_faults() -> None:

@@ -33,13 +33,13 @@ def expectation() -> Expected:
         np.array([row[1] for row in ROWS], np.int64),
         {"t": np.array([row[2] for row in ROWS]), "h": np.array([row[3] for row in ROWS])},
     )
-    found = sessions(readings, 100, 1_600, WATERMARK_MS)
+    all_sessions = sessions(readings, 100, 1_600, WATERMARK_MS)
     values = {place: digest(raw) for place, raw in RAW.items()}
     return Expected(
         watermark_ms=WATERMARK_MS,
         windows=windows(VIEWS, readings, REFERENCE, WATERMARK_MS),
-        sessions=found,
-        devices=devices(readings, found, REFERENCE),
+        sessions=all_sessions,
+        devices=devices(readings, all_sessions, REFERENCE),
         rejects=REJECTS,
         values=values,
         partitions={("in", 0): Partition(0, 6, 6, 4, 2)},
@@ -68,13 +68,13 @@ p:device:e:1            status=offline last_seen=1005 session= reference=x t=7 t
 
 def right() -> Hashes:
     hashes: Hashes = {}
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for word in RIGHT.split():
         name, is_field, value = word.partition("=")
         if is_field:
-            found[name] = value
+            fields[name] = value
         else:
-            found = hashes[word] = dict(NOW)
+            fields = hashes[word] = dict(NOW)
     return hashes
 
 
@@ -132,8 +132,8 @@ def test_each_extra_key_is_named(key: str) -> None:
 
 FIELDS = [
     (key, name)
-    for key, found in right().items()
-    for name in found
+    for key, fields in right().items()
+    for name in fields
     if name not in {"updated", "reference", "epoch", "batch"}
 ]
 
@@ -218,8 +218,8 @@ def test_indexes_hold_the_keys_and_the_windows_that_are_not_final() -> None:
 
 
 def reject(at: int, reason: str, value: bytes | None, **more: bytes) -> Record:
-    said = {"reason": reason.encode(), "topic": b"in", "partition": b"0", "offset": str(at).encode(), **more}
-    headers = [("kind", b"x"), *((f"tidemark.{name}", text) for name, text in said.items())]
+    fields = {"reason": reason.encode(), "topic": b"in", "partition": b"0", "offset": str(at).encode(), **more}
+    headers = [("kind", b"x"), *((f"tidemark.{name}", text) for name, text in fields.items())]
     return Record("in.rejects", 0, 100 + at, 1, None, value, headers)
 
 
@@ -270,9 +270,9 @@ def test_per_partition_consumed_must_be_admitted_plus_rejects() -> None:
     check_partitions(expectation(), {("in", 0): 2}, {"in": {0: 6}}, verdict)
     assert verdict.ok
     assert verdict.partitions == {"in[0]": {"start": 0, "end": 6, "consumed": 6, "admitted": 4, "rejected": 2}}
-    for found, ends in (({("in", 0): 1}, {0: 6}), ({}, {0: 6}), ({("in", 0): 2}, {0: 7}), ({("in", 0): 2}, {})):
+    for stored, ends in (({("in", 0): 1}, {0: 6}), ({}, {0: 6}), ({("in", 0): 2}, {0: 7}), ({("in", 0): 2}, {})):
         verdict = Verdict()
-        check_partitions(expectation(), found, {"in": ends}, verdict)
+        check_partitions(expectation(), stored, {"in": ends}, verdict)
         assert verdict.kinds == {"partition.sum": 1}
     verdict = Verdict()
     check_partitions(expectation(), {("in", 0): 2}, {"in": {0: 6, 1: 3}}, verdict)

@@ -171,11 +171,11 @@ def test_each_record_gets_the_first_reason_that_applies(
 def test_reasons_are_tried_in_their_order(tmp_path: Path) -> None:
     rules = rules_in(tmp_path)
     record = {"device_id": "", "at": None, "t": math.inf, "h": -math.inf}
-    found = [decide(rules, encode(record).replace(b"Infinity", b"1e999"))]
+    reasons = [decide(rules, encode(record).replace(b"Infinity", b"1e999"))]
     for step in ({"device_id": "d"}, {"at": NOW * 2}, {"t": 100, "h": 0}, {"t": 0}, {"at": NOW}):
         record |= step
-        found.append(decide(rules, encode(record).replace(b"Infinity", b"1e999")))
-    assert found == ["no_device", "no_time", "not_finite", "out_of_range", "early", None]
+        reasons.append(decide(rules, encode(record).replace(b"Infinity", b"1e999")))
+    assert reasons == ["no_device", "no_time", "not_finite", "out_of_range", "early", None]
 
 
 def test_unknown_devices_are_kept_unless_they_are_to_be_rejected(tmp_path: Path) -> None:
@@ -286,8 +286,8 @@ def test_damaged_avro_is_admitted_only_when_a_strict_walk_accepts_it(tmp_path: P
 
 def test_bytes_after_an_avro_record_make_it_undecodable(tmp_path: Path) -> None:
     rules = rules_in(tmp_path, format="avro")
-    found = [decide(rules, value) for value in (avro(GOOD), avro(GOOD) + b"\0", avro({**GOOD, "at": 0}) + b"more")]
-    assert found == [None, "undecodable", "undecodable"]
+    reasons = [decide(rules, value) for value in (avro(GOOD), avro(GOOD) + b"\0", avro({**GOOD, "at": 0}) + b"more")]
+    assert reasons == [None, "undecodable", "undecodable"]
 
 
 def test_an_older_writers_records_get_the_readers_defaults(tmp_path: Path) -> None:
@@ -414,17 +414,17 @@ def test_windows_equal_an_exact_recomputation(
 ) -> None:
     length, step = lengths
     view = View("v", ("device",) if by_device else (), length, step, ("m",))
-    found = windows([view], columns(rows), {}, 100)
+    all_windows = windows([view], columns(rows), {}, 100)
     right: dict[tuple[str, int], list[tuple[int, Fraction]]] = {}
     for device, ms, x in rows:
         for start in range(-200, 400):
             if x is not None and start % step == 0 and start <= ms < start + length:
                 right.setdefault((device if by_device else "all", start), []).append((ms, Fraction(x)))
-    assert {(key, start) for _, _, key, start in found} == right.keys()
-    assert len(found) == len(right)
-    assert [found.number(place) for place in found] == list(range(len(found)))
+    assert {(key, start) for _, _, key, start in all_windows} == right.keys()
+    assert len(all_windows) == len(right)
+    assert [all_windows.number(place) for place in all_windows] == list(range(len(all_windows)))
     for (key, start), readings in right.items():
-        value = found["v", "m", key, start]
+        value = all_windows["v", "m", key, start]
         xs = [x for _, x in readings]
         mean = sum(xs) / len(xs)
         variance = sum((x - mean) ** 2 for x in xs) / len(xs)
@@ -446,11 +446,11 @@ def test_a_deviation_a_millionth_of_a_mean_is_exact() -> None:
 
 
 def test_a_window_that_is_not_there_is_a_key_error() -> None:
-    found = windows([View("v", (), 60, 60, ("m",))], columns([("d", 1, 1.0)]), {}, 0)
+    all_windows = windows([View("v", (), 60, 60, ("m",))], columns([("d", 1, 1.0)]), {}, 0)
     for place in (("v", "m", "all", 60), ("v", "m", "all", -60), ("v", "m", "d", 0), ("w", "m", "all", 0)):
-        assert found.number(place) is None
+        assert all_windows.number(place) is None
         with pytest.raises(KeyError):
-            found[place]
+            all_windows[place]
 
 
 def test_readings_too_far_apart_for_one_number_are_refused() -> None:
@@ -460,8 +460,8 @@ def test_readings_too_far_apart_for_one_number_are_refused() -> None:
 
 
 def spans(times: list[int], gap: int, longest: int, watermark: int) -> list[tuple[int, int, int, str, str]]:
-    found = sessions(columns([("d", ms, 1.0) for ms in times]), gap, longest, watermark)
-    return [(s.start, s.last, s.count, s.state, s.reason) for s in found.values()]
+    all_sessions = sessions(columns([("d", ms, 1.0) for ms in times]), gap, longest, watermark)
+    return [(s.start, s.last, s.count, s.state, s.reason) for s in all_sessions.values()]
 
 
 def test_readings_one_gap_apart_are_of_one_session_and_more_apart_are_not() -> None:
@@ -475,9 +475,9 @@ def test_a_session_is_closed_when_nothing_can_join_it_any_more() -> None:
 
 def test_an_endless_session_is_cut_at_the_edge_of_a_cell() -> None:
     # Cells of 10. From 3 on, the cells up to [150, 160) end within 163; [160, 170) does not.
-    found = spans(list(range(3, 333, 5)), 10, 160, 500)
-    assert [(start, last) for start, last, *_ in found] == [(3, 158), (163, 318), (323, 328)]
-    assert [reason for *_, reason in found] == ["max_duration", "max_duration", "gap"]
+    pieces = spans(list(range(3, 333, 5)), 10, 160, 500)
+    assert [(start, last) for start, last, *_ in pieces] == [(3, 158), (163, 318), (323, 328)]
+    assert [reason for *_, reason in pieces] == ["max_duration", "max_duration", "gap"]
 
 
 def test_readings_of_the_cell_a_session_begins_in_are_never_cut_off() -> None:
@@ -495,12 +495,12 @@ def test_sessions_do_not_depend_on_the_order_of_readings(
     rows: list[tuple[str, int, float | None]], chance: random.Random
 ) -> None:
     shuffled = chance.sample(rows, len(rows))
-    found = sessions(columns(rows), 9, 60, 120)
+    first = sessions(columns(rows), 9, 60, 120)
     again = sessions(columns(shuffled), 9, 60, 120)
     # Of 0 and -0 it is no matter which is the smaller one.
-    assert repr(sorted(found.items())).replace("-0.0", "0.0") == repr(sorted(again.items())).replace("-0.0", "0.0")
-    assert sum(s.count for s in found.values()) == len(rows)
-    for (device, start), session in found.items():
+    assert repr(sorted(first.items())).replace("-0.0", "0.0") == repr(sorted(again.items())).replace("-0.0", "0.0")
+    assert sum(s.count for s in first.values()) == len(rows)
+    for (device, start), session in first.items():
         xs = [x for name, ms, x in rows if name == device and start <= ms <= session.last and x is not None]
         value = session.measures["m"]
         assert session.last - session.start <= 60
@@ -521,11 +521,11 @@ def test_a_device_keeps_its_last_values_and_of_two_at_one_time_the_larger() -> N
         ("e", 9, None),
     ]
     readings = columns(rows)
-    found = devices(readings, sessions(readings, 10, 160, 17), {"d": {"site": "x"}})
-    assert (found["d"].status, found["d"].last_seen, found["d"].session) == ("offline", 6, None)
-    assert found["d"].values == {"m": (3.0, 5)}
-    assert found["d"].attributes == {"site": "x"}
-    assert (found["e"].status, found["e"].session, found["e"].values) == ("online", 9, {})
+    all_devices = devices(readings, sessions(readings, 10, 160, 17), {"d": {"site": "x"}})
+    assert (all_devices["d"].status, all_devices["d"].last_seen, all_devices["d"].session) == ("offline", 6, None)
+    assert all_devices["d"].values == {"m": (3.0, 5)}
+    assert all_devices["d"].attributes == {"site": "x"}
+    assert (all_devices["e"].status, all_devices["e"].session, all_devices["e"].values) == ("online", 9, {})
 
 
 def test_a_device_has_the_limits_that_its_row_of_the_reference_says(tmp_path: Path) -> None:
@@ -545,14 +545,14 @@ def test_a_device_has_the_limits_that_its_row_of_the_reference_says(tmp_path: Pa
         value = encode({**GOOD, "device_id": device, "at": NOW + ms, "t": t})
         taken[offset] = ledger.take(Record("readings", 0, offset, NOW + ms, None, value))
     assert [offset for offset, reason in taken.items() if reason] == [1]
-    found = ledger.close(NOW + 351_001)
-    assert {(device, start - NOW): s.state for (device, start), s in found.sessions.items()} == {
+    expected = ledger.close(NOW + 351_001)
+    assert {(device, start - NOW): s.state for (device, start), s in expected.sessions.items()} == {
         ("own", 0): "open",
         ("none", 0): "closed",
         ("none", 350_000): "open",
     }
-    assert {device: each.status for device, each in found.devices.items()} == {"own": "quiet", "none": "online"}
-    assert found.devices["own"].attributes == {"site": "x"}
+    assert {device: each.status for device, each in expected.devices.items()} == {"own": "quiet", "none": "online"}
+    assert expected.devices["own"].attributes == {"site": "x"}
 
 
 def test_of_two_open_sessions_the_device_names_the_latest() -> None:
@@ -569,15 +569,15 @@ def take_all(rules: Rules, rows: list[tuple[str, int]]) -> Expected:
 
 
 def test_per_partition_consumed_is_admitted_and_rejected(tmp_path: Path) -> None:
-    found = take_all(rules_in(tmp_path), [("d", 0), ("d", 99_000), ("", 0), ("d", 1), ("d", 2)])
-    assert {place: (p.consumed, p.admitted, p.rejected) for place, p in found.partitions.items()} == {
+    expected = take_all(rules_in(tmp_path), [("d", 0), ("d", 99_000), ("", 0), ("d", 1), ("d", 2)])
+    assert {place: (p.consumed, p.admitted, p.rejected) for place, p in expected.partitions.items()} == {
         ("readings", 0): (3, 2, 1),
         ("readings", 1): (2, 1, 1),
     }
-    assert found.rejects == {("readings", 0, 1): "no_device", ("readings", 1, 0): "early"}
-    assert found.devices["d"].last_seen == NOW + 2
+    assert expected.rejects == {("readings", 0, 1): "no_device", ("readings", 1, 0): "early"}
+    assert expected.devices["d"].last_seen == NOW + 2
 
 
 def test_no_reading_at_all_is_nothing_expected(tmp_path: Path) -> None:
-    found = take_all(rules_in(tmp_path), [])
-    assert (len(found.windows), len(found.sessions), len(found.devices), len(found.rejects)) == (0, 0, 0, 0)
+    expected = take_all(rules_in(tmp_path), [])
+    assert (len(expected.windows), len(expected.sessions), len(expected.devices), len(expected.rejects)) == (0, 0, 0, 0)

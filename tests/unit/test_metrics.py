@@ -59,12 +59,12 @@ class Scraped:
         return answer(f"http://127.0.0.1:{self.server.port}{path}")
 
     def value(self, name: str, **labels: str) -> float | None:
-        found: Samples = {
+        samples: Samples = {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in text_string_to_metric_families(self.get("/metrics")[1])
             for sample in family.samples
         }
-        return found.get((f"tidemark_{name}", tuple(sorted(labels.items()))))
+        return samples.get((f"tidemark_{name}", tuple(sorted(labels.items()))))
 
 
 @pytest.fixture

@@ -111,10 +111,10 @@ def test_the_deviation_keeps_its_digits_beside_a_large_mean(mean, stddev_is_righ
         sizes = []
         while sum(sizes) < len(values):
             sizes.append(min(rng.randrange(1, 60), len(values) - sum(sizes)))
-        total, found_mean, deviation = merged(values, sizes)
+        total, merged_mean, deviation = merged(values, sizes)
         right_total, right_mean, right_variance, magnitude = exact(values)
         assert abs(deviation / math.sqrt(right_variance) - 1) < stddev_is_right_to, seed
-        assert abs(Fraction(found_mean) - right_mean) <= magnitude / len(values) * Fraction(4 * EPSILON)
+        assert abs(Fraction(merged_mean) - right_mean) <= magnitude / len(values) * Fraction(4 * EPSILON)
         assert abs(Fraction(total) - right_total) <= magnitude * Fraction(4 * EPSILON)
 
 

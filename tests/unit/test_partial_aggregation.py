@@ -90,19 +90,19 @@ def of_kind(rows, kind):
 
 def parts_of(rows):
     """The parts of windows in all payloads, each in the bucket that its view and key have everywhere."""
-    found, buckets = [], {}
+    all_parts, buckets = [], {}
     for row in of_kind(rows, PARTS):
         parts = codec.unpack(b"W", row["payload"]).to_pylist()
         assert row["first"] == min(p["first"] for p in parts)
         assert all(buckets.setdefault((p["view"], p["key"]), row["bucket"]) == row["bucket"] for p in parts)
-        found += parts
-    return found
+        all_parts += parts
+    return all_parts
 
 
 def rejects_of(rows):
     """The rejects in all payloads, by offset."""
-    found = [reject for row in of_kind(rows, REJECTS) for reject in codec.unpack(b"J", row["payload"]).to_pylist()]
-    return sorted(found, key=lambda reject: (reject["offset"], reject["reason"]))
+    rejects = [reject for row in of_kind(rows, REJECTS) for reject in codec.unpack(b"J", row["payload"]).to_pylist()]
+    return sorted(rejects, key=lambda reject: (reject["offset"], reject["reason"]))
 
 
 def panes(rows):
@@ -115,12 +115,12 @@ def merged(rows):
     groups = defaultdict(list)
     for row in parts_of(rows):
         groups[row["view"], row["key"], row["measure"], row["start"]].append(row)
-    found = {}
+    windows = {}
     for key, parts in groups.items():
         sums = [np.array([math.fsum(row[name] for row in parts)]) for name in MOMENTS]
         count = sum(row["count"] for row in parts)
         total, mean, stddev = (float(a[0]) for a in moments.finish(np.array([count]), *sums))
-        found[key] = {
+        windows[key] = {
             "count": count,
             "sum": total,
             "mean": mean,
@@ -130,7 +130,7 @@ def merged(rows):
             "first": min(row["first"] for row in parts),
             "last": max(row["last"] for row in parts),
         }
-    return found
+    return windows
 
 
 def plain_panes(rows, pane_ms):
@@ -142,11 +142,11 @@ def plain_panes(rows, pane_ms):
                 groups[row["device"], measure, row["event_ms"] // pane_ms * pane_ms].append(
                     (row["event_ms"], row[measure])
                 )
-    found = {}
+    expected = {}
     for key, pairs in groups.items():
         values = [Fraction(value) for _, value in pairs]
         mean = sum(values) / len(values)
-        found[key] = {
+        expected[key] = {
             "count": len(values),
             "sum": pytest.approx(float(sum(values)), rel=1e-12, abs=1e-9),
             "mean": pytest.approx(float(mean), rel=1e-12, abs=1e-9),
@@ -156,7 +156,7 @@ def plain_panes(rows, pane_ms):
             "first": min(ms for ms, _ in pairs),
             "last": max(ms for ms, _ in pairs),
         }
-    return found
+    return expected
 
 
 def run_set(table):
@@ -182,13 +182,13 @@ def runs_of(rows):
 
 def stats_of(rows):
     """Broker time -> readings, over all rows of COUNTS."""
-    found = Counter()
+    counts = Counter()
     for row in of_kind(rows, COUNTS):
         counted = task_counters.unpack(row["payload"])
         times = counted.rows(task_counters.LATENCY)
         assert int(times.count.sum()) == counted.sum(task_counters.ADMITTED)
-        found.update(dict(zip(times.at.tolist(), times.count.tolist(), strict=True)))
-    return dict(found)
+        counts.update(dict(zip(times.at.tolist(), times.count.tolist(), strict=True)))
+    return dict(counts)
 
 
 def tally_of(rows):
@@ -217,32 +217,32 @@ cuts = st.lists(st.integers(0, 30), max_size=4)
 @given(rows_of_readings, cuts, st.integers(1, 40))
 def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomputation(rows, sizes, max_rows):
     fold = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=max_rows)
-    found = folded(rows, sizes=sizes, fold=fold)
-    assert panes(found) == plain_panes(rows, 10_000)
+    output = folded(rows, sizes=sizes, fold=fold)
+    assert panes(output) == plain_panes(rows, 10_000)
     kept = [row for row in rows if row["reject"] is None]
 
     # Rejects keep all of their content, and are counted by reason.
     rejects = sorted(
         (row["reject"] for row in rows if row["reject"]), key=lambda reject: (reject["offset"], reject["reason"])
     )
-    assert rejects_of(found) == rejects
-    counted = Counter({reason: tally_of(found).sum(task_counters.REJECTED, of) for of, reason in enumerate(REASONS)})
+    assert rejects_of(output) == rejects
+    counted = Counter({reason: tally_of(output).sum(task_counters.REJECTED, of) for of, reason in enumerate(REASONS)})
     assert +counted == Counter(reject["reason"] for reject in rejects)
 
     # Statistics count by broker time in steps.
-    assert stats_of(found) == dict(Counter(row["broker_ms"] // LATENCY_STEP_MS * LATENCY_STEP_MS for row in kept))
+    assert stats_of(output) == dict(Counter(row["broker_ms"] // LATENCY_STEP_MS * LATENCY_STEP_MS for row in kept))
     times = defaultdict(list)
     for row in kept:
         times[row["from_partition"]].append(row["event_ms"])
-    assert task_counters.times(tally_of(found)) == {code: (min(each), max(each)) for code, each in times.items()}
-    assert tally_of(found).sum(task_counters.ADMITTED) == len(kept)
+    assert task_counters.times(tally_of(output)) == {code: (min(each), max(each)) for code, each in times.items()}
+    assert tally_of(output).sum(task_counters.ADMITTED) == len(kept)
 
 
 @settings(max_examples=100, deadline=None)
 @given(rows_of_readings, cuts)
 def test_the_payload_of_a_bucket_is_what_state_makes_of_its_readings(rows, sizes):
-    found = folded(rows, sizes=sizes)
-    payloads = of_kind(found, RUNS)
+    output = folded(rows, sizes=sizes)
+    payloads = of_kind(output, RUNS)
     by_bucket = defaultdict(list)
     for row in rows:
         if row["reject"] is None:
@@ -271,13 +271,13 @@ def test_nothing_comes_of_nothing():
 
 def test_only_rejects_give_only_rejects_spread_over_the_buckets():
     rows = [rejected(number * STRETCH // 2) for number in range(9)]
-    found = folded(rows, sizes=[4, 1])
-    assert {row["kind"] for row in found} == {REJECTS, COUNTS}
+    output = folded(rows, sizes=[4, 1])
+    assert {row["kind"] for row in output} == {REJECTS, COUNTS}
     of_bucket = Counter()
-    for row in of_kind(found, REJECTS):
+    for row in of_kind(output, REJECTS):
         of_bucket[row["bucket"]] += codec.unpack(b"J", row["payload"]).num_rows
     assert of_bucket == {3: 3, 0: 2, 1: 2, 2: 2}
-    assert rejects_of(found) == [row["reject"] for row in rows]
+    assert rejects_of(output) == [row["reject"] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -300,9 +300,9 @@ def test_schema_ids_that_are_not_known_are_asked_for_by_how_many_records_have_th
 
 
 def test_a_device_without_any_measure_has_no_window_but_a_session():
-    found = folded([admitted("a", 0), admitted("a", 1), admitted("bb", 2, t=1.0)])
-    assert {key[0] for key in panes(found)} == {"bb"}
-    (payload,) = [row for row in of_kind(found, RUNS) if row["bucket"] == bucket_of("a")]
+    output = folded([admitted("a", 0), admitted("a", 1), admitted("bb", 2, t=1.0)])
+    assert {key[0] for key in panes(output)} == {"bb"}
+    (payload,) = [row for row in of_kind(output, RUNS) if row["bucket"] == bucket_of("a")]
     assert codec.unpack(b"R", payload["payload"])["count"].to_pylist()[0] == 2
 
 
@@ -352,51 +352,51 @@ def test_windows_of_every_view_are_those_of_a_plain_recomputation(rows, sizes):
                     if row[measure] is not None:
                         key = view.name, plain_key(view, row["device"]), measure, start
                         expected[key].append((row["event_ms"], row[measure]))
-    found = folded(rows, sizes=sizes, fold=BY_VIEW)
-    windows = merged(found)
+    output = folded(rows, sizes=sizes, fold=BY_VIEW)
+    windows = merged(output)
     assert windows.keys() == expected.keys()
     for key, window in windows.items():
         times, values = zip(*expected[key], strict=True)
         assert (window["count"], window["first"], window["last"]) == (len(times), min(times), max(times))
         assert (window["min"], window["max"]) == (min(values), max(values))
         assert window["sum"] == pytest.approx(math.fsum(values), rel=1e-9, abs=1e-6)
-    for row in parts_of(found):
+    for row in parts_of(output):
         assert row["end"] - row["start"] == next(view.window_ms for view in VIEWS if view.name == row["view"])
     unknown = sum(row["device"] not in SITES for row in rows if row["reject"] is None)
-    assert tally_of(found).sum(task_counters.UNKNOWN) == unknown
+    assert tally_of(output).sum(task_counters.UNKNOWN) == unknown
 
 
 def test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read():
     tasks = [["a"], ["ccc", "a"], ["dddd", "ccc", "bb"], ["bb", "dddd"]]
-    found = [row for task in tasks for row in folded([admitted(device, 0, t=1.0) for device in task], fold=BY_VIEW)]
-    assert len({row["bucket"] for row in of_kind(found, PARTS)}) > 1
-    assert sum(row["view"] == "site" for row in parts_of(found)) == 3 * (1 + 2 + 3 + 2)
+    output = [row for task in tasks for row in folded([admitted(device, 0, t=1.0) for device in task], fold=BY_VIEW)]
+    assert len({row["bucket"] for row in of_kind(output, PARTS)}) > 1
+    assert sum(row["view"] == "site" for row in parts_of(output)) == 3 * (1 + 2 + 3 + 2)
 
 
 def test_panes_are_half_open_and_aligned_to_the_epoch():
     assert BASE_MS % 10_000 == 0
-    found = panes(folded([admitted("a", ms, t=1.0) for ms in (-1, 0, 9_999, 10_000)]))
-    assert {pane - BASE_MS: row["count"] for (_, _, pane), row in found.items()} == {-10_000: 1, 0: 2, 10_000: 1}
+    by_key = panes(folded([admitted("a", ms, t=1.0) for ms in (-1, 0, 9_999, 10_000)]))
+    assert {pane - BASE_MS: row["count"] for (_, _, pane), row in by_key.items()} == {-10_000: 1, 0: 2, 10_000: 1}
 
 
 def test_a_large_batch_is_folded_in_steps_of_bounded_size():
     rows = [admitted("a", ms, t=float(ms)) for ms in range(100)]
-    found = folded(
+    output = folded(
         rows,
         sizes=[10] * 9,
         fold=Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=30),
     )
-    sizes = [task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED) for row in of_kind(found, COUNTS)]
+    sizes = [task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED) for row in of_kind(output, COUNTS)]
     assert sizes == [30, 30, 30, 10]
-    assert panes(found) == panes(folded(rows))
+    assert panes(output) == panes(folded(rows))
 
 
 def test_devices_and_times_at_the_edges_of_what_admission_lets_through_do_not_overflow():
     late, far = 1 << 41, (1 << 42) - 1
     rows = [admitted(f"d{n}", 0, t=1.0) | {"event_ms": ms} for n in range(500) for ms in (0, late, far)]
-    found = panes(folded(rows))
-    assert len(found) == 1_500
-    assert all(row["count"] == 1 for row in found.values())
+    by_key = panes(folded(rows))
+    assert len(by_key) == 1_500
+    assert all(row["count"] == 1 for row in by_key.values())
 
 
 def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
@@ -406,13 +406,13 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
     of_runs = pa.concat_tables(
         codec.unpack(b"R", row["payload"]) for row in of_kind(folded(rows, fold=fold), RUNS)
     ).to_pylist()
-    found = {
+    limits = {
         device: [
             (run["last"] - run["start"], run["gap"], run["interval"]) for run in of_runs if run["device"] == device
         ]
         for device in ("a", "bb", "x")
     }
-    assert found == {
+    assert limits == {
         "a": [(8_000, 9_000, 2_000)],
         "bb": [(0, -1, 700), (0, -1, 700)],
         "x": [(0, -1, -1), (0, -1, -1)],
@@ -422,14 +422,14 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
     assert max(brought["gap"].to_pylist()) == RULES.max_duration_ms
 
 
-def told(watermark_ms, *unread):
-    """What a task of a stream is told."""
+def stream_fold(watermark_ms, *unread):
+    """The fold of a stream's task: with the event time and the unread partitions of its batch."""
     return replace(FOLD, batch_state=lambda: (EventTime(watermark_ms, watermark_ms), unread, ""))
 
 
 def test_readings_below_the_watermark_are_late_and_can_be_found():
     rows = [admitted("a", 10, 1.0), admitted("b", 9, 1.0), admitted("a", 11, 1.0)]
-    out = folded(rows, fold=told(BASE_MS + 10))
+    out = folded(rows, fold=stream_fold(BASE_MS + 10))
     assert [part["first"] for part in parts_of(out)] == [BASE_MS + 10]
     (reject,) = (each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist())
     wanted = {"reason": "late", "topic": "readings", "partition": 1, "offset": 9, "broker_ms": BASE_MS + 9}
@@ -443,7 +443,7 @@ def test_readings_below_the_watermark_are_late_and_can_be_found():
 def test_every_bucket_is_told_what_was_read_of_each_partition():
     rows = [admitted("a", 10, broker_ms=12), admitted("a", 3, broker_ms=7), rejected(5, partition=2, broker_ms=BASE_MS)]
     rows[2] |= {"from_partition": 2, "broker_ms": BASE_MS + 40}
-    out = of_kind(folded(rows, fold=told(BASE_MS, 2, 5)), TIMES)
+    out = of_kind(folded(rows, fold=stream_fold(BASE_MS, 2, 5)), TIMES)
     assert [row["bucket"] for row in out] == list(range(FOLD.buckets))
     (report,) = {row["payload"] for row in out}
     partitions = {

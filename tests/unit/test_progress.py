@@ -37,10 +37,10 @@ def test_progress_is_parsed_from_what_spark_writes() -> None:
         "stateOperators": [{"operatorName": "transformWithStateInPandasExec", "memoryUsedBytes": 5}],
         "sources": [{"numInputRows": 30}, {"numInputRows": None}],
     }
-    found = Progress.parse(json.dumps(document))
-    assert (found.batch, found.rows, found.state_bytes) == (4, 30, 5)
+    progress = Progress.parse(json.dumps(document))
+    assert (progress.batch, progress.rows, progress.state_bytes) == (4, 30, 5)
 
 
 def test_progress_of_a_stateless_query_without_sources_is_parsed_too() -> None:
-    found = Progress.parse('{"batchId": 0}')
-    assert (found.rows, found.state_bytes) == (0, 0)
+    progress = Progress.parse('{"batchId": 0}')
+    assert (progress.rows, progress.state_bytes) == (0, 0)

@@ -62,9 +62,9 @@ def test_integers_are_decimal_and_null_stays_null() -> None:
 
 
 def test_a_windows_key_is_named_by_view_measure_key_and_start() -> None:
-    found_rows = window_rows(read(window([20.0], "site|7:a")).changes().windows, KEYS, RETAIN)
-    assert found_rows.keys == [f"tidemark:window:device_1m:temperature:site|7:a:{T0}".encode()]
-    assert found_rows.keys == [KEYS.window("device_1m", "temperature", "site|7:a", T0).encode()]
+    rows = window_rows(read(window([20.0], "site|7:a")).changes().windows, KEYS, RETAIN)
+    assert rows.keys == [f"tidemark:window:device_1m:temperature:site|7:a:{T0}".encode()]
+    assert rows.keys == [KEYS.window("device_1m", "temperature", "site|7:a", T0).encode()]
 
 
 def test_text_that_is_not_utf8_is_published_as_it_is() -> None:

@@ -29,19 +29,19 @@ REMEDY = "draw one"
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
     """A sample of rows with `device`, `ahead`, `reason` and measures; of a rejected one only the reason counts."""
-    found: dict[str, list[Any]] = {name: [] for name in ("device", *MEASURES, sample.AHEAD, sample.REASON)}
+    lists: dict[str, list[Any]] = {name: [] for name in ("device", *MEASURES, sample.AHEAD, sample.REASON)}
     for row in rows:
         is_admitted = row.get("reason") is None
         values = {**row, sample.AHEAD: row.get("ahead", 0.0)} if is_admitted else {sample.REASON: row["reason"]}
-        for name, column in found.items():
+        for name, column in lists.items():
             column.append(values.get(name))
     columns = {
-        sample.DEVICE: pa.array(found["device"], pa.string()),
-        **{name: pa.array(found[name], pa.float64()) for name in MEASURES},
-        sample.AHEAD: pa.array(found[sample.AHEAD], pa.float64()),
+        sample.DEVICE: pa.array(lists["device"], pa.string()),
+        **{name: pa.array(lists[name], pa.float64()) for name in MEASURES},
+        sample.AHEAD: pa.array(lists[sample.AHEAD], pa.float64()),
         sample.OF_DEVICE: pa.array([0] * len(rows), pa.int64()),
-        sample.ADMITTED: pa.array([float(reason is None) for reason in found[sample.REASON]], pa.float64()),
-        sample.REASON: pa.array(found[sample.REASON], pa.string()),
+        sample.ADMITTED: pa.array([float(reason is None) for reason in lists[sample.REASON]], pa.float64()),
+        sample.REASON: pa.array(lists[sample.REASON], pa.string()),
     }
     return sample.counted(pa.table(columns))
 
@@ -55,8 +55,8 @@ def good(count: int, *, shift: float = 0.0) -> pa.Table:
     )
 
 
-def unmet(found: pa.Table, suite: Path) -> list[str]:
-    return sorted(each["label"] for each in validation.validate(found, suite)[0] if not each["met"])
+def unmet(records: pa.Table, suite: Path) -> list[str]:
+    return sorted(each["label"] for each in validation.validate(records, suite)[0] if not each["met"])
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +82,15 @@ ROWS = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 50))
 def test_a_sample_and_each_of_its_pieces_meet_what_was_drawn_from_it(rows: list[dict[str, Any]], piece: int) -> None:
-    found = table(rows)
+    records = table(rows)
     if all(row["reason"] for row in rows):
         with pytest.raises(SchemaError, match=f"none of {len(rows)} records is admitted: [0-9]+ "):
-            draw(found, MEASURES, piece)
+            draw(records, MEASURES, piece)
         return
-    suite = draw(found, MEASURES, piece)
-    assert suite == draw(found, MEASURES, piece)
+    suite = draw(records, MEASURES, piece)
+    assert suite == draw(records, MEASURES, piece)
     for start, length in [(0, len(rows)), *((start, piece) for start in range(0, len(rows) - piece + 1, piece))]:
-        part = sample.counted(found.slice(start, length))
+        part = sample.counted(records.slice(start, length))
         assert [item for item in suite["expectations"] if not holds(item, part)] == []
 
 
@@ -178,9 +178,9 @@ def test_what_was_drawn_is_shown_one_line_each() -> None:
 
 
 def test_records_are_taken_from_all_partitions_as_evenly_as_can_be() -> None:
-    held = {("r", 0): 1_000, ("r", 1): 3, ("r", 2): 0, ("s", 0): 50}
-    assert sample.spread(held, 100) == {("r", 2): 0, ("r", 1): 3, ("s", 0): 49, ("r", 0): 48}
-    assert sample.spread(held, 10_000) == held
+    available = {("r", 0): 1_000, ("r", 1): 3, ("r", 2): 0, ("s", 0): 50}
+    assert sample.spread(available, 100) == {("r", 2): 0, ("r", 1): 3, ("s", 0): 49, ("r", 0): 48}
+    assert sample.spread(available, 10_000) == available
     assert sample.spread({}, 5) == {}
     assert sum(sample.spread({("r", n): 100 for n in range(7)}, 100).values()) == 100
 
@@ -244,31 +244,31 @@ class _Active(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found[tag] += tag in self.TAGS
+        self.counts[tag] += tag in self.TAGS
         for name, value in attrs:
             target = (value or "").strip().lower()
-            self.found[name] += name.startswith("on") or target.startswith(("javascript:", "data:"))
+            self.counts[name] += name.startswith("on") or target.startswith(("javascript:", "data:"))
 
 
 @pytest.mark.parametrize("start", range(0, len(PAGE), 10))
 def test_no_text_of_a_device_is_active_in_the_report(suite: Path, start: int) -> None:
     rows = good(200).to_pylist()
-    plain = _Active(validation.validate(table([*rows, {**rows[0], "device": "strange"}]), suite)[1]).found
+    plain = _Active(validation.validate(table([*rows, {**rows[0], "device": "strange"}]), suite)[1]).counts
     payloads = PAGE[start : start + 10]
     _, page = validation.validate(table([*rows, *({**rows[0], "device": each} for each in payloads)]), suite)
     assert [each for each in payloads if html.escape(each) not in page] == []
-    found = _Active(page).found
-    assert +found == +plain
-    assert [name for name, count in found.items() if count and name.startswith("on")] == []
+    counts = _Active(page).counts
+    assert +counts == +plain
+    assert [name for name, count in counts.items() if count and name.startswith("on")] == []
 
 
 def test_labels_are_short_and_different() -> None:
     between = "expect_column_values_to_be_between"
-    found = validation.labels(
+    labels = validation.labels(
         [
             (between, {"column": "t"}),
             (between, {"column": "t"}),
@@ -276,7 +276,7 @@ def test_labels_are_short_and_different() -> None:
             ("expect_column_values_to_not_be_null", {"column": "is admitted"}),
         ]
     )
-    assert found == ["t between", "t between 2", "row count between", "is admitted not null"]
+    assert labels == ["t between", "t between 2", "row count between", "is admitted not null"]
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -292,8 +292,8 @@ def test_check_says_what_will_be_checked_and_what_cannot(suite: Path, tmp_path: 
             "redis": {"url": "redis://r"},
         }
         inputs = {"input": {"measures": {"t": "t"}}, "views": [{"name": "v", "window": "1 m"}]}
-        found = parse({**base, **inputs, "quality": {"expectations": path and str(path)}})
-        return [str(line) for line in check._quality(found)]
+        parsed = parse({**base, **inputs, "quality": {"expectations": path and str(path)}})
+        return [str(line) for line in check._quality(parsed)]
 
     assert lines(None) == ["ok   quality: no expectations of the readings in the settings"]
     assert lines(suite) == [f"ok   quality: {suite}: 11 expectations of 5000 records, every 5 m"]

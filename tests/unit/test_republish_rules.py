@@ -15,68 +15,71 @@ from service.redis.keys import Keys
 from tests.outputs import MINUTE, T0, settings, window_table
 
 COMMITTED = MicroBatch(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
-HELD = MicroBatch(3, 7, T0, {}, {"readings": {0: 100, 1: 50}})
+PROGRESS = MicroBatch(3, 7, T0, {}, {"readings": {0: 100, 1: 50}})
 
 
 @pytest.mark.parametrize(
-    ("held", "committed"),
+    ("progress", "committed"),
     [
         pytest.param(None, None, id="the first batch ever"),
-        pytest.param(replace(HELD, batch=900), None, id="a new checkpoint beside old values"),
-        pytest.param(HELD, COMMITTED, id="level"),
-        pytest.param(replace(HELD, epoch=1), COMMITTED, id="an older epoch before the first batch of a new term"),
+        pytest.param(replace(PROGRESS, batch=900), None, id="a new checkpoint beside old values"),
+        pytest.param(PROGRESS, COMMITTED, id="level"),
+        pytest.param(replace(PROGRESS, epoch=1), COMMITTED, id="an older epoch before the first batch of a new term"),
         pytest.param(
-            replace(HELD, batch=8, end={"readings": {0: 120, 1: 50}}), COMMITTED, id="published and not committed"
+            replace(PROGRESS, batch=8, end={"readings": {0: 120, 1: 50}}), COMMITTED, id="published and not committed"
         ),
-        pytest.param(replace(HELD, batch=8, watermark_ms=T0 + 1), COMMITTED, id="a batch without records ahead"),
-        pytest.param(replace(HELD, end={"readings": {0: 100, 1: 50, 2: 9}}), COMMITTED, id="a partition was added"),
+        pytest.param(replace(PROGRESS, batch=8, watermark_ms=T0 + 1), COMMITTED, id="a batch without records ahead"),
+        pytest.param(replace(PROGRESS, end={"readings": {0: 100, 1: 50, 2: 9}}), COMMITTED, id="a partition was added"),
         pytest.param(
-            replace(HELD, epoch=9, batch=2), replace(COMMITTED, batch=900), id="the number of another checkpoint"
+            replace(PROGRESS, epoch=9, batch=2), replace(COMMITTED, batch=900), id="the number of another checkpoint"
         ),
     ],
 )
-def test_nothing_is_lost(held: MicroBatch | None, committed: MicroBatch | None) -> None:
-    assert lost(held, committed) == ""
+def test_nothing_is_lost(progress: MicroBatch | None, committed: MicroBatch | None) -> None:
+    assert lost(progress, committed) == ""
 
 
 @pytest.mark.parametrize(
-    ("held", "said"),
+    ("progress", "message"),
     [
         (None, "there is no progress, batch 7 is committed"),
-        (replace(HELD, batch=6, end={"readings": {0: 90, 1: 50}}), "readings[0]@90, batch 7 is committed up to 100"),
-        (replace(HELD, batch=6, end={"readings": {0: 100}}), "readings[1]@0, batch 7 is committed up to 50"),
-        (replace(HELD, epoch=9, end={"other": {0: 100, 1: 50}}), "readings[0]@0"),
-        (replace(HELD, batch=6, watermark_ms=T0 - 1), f"watermark {T0 - 1}, batch 7 is committed with {T0}"),
+        (
+            replace(PROGRESS, batch=6, end={"readings": {0: 90, 1: 50}}),
+            "readings[0]@90, batch 7 is committed up to 100",
+        ),
+        (replace(PROGRESS, batch=6, end={"readings": {0: 100}}), "readings[1]@0, batch 7 is committed up to 50"),
+        (replace(PROGRESS, epoch=9, end={"other": {0: 100, 1: 50}}), "readings[0]@0"),
+        (replace(PROGRESS, batch=6, watermark_ms=T0 - 1), f"watermark {T0 - 1}, batch 7 is committed with {T0}"),
         # A backup of the time before the checkpoint was rebuilt: its numbers are larger, its offsets are not.
-        (replace(HELD, epoch=2, batch=5000, end={"readings": {0: 99, 1: 50}}), "readings[0]@99"),
+        (replace(PROGRESS, epoch=2, batch=5000, end={"readings": {0: 99, 1: 50}}), "readings[0]@99"),
     ],
 )
-def test_what_is_lost_is_said(held: MicroBatch | None, said: str) -> None:
-    assert said in lost(held, COMMITTED)
+def test_what_is_lost_is_said(progress: MicroBatch | None, message: str) -> None:
+    assert message in lost(progress, COMMITTED)
 
 
 def test_what_was_skipped_behind_the_last_batch_is_not_lost() -> None:
-    held = replace(HELD, end={"readings": {0: 97, 1: 50}})
-    assert lost(held, COMMITTED, [Span("readings", 0, 97, 100), Span("readings", 1, 3, 4)]) == ""
-    assert "readings[0]@99" in lost(held, COMMITTED, [Span("readings", 0, 97, 99)])
+    progress = replace(PROGRESS, end={"readings": {0: 97, 1: 50}})
+    assert lost(progress, COMMITTED, [Span("readings", 0, 97, 100), Span("readings", 1, 3, 4)]) == ""
+    assert "readings[0]@99" in lost(progress, COMMITTED, [Span("readings", 0, 97, 99)])
 
 
 @pytest.mark.parametrize(
-    ("held", "committed", "is_again"),
+    ("progress", "committed", "is_again"),
     [
-        (HELD, None, True),
-        (replace(HELD, batch=0, watermark_ms=0), None, False),
-        (HELD, COMMITTED, False),
-        (replace(HELD, batch=8, watermark_ms=T0 + 1), COMMITTED, False),
-        (replace(HELD, batch=9, watermark_ms=T0 + 1), COMMITTED, True),
-        (replace(HELD, batch=2, watermark_ms=T0 + 1), COMMITTED, True),
-        (replace(HELD, batch=2, watermark_ms=T0 - 1), COMMITTED, False),
+        (PROGRESS, None, True),
+        (replace(PROGRESS, batch=0, watermark_ms=0), None, False),
+        (PROGRESS, COMMITTED, False),
+        (replace(PROGRESS, batch=8, watermark_ms=T0 + 1), COMMITTED, False),
+        (replace(PROGRESS, batch=9, watermark_ms=T0 + 1), COMMITTED, True),
+        (replace(PROGRESS, batch=2, watermark_ms=T0 + 1), COMMITTED, True),
+        (replace(PROGRESS, batch=2, watermark_ms=T0 - 1), COMMITTED, False),
     ],
 )
 def test_a_new_checkpoint_or_an_old_copy_publishes_again(
-    held: MicroBatch, committed: MicroBatch | None, *, is_again: bool
+    progress: MicroBatch, committed: MicroBatch | None, *, is_again: bool
 ) -> None:
-    assert is_read_again(held, committed) is is_again
+    assert is_read_again(progress, committed) is is_again
 
 
 def test_a_mark_says_when_it_was_set_and_up_to_when_redis_was_whole() -> None:
@@ -95,28 +98,28 @@ def chosen(first: Partition = WHOLE, second: Partition = WHOLE, from_ms: int = T
 
 
 def test_where_nothing_is_lacking_everything_can_be_told() -> None:
-    found = chosen()
-    assert found.begin == {"readings": {0: 0, 1: 0}}
-    assert found.end == COMMITTED.end
-    assert (found.whole_from_ms, found.lacking) == (0, ())
+    selection = chosen()
+    assert selection.begin == {"readings": {0: 0, 1: 0}}
+    assert selection.end == COMMITTED.end
+    assert (selection.whole_from_ms, selection.lacking) == (0, ())
 
 
 def test_what_the_checkpoint_never_read_is_not_lacking() -> None:
-    found = chosen(Partition(30, T0 - 500, 30), WHOLE, p0=40)
-    assert (found.begin["readings"][0], found.whole_from_ms, found.lacking) == (40, 0, ())
+    selection = chosen(Partition(30, T0 - 500, 30), WHOLE, p0=40)
+    assert (selection.begin["readings"][0], selection.whole_from_ms, selection.lacking) == (40, 0, ())
 
 
 def test_records_that_kafka_has_deleted_bound_what_can_be_told() -> None:
-    found = chosen(Partition(30, T0 - 500, 30), Partition(10, T0 - 900, 10))
-    assert found.begin == {"readings": {0: 30, 1: 10}}
-    assert found.whole_from_ms == T0 - 500 + AHEAD_MS + 1
-    assert found.lacking == ("readings[0]@0 to 30", "readings[1]@0 to 10")
+    selection = chosen(Partition(30, T0 - 500, 30), Partition(10, T0 - 900, 10))
+    assert selection.begin == {"readings": {0: 30, 1: 10}}
+    assert selection.whole_from_ms == T0 - 500 + AHEAD_MS + 1
+    assert selection.lacking == ("readings[0]@0 to 30", "readings[1]@0 to 10")
 
 
 def test_of_a_partition_that_is_empty_now_nothing_is_known() -> None:
-    found = chosen(Partition(100, None, None))
-    assert found.begin["readings"][0] == 100
-    assert found.whole_from_ms > COMMITTED.watermark_ms
+    selection = chosen(Partition(100, None, None))
+    assert selection.begin["readings"][0] == 100
+    assert selection.whole_from_ms > COMMITTED.watermark_ms
 
 
 def test_a_partition_that_was_deleted_beyond_the_cut_is_not_read_backwards() -> None:
@@ -124,9 +127,9 @@ def test_a_partition_that_was_deleted_beyond_the_cut_is_not_read_backwards() -> 
 
 
 def test_what_has_expired_is_not_read() -> None:
-    found = chosen(Partition(0, None, 60), Partition(0, None, None), from_ms=T0 - 1000)
-    assert found.begin == {"readings": {0: 60, 1: 50}}
-    assert (found.whole_from_ms, found.lacking) == (T0 - 1000 + AHEAD_MS, ())
+    selection = chosen(Partition(0, None, 60), Partition(0, None, None), from_ms=T0 - 1000)
+    assert selection.begin == {"readings": {0: 60, 1: 50}}
+    assert (selection.whole_from_ms, selection.lacking) == (T0 - 1000 + AHEAD_MS, ())
 
 
 def test_reading_begins_before_the_oldest_value_that_is_kept() -> None:
@@ -134,8 +137,8 @@ def test_reading_begins_before_the_oldest_value_that_is_kept() -> None:
     short = long.sessions.model_copy(update={"retain_ms": 1, "max_duration_ms": 1, "gap_ms": 1})
     for made in (long, long.model_copy(update={"sessions": short})):
         from_ms = needed_from_ms(made, T0)
-        found = {("readings", partition): Partition(0, None, 9) for partition in (0, 1)}
-        whole_from_ms = source(COMMITTED, found, from_ms, made.admission.max_ahead_ms).whole_from_ms
+        partitions = {("readings", partition): Partition(0, None, 9) for partition in (0, 1)}
+        whole_from_ms = source(COMMITTED, partitions, from_ms, made.admission.max_ahead_ms).whole_from_ms
         for view in made.views:
             assert whole_from_ms <= T0 - view.retain_ms - view.window_ms
         oldest_session = T0 - made.sessions.retain_ms - made.sessions.gap_ms - made.sessions.max_duration_ms
@@ -164,22 +167,22 @@ def test_a_window_of_the_past_is_final_and_lives_no_longer_than_it_would_have() 
 def test_sessions_and_devices_count_their_life_from_when_the_session_closed(kind: Kind, field: str) -> None:
     last = [b"100000", b"69999", b"40000", b"9999"]
     rows = Rows(kind, [b"a", b"b", b"c", b"d"], [60_000] * 4, {field: list(last), "x": [b"1", b"2", None, b"4"]})
-    [found] = as_of_watermark(rows, 100_000, gap_ms=30_000)
-    assert found.keys == [b"a", b"b", b"c"]
-    assert found.ttl == [60_000, 59_999, 30_000]
-    assert found.fields == {field: last[:3], "x": [b"1", b"2", None]}
+    [kept] = as_of_watermark(rows, 100_000, gap_ms=30_000)
+    assert kept.keys == [b"a", b"b", b"c"]
+    assert kept.ttl == [60_000, 59_999, 30_000]
+    assert kept.fields == {field: last[:3], "x": [b"1", b"2", None]}
 
 
 def test_what_was_republished_and_what_could_not_be_is_counted_by_kind() -> None:
     made = Metrics()
     for unrecoverable in ((0, 0), (3, 1)):
         made.republishes(Outcome(windows=2, sessions=5, devices=7), unrecoverable)
-    found = {
+    counters = {
         (name, kind): made.registry.get_sample_value(f"tidemark_{name}_total", {"kind": kind})
         for name in ("republished", "unrepublished")
         for kind in ("windows", "sessions", "devices")
     }
-    assert found == {
+    assert counters == {
         ("republished", "windows"): 4,
         ("republished", "sessions"): 10,
         ("republished", "devices"): 14,

@@ -22,16 +22,16 @@ def span(begin: int, end: int, partition: int = 0) -> Span:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("readings:2:1207", span(1207, 1208, 2)),
         ("readings:0:5-5", span(5, 6)),
         ("a.b_c-d:10:0-99", Span("a.b_c-d", 10, 0, 100)),
     ],
 )
-def test_both_ends_of_a_range_are_included(text: str, found: Span) -> None:
-    assert Span.parse(text) == found
-    assert Span.parse(str(found)) == found
+def test_both_ends_of_a_range_are_included(text: str, expected: Span) -> None:
+    assert Span.parse(text) == expected
+    assert Span.parse(str(expected)) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_stretches_and_skips_are_the_whole_without_overlap(
 ) -> None:
     begin = {"readings": dict(enumerate(first))}
     end = {"readings": {p: first[p] + many[p] for p in range(3)}}
-    found = []
+    read = []
     for start, last, careful in skips.stretches(begin, end, skips.merged(some), ahead):
-        found += places(start, last)
+        read += places(start, last)
         behind = {"readings": {p: offset + ahead for p, offset in last["readings"].items()}}
         assert careful or not set(places(start, behind)) & offsets_of(some), "nothing that is skipped is read ahead"
-    assert len(found) == len(set(found))
-    assert set(found) == set(places(begin, end)) - offsets_of(some)
+    assert len(read) == len(set(read))
+    assert set(read) == set(places(begin, end)) - offsets_of(some)
 
 
 @given(SPANS, OFFSETS, st.integers(1, 12), st.integers(0, 12))
@@ -158,10 +158,10 @@ def test_what_cannot_be_skipped_is_named_all_at_once() -> None:
     refuse([span(10, 20), span(0, MOST - 10, 1)], begin, ends)
     with pytest.raises(SettingsError) as refused:
         refuse([span(9, 11), span(19, 21), span(0, MOST, 1), Span("others", 0, 1, 2)], begin, ends)
-    for said in (
+    for message in (
         "offsets below 10 are read",
         "the partition ends at 20",
         "others:0:1: there is no such",
         "more than 10000",
     ):
-        assert said in str(refused.value)
+        assert message in str(refused.value)

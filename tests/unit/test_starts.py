@@ -80,9 +80,9 @@ def test_a_start_is_counted_by_how_it_ends(settings: Settings) -> None:
             assert starts.read(folder).running
             if error is not None:
                 raise error
-        found = starts.read(folder)
-        assert found.batch == 1
-        return found.ends, found.running
+        content = starts.read(folder)
+        assert content.batch == 1
+        return content.ends, content.running
 
     assert start(None) == (0, False)
     assert start(WorkerLostError("a worker")) == (0, True)
@@ -118,19 +118,19 @@ def test_a_probe_names_every_unreadable_offset_and_no_other(batches: list[tuple[
 
     # A process that begins at an offset passes it: nothing is read ahead of the first record batch.
     def exact(spans: Sequence[Span]) -> Iterator[tuple[int, bool]]:
-        told = list(run(spans))
+        results = list(run(spans))
         first = spans[0].begin
-        yield from told or ([(first, kinds[first] == "good")] if kinds[first] != "deadly" else [])
+        yield from results or ([(first, kinds[first] == "good")] if kinds[first] != "deadly" else [])
 
     asked = [Span("readings", 0, 0, len(kinds) // 2), Span("readings", 1, len(kinds) // 2, len(kinds))]
-    found = skips.merged(probe.found([each for each in asked if each.offsets], exact))
-    bad = {offset for each in found for offset in range(each.begin, each.end)}
+    unreadable = skips.merged(probe.probed([each for each in asked if each.offsets], exact))
+    bad = {offset for each in unreadable for offset in range(each.begin, each.end)}
     assert bad == {offset for offset, kind in enumerate(kinds) if kind != "good"}
 
 
 def test_a_probe_gives_up_after_many_deaths() -> None:
-    found = list(probe.found([Span("readings", 0, 0, 1_000_000)], lambda _: ()))
-    assert len(found) == probe.DEATHS
+    spans = list(probe.probed([Span("readings", 0, 0, 1_000_000)], lambda _: ()))
+    assert len(spans) == probe.DEATHS
 
 
 def test_the_error_names_the_command_that_mends_it() -> None:

@@ -127,13 +127,13 @@ def test_the_state_written_today_has_the_layout_of_version_2():
 def tables(data):
     """The three Arrow streams, found as the layout says."""
     count = int.from_bytes(data[12:16], "little")
-    at, found = 16 + 8 * count, []
+    at, streams = 16 + 8 * count, []
     for number in range(count):
         length = int.from_bytes(data[16 + 8 * number :][:8], "little")
-        found.append(pa.ipc.open_stream(data[at : at + length]).read_all())
+        streams.append(pa.ipc.open_stream(data[at : at + length]).read_all())
         at += length
     assert (count, at) == (3, len(data))
-    return found
+    return streams
 
 
 @pytest.mark.parametrize("version", [0, 1, 255])

@@ -35,22 +35,22 @@ def tables(chosen, parts, seed=0):
     """The readings cut into payloads of runs at random, in the order that `closed` wants."""
     names, ms, values = chosen
     part = np.random.default_rng(seed).integers(0, parts, len(ms))
-    found = []
+    payloads = []
     for number in range(parts):
         mine = part == number
         runs = fold(pa.array(names[mine]), ms[mine], {"t": values[mine]}, RULES)
         if runs.num_rows:
-            found.append(Payload(min(runs["start"].to_pylist()), runs=runs))
-    return sorted(found, key=lambda payload: payload.first_ms)
+            payloads.append(Payload(min(runs["start"].to_pylist()), runs=runs))
+    return sorted(payloads, key=lambda payload: payload.first_ms)
 
 
 def sessions(payloads, whole_from_ms=0):
-    """The closed sessions, and how many could not be told."""
-    (found,) = closed(payloads, WATERMARK, whole_from_ms, RULES)
-    return found.sessions, found.unrecoverable
+    """The closed sessions, and how many were unrecoverable."""
+    (result,) = closed(payloads, WATERMARK, whole_from_ms, RULES)
+    return result.sessions, result.unrecoverable
 
 
-def told(table):
+def rows_of(table):
     rows = sorted(table.to_pylist(), key=lambda row: (row["device"], row["start"]))
     return [{**row, "t.sum": round(row["t.sum"], 6)} for row in rows]
 
@@ -69,9 +69,9 @@ def test_closed_sessions_told_at_once_are_those_that_were_told_batch_by_batch(se
     wanted += [row for row in changes.sessions.to_pylist() if row["state"] == CLOSED]
     assert len(wanted) > 100
     for parts in (1, 7):
-        found, unrecoverable = sessions(tables(chosen, parts, seed))
+        table, unrecoverable = sessions(tables(chosen, parts, seed))
         assert unrecoverable == 0
-        assert told(found) == told(pa.Table.from_pylist(wanted, found.schema))
+        assert rows_of(table) == rows_of(pa.Table.from_pylist(wanted, table.schema))
 
 
 def test_a_session_is_told_only_when_nothing_before_it_can_be_lacking():
@@ -79,24 +79,24 @@ def test_a_session_is_told_only_when_nothing_before_it_can_be_lacking():
     every, _ = sessions(tables(chosen, 1))
     whole_from = 400_000
     left = ms >= whole_from - 30_000  # older readings may be there or not
-    found, unrecoverable = sessions(tables((names[left], ms[left], values[left]), 3), whole_from)
-    right = {(row["device"], row["start"]): row for row in told(every)}
-    assert found.num_rows > 50
+    table, unrecoverable = sessions(tables((names[left], ms[left], values[left]), 3), whole_from)
+    right = {(row["device"], row["start"]): row for row in rows_of(every)}
+    assert table.num_rows > 50
     assert unrecoverable > 0
-    for row in told(found):
+    for row in rows_of(table):
         assert row == right[row["device"], row["start"]]
     # The device that is never silent: where its sessions are cut depends on readings that are gone.
-    assert "d0" not in found["device"].to_pylist()
+    assert "d0" not in table["device"].to_pylist()
     assert "d0" in every["device"].to_pylist()
     # And nothing is left out without need: a session after a real silence is told.
     late = {key for key, row in right.items() if key[1] >= whole_from + RULES.gap_ms and key[0] != "d0"}
     micro_batch = {key for key in late if right[key]["reason"] != "gap"}
-    assert len(late - micro_batch) - found.num_rows < 12
+    assert len(late - micro_batch) - table.num_rows < 12
 
 
 def test_no_runs_are_no_sessions():
-    found, unrecoverable = sessions([])
-    assert (found.num_rows, unrecoverable) == (0, 0)
+    table, unrecoverable = sessions([])
+    assert (table.num_rows, unrecoverable) == (0, 0)
 
 
 def minute(starts_ms):
@@ -110,9 +110,9 @@ def minute(starts_ms):
 
 def test_final_windows_are_told_as_soon_as_no_payload_can_reach_them():
     payloads = [minute([0, 60_000]), minute([60_000, 120_000]), minute([120_000, 840_000, 900_000])]
-    found = list(closed(payloads, WATERMARK, 0, RULES))
-    told_windows = [[(row["start"], row["count"]) for row in each.windows.to_pylist()] for each in found]
-    assert told_windows == [[(0, 1)], [(60_000, 2)], [(120_000, 2), (840_000, 1)]]
+    parts = list(closed(payloads, WATERMARK, 0, RULES))
+    rows = [[(row["start"], row["count"]) for row in each.windows.to_pylist()] for each in parts]
+    assert rows == [[(0, 1)], [(60_000, 2)], [(120_000, 2), (840_000, 1)]]
 
 
 def test_what_is_present_is_every_open_session_and_device_as_it_was_last_told():
@@ -122,12 +122,12 @@ def test_what_is_present_is_every_open_session_and_device_as_it_was_last_told():
         now = (ms >= batch) & (ms < batch + 100_000)
         runs = fold(pa.array(names[now]), ms[now], {"t": values[now]}, RULES)
         state, changes = advance(state, runs, max(batch - 20_000, 0), RULES)
-        opened |= {(row["device"], row["start"]): row for row in told(changes.sessions)}
+        opened |= {(row["device"], row["start"]): row for row in rows_of(changes.sessions)}
         devices |= {row["device"]: row for row in changes.devices.to_pylist()}
-    found = present(state, RULES)
+    current = present(state, RULES)
     wanted = [row for row in opened.values() if row["state"] == "open"]
     assert len(wanted) > 5
-    assert told(found.sessions) == sorted(wanted, key=lambda row: (row["device"], row["start"]))
-    assert {row["device"]: row for row in found.devices.to_pylist()} == devices
+    assert rows_of(current.sessions) == sorted(wanted, key=lambda row: (row["device"], row["start"]))
+    assert {row["device"]: row for row in current.devices.to_pylist()} == devices
     nothing = present(empty_state(RULES), RULES)
     assert (nothing.sessions.num_rows, nothing.devices.num_rows) == (0, 0)

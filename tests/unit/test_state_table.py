@@ -307,7 +307,7 @@ def test_a_state_of_devices_without_limits_is_what_it_was():
 
 def plain_sessions(readings, rules):
     """{(device, start): (last, count, sum, reason)} of a set of (device, ms, value), by the rule in one sentence."""
-    found = {}
+    sessions = {}
     for device in {r[0] for r in readings}:
         start = last = None
         for ms, value in sorted(r[1:] for r in readings if r[0] == device):
@@ -315,13 +315,13 @@ def plain_sessions(readings, rules):
             near = last is not None and ms - last <= rules.gap_ms
             if not near or cell_end > start + rules.max_duration_ms:
                 if near:
-                    found[device, start][3] = "max_duration"
+                    sessions[device, start][3] = "max_duration"
                 start = ms
-                found[device, start] = [ms, 0, 0.0, "gap"]
+                sessions[device, start] = [ms, 0, 0.0, "gap"]
             last = ms
-            session = found[device, start]
+            session = sessions[device, start]
             session[:3] = [ms, session[1] + 1, session[2] + value]
-    return {key: tuple(session) for key, session in found.items()}
+    return {key: tuple(session) for key, session in sessions.items()}
 
 
 class Mirror:

@@ -32,7 +32,7 @@ batches = st.lists(st.tuples(st.integers(0, 60), parts_of_a_batch), max_size=6)
 
 def table(rows):
     """Parts, each in a table of its own, as tasks send them."""
-    found = []
+    tables = []
     for view, measure, key, ten, length, values in rows:
         start, numbers = np.array([10 * ten]), np.array(values)
         sums = moments.split(numbers, np.array([0]), np.array([len(values)]))
@@ -44,14 +44,14 @@ def table(rows):
             "last": start + len(values),
         }
         texts = pa.array(["unused", key])
-        found.append(windows.parts(view, measure, texts, np.ones(1), start, start + length, columns))
-    return found
+        tables.append(windows.parts(view, measure, texts, np.ones(1), start, start + length, columns))
+    return tables
 
 
-def shown(found):
+def shown(window_table):
     """{key: (count, sum, min, max, first, last)}; the sum as near as doubles get."""
     rows = {}
-    for row in found.to_pylist():
+    for row in window_table.to_pylist():
         total, _, _ = moments.finish(*(np.array([row[name]]) for name in ("count", *windows.MOMENTS)))
         near = pytest.approx(float(total[0]), rel=1e-9, abs=1e-6)
         rows[tuple(row[name] for name in KEY)] = (
@@ -59,18 +59,18 @@ def shown(found):
             near,
             *(row[n] for n in ("min", "max", "first", "last")),
         )
-    assert len(rows) == found.num_rows, "a window stands twice"
+    assert len(rows) == window_table.num_rows, "a window stands twice"
     return rows
 
 
 def plainly(groups):
     """The same of {key: lists of values}, one list for each part."""
-    found = {}
+    expected = {}
     for key, parts in groups.items():
         values = [value for part in parts for value in part]
         total = float(sum(map(Fraction, values)))
-        found[key] = (len(values), total, min(values), max(values), key[3], key[3] + max(map(len, parts)))
-    return found
+        expected[key] = (len(values), total, min(values), max(values), key[3], key[3] + max(map(len, parts)))
+    return expected
 
 
 @settings(max_examples=200, deadline=None)

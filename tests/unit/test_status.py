@@ -23,12 +23,12 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
         status.failed(SinkError("Redis is away", remedy="Start it"))
         status.restarts()
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/status", timeout=5) as answer:
-            found = json.loads(answer.read())
+            document = json.loads(answer.read())
     finally:
         server.close()
-    assert found.pop("started_ms") <= found["last_error"].pop("at_ms")
-    assert found["batches"][0].pop("finished_ms") > CUT.watermark_ms
-    assert found == {
+    assert document.pop("started_ms") <= document["last_error"].pop("at_ms")
+    assert document["batches"][0].pop("finished_ms") > CUT.watermark_ms
+    assert document == {
         "service": "tidemark",
         "state": "restarting",
         "epoch": 3,

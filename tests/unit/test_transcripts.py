@@ -17,13 +17,13 @@ def written(folder: Path, text: str) -> list[Transcript]:
 def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tmp_path: Path) -> None:
     every = load(*files())
     wrong = [each for each in every if each.name.startswith("wrong, ")]
-    found = play("pure", tmp_path / "run", [each for each in every if each not in wrong], wrong)
-    assert found["failed"] == []
-    assert len(found["rejected"]) == len(wrong) >= 5
+    result = play("pure", tmp_path / "run", [each for each in every if each not in wrong], wrong)
+    assert result["failed"] == []
+    assert len(result["rejected"]) == len(wrong) >= 5
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("name: x\nstep: []", "allowed are name, views, site, interval, steps"),
         ("name: x\nsteps: [{add: [a 0 1], expects: {}}]", "allowed are add, unread, silent, replay, expect, watermark"),
@@ -34,10 +34,10 @@ def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tm
         ("name: x\nsteps: []\n---\nname: x\nsteps: []", "names occur twice: ['x']"),
     ],
 )
-def test_what_a_transcript_may_not_say_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_what_a_transcript_may_not_say_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(TranscriptError) as caught:
         written(tmp_path, text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_text_may_name_devices_and_times_of_its_transcript(tmp_path: Path) -> None:

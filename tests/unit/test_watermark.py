@@ -34,9 +34,9 @@ def test_records_that_are_rejected_move_a_lagging_partition_on() -> None:
 
 
 def test_the_wait_is_bounded_and_over_when_the_partition_is_read() -> None:
-    held = watermark.advance(BEFORE, [Partition(2_000, 2_001), Partition(is_unread=True)], DELAYS)
-    assert held == EventTime(988, 2_000)
-    assert after(Partition(1_500, 1_501), before=held) == 1_988, "it jumps to where the others have been"
+    event_time = watermark.advance(BEFORE, [Partition(2_000, 2_001), Partition(is_unread=True)], DELAYS)
+    assert event_time == EventTime(988, 2_000)
+    assert after(Partition(1_500, 1_501), before=event_time) == 1_988, "it jumps to where the others have been"
 
 
 batches = st.lists(

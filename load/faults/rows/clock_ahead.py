@@ -55,14 +55,14 @@ def clock_ahead(run: Run) -> Figures:
         injected["late"] += send(run, [Reading(BEHIND, 0)])
         run.run_on(EVERY_S)
     run.drain()
-    said = run.metrics()
+    metrics = run.metrics()
     listed = _listed(run)
     run.stop()
     run.compare()
     watermark_ms = int(run.testbed.progress()["watermark"])
     whole = expected(run.testbed.config, watermark_ms=watermark_ms)
-    _judge_counts(run, injected, whole, said)
-    _judge_marks(run, listed, said)
+    _judge_counts(run, injected, whole, metrics)
+    _judge_marks(run, listed, metrics)
     lead_ms = max(each["watermark"] - each["at"] for each in read(run.history.path) if each["what"] == "progress")
     if lead_ms > MAX_AHEAD_MS:
         run.violation("P6", f"the watermark was {lead_ms} ms ahead of the clock, {MAX_AHEAD_MS} ms are allowed")
@@ -81,11 +81,11 @@ def _listed(run: Run) -> list[dict[str, Any]]:
         "--config",
         str(run.testbed.config),
     ]
-    found: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
-    return found
+    listed: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
+    return listed
 
 
-def _judge_counts(run: Run, injected: Counter[str], whole: Expected, said: Mapping[str, float]) -> None:
+def _judge_counts(run: Run, injected: Counter[str], whole: Expected, metrics: Mapping[str, float]) -> None:
     """Injected = the oracle's = the service's; the generators' own outsiders are in their summaries."""
     reasons = Counter(whole.rejects.values())
     sent = [each["readings"] for each in read(run.history.path) if each["what"] == "sent"]
@@ -95,15 +95,15 @@ def _judge_counts(run: Run, injected: Counter[str], whole: Expected, said: Mappi
     }
     for reason, name in (("early", _EARLY), ("late", _LATE)):
         right = injected[reason] + outsiders[reason]
-        if not right == reasons[reason] == said.get(name):
-            text = f"{right} {reason} readings were sent, the oracle finds {reasons[reason]}, counted were {said.get(name)}"
+        if not right == reasons[reason] == metrics.get(name):
+            text = f"{right} {reason} readings were sent, the oracle finds {reasons[reason]}, counted were {metrics.get(name)}"
             run.violation("P7", text)
 
 
-def _judge_marks(run: Run, listed: list[dict[str, Any]], said: Mapping[str, float]) -> None:
+def _judge_marks(run: Run, listed: list[dict[str, Any]], metrics: Mapping[str, float]) -> None:
     names = {each["device"] for each in listed}
-    if names != set(AHEAD) or said.get(_SKEWED) != len(AHEAD):
-        run.violation("skewed", f"listed are {sorted(names)}, {_SKEWED} says {said.get(_SKEWED)}; they are {AHEAD}")
+    if names != set(AHEAD) or metrics.get(_SKEWED) != len(AHEAD):
+        run.violation("skewed", f"listed are {sorted(names)}, {_SKEWED} says {metrics.get(_SKEWED)}; they are {AHEAD}")
     counts = {each["early"] for each in listed}
     with run.testbed.redis.client() as client:
         marks = {client.hget(f"tidemark:device:{device}", "skewed") for device in AHEAD}
@@ -138,10 +138,10 @@ def _control(run: Run, whole: Expected) -> Figures:
         pipe = client.pipeline(transaction=False)
         for view, measure, key, start in names:
             pipe.hget(f"{CONTROL}:window:{view}:{measure}:{key}:{start}", "count")
-        found = [int(count or 0) for count in pipe.execute()]
+        counts = [int(count or 0) for count in pipe.execute()]
         lead_ms = int(progress()["watermark"]) - time.time_ns() // 1_000_000
     all_of_them = sum(whole.windows[name].count for name in names)
-    lost = sum(max(0, whole.windows[name].count - count) for name, count in zip(names, found, strict=True))
+    lost = sum(max(0, whole.windows[name].count - count) for name, count in zip(names, counts, strict=True))
     if not lost:
         run.violation("observed", "the control run without the filter lost nothing: the row proves nothing")
     return {

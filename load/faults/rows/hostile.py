@@ -12,7 +12,6 @@ import sqlite3
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,6 +24,7 @@ from load.demo import SECTIONS
 from load.encode import SCHEMAS
 from load.faults import raw
 from load.faults.hand import Reading, send
+from load.faults.history import now_ms
 from load.faults.raw import Message
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
@@ -89,18 +89,18 @@ def hostile(run: Run) -> Figures:
         run.drain()
         run.stop()
         registry.user = ""  # the oracle knows no password
-        # A reading that an open transaction has hidden may come behind the watermark: it is rejected as late, and found.
+        # A reading that an open transaction has hidden may come behind the watermark: it is rejected as late, and listed.
         verdict = run.compare(lost={TOPIC: {0: without_record}}, may_be_refused=True)
         listed = _tidemark(run, "rejects", "list", "-n", "10000000", "--json")
-        found = sum(1 for line in listed.splitlines() if line.startswith("{"))
+        listed_rejects = sum(1 for line in listed.splitlines() if line.startswith("{"))
         if ends:
             run.violation("P6", f"hostile records ended the process, or its query, {ends} times")
         rejects = verdict.compared["rejects"]
-        if found < rejects:
-            run.violation("P4", f"{found} of {rejects} rejects are listed")
+        if listed_rejects < rejects:
+            run.violation("P4", f"{listed_rejects} of {rejects} rejects are listed")
         figures = {
             "process_ends": ends,
-            "rejects_listed_share": round(found / max(1, rejects), 6),
+            "rejects_listed_share": round(listed_rejects / max(1, rejects), 6),
             "rejected_behind": verdict.refused,
             "keys_of_rejected_devices": _strange_keys(run),
             "active_elements": active,
@@ -168,13 +168,13 @@ def _with_ids(numbers: list[int]) -> Iterator[Message]:
 def _names() -> Iterator[Message]:
     for text in (*TERMINAL, "a" * 257, "\u00e9" * 129, "x" * 65_000, "", " ", "\u2003"):
         name = text.encode("utf-8", "surrogatepass")
-        yield {"value": raw.reading(name, _now_ms()), "key": name or None}
+        yield {"value": raw.reading(name, now_ms()), "key": name or None}
 
 
 def _strangers(count: int, ahead_ms: int) -> Iterator[Message]:
     for number in range(count):
         name = b"stranger-%d-%d" % (ahead_ms, number)
-        yield {"value": raw.reading(name, _now_ms() + ahead_ms), "key": name}
+        yield {"value": raw.reading(name, now_ms() + ahead_ms), "key": name}
 
 
 def _our_headers(count: int) -> Iterator[Message]:
@@ -196,12 +196,8 @@ def _our_headers(count: int) -> Iterator[Message]:
 def _markup(times: int = 20) -> Iterator[Message]:
     for _ in range(times):
         for text in PAGE:
-            yield {"value": raw.reading(text.encode(), _now_ms()), "key": text.encode()}
+            yield {"value": raw.reading(text.encode(), now_ms()), "key": text.encode()}
             yield {"value": f'{{"device_id": "{text}"}}'.encode(), "key": text.encode(), "headers": [(text, b"x")]}
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _transactions(run: Run) -> int:
@@ -212,7 +208,7 @@ def _transactions(run: Run) -> int:
         producer.init_transactions(30)
         producer.begin_transaction()
         for _ in range(_ABORTED):
-            producer.produce(TOPIC, raw.reading(run.testbed.fleet.names[0].encode(), _now_ms()), partition=0)
+            producer.produce(TOPIC, raw.reading(run.testbed.fleet.names[0].encode(), now_ms()), partition=0)
         producer.flush(30)
         if name == "open":
             run.steady(5)
@@ -222,8 +218,8 @@ def _transactions(run: Run) -> int:
 
 def _unreadable(run: Run) -> Figures:
     """Four records of 300 MB between good readings, on a service at rest whose values were compared: skipped by their names."""
-    names, now_ms = run.testbed.fleet.names[:40], _now_ms()
-    good = send(run, [Reading(name, now_ms, partition=1) for name in names[:20]])
+    names, at_ms = run.testbed.fleet.names[:40], now_ms()
+    good = send(run, [Reading(name, at_ms, partition=1) for name in names[:20]])
     places: list[str] = []
     options = {
         "bootstrap.servers": run.testbed.broker.bootstrap,
@@ -234,7 +230,7 @@ def _unreadable(run: Run) -> Figures:
     for _ in range(4):
         producer.produce(TOPIC, bytes(300 << 20), partition=1, on_delivery=lambda _, m: places.append(_place(m)))
         producer.flush(60)
-    good += send(run, [Reading(name, now_ms, partition=1) for name in names[20:]])
+    good += send(run, [Reading(name, at_ms, partition=1) for name in names[20:]])
     attempts = 0
     with run.fault("records that nobody can read", restarts=True):
         run.start(wait=False)
@@ -248,8 +244,8 @@ def _unreadable(run: Run) -> Figures:
             return status == UnreadableRecordError.status
 
         run.until(is_named, 4 * STARTS_S, "the service to name what it cannot read")
-        said = re.findall(rf"{TOPIC}:\d+:\d+(?:-\d+)?", run.testbed.last_words())
-        _tidemark(run, "skip", *dict.fromkeys(said))
+        positions = re.findall(rf"{TOPIC}:\d+:\d+(?:-\d+)?", run.testbed.last_words())
+        _tidemark(run, "skip", *dict.fromkeys(positions))
         run.start()
     run.wait(
         lambda: run.testbed.metrics().get("tidemark_readings_admitted_total", 0.0) >= good, STARTS_S, "good readings"
@@ -324,14 +320,14 @@ def _strange_keys(run: Run) -> int:
 
 
 def _secrets(run: Run) -> int:
-    """Places at which the registry's password is found: files but its own, command lines, pages."""
+    """How many files but its own, command lines and pages contain the registry's password."""
     secret = CANARY.encode()
     own = run.folder / "registry.password"
-    found = [path for path in run.folder.rglob("*") if path.is_file() and path != own and secret in _bytes(path)]
+    files = [path for path in run.folder.rglob("*") if path.is_file() and path != own and secret in _bytes(path)]
     service = psutil.Process(run.testbed.service_pid)
     lines = [" ".join(each.cmdline()) for each in (service, *service.children(recursive=True))]
     pages = [run.testbed.get(path)[1] for path in ("/metrics", "/readyz", "/quality", "/status")]
-    return len(found) + sum(CANARY in text for text in (*lines, *pages))
+    return len(files) + sum(CANARY in text for text in (*lines, *pages))
 
 
 def _bytes(path: Path) -> bytes:

@@ -18,7 +18,7 @@ from load.generator import Generator
 from load.servers import CREATE_TIME
 from load.testbed import TOPIC
 
-HELD = 3
+DELAYED_PARTITION = 3
 MAX_DELAY_S, MAX_AHEAD_S, WINDOW_S = 8, 2, 5
 BRIEF_S, LONG_S, AWAY_S = 4.0, 60.0, 30.0
 LATE_S = 15.0
@@ -35,7 +35,7 @@ _SECTIONS = {
 }
 _BEHIND = "tidemark_readings_behind_total"
 _SPREAD = "tidemark_event_spread_seconds"
-_HELD = "tidemark_watermark_held_seconds"
+_HOLD = "tidemark_watermark_held_seconds"
 
 
 @row(
@@ -46,32 +46,32 @@ _HELD = "tidemark_watermark_held_seconds"
 def partition_behind(run: Run) -> Figures:
     """About three minutes."""
     run.start()
-    for partition in range(HELD):
-        run.load(run.row.rate / HELD, ("--partitions-by", str(partition)))
+    for partition in range(DELAYED_PARTITION):
+        run.load(run.row.rate / DELAYED_PARTITION, ("--partitions-by", str(partition)))
     run.steady()
     away_s = AWAY_S / 3 if run.short else AWAY_S
     with run.fault("away", restarts=True):
         run.testbed.kill_service()
-        held = _Held(run)
+        delayed = _DelayedPartition(run)
         until = time.monotonic() + away_s
         run.until(lambda: time.monotonic() > until, away_s + 1, "time to pass")
-        held.flood(away_s / 10)
-        held.release()
+        delayed.flood(away_s / 10)
+        delayed.release()
         run.start_again()
     run.recover()
     run.steady()
-    unread, waited_s = _behind(run), _most(run, _HELD)
+    unread, waited_s = _behind(run), _most(run, _HOLD)
     if waited_s < MAX_DELAY_S:
         run.violation("observed", f"the watermark waited for {waited_s:.1f} s at most: too short to judge by")
-    held.begin()
+    delayed.begin()
     run.run_on(BRIEF_S)
-    held.release()
+    delayed.release()
     run.steady()
     brief = _behind(run) - unread
-    held.begin()
+    delayed.begin()
     run.run_on(LONG_S / 3 if run.short else LONG_S)
-    held_s = held.release()
-    held.send_late(LATE_S)
+    delay_s = delayed.release()
+    delayed.send_late(LATE_S)
     run.steady()
     run.drain()
     behind = _behind(run)
@@ -83,19 +83,19 @@ def partition_behind(run: Run) -> Figures:
         run.violation(
             "P4", f"{behind:.0f} readings were counted as behind the watermark, {verdict.refused} can be found"
         )
-    if _most(run, _SPREAD) < held_s - WINDOW_S:
-        run.violation("P7", f"a partition was {held_s:.0f} s behind, {_SPREAD} said {_most(run, _SPREAD):.0f} at most")
+    if _most(run, _SPREAD) < delay_s - WINDOW_S:
+        run.violation("P7", f"a partition was {delay_s:.0f} s behind, {_SPREAD} said {_most(run, _SPREAD):.0f} at most")
     return {
         "dropped": unread + brief,
         "behind": behind,
         "waited_s": round(waited_s, 1),
-        "held_s": round(held_s, 1),
+        "held_s": round(delay_s, 1),
         "spread_max_s": round(_most(run, _SPREAD), 1),
     }
 
 
-class _Held:
-    """What is written to the held partition: a small fleet's readings, with the times they were due at."""
+class _DelayedPartition:
+    """The readings that a small fleet writes to the delayed partition, with the times they were due at."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -103,15 +103,15 @@ class _Held:
         self.begin()
 
     def begin(self) -> None:
-        """From now on it is held back."""
+        """Begin the delay."""
         self._since = time.time()
 
     def flood(self, seconds: float) -> None:
-        """Many readings of the first seconds come."""
+        """Send many readings of the first seconds of the delay."""
         self._send(self._of(FLOOD), seconds, int(self._since * 1000))
 
     def release(self) -> float:
-        """All of it comes at once; for how long it was held back."""
+        """Send all of them at once; return the length of the delay in seconds."""
         seconds = time.time() - self._since
         self._send(self._fleet, seconds, int(self._since * 1000))
         return seconds
@@ -127,7 +127,7 @@ class _Held:
 
     def _send(self, fleet: Fleet, seconds: float, start_ms: int) -> None:
         broker = self._run.testbed.broker.bootstrap
-        made = Generator(broker, TOPIC, fleet, partitions_by=str(HELD), simulate_ms=start_ms)
+        made = Generator(broker, TOPIC, fleet, partitions_by=str(DELAYED_PARTITION), simulate_ms=start_ms)
         summary = made.run(seconds)
         self._run.note("released", records=summary.sent)
         self._run.sent += summary.sent

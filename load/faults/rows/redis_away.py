@@ -80,8 +80,8 @@ def _outage(run: Run, name: str, seconds: float, begin: Callable[[], object], en
 
 
 def _newest_commit(run: Run) -> int:
-    found = (run.testbed.folder / "checkpoint" / "commits").iterdir()
-    return max((int(path.name) for path in found if path.name.isdecimal()), default=-1)
+    files = (run.testbed.folder / "checkpoint" / "commits").iterdir()
+    return max((int(path.name) for path in files if path.name.isdecimal()), default=-1)
 
 
 def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
@@ -116,14 +116,14 @@ def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
 
 def _finals(run: Run) -> Finals:
     with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
-        found: Finals = {}
+        finals: Finals = {}
         for kind, field, value in (("window", "final", "1"), ("session", "state", "closed")):
             keys: list[str] = list(client.scan_iter(f"tidemark:{kind}:*", count=2_000))
             pipe = client.pipeline(transaction=False)
             for key in keys:
                 pipe.hmget(key, field, "count")
-            found |= {key: count for key, (said, count) in zip(keys, pipe.execute(), strict=True) if said == value}
-    return found
+            finals |= {key: count for key, (text, count) in zip(keys, pipe.execute(), strict=True) if text == value}
+    return finals
 
 
 def _put_back(run: Run, backup: Path) -> None:

@@ -20,7 +20,7 @@ from load.servers import Postgres
 from load.testbed import to_toml
 
 REFRESH_S = 2.0
-HELD_S = 6.0
+FAULT_S = 6.0
 """How long each fault lasts: some refreshes."""
 DOWN_AT_START_S = 4.0
 MAX_AGE_S = 12
@@ -71,14 +71,14 @@ def reference_away(run: Run) -> Figures:
     run.load()
     run.steady()
     chosen = _TROUBLES[3::2] if run.short else _TROUBLES
-    found = {name: _trouble(run, database, name) for name in chosen}
+    troubles = {name: _trouble(run, database, name) for name in chosen}
     failed += _failed_batches(run)
     restart = _down_at_restart(run, database)
     failed += _failed_batches(run)
     too_old = {} if run.short else _too_old(run, database)
     if failed:
         run.violation("F6", f"{failed} batches failed")
-    return {"failed_batches": failed, "troubles": found, "restart": restart, "too_old": too_old}
+    return {"failed_batches": failed, "troubles": troubles, "restart": restart, "too_old": too_old}
 
 
 def _down_at_first_start(run: Run, database: Postgres) -> int:
@@ -100,13 +100,13 @@ def _trouble(run: Run, database: Postgres, name: str) -> Figures:
     began, version = time.monotonic(), run.testbed.progress()["reference"]
     with run.fault(f"reference: {name}"), _happening(run, database, name):
         run.wait(lambda: run.testbed.metrics().get(reason, 0.0) > before.get(reason, 0.0), 30.0, f"a failure: {name}")
-        run.run_on(max(0.0, HELD_S - (time.monotonic() - began)))
+        run.run_on(max(0.0, FAULT_S - (time.monotonic() - began)))
         during, ready = run.testbed.metrics(), run.testbed.get("/readyz")
         batches = run.observer.progress[1] - batch
         seconds = time.monotonic() - began
     if ready[0] != 200 or "last good snapshot serves on" not in ready[1]:
         run.violation("F6", f"{name}: /readyz is {ready}")
-    if not during["tidemark_reference_kept"] or during["tidemark_reference_age_seconds"] < HELD_S / 2:
+    if not during["tidemark_reference_kept"] or during["tidemark_reference_age_seconds"] < FAULT_S / 2:
         run.violation(
             "F6", f"{name}: the age is {during['tidemark_reference_age_seconds']} s and nothing is said of it"
         )
@@ -128,7 +128,7 @@ def _trouble(run: Run, database: Postgres, name: str) -> Figures:
 def _happening(run: Run, database: Postgres, name: str) -> Iterator[None]:
     """The fault, and what undoes it."""
     undo: Callable[[], object]
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if name == "down":
             database.kill()
             undo = database.start
@@ -136,7 +136,7 @@ def _happening(run: Run, database: Postgres, name: str) -> Iterator[None]:
             database.pause()
             undo = database.resume
         elif name == "slow":
-            locked = held.enter_context(psycopg.connect(database.dsn))
+            locked = stack.enter_context(psycopg.connect(database.dsn))
             locked.execute("lock table devices in access exclusive mode")
             undo = locked.rollback
         elif name == "wrong password":
@@ -178,12 +178,12 @@ def _down_at_restart(run: Run, database: Postgres) -> Figures:
         database.kill()
         run.start()
     run.recover()
-    said = run.testbed.get("/readyz")[1]
-    if "last good snapshot serves on" not in said or "Going on with the last good snapshot" not in _log(run):
-        run.violation("F6", f"the kept snapshot serves in silence: {said}")
+    readyz = run.testbed.get("/readyz")[1]
+    if "last good snapshot serves on" not in readyz or "Going on with the last good snapshot" not in _log(run):
+        run.violation("F6", f"the kept snapshot serves in silence: {readyz}")
     database.start()
     run.wait(lambda: run.testbed.metrics().get("tidemark_reference_kept") == 0, 30.0, "the reference after the restart")
-    return {"said": said.strip()}
+    return {"said": readyz.strip()}
 
 
 def _too_old(run: Run, database: Postgres) -> Figures:

@@ -1,6 +1,5 @@
 """F12: partitions fall silent, one is added, and then all are silent; what is open must close on time in all three."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ from confluent_kafka.cimpl import NewPartitions
 from load.compare import compare
 from load.demo import SECTIONS
 from load.faults.hand import Reading, send
+from load.faults.history import now_ms
 from load.faults.row import Figures, row
 from load.faults.run import STARTS_S, Run
 from load.testbed import PARTITIONS, TOPIC, to_toml
@@ -45,7 +45,7 @@ def silence(run: Run) -> Figures:
     figures: Figures = {}
     first = run.load(options=("--partitions-by", "0"))
     run.steady()
-    begun_ms = _now_ms()
+    begun_ms = now_ms()
     run.run_on(MAX_DELAY_S + MAX_AHEAD_S + WINDOW_S + SLACK_S)
     figures["one_partition_delay_s"] = _on_time(run, begun_ms, "while one partition alone was fed")
     run.unload(first)
@@ -55,12 +55,12 @@ def silence(run: Run) -> Figures:
         future.result(30)
     second = run.load(options=("--partitions-by", str(PARTITIONS)))
     run.steady()
-    begun_ms = _now_ms()
+    begun_ms = now_ms()
     run.run_on(MAX_DELAY_S + MAX_AHEAD_S + WINDOW_S + SLACK_S)
     figures["new_partition_delay_s"] = _on_time(run, begun_ms, "while only the new partition was fed")
     run.unload(second)
 
-    silent_ms = _now_ms()
+    silent_ms = now_ms()
     run.until(lambda: _open(run) == (0, 0, 0), IDLE_S + GAP_S + 2 * WINDOW_S + 4 * SLACK_S, "silence to close all")
     figures |= _closed_by_silence(run, silent_ms)
     figures["corrected"] = _correct(run)
@@ -73,17 +73,14 @@ def silence(run: Run) -> Figures:
     return {**figures, **_replay(run)}
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _hashes(run: Run, kind: str, prefix: str = "tidemark") -> dict[str, Hash]:
     with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
         keys: list[str] = list(client.scan_iter(f"{prefix}:{kind}:*", count=5_000))
         pipe = client.pipeline(transaction=False)
         for key in keys:
             pipe.hgetall(key)
-        return {key.removeprefix(f"{prefix}:"): found for key, found in zip(keys, pipe.execute(), strict=True) if found}
+        hashes = zip(keys, pipe.execute(), strict=True)
+        return {key.removeprefix(f"{prefix}:"): fields for key, fields in hashes if fields}
 
 
 def _open(run: Run, prefix: str = "tidemark") -> tuple[int, int, int]:
@@ -92,19 +89,19 @@ def _open(run: Run, prefix: str = "tidemark") -> tuple[int, int, int]:
         windows: Any = client.zcard(f"{prefix}:open")
     if windows:
         return windows, -1, -1
-    sessions = sum(found["state"] == "open" for found in _hashes(run, "session", prefix).values())
-    return 0, sessions, sum(found["status"] == "online" for found in _hashes(run, "device", prefix).values())
+    sessions = sum(session["state"] == "open" for session in _hashes(run, "session", prefix).values())
+    return 0, sessions, sum(device["status"] == "online" for device in _hashes(run, "device", prefix).values())
 
 
 def _on_time(run: Run, begun_ms: int, when: str) -> float:
     """The longest time from a window's end to its being final, of those that began after that moment; in seconds."""
-    found = [w for w in _hashes(run, "window:all").values() if w["final"] == "1" and int(w["start"]) >= begun_ms]
-    if not found:
+    windows = [w for w in _hashes(run, "window:all").values() if w["final"] == "1" and int(w["start"]) >= begun_ms]
+    if not windows:
         run.violation("on time", f"{when} no window became final")
         return 0.0
-    delay_s = max(int(each["updated"]) - int(each["end"]) for each in found) / 1000
+    delay_s = max(int(each["updated"]) - int(each["end"]) for each in windows) / 1000
     limit_s = MAX_DELAY_S + MAX_AHEAD_S + SLACK_S
-    if delay_s > limit_s or any(each["closed_by"] != "watermark" for each in found):
+    if delay_s > limit_s or any(each["closed_by"] != "watermark" for each in windows):
         run.violation("on time", f"{when} a window became final {delay_s} s after its end, {limit_s} s are allowed")
     return round(delay_s, 1)
 
@@ -136,10 +133,8 @@ def _correct(run: Run) -> int:
     start_ms = at_ms // (WINDOW_S * 1000) * WINDOW_S * 1000
     names = [key, f"device:{device}", f"window:device:temperature:{device}:{start_ms}"]
     names.append(f"window:all:temperature:all:{start_ms}")
-    if _now_ms() - at_ms > (MAX_DELAY_S - 1) * 1000:
-        run.violation(
-            "observed", f"the silence took so long to close that a reading {_now_ms() - at_ms} ms old is late"
-        )
+    if now_ms() - at_ms > (MAX_DELAY_S - 1) * 1000:
+        run.violation("observed", f"the silence took so long to close that a reading {now_ms() - at_ms} ms old is late")
     with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
         before: list[Any] = [client.hgetall(f"tidemark:{name}") for name in names]
         newest: Any = client.xrevrange("tidemark:changes", count=1)
@@ -149,9 +144,9 @@ def _correct(run: Run) -> int:
         run.until(lambda: client.hget(f"tidemark:{names[1]}", "status") == "online", 10, "the device to be online")
         after: list[Any] = [client.hgetall(f"tidemark:{name}") for name in names]
         entries: Any = client.xrange("tidemark:changes", f"({newest[0][0]}", "+")
-    said = {entry["key"] for _, entry in entries}
+    changed_keys = {entry["key"] for _, entry in entries}
     for name, was, now in zip(names, before, after, strict=True):
-        if f"tidemark:{name}" not in said:
+        if f"tidemark:{name}" not in changed_keys:
             run.violation("corrected", f"the feed does not say that {name} changed")
         grown = "count" in was and int(now["count"]) != int(was.get("count", 0)) + 1
         if grown or ("revision" in was and int(now["revision"]) != int(was["revision"]) + 1):
@@ -172,22 +167,23 @@ def _replay(run: Run) -> Figures:
     with run.testbed.redis.client() as client:
 
         def is_done() -> bool:
-            found: Any = client.hgetall(f"{REPLAY}:progress")
-            return f'"{TOPIC}"' in found.get("offsets", "") and "idle" in found and _open(run, REPLAY) == (0, 0, 0)
+            progress: Any = client.hgetall(f"{REPLAY}:progress")
+            has_offsets = f'"{TOPIC}"' in progress.get("offsets", "")
+            return has_offsets and "idle" in progress and _open(run, REPLAY) == (0, 0, 0)
 
         run.until(is_done, STARTS_S, f"the replay up to {ends} to be closed")
     status = again.stop()
     if status:
         run.violation("stop", f"the replay ended with status {status}: {again.last_words()}")
-    found = compare(config)
+    verdict = compare(config)
     with run.testbed.redis.client() as client:
         violations = contract.check(client, REPLAY)
-    facts = {"kinds": dict(found.kinds), "examples": found.examples, "compared": found.compared}
-    run.note("verdict", ok=found.ok, mismatches=found.mismatches, contract=violations[:20], **facts)
+    facts = {"kinds": dict(verdict.kinds), "examples": verdict.examples, "compared": verdict.compared}
+    run.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
     different = [name for kind in ("window", "session", "device") for name in _differ(run, kind)]
     if different:
         run.violation("replay", f"{len(different)} values are not as they were live, the first: {different[0]}")
-    return {"replay_compared": found.compared, "replay_differences": len(different), "epoch": int(epoch)}
+    return {"replay_compared": verdict.compared, "replay_differences": len(different), "epoch": int(epoch)}
 
 
 _SAME = (

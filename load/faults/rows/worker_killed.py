@@ -37,10 +37,10 @@ def worker_killed(run: Run) -> Figures:
 
 def _python_workers(run: Run) -> list[psutil.Process]:
     """The executors' Python processes: the daemon that forks and its workers."""
-    found = tree(run.testbed.cluster.executor_pids())
-    workers = [each for each in found if "python" in each.name()]
+    processes = tree(run.testbed.cluster.executor_pids())
+    workers = [each for each in processes if "python" in each.name()]
     if not workers:
-        what = f"No executor has a Python worker: {found}"
+        what = f"No executor has a Python worker: {processes}"
         raise SetupError(what)
     return workers
 
@@ -68,7 +68,7 @@ def _zombie(run: Run) -> Figures:
 def _freeze(run: Run, seconds: float) -> float:
     """One round; returns how long the zombie lived after it woke up."""
     log, epoch = run.testbed.log, run.observer.epoch
-    said = _fenced(log)
+    fenced_before = _fenced(log)
     with run.fault("writer frozen", seconds=seconds):
         processes = tree([*run.driver_pids(), *run.testbed.cluster.executor_pids()])
         _in_a_batch(run)
@@ -79,7 +79,7 @@ def _freeze(run: Run, seconds: float) -> float:
     send(signal.SIGCONT, processes)
     woken = time.monotonic()
     # The supervisor starts it again, and it waits for the lease as the other did.
-    run.until(lambda: _fenced(log) > said, ENDS_S, "the zombie to end by its name")
+    run.until(lambda: _fenced(log) > fenced_before, ENDS_S, "the zombie to end by its name")
     return round(time.monotonic() - woken, 1)
 
 
