@@ -133,9 +133,10 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
     testbed.start_service()
     memory = Memory(testbed.service_pid)
     memory.start()
-    # The first batch begins when the query runs; the gauge turns 1 before anything is planned.
-    testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
-    began = last = time.time()
+    running_s = testbed.wait(
+        lambda: testbed.metrics().get("tidemark_batch_running_seconds", 0.0), 120, "the first batch"
+    )
+    began = last = time.time() - running_s
     batches: list[Batch] = []
     seen = 0
     while seen < total:

@@ -287,28 +287,17 @@ class Testbed:
     def progress(self) -> dict[str, Any]:
         """The progress key; `offsets` is parsed. {} before the first batch."""
         with self.redis.client() as client:
-            found: Any = client.hgetall("tidemark:progress")
-        return {**found, "offsets": json.loads(found["offsets"])} if found else {}
+            fields: Any = client.hgetall("tidemark:progress")
+        return {**fields, "offsets": json.loads(fields["offsets"])} if fields else {}
 
     def wait_ready(self, within_s: float = 120.0) -> None:
         """Until /readyz says so: the first batch is done."""
         self.wait(lambda: self.get("/readyz")[0] == 200, within_s, "the service to be ready")
 
     def wait_published(self, ends: Mapping[int, int], within_s: float = 120.0) -> None:
-        """Until progress has reached `ends` (partition -> offset) and the batches that close things have run."""
+        """Until progress has reached `ends` (partition -> offset): all values up to there are written."""
         wanted = {str(partition): end for partition, end in ends.items()}
-        seen: list[tuple[str, float]] = []
-
-        def settled() -> bool:
-            progress = self.progress()
-            if progress.get("offsets", {}).get(TOPIC) != wanted:
-                return False
-            # A batch that moves the watermark is followed by one without data that closes what it has passed.
-            if not seen or seen[-1][0] != progress["batch"]:
-                seen.append((progress["batch"], time.monotonic()))
-            return time.monotonic() - seen[-1][1] > 3.0
-
-        self.wait(settled, within_s, f"everything up to {wanted} to be published")
+        self.wait(lambda: self.progress().get("offsets", {}).get(TOPIC) == wanted, within_s, f"progress to be {wanted}")
 
     def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Ask until the answer is true, and return it; SetupError when the service ends or the time is over."""
@@ -324,7 +313,7 @@ class Testbed:
 
 
 def last_words(log: Path) -> str:
-    """Why a service ended: the last line of its own, `tidemark: CODE: ...`, or the last line when it said nothing.
+    """Why a service ended: its own last line, `tidemark: CODE: ...`, or the log's last line when it has none.
 
     Spark's threads may write after it while the JVM ends.
     """
