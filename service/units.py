@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them ("10 s", "64 KiB"), as the integers the code computes with."""
+"""Durations as people write them ("10 s"), as the integers the code computes with, and points in time."""
 
 import re
 from datetime import UTC, datetime
@@ -8,38 +8,25 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 _DURATIONS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZES = {"b": 1, "kb": 1_000, "kib": 1 << 10, "mb": 1_000_000, "mib": 1 << 20, "gb": 10**9, "gib": 1 << 30}
 _QUANTITY = re.compile(r"^\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]+)\s*$")
-
-
-def _parse(value: object, units: dict[str, int], example: str) -> int:
-    match = _QUANTITY.match(value) if isinstance(value, str) else None
-    if match is None or match[2].lower() not in units:
-        msg = f"must be a number and a unit, one of {', '.join(units)}, such as {example!r}"
-        raise ValueError(msg)
-    amount = Decimal(match[1]) * units[match[2].lower()]
-    if amount != int(amount):
-        msg = f"must be a whole number of the smallest unit, such as {example!r}"
-        raise ValueError(msg)
-    return int(amount)
 
 
 def parse_duration_ms(value: object) -> int:
     """Milliseconds of "250 ms", "10 s", "5 m", "1 h", "7 d"; integers are taken as milliseconds already."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    return _parse(value, _DURATIONS_MS, "10 s")
-
-
-def parse_size(value: object) -> int:
-    """Bytes of "512 B", "64 KiB", "1 MB"; integers are taken as bytes already."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return _parse(value, _SIZES, "64 KiB")
+    match = _QUANTITY.match(value) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in _DURATIONS_MS:
+        msg = f"must be a number and a unit, one of {', '.join(_DURATIONS_MS)}, such as '10 s'"
+        raise ValueError(msg)
+    amount = Decimal(match[1]) * _DURATIONS_MS[match[2].lower()]
+    if amount != int(amount):
+        msg = "must be a whole number of milliseconds, such as '10 s'"
+        raise ValueError(msg)
+    return int(amount)
 
 
 Duration = Annotated[int, BeforeValidator(parse_duration_ms)]
-Size = Annotated[int, BeforeValidator(parse_size)]
 
 
 def format_duration(ms: int) -> str:

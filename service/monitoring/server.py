@@ -4,19 +4,26 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler
 
-from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from service.errors import SetupError
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
 from service.monitoring.status import Status
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+Answer = tuple[HTTPStatus, bytes, str]
+"""The status, the body and its content type."""
 
 CONNECTIONS = 32
 REQUEST_S = 10.0
@@ -32,7 +39,7 @@ class Server:
     def __init__(self, metrics: Metrics, status: Status, address: str, port: int, quality: Page | None = None) -> None:
         """Start serving. Raises SetupError when the server cannot listen on the address and port."""
         try:
-            self._http = _Http((address, port), metrics, status, quality or Page(is_on=False))
+            self._http = _Http((address, port), _pages(metrics, status, quality or Page(is_on=False)))
         except OSError as error:
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
@@ -46,17 +53,13 @@ class Server:
         self._thread.join()
 
 
-class _Http(ThreadingHTTPServer):
+class _Http(ThreadingWSGIServer):
     """Serves each of at most CONNECTIONS connections in a thread; closes further connections without an answer."""
 
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], metrics: Metrics, status: Status, quality: Page) -> None:
-        self.metrics = metrics
-        self.status = status
-        self.quality = quality
+    def __init__(self, address: tuple[str, int], pages: "WSGIApplication") -> None:
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__(address, _Handler)
+        self.set_app(pages)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
@@ -86,40 +89,42 @@ def _shut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Http
-
-    def do_GET(self) -> None:
-        metrics = self.server.metrics
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._answer(HTTPStatus.OK, generate_latest(metrics.registry), CONTENT_TYPE_LATEST)
-        elif path == "/healthz":
-            self._answer_state("healthy", metrics.unhealthy())
-        elif path == "/readyz":
-            self._answer_state("ready", metrics.unready())
-        elif path == "/status":
-            self._answer_json(HTTPStatus.OK, self.server.status.document())
-        elif path == "/quality":
-            self._answer(*self.server.quality.answer())
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz, /readyz, /status, /quality\n", "text/plain")
-
-    def _answer_state(self, word: str, reason: str) -> None:
-        notes = self.server.metrics.notes if word == "ready" else {}
-        body = {word: not reason, **({"reason": reason} if reason else {}), **({"notes": notes} if notes else {})}
-        self._answer_json(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, body)
-
-    def _answer_json(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:
-        self._answer(status, json.dumps(body).encode() + b"\n", "application/json")
-
-    def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", POLICY)
-        self.end_headers()
-        self.wfile.write(body)
-
+class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log no requests."""
+
+
+def _pages(metrics: Metrics, status: Status, quality: Page) -> "WSGIApplication":
+    exposition: WSGIApplication = make_wsgi_app(metrics.registry)
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        def start(line: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            return start_response(line, [*headers, ("Content-Security-Policy", POLICY)], *error)
+
+        path = environ["PATH_INFO"]
+        if path == "/metrics" or environ["REQUEST_METHOD"] != "GET":  # the exposition refuses other methods
+            return exposition(environ, start)
+        if path == "/healthz":
+            code, body, kind = _state("healthy", metrics.unhealthy())
+        elif path == "/readyz":
+            code, body, kind = _state("ready", metrics.unready(), metrics.notes)
+        elif path == "/status":
+            code, body, kind = _json(HTTPStatus.OK, status.document())
+        elif path == "/quality":
+            code, body, kind = quality.answer()
+        else:
+            names = b"/metrics, /healthz, /readyz, /status, /quality\n"
+            code, body, kind = HTTPStatus.NOT_FOUND, names, "text/plain"
+        start(f"{code.value} {code.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return answer
+
+
+def _state(word: str, reason: str, notes: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    body = {word: not reason, **({"reason": reason} if reason else {}), **({"notes": dict(notes)} if notes else {})}
+    return _json(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, body)
+
+
+def _json(status: HTTPStatus, body: Mapping[str, Any]) -> Answer:
+    return status, json.dumps(body).encode() + b"\n", "application/json"

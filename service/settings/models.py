@@ -8,9 +8,18 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
-from service.units import Duration, Size, format_duration
+from service.units import Duration, format_duration
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
 TOPIC = re.compile(r"^[A-Za-z0-9._-]+\Z")
@@ -172,7 +181,7 @@ class Admission(Section):
     """The mark goes after the device's readings were admitted for that long, and none was early."""
     max_devices: int = Field(default=1_000_000, ge=0)
     """While the state has so many devices, a new device is not admitted; 0 for no limit."""
-    max_bytes: Size = Field(default=65_536, gt=0, le=(1 << 31) - 1)
+    max_bytes: ByteSize = Field(default=ByteSize(65_536), gt=0, le=(1 << 31) - 1)
     ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     unknown_device: Literal["keep", "reject"] = "keep"
 
