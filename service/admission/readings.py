@@ -10,7 +10,8 @@ from pyspark.sql import types as t
 from service.admission import device_ids
 from service.admission.decode import Decoder
 from service.admission.schema_sources import SchemaSet, load_schemas
-from service.reference.lookup import LookUp, bounds
+from service.reference import lookup
+from service.reference.attributes import Attributes
 from service.row_schemas import REJECT_TYPE
 from service.settings import Settings
 from state.rules import EVENT_MS_LIMIT
@@ -52,14 +53,14 @@ KEPT = "$"
 def admit(
     records: DataFrame,
     settings: Settings,
-    look_up: LookUp | None = None,
+    attributes: Attributes | None = None,
     *,
     keep: Sequence[str] = (),
     schemas: SchemaSet | None = None,
 ) -> DataFrame:
     """Decode records of the Kafka source, and admit or reject each: one row per record, in and out.
 
-    `look_up` joins the reference; it is needed only if unknown devices are rejected, or devices have their own ranges.
+    `attributes` is the reference. It is looked up only if unknown devices are rejected, or devices have their own ranges.
     `schemas` is every schema of the source by default. `keep` names Kafka columns to return, as KEPT + name.
 
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), offset
@@ -86,11 +87,12 @@ def admit(
         decoder.event_ms(record_type).alias("event_ms"),
         *[column.alias(_measure(name)) for name, column in decoder.measures().items()],
     )
-    if look_up is not None:
-        flat = look_up(flat)
-    ranges = _ranges(settings, has_own=look_up is not None)
+    has_own = attributes is not None and lookup.needed(settings)
+    if attributes is not None and has_own:
+        flat = lookup.add(flat, settings, attributes)
+    ranges = _ranges(settings, has_own=has_own)
     is_unknown = F.lit(False)
-    if settings.admission.unknown_device == "reject" and look_up is not None:
+    if settings.admission.unknown_device == "reject" and has_own:
         is_unknown = ~F.coalesce("known", F.lit(False))
     measures = list(settings.input.measures)
     decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
@@ -176,7 +178,7 @@ class _Range:
 
 def _ranges(settings: Settings, *, has_own: bool) -> dict[str, _Range]:
     """Return the range of each measure: the device's own from the reference, else that of the settings."""
-    own = bounds(settings) if has_own else {}
+    own = lookup.bounds(settings) if has_own else {}
 
     def both(measure: str, side: str, otherwise: float) -> tuple[Column, Column]:
         name = f"{side}_{measure}"

@@ -10,8 +10,10 @@ from service.commands.finding import Line, failed, ok
 from service.errors import ReferenceDataError
 from service.kafka import source
 from service.pipeline import builder, failure
-from service.reference import database, lookup
+from service.reference import database
+from service.reference.attributes import Serving
 from service.reference.expectations import require_columns, validate
+from service.reference.snapshots import snapshot_folder
 from service.settings import Settings
 from service.spark import session
 from service.units import format_duration
@@ -52,13 +54,9 @@ def reference(settings: Settings) -> Iterator[Line]:
 def plan(settings: Settings) -> Iterator[Line]:
     """Build the query without starting it: Spark analyses every step."""
     spark: SparkSession = session.build(settings, master="local[1]")
-    look_up = None
-    if lookup.needed(settings):
-        names = lookup.bounds(settings)
-        no_devices = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in ("device", *names.values())))
-        look_up = lookup.JoinLookUp(no_devices, names)
+    attributes = Serving(snapshot_folder(settings), ())  # the plan is not run, so nothing is looked up
     known = load_schemas(settings)
-    builder.build(source.stream(spark, settings.kafka), settings, None, 1, look_up, schemas=known)
+    builder.build(source.stream(spark, settings.kafka), settings, attributes, 1, schemas=known)
     yield ok("plan", "Spark accepts the query")
     if settings.input.format == "avro":
         yield from compatibility.in_use(settings, known)

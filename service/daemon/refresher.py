@@ -18,7 +18,6 @@ from service.monitoring.metrics import Metrics
 from service.reference import snapshots
 from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.database import UnreadableError, reason_of
-from service.reference.lookup import LARGEST_JOINED
 from service.reference.snapshots import snapshot_folder
 from service.settings import Reference, Settings
 from service.units import format_duration
@@ -49,7 +48,7 @@ class Refresher:
             self._note(error)
             self._require_young(first, error)
         self._columns = tuple(dict.fromkeys((*snapshots.columns(first, source), *source.limit_columns)))
-        self.current_snapshot = CurrentSnapshot(spark, self._folder, self._columns, resume=True)
+        self.current_snapshot = CurrentSnapshot(self._folder, self._columns, resume=True)
         self._newest = first
         self._may_be_replayed = True
         self._show()
@@ -64,8 +63,8 @@ class Refresher:
 
     def begin(self) -> None:
         """At the top of a batch, in the query's thread: choose its snapshot, and note it for a replay."""
-        if not self._may_be_replayed and not self.current_snapshot.is_joined:
-            self.swap()  # the last batch may be long ago; a plan that is joined with the rows cannot change here
+        if not self._may_be_replayed:
+            self.swap()  # the last batch may be long ago
         self._may_be_replayed = False
         self.current_snapshot.before_batch()
 
@@ -73,10 +72,7 @@ class Refresher:
         """Between two batches, in the query's thread: put the newest snapshot in use. Never fails a batch."""
         try:
             if self.current_snapshot.swap(self._newest):
-                rows = self.current_snapshot.snapshot.table.num_rows
                 _log.info("reference %s is in use", self.current_snapshot.snapshot.version)
-                if self.current_snapshot.is_joined and rows > 2 * LARGEST_JOINED:
-                    _log.warning("the reference has grown to %d rows: with a restart each batch would cost less", rows)
         except TidemarkError as error:
             self._failed(error)
         self._show()

@@ -10,7 +10,6 @@ from service.monitoring.quality_page import Page
 from service.monitoring.status import Status
 from service.pipeline.term import Term
 from service.quality.checker import Checker
-from service.reference import lookup
 from service.reference.current_snapshot import CurrentSnapshot
 from service.settings import Settings
 from service.spark.warm_up import WarmUp
@@ -55,10 +54,7 @@ class SessionParts:
         expectations = self.settings.quality.expectations
         if expectations is None or self.checker is not None:
             return
-        look_up = None
-        if term.current_snapshot is not None and lookup.needed(self.settings):
-            look_up = lookup.UdfLookUp(term.current_snapshot.attributes, lookup.bounds(self.settings))
-        self.checker = Checker(term, expectations, self.metrics, self._page, look_up)
+        self.checker = Checker(term, expectations, self.metrics, self._page)
 
     def close(self) -> None:
         """End the threads of the checker and the refresher."""

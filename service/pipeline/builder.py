@@ -33,9 +33,7 @@ from service.pipeline import batch_report, failure
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
 from service.pipeline.term import Term
-from service.reference import lookup
 from service.reference.attributes import Attributes
-from service.reference.lookup import LookUp
 from service.reference.snapshots import Snapshot
 from service.row_schemas import FOLDED
 from service.settings import Settings
@@ -73,18 +71,16 @@ def build(
     settings: Settings,
     attributes: Attributes | None,
     tasks: int,
-    look_up: LookUp | None = None,
     *,
     schemas: SchemaSet | None = None,
 ) -> DataFrame:
     """Turn Kafka records into rows of row_schemas.OUTPUT. `records` may be a stream; the stateless part also works on a batch.
 
-    `attributes` is the reference, None without a reference; with `look_up` admission looks devices up in it, None if no
-    setting needs that. `tasks` is the number of tasks that read and fold. Records of `schemas` are decoded, by default of all
-    schemas that their source has.
+    `attributes` is the reference, None without a reference. `tasks` is the number of tasks that read and fold. Records of
+    `schemas` are decoded, by default of all schemas that their source has.
     """
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
-    admitted = readings.admit(records, settings, look_up, schemas=schemas).coalesce(tasks)
+    admitted = readings.admit(records, settings, attributes, schemas=schemas).coalesce(tasks)
     step = replace(folding(settings, attributes), batch_state=event_time.told)
     return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
 
@@ -273,10 +269,9 @@ def start(
     catalog = term.catalog or open_catalog(spark, settings)
     tasks = spark.sparkContext.defaultParallelism
     attributes = current_snapshot.attributes if current_snapshot else None
-    look_up = lookup.choose(settings, current_snapshot)
     care = care or Care()
     records = source.stream(spark, settings.kafka, careful=care.is_needed)
-    output = build(records, settings, attributes, tasks, look_up, schemas=catalog.plan)
+    output = build(records, settings, attributes, tasks, schemas=catalog.plan)
     checkpoint = settings.service.checkpoint
     times = event_time.Log.of(spark, checkpoint)
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.sessions.buckets)

@@ -28,7 +28,6 @@ from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.quality import sample
 from service.quality.validation import OUTCOME, PAGE, SAMPLE
-from service.reference.lookup import LookUp
 
 LIMIT_S = 120.0
 """How long a validation may take."""
@@ -36,17 +35,14 @@ _log = logging.getLogger(__name__)
 
 
 class Checker:
-    """Checks samples for the life of the process, across its queries. `look_up` is as for readings.admit.
+    """Checks samples for the life of the process, across its queries.
 
-    Of `term`, the first query's, it uses what stays for the process: Spark, the settings and the schema catalog.
+    Of `term`, the first query's, it uses what stays for the process: Spark, the settings, the schema catalog and the reference.
     """
 
-    def __init__(
-        self, term: Term, expectations: Path, metrics: Metrics, page: Page, look_up: LookUp | None = None
-    ) -> None:
+    def __init__(self, term: Term, expectations: Path, metrics: Metrics, page: Page) -> None:
         self._term, self._settings, self._expectations = term, term.settings, expectations
         self._metrics, self._page = metrics, page
-        self._look_up = look_up
         self._end: Offsets | None = None
         self._process: subprocess.Popen[str] | None = None
         self._unmet: frozenset[str] = frozenset()
@@ -78,7 +74,9 @@ class Checker:
         source = sample.newest(settings.kafka, settings.quality.sample, until=self._end)
         if not sample.size(source):
             return
-        table = sample.read(self._term.spark, settings, source, self._look_up, self._term.schemas)
+        snapshot = self._term.current_snapshot
+        attributes = snapshot.attributes if snapshot is not None else None
+        table = sample.read(self._term.spark, settings, source, attributes, self._term.schemas)
         with tempfile.TemporaryDirectory(prefix="tidemark-quality-") as folder:
             self._validate(table, Path(folder))
             outcome = json.loads((Path(folder) / OUTCOME).read_text(encoding="utf-8"))

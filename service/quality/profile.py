@@ -37,7 +37,7 @@ from service.quality import sample
 from service.quality.sample import ADMITTED, AHEAD, DEVICE, OF_DEVICE, REASON
 from service.quality.validation import labels
 from service.reference import lookup, snapshots
-from service.reference.lookup import LookUp
+from service.reference.attributes import Attributes
 from service.settings import Settings
 from service.spark import session
 
@@ -88,7 +88,7 @@ def profile(settings: Settings, out: Path, count: int, say: Callable[[str], obje
     spark = session.build(settings, master="local[*]")
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-profile-") as folder:
-            table = sample.read(spark, settings, source, _look_up(spark, settings, Path(folder)))
+            table = sample.read(spark, settings, source, _attributes(spark, settings, Path(folder)))
     except TidemarkError:
         raise
     except Exception as error:  # Spark's and py4j's get a name
@@ -235,9 +235,8 @@ def _up(value: float, digits: int) -> float:
     return -_down(-value, digits) + 0.0
 
 
-def _look_up(spark: SparkSession, settings: Settings, folder: Path) -> LookUp | None:
+def _attributes(spark: SparkSession, settings: Settings, folder: Path) -> Attributes | None:
     """Return the reference as the database has it now. The snapshot is not kept."""
     if settings.reference is None or not lookup.needed(settings):
         return None
-    attributes = snapshots.load(spark, settings.reference, folder).attributes()
-    return lookup.UdfLookUp(attributes, lookup.bounds(settings))
+    return snapshots.load(spark, settings.reference, folder).attributes()

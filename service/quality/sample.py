@@ -28,7 +28,7 @@ from service.kafka.offsets import edges
 from service.micro_batch import Offsets
 from service.recompute import rebuild
 from service.recompute.rebuild import Source
-from service.reference.lookup import LookUp
+from service.reference.attributes import Attributes
 from service.settings import Kafka, Settings
 
 DEVICE, AHEAD, OF_DEVICE, ADMITTED, REASON = (
@@ -88,18 +88,22 @@ def size(source: Source) -> int:
 
 
 def read(
-    spark: SparkSession, settings: Settings, source: Source, look_up: LookUp | None, schemas: SchemaSet | None = None
+    spark: SparkSession,
+    settings: Settings,
+    source: Source,
+    attributes: Attributes | None,
+    schemas: SchemaSet | None = None,
 ) -> pa.Table:
-    """Read the sample, with one task, because a stream may run beside it. `look_up` and `schemas` are as for `readings.admit`."""
+    """Read the sample, with one task, because a stream may run beside it. The rest is as for `readings.admit`."""
     records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": _WAIT_MS})
-    return of(records.coalesce(1), settings, look_up, schemas)
+    return of(records.coalesce(1), settings, attributes, schemas)
 
 
 def of(
-    records: DataFrame, settings: Settings, look_up: LookUp | None = None, schemas: SchemaSet | None = None
+    records: DataFrame, settings: Settings, attributes: Attributes | None = None, schemas: SchemaSet | None = None
 ) -> pa.Table:
     """Return these Kafka records as a sample."""
-    decided = readings.admit(records, settings, look_up, keep=["offset"], schemas=schemas)
+    decided = readings.admit(records, settings, attributes, keep=["offset"], schemas=schemas)
     reason = F.get_json_object("reject", "$.reason").alias(REASON)
     kept = ["device", "event_ms", "broker_ms", "from_partition", _OFFSET, *settings.input.measures]
     rows = decided.select(*(F.col(f"`{name}`") for name in kept), reason).toArrow()

@@ -120,7 +120,7 @@ def admitted(run: Recomputation, rejects: Iterable[Reject]) -> tuple[pa.Table, i
     admission = settings.admission.model_copy(update={"max_delay_ms": _ANY_DELAY_MS})
     relaxed = settings.model_copy(update={"admission": admission})
     records = run.spark.createDataFrame(pa.Table.from_pylist(rows, schema=_RECORD))
-    decided = readings.admit(records, relaxed, run.look_up, keep=PLACE, schemas=run.schemas).toArrow()
+    decided = readings.admit(records, relaxed, run.attributes, keep=PLACE, schemas=run.schemas).toArrow()
     table = decided.filter(pc.is_null(decided["reject"]))
     return table, lost + len(rows) - table.num_rows
 

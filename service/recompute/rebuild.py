@@ -31,9 +31,7 @@ from service.kafka.clients import TIMEOUT_S
 from service.kafka.source import ONE_AT_A_TIME, with_options
 from service.micro_batch import MicroBatch, Offsets, format_offsets
 from service.pipeline import builder
-from service.reference import lookup
 from service.reference.attributes import Attributes
-from service.reference.lookup import LookUp
 from service.rejects.reject_log import Coordinates
 from service.row_schemas import CHANGES, OUTPUT, PARTS, RUNS
 from service.settings import Settings
@@ -208,16 +206,9 @@ class Recomputation:
         """How many tasks run at a time: half of the cores, because a stream may run beside."""
         return max(1, self.spark.sparkContext.defaultParallelism // 2)
 
-    @property
-    def look_up(self) -> LookUp | None:
-        """How admission asks the reference; None where it has nothing to ask."""
-        if self.attributes is None or not lookup.needed(self.settings):
-            return None
-        return lookup.UdfLookUp(self.attributes, lookup.bounds(self.settings))
-
     def admit(self, records: DataFrame, late: pa.Table | None = None) -> DataFrame:
         """Rows of `readings.admit` for Kafka records, and `late`: such rows, rejected as late and corrected since."""
-        admitted = readings.admit(records, self.settings, self.look_up, schemas=self.schemas)
+        admitted = readings.admit(records, self.settings, self.attributes, schemas=self.schemas)
         return (
             admitted.unionByName(self.spark.createDataFrame(late)) if late is not None and late.num_rows else admitted
         )

@@ -154,12 +154,12 @@ def _kind(url: str) -> str:
 
 
 def _message(error: Exception, reference: "Reference") -> str:
-    message = innermost(error)
+    message = _innermost(error)
     secret = reference.secret()
     return message.replace(secret, "***") if secret else message
 
 
-def innermost(error: Exception) -> str:
+def _innermost(error: Exception) -> str:
     """Return the first line of the innermost cause, which is the message of the database or of the task that failed."""
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if java is None:

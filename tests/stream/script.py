@@ -26,8 +26,8 @@ from service import row_schemas
 from service.aggregation import moments, task_counters
 from service.checkpoint import event_time
 from service.pipeline import builder
-from service.reference import lookup, snapshots
-from service.reference.attributes import SERVING, Attributes, Index, Serving
+from service.reference import snapshots
+from service.reference.attributes import SERVING, Index, Serving
 from service.settings import Settings
 from state import codec
 from state.layout import Changes
@@ -59,15 +59,9 @@ class World:
     def start(self) -> None:
         (self.folder / "input").mkdir(exist_ok=True)
         records = self.spark.readStream.schema(KAFKA).parquet(str(self.folder / "input"))
-        look_up: lookup.LookUp | None = None
-        attributes: Attributes | None = None
-        if isinstance(self.reference, Serving):
-            attributes = self.reference
-            look_up = lookup.UdfLookUp(self.reference, lookup.bounds(self.settings))
-        elif self.reference is not None:
-            attributes = Index(self.reference.toArrow())
-            look_up = lookup.JoinLookUp(self.reference, lookup.bounds(self.settings))
-        output = builder.build(records, self.settings, attributes, 2, look_up)
+        is_table = isinstance(self.reference, DataFrame)
+        attributes = Index(self.reference.toArrow()) if is_table else self.reference
+        output = builder.build(records, self.settings, attributes, 2)
         self.query = (
             output.writeStream.queryName(self.settings.service.name)
             .outputMode("update")
@@ -211,13 +205,13 @@ class Expect(Action):
     def do(self, world: World) -> None:
         if self.windows is not None:
             seen = {(v, m, k, s / 1000): finished(row) for (v, m, k, s), row in world.windows.items()}
-            found = {key: (row["count"], round(row["mean"], 9)) for key, row in seen.items()}
-            _same("windows", found, {key: (c, round(m, 9)) for key, (c, m) in self.windows.items()})
+            actual = {key: (row["count"], round(row["mean"], 9)) for key, row in seen.items()}
+            _same("windows", actual, {key: (c, round(m, 9)) for key, (c, m) in self.windows.items()})
         if self.sessions is not None:
             _same("sessions", {(d, s / 1000): row["state"] for (d, s), row in world.sessions.items()}, self.sessions)
         if self.devices is not None:
-            found_devices = {d: (row["status"], row["temperature.value"]) for d, row in world.devices.items()}
-            _same("devices", {d: found_devices.get(d) for d in self.devices}, self.devices)
+            actual_devices = {d: (row["status"], row["temperature.value"]) for d, row in world.devices.items()}
+            _same("devices", {d: actual_devices.get(d) for d in self.devices}, self.devices)
         if self.rejects is not None:
             _same("rejects", sorted(row["reason"] for row in world.rejects), sorted(self.rejects))
 
@@ -235,8 +229,8 @@ class Check(Action):
         self.check(world)
 
 
-def _same(what: str, found: object, expected: object) -> None:
-    assert found == expected, f"{what}:\n  found    {found}\n  expected {expected}"
+def _same(what: str, actual: object, expected: object) -> None:
+    assert actual == expected, f"{what}:\n  actual   {actual}\n  expected {expected}"
 
 
 def run(

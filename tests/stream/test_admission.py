@@ -19,6 +19,7 @@ from service.pipeline import builder
 from service.reference import lookup
 from service.reference.attributes import Index
 from service.row_schemas import COUNTS, FOLDED, REJECT_TYPE, REJECTS
+from service.settings import Reference
 from state import codec
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_settings
 from tests.stream.records import rows as rows_of
@@ -38,29 +39,32 @@ LATEST_MS = 1 << 42
 NAN, INF = float("nan"), float("inf")
 
 
-def decide(spark, settings, records, known=None, way=lookup.JoinLookUp):
+def decide(spark, settings, records, known=None):
     """What readings.admit says of each record, in their order; `reject` as a dictionary.
 
     `known` are the devices of the reference, or rows of it.
     """
+    if known is not None and settings.reference is None:
+        settings = settings.model_copy(update={"reference": Reference(url="jdbc:sqlite:x", query="q")})
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
-    look_up = None
+    attributes = None
     if known is not None:
-        names = lookup.bounds(settings)
-        columns = list(dict.fromkeys(["device", *names.values()]))
-        rows = [(row,) if isinstance(row, str) else row for row in known]
-        reference = spark.createDataFrame(rows, ", ".join(f"{name} string" for name in columns))
-        look_up = way(reference if way is lookup.JoinLookUp else Index(reference.toArrow()), names)
-    found = [row.asDict(recursive=True) for row in readings.admit(frame, settings, look_up).collect()]
-    for row in found:
+        columns = list(dict.fromkeys(["device", *lookup.bounds(settings).values()]))
+        reference_rows = [(row,) if isinstance(row, str) else row for row in known]
+        values = zip(*reference_rows, strict=True)
+        attributes = Index(
+            pa.table({name: pa.array(each, pa.string()) for name, each in zip(columns, values, strict=True)})
+        )
+    rows = [row.asDict(recursive=True) for row in readings.admit(frame, settings, attributes).collect()]
+    for row in rows:
         if row["reject"] is not None:
             row["reject"] = dict.fromkeys(REJECT_TYPE.fieldNames()) | json.loads(row["reject"])
-    assert len(found) == len(records)
+    assert len(rows) == len(records)
     if known is None:
-        return found
+        return rows
     # A join may change the order; there is only one way to tell admitted rows apart.
-    by_offset = {row["reject"]["offset"]: row for row in found if row["reject"]}
-    admitted = iter([row for row in found if not row["reject"]])
+    by_offset = {row["reject"]["offset"]: row for row in rows if row["reject"]}
+    admitted = iter([row for row in rows if not row["reject"]])
     return [by_offset.get(record.offset) or next(admitted) for record in records]
 
 
@@ -329,8 +333,7 @@ def test_what_the_pass_holds_of_a_reject_does_not_depend_on_what_was_sent(spark,
         Record(value(device="d" * 100_000), BASE_MS),
     ]
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
-    known = spark.createDataFrame([("a",)], "device string")
-    rows = readings.admit(frame, settings, lookup.JoinLookUp(known, {})).toArrow()
+    rows = readings.admit(frame, settings, Index(pa.table({"device": ["a"]}))).toArrow()
     rejects = [json.loads(text) for text in rows["reject"].to_pylist() if text is not None]
     assert sorted(each["reason"] for each in rejects) == ["bad_device", "oversized", "oversized", "unknown_schema"]
     assert max(len(each["detail"]) for each in rejects) <= DETAIL_LETTERS
@@ -425,11 +428,11 @@ def test_event_times_of_any_unit_and_type_become_whole_milliseconds(spark, tmp_p
     schema, plain = timed(kind), timed(kind["type"] if isinstance(kind, dict) else kind)
     settings = make_settings(tmp_path, input=with_schemas(tmp_path, schema, event_time_unit=unit))
     records = [Record(avro(1, plain, device_id="a", event_time=each, temperature=None), BASE_MS) for each, _ in cases]
-    found = [
+    outcomes = [
         row["reject"]["reason"] if row["reject"] else row["event_ms"] - BASE_MS
         for row in decide(spark, settings, records)
     ]
-    assert found == [wanted for _, wanted in cases]
+    assert outcomes == [wanted for _, wanted in cases]
 
 
 @pytest.mark.parametrize(
@@ -581,23 +584,13 @@ def test_measures_device_and_time_may_be_anywhere_in_a_nested_record(spark, tmp_
     assert {row["device"] for row in rows[:4]} == {"a"}
 
 
-WAYS = pytest.mark.parametrize("way", [lookup.JoinLookUp, lookup.UdfLookUp])
-
-
-@WAYS
-def test_a_device_that_the_reference_lacks_is_rejected_whichever_way_it_is_asked(spark, tmp_path, way):
+def test_a_device_that_the_reference_lacks_is_rejected(spark, tmp_path):
     settings = make_settings(tmp_path, admission=LIMITS, reference={"url": "jdbc:sqlite:x", "query": "q"})
     records = [record(device="a"), record(device="x"), Record(None, BASE_MS), record(device="a")]
-    assert reasons(decide(spark, settings, records, known=["a", "b"], way=way)) == [
-        None,
-        "unknown_device",
-        "undecodable",
-        None,
-    ]
+    assert reasons(decide(spark, settings, records, known=["a", "b"])) == [None, "unknown_device", "undecodable", None]
 
 
-@WAYS
-def test_a_device_s_own_range_goes_before_that_of_all(spark, tmp_path, way):
+def test_a_device_s_own_range_goes_before_that_of_all(spark, tmp_path):
     settings = make_settings(
         tmp_path,
         admission={**LIMITS, "unknown_device": "keep"},
@@ -619,9 +612,9 @@ def test_a_device_s_own_range_goes_before_that_of_all(spark, tmp_path, way):
         ("nobody", 85.6): "out_of_range",
     }
     records = [record(device=device, temperature=value) for device, value in right]
-    found = decide(spark, settings, records, known=known, way=way)
-    assert dict(zip(right, reasons(found), strict=True)) == right
-    details = {row["reject"]["offset"]: row["reject"]["detail"] for row in found if row["reject"]}
+    rows = decide(spark, settings, records, known=known)
+    assert dict(zip(right, reasons(rows), strict=True)) == right
+    details = {row["reject"]["offset"]: row["reject"]["detail"] for row in rows if row["reject"]}
     assert details[records[1].offset] == "temperature = 10.6, allowed 0 to 10.5"
 
 
@@ -635,15 +628,15 @@ def test_python_is_asked_once_however_often_the_answer_is_used(spark, tmp_path):
     )
     nobody = pa.table({name: pa.array([], pa.string()) for name in ("device", "low", "high")})
     frame = spark.createDataFrame(rows_of([record()]), KAFKA)
-    admitted = readings.admit(frame, settings, lookup.UdfLookUp(Index(nobody), lookup.bounds(settings)))
+    admitted = readings.admit(frame, settings, Index(nobody))
     assert admitted._jdf.queryExecution().executedPlan().toString().count("ArrowEvalPython") == 1
 
 
 def test_hotspot_compiles_what_is_generated_for_admission(spark, tmp_path):
     """It never compiles a longer method: docs/decisions/0012-no-generated-method-that-hotspot-refuses.md."""
     admitted = readings.admit(spark.createDataFrame([], KAFKA), make_settings(tmp_path))
-    said = spark._jvm.PythonSQLUtils.explainString(admitted._jdf.queryExecution(), "codegen")
-    sizes = [int(each) for each in re.findall(r"maxMethodCodeSize:(\d+)", said)]
+    explanation = spark._jvm.PythonSQLUtils.explainString(admitted._jdf.queryExecution(), "codegen")
+    sizes = [int(each) for each in re.findall(r"maxMethodCodeSize:(\d+)", explanation)]
     assert 0 < max(sizes) <= HOTSPOT_BYTES
     assert spark.conf.get("spark.sql.codegen.hugeMethodLimit") == str(HOTSPOT_BYTES)  # for settings that make it longer
 
