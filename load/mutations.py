@@ -336,6 +336,20 @@ MUTATIONS = (
         (_PUBLISH + "test_the_same_batch_again_changes_nothing_and_is_not_announced",),
     ),
     Mutation(
+        "failed-call-unannounced",
+        "a call of which one command fails announces nothing",
+        "the repeat finds the values unchanged, and a reader of the feed never learns of them",
+        ("P2",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "for kind in pairs(changed) do announce_all(kind) end",
+                "for kind in pairs(is_done and changed or {}) do announce_all(kind) end",
+            ),
+        ),
+        (_PUBLISH + "test_a_call_that_fails_halfway_has_announced_what_it_wrote",),
+    ),
+    Mutation(
         "commit-before-publish",
         "Spark commits a batch before it is published",
         "a crash between the two loses the batch",
@@ -545,8 +559,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "  if announced > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end\n",
-                "",
+                "if has_entries then call(",
+                "if has_entries and ARGV[1] ~= 'early' then call(",
             ),
         ),
         (_PUBLISH + "test_early_readings_trim_the_feed",),

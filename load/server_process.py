@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 # port as its source port, which would connect it to itself and keep the part from binding.
 _PORTS = range(20_000, 32_000)
 PATIENCE = float(os.environ.get("TIDEMARK_PATIENCE", "1"))
-"""By this, waits of the tests and of the load programs are longer: for a machine whose cores are busy with other work."""
+"""Factor for the waits of tests and load programs, and for P8's minute: above 1 where other work keeps the cores busy."""
 START_S = 90.0 * PATIENCE
 _STOP_S = 20.0
 POLL_S = 0.02

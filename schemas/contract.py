@@ -17,6 +17,8 @@ import redis
 
 CONTRACT = Path(__file__).with_name("redis.json")
 _PAGE = 500
+MOST_KEYS = 100
+"""Keys in one entry of the change feed."""
 
 # A hash with all its fields, its expiry and its scores in the indexes of windows, read in one step.
 _READ = """
@@ -172,9 +174,20 @@ def _check_stream(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[st
     start = "-"
     while entries := _answer(client.xrange(key, min=start, count=_PAGE)):
         for number, fields in entries:
-            for what in kind.check_fields({_text(name): _text(value) for name, value in fields.items()}):
+            texts = {_text(name): _text(value) for name, value in fields.items()}
+            for what in (*kind.check_fields(texts), *_check_keys(texts.get("keys", ""))):
                 yield f"entry {_text(number)} {what}"
         start = f"({_text(entries[-1][0])}"
+
+
+def _check_keys(text: str) -> Iterator[str]:
+    try:
+        keys = json.loads(text)
+        fine = 0 < len(keys) <= MOST_KEYS and all(isinstance(key, str) for key in keys)
+    except (ValueError, TypeError):
+        fine = False
+    if not fine:
+        yield f"keys = {text!r} is not a list of 1 to {MOST_KEYS} keys"
 
 
 def _nothing(_client: "redis.Redis", _key: bytes, _kind: _Kind) -> Iterator[str]:

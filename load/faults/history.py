@@ -7,7 +7,7 @@ An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is
     fault     phase begin | end, name, ...             by the nemesis
     epoch     epoch                                    `<prefix>:epoch`, on change
     progress  epoch, batch, watermark, offsets         `<prefix>:progress`, on change
-    feed      spans [[epoch, batch, entries], ...]     the change feed in Redis's order; `missed` when entries were trimmed
+    feed      spans [[epoch, batch, keys], ...]        the change feed in Redis's order; `missed` when entries were trimmed
     value     key, hash (null: gone)                   a sampled window, session or device, on change
     lag       records, ends                            ends of the topic minus progress
     metrics   samples                                  /metrics, those that a rule or a figure needs

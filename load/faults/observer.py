@@ -180,11 +180,12 @@ class Observer:
             spans: list[list[int]] = []
             for _, entry in entries:
                 term = [int(entry["epoch"]), int(entry["batch"])]
+                keys = json.loads(entry["keys"])
                 if spans and spans[-1][:2] == term:
-                    spans[-1][2] += 1
+                    spans[-1][2] += len(keys)
                 else:
-                    spans.append([*term, 1])
-                changed[entry["key"]] = None
+                    spans.append([*term, len(keys)])
+                changed |= dict.fromkeys(keys)
             self._feed_at = entries[-1][0]
             self._history.add("feed", spans=spans, **({"missed": True} if missed else {}))
             if len(entries) < _FEED:

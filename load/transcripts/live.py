@@ -16,7 +16,7 @@ from typing import Any, Self
 import psutil
 from confluent_kafka import Producer
 
-from load import oracle
+from load import feed, oracle
 from load.faults.instance import Instance
 from load.fleet import Fleet, FleetSettings
 from load.rules import read_reference, read_rules
@@ -45,7 +45,7 @@ class Live:
         self._sent: dict[str, int] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         self._before: Output = {}
-        self._fed = "0-0"
+        self._fed = feed.FIRST
         self._stopped_workers: list[psutil.Process] = []
         self.watermark_ms = 0
 
@@ -170,8 +170,8 @@ class Live:
     def _check_feed(self, after: Output) -> None:
         """Raise TranscriptError when something has changed and the change feed says nothing of it."""
         with self.testbed.redis.client() as client:
-            entries: Any = client.xrange("tidemark:changes", f"({self._fed}")
-        keys = {fields["key"] for _, fields in entries}
+            entries = feed.changes(client, after=self._fed)
+        keys = {entry["key"] for _, entry in entries}
         self._fed = entries[-1][0] if entries else self._fed
         items = {*after, *self._before}
         changed = {item for item in items if after.get(item) != self._before.get(item)}

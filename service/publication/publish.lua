@@ -35,6 +35,24 @@ end
 
 local MOST = 1000  -- members in one variadic call: Lua's unpack() takes about 8,000 arguments
 
+local PER_ENTRY = 100  -- keys in one entry of the feed
+local changed, has_entries = {}, false  -- by kind: keys that have changed and are not in the feed yet
+
+local function announce_all(kind)
+  call('XADD', KEYS[2], '*', 'kind', kind, 'keys', cjson.encode(changed[kind]), 'batch', a.batch, 'epoch', a.epoch)
+  changed[kind], has_entries = nil, true
+end
+
+local function announce(kind, key)
+  local keys = changed[kind]
+  if not keys then
+    keys = {}
+    changed[kind] = keys
+  end
+  keys[#keys + 1] = key
+  if #keys == PER_ENTRY then announce_all(kind) end
+end
+
 local function is_older(stored_epoch, stored_batch)
   return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)
 end
@@ -56,7 +74,7 @@ end
 -- Returns {written, unchanged, refused as older, refused as sealed, new keys of those written, sealed of those written}.
 local function write()
   local keys, ttl, fields, columns, replace = a.keys, a.ttl, a.fields, a.columns, a.replace
-  local changes, open, seal_value, content = KEYS[2], a.open, a.seal[2], a.content
+  local open, seal_value, content = a.open, a.seal[2], a.content
   local kind, epoch_text, batch_text = a.kind, a.epoch, a.batch
   local written, unchanged, old, refused, new, sealed = 0, 0, 0, 0, 0, 0
 
@@ -111,7 +129,7 @@ local function write()
     local values = call('HMGET', session, 'state', 'epoch')
     if values[1] == 'open' and (tonumber(values[2] or nil) or 0) < epoch then
       call('DEL', session)
-      call('XADD', changes, '*', 'kind', 'session', 'key', session, 'batch', batch_text, 'epoch', epoch_text)
+      announce('session', session)
     end
   end
 
@@ -160,7 +178,7 @@ local function write()
         local former, current_start = tonumber(stored_start), tonumber(column_of.session[i] or nil)
         if former and (not current_start or current_start < former) then drop(key, stored_start) end
       end
-      call('XADD', changes, '*', 'kind', kind, 'key', key, 'batch', batch_text, 'epoch', epoch_text)
+      announce(kind, key)
       args[2] = key
       local n = fixed
       if replace then
@@ -205,7 +223,6 @@ local function write()
     end
   end
 
-  if written > 0 then call('XTRIM', changes, 'MAXLEN', '~', a.feed) end
   return {written, unchanged, old, refused, new, sealed}
 end
 
@@ -214,7 +231,6 @@ end
 -- if it does not exist. As ids can be invented, the hash expires after a.within until the device is admitted or skewed, then
 -- after a.ttl.
 local function early()
-  local announced = 0
   for i = 1, #a.keys do
     local key, last = a.keys[i], a.last[i]
     local stored = call('HMGET', key, 'epoch', 'batch', 'early', 'early.at', 'skewed', 'last_seen')
@@ -235,12 +251,10 @@ local function early()
         call('ZADD', KEYS[7], string.format('%.0f', last), a.members[i])
       end
       if is_new or (count >= a.threshold and not stored[5]) then
-        call('XADD', KEYS[2], '*', 'kind', 'device', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
-        announced = announced + 1
+        announce('device', key)
       end
     end
   end
-  if announced > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
   return {#a.keys}
 end
 
@@ -270,12 +284,11 @@ local function passed(index)
   return call('ZRANGEBYSCORE', index, '-inf', a.watermark, 'LIMIT', 0, a.limit)
 end
 
--- Removes windows from an index, and trims the feed if `entries` were added to it. Returns how many were removed.
-local function remove_due(index, due, entries)
+-- Removes windows from an index. Returns how many were removed.
+local function remove_due(index, due)
   for from = 1, #due, MOST do
     call('ZREM', index, unpack(due, from, math.min(from + MOST - 1, #due)))
   end
-  if entries > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
   return #due
 end
 
@@ -283,23 +296,22 @@ end
 -- silence had made final before is not counted as marked. The TTL does not change.
 local function close(index, closed_by)
   local due = passed(index)
-  local marked, announced = 0, 0
+  local marked = 0
   for i = 1, #due do
     local key = due[i]
     local stored = call('HMGET', key, 'epoch', 'batch', 'final', 'closed_by')
     local stored_epoch = tonumber(stored[1] or nil)
     if stored_epoch and (stored[3] ~= '1' or stored[4] ~= closed_by) then
-      call('XADD', KEYS[2], '*', 'kind', 'window', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
+      announce('window', key)
       call('HSET', key, 'final', '1', 'closed_by', closed_by, 'updated', a.updated)
       if not is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
         call('HSET', key, 'epoch', a.epoch, 'batch', a.batch)
       end
       if closed_by == 'idle' then call('ZADD', KEYS[6], call('ZSCORE', index, key), key) end
-      announced = announced + 1
       if stored[3] ~= '1' then marked = marked + 1 end
     end
   end
-  return {remove_due(index, due, announced), marked}
+  return {remove_due(index, due), marked}
 end
 
 -- `finish` and `idle` look at a.limit windows at most. When they have looked at fewer, none is left.
@@ -362,11 +374,11 @@ local function forget()
     local due, deleted = passed(index), 0
     for i = 1, #due do
       if call('DEL', due[i]) == 1 then
-        call('XADD', KEYS[2], '*', 'kind', 'window', 'key', due[i], 'batch', a.batch, 'epoch', a.epoch)
+        announce('window', due[i])
         deleted = deleted + 1
       end
     end
-    looked, removed = math.max(looked, remove_due(index, due, deleted)), removed + deleted
+    looked, removed = math.max(looked, remove_due(index, due)), removed + deleted
   end
   return {looked, removed}
 end
@@ -382,11 +394,10 @@ local function stale()
     local is_over = a.last == '' or (tonumber(stored[4] or nil) or 0) < tonumber(a.last)
     if (stored[1] == 'open' or stored[3] == 'idle') and (tonumber(stored[2] or nil) or 0) < a.before and is_over then
       call('DEL', key)
-      call('XADD', KEYS[2], '*', 'kind', 'session', 'key', key, 'batch', a.batch, 'epoch', a.epoch)
+      announce('session', key)
       removed = removed + 1
     end
   end
-  if removed > 0 then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
   return {page[1], removed}
 end
 
@@ -394,4 +405,9 @@ local steps = {
   write = write, early = early, skewed = skewed, keys = keys, finish = finish, idle = idle, progress = progress,
   read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
-return steps[ARGV[1]]()
+-- The feed names what a step has changed, also when one of the step's commands has failed: a repeat finds those values unchanged.
+local is_done, reply = pcall(steps[ARGV[1]])
+for kind in pairs(changed) do announce_all(kind) end
+if has_entries then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
+if not is_done then error(reply, 0) end
+return reply

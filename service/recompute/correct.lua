@@ -61,7 +61,7 @@ local function write()
         args[n + 1], args[n + 2], args[n + 3], args[n + 4] = 'epoch', a.epoch, 'batch', a.batch
         n = n + 4
       end
-      call('XADD', KEYS[2], '*', 'kind', a.kind, 'key', key, 'batch', a.batch, 'epoch', a.epoch, 'revision', revision)
+      call('XADD', KEYS[2], '*', 'kind', a.kind, 'keys', cjson.encode({key}), 'batch', a.batch, 'epoch', a.epoch, 'revision', revision)
       call(unpack(args, 1, n))
       if is_there and #lacking > 0 then call('HDEL', key, unpack(lacking)) end
       if not is_there then call('PEXPIRE', key, a.ttl[i]) end

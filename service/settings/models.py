@@ -276,7 +276,7 @@ class Redis(Section):
     ca_file: Path | None = None
     """Certificates to trust, for rediss://; the system's when not given."""
     prefix: str = "tidemark"
-    feed_length: int = Field(default=100_000, gt=0)
+    feed_length: int = Field(default=10_000, gt=0)
     timeout_ms: Positive = Field(default=5_000, alias="timeout")
     retry_for_ms: NotNegative = Field(default=30_000, alias="retry_for")
     """How long the writes of a batch are retried, with back-off, before the batch fails and is replayed."""

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from load import feed
 from load.servers import Redis
 from schemas import contract
 from service.errors import FencedError, SinkError
@@ -60,7 +61,7 @@ class Target:
         return fields
 
     def feed(self) -> list[dict[str, str]]:
-        return [entry for _, entry in self.client.xrange(f"{self.prefix}:changes")]
+        return [entry for _, entry in feed.changes(self.client, self.prefix)]
 
 
 @pytest.fixture

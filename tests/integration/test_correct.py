@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from load import feed
 from load.compare import Verdict, compare
 from load.server_process import PATIENCE
 from load.servers import Broker, Redis
@@ -125,9 +126,9 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: Correcti
     # Every change was announced, with its revision, and nothing that did not change.
     after = world.hashes()
     changed = {f"{world.prefix}:{name}" for name in after if after[name] != before.get(name)}
-    feed = world.redis.xrange(f"{world.prefix}:changes", min=f"({last_id}")
-    assert {entry["key"] for _, entry in feed} == changed
-    assert all(world.redis.hget(entry["key"], "revision") == entry["revision"] for _, entry in feed)
+    announced = feed.changes(world.redis, world.prefix, last_id)
+    assert {entry["key"] for _, entry in announced} == changed
+    assert all(world.redis.hget(entry["key"], "revision") == entry["revision"] for _, entry in announced)
     # What is not a window or a session of theirs is as it was, and keeps its time to live.
     assert all(after[name] == before[name] for name in before if name.startswith("device:"))
     assert all(world.redis.pttl(key) > 0 for key in changed)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from load import feed
 from load.servers import Broker, Redis
 from schemas import contract
 from service import clock
@@ -52,8 +53,7 @@ class Target:
         return fields
 
     def feed(self, after: str = "-") -> list[tuple[str, dict[str, str]]]:
-        entries: list[tuple[str, dict[str, str]]] = self.client.xrange(self.key("changes"), min=after)
-        return entries
+        return feed.changes(self.client, self.prefix, after)
 
     def sink(self, batch: int | MicroBatch, **of: Any) -> Sink:
         return Sink(self.settings, batch if isinstance(batch, MicroBatch) else micro_batch(batch, **of))
@@ -594,15 +594,34 @@ def test_the_feed_names_what_was_written_and_can_be_resumed(target: Target) -> N
     assert fields == {"kind": "window", "key": target.key(WINDOW), "batch": "1", "epoch": "1"}
     target.write(0, window([1.0, 2.0]))
     target.write(2, window([1.0, 2.0]), changes([session()], [device()]))
-    assert [(f["kind"], f["key"]) for _, f in target.feed(f"({last}")] == [
+    assert [(f["kind"], f["key"]) for _, f in target.feed(last)] == [
         ("window", target.key(WINDOW)),
         ("session", target.key(f"session:d1:{T0}")),
         ("device", target.key("device:d1")),
     ]
 
 
+def test_an_entry_of_the_feed_names_up_to_a_hundred_keys_each_of_them_once(target: Target) -> None:
+    target.write(1, windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(250)]))
+    entries = target.client.xrange(target.key("changes"))
+    assert [len(json.loads(entry["keys"])) for _, entry in entries] == [100, 100, 50]
+    assert len({entry["key"] for _, entry in target.feed()}) == 250
+
+
+def test_a_call_that_fails_halfway_has_announced_what_it_wrote(target: Target) -> None:
+    rows = windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(3)])
+    names = [target.key(f"window:device_1m:temperature:d{i}:{T0}") for i in range(3)]
+    target.client.set(names[1], "mine")
+    with pytest.raises(SinkError, match="WRONGTYPE"):
+        target.write(1, rows)
+    target.client.delete(names[1])
+    outcome = target.write(1, rows)
+    assert (outcome.written, outcome.unchanged) == (2, 1)
+    assert {entry["key"] for _, entry in target.feed()} == set(names)
+
+
 def test_the_feed_is_capped(redis_server: Redis, prefix: str) -> None:
-    target = Target(redis_server, prefix, feed_length=100)
+    target = Target(redis_server, prefix, feed_length=100, chunk=1)
     for batch in range(1, 4):
         target.write(batch, windows([("device_1m", f"d{i}", T0, [1.0] * batch) for i in range(300)]))
     assert 100 <= target.client.xlen(target.key("changes")) < 300

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from load import feed
 from load.servers import Broker, Redis
 from schemas import contract
 from service.daemon.idle_closer import IdleCloser
@@ -68,7 +69,7 @@ class Quiet(World):
         return dict(self.redis.hgetall(self.key(f"device:{device}")))
 
     def feed(self) -> list[str]:
-        return [entry["key"] for _, entry in self.redis.xrange(self.key("changes"))]
+        return [entry["key"] for _, entry in feed.changes(self.redis, self.prefix)]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from load import feed
 from load.servers import Redis
 from schemas import contract
 from service.daemon.lease import Lease
@@ -68,13 +69,13 @@ def test_what_the_watermark_has_passed_and_is_not_final_is_removed_and_announced
     )
     target.sink(2).write([window([1.0], "final", T0 - MINUTE)])
     assert target.sink(2, watermark_ms=T0).finish() == 1
-    before = target.client.xlen(target.key("changes"))
+    before = len(feed.changes(target.client, target.prefix))
     assert target.sink(3, watermark_ms=T0 + MINUTE).sweep("forget") == 25
     left = {
         key.removeprefix(f"{target.prefix}:window:") for key in target.client.scan_iter(f"{target.prefix}:window:*")
     }
     assert left == {f"device_1m:temperature:d1:{T0 + MINUTE}", f"device_1m:temperature:final:{T0 - MINUTE}"}
-    assert target.client.xlen(target.key("changes")) == before + 25
+    assert len(feed.changes(target.client, target.prefix)) == before + 25
     assert contract.check(target.client, target.prefix) == []
     assert target.sink(3, watermark_ms=T0 + MINUTE).sweep("forget") == 0
 
@@ -99,7 +100,7 @@ def test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and
     left = {key.removeprefix(f"{target.prefix}:") for key in target.client.scan_iter(f"{target.prefix}:session:*")}
     assert left == {f"session:{name}:{T0}" for name in ("d3", "d4", "kept", "over")}
     assert target.client.exists(f"{target.prefix}2:session:d9:1", target.key("device:d1")) == 2
-    gone = [fields["key"] for _, fields in target.client.xrange(target.key("changes"))][-34:]
+    gone = [entry["key"] for _, entry in feed.changes(target.client, target.prefix)][-34:]
     names = {"gone", *(f"d{i}" for i in range(35))} - {"d3", "d4"}
     assert set(gone) == {target.key(f"session:{name}:{T0}") for name in names}
 

@@ -85,7 +85,7 @@ def test_everything_but_the_addresses_has_a_default():
     assert parsed.reference is None
     assert (parsed.sessions.gap_ms, parsed.sessions.max_duration_ms) == (300_000, 86_400_000)
     assert (parsed.sessions.retain_ms, parsed.sessions.buckets) == (604_800_000, 16)
-    assert (parsed.redis.prefix, parsed.redis.feed_length, parsed.redis.chunk) == ("tidemark", 100_000, 1_000)
+    assert (parsed.redis.prefix, parsed.redis.feed_length, parsed.redis.chunk) == ("tidemark", 10_000, 1_000)
     assert (parsed.redis.timeout_ms, parsed.redis.retry_for_ms) == (5_000, 30_000)
     assert (parsed.metrics.address, parsed.metrics.port) == ("127.0.0.1", 9400)
     assert (parsed.quality.expectations, parsed.quality.every_ms, parsed.quality.sample) == (None, 300_000, 5_000)

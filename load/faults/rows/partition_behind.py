@@ -31,7 +31,7 @@ VIEWS = (
 _SECTIONS = {
     **SECTIONS,
     "admission": {**SECTIONS["admission"], "max_delay": f"{MAX_DELAY_S} s", "max_ahead": f"{MAX_AHEAD_S} s"},
-    "kafka": {**SECTIONS.get("kafka", {}), "max_per_batch": 10_000},
+    "kafka": {**SECTIONS.get("kafka", {}), "max_per_batch": 25_000},
 }
 _BEHIND = "tidemark_readings_behind_total"
 _SPREAD = "tidemark_event_spread_seconds"

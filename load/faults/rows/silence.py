@@ -5,6 +5,7 @@ from typing import Any
 
 from confluent_kafka.cimpl import NewPartitions
 
+from load import feed
 from load.compare import compare
 from load.demo import SECTIONS
 from load.faults.hand import Reading, send
@@ -143,8 +144,7 @@ def _correct(run: Run) -> int:
         run.until(lambda: client.hget(f"tidemark:{names[0]}", "count") == str(count), 30, "the reading to be counted")
         run.until(lambda: client.hget(f"tidemark:{names[1]}", "status") == "online", 10, "the device to be online")
         after: list[Any] = [client.hgetall(f"tidemark:{name}") for name in names]
-        entries: Any = client.xrange("tidemark:changes", f"({newest[0][0]}", "+")
-    changed_keys = {entry["key"] for _, entry in entries}
+        changed_keys = {entry["key"] for _, entry in feed.changes(client, after=newest[0][0])}
     for name, was, now in zip(names, before, after, strict=True):
         if f"tidemark:{name}" not in changed_keys:
             run.violation("corrected", f"the feed does not say that {name} changed")
