@@ -336,6 +336,31 @@ MUTATIONS = (
         (_PUBLISH + "test_the_same_batch_again_changes_nothing_and_is_not_announced",),
     ),
     Mutation(
+        "contract-unasked",
+        "a service goes on with the values of an earlier contract",
+        "readers of either contract meet values of the other",
+        ("P2",),
+        (Edit("service/recompute/republish.py", "if version != meta.CONTRACT:", "if version > meta.CONTRACT:"),),
+        (
+            "tests/integration/test_republish.py::"
+            "test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone",
+        ),
+    ),
+    Mutation(
+        "writing-unmarked",
+        "progress does not say that a batch is being written",
+        "a reader takes the keys of two batches for one state",
+        ("P3",),
+        (
+            Edit(
+                "service/pipeline/batch_publisher.py",
+                "        if not self.republishing:\n            self.run(",
+                "        if False:\n            self.run(",
+            ),
+        ),
+        ("tests/integration/test_application_developer.py::test_several_keys_are_read_as_of_one_batch",),
+    ),
+    Mutation(
         "failed-call-unannounced",
         "a call of which one command fails announces nothing",
         "the repeat finds the values unchanged, and a reader of the feed never learns of them",

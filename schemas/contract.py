@@ -17,6 +17,9 @@ import redis
 
 CONTRACT = Path(__file__).with_name("redis.json")
 _PAGE = 500
+VERSION = 2
+META_FIELDS = {"contract", "measures", "views", "sessions"}
+VIEW_FIELDS = {"name", "by", "measures", "window_ms", "slide_ms", "retain_ms"}
 MOST_KEYS = 100
 """Keys in one entry of the change feed."""
 
@@ -170,6 +173,18 @@ def _check_string(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[st
         yield f"value = {_text(value)!r} is not of the form {kind.value.pattern}"
 
 
+def _check_meta(client: "redis.Redis", key: bytes, _kind: _Kind) -> Iterator[str]:
+    text = _answer(client.get(key))
+    try:
+        meta = json.loads(text)
+        fine = meta["contract"] == VERSION and all(view.keys() == VIEW_FIELDS for view in meta["views"])
+        fine = fine and meta.keys() == META_FIELDS
+    except (ValueError, KeyError, TypeError, AttributeError):
+        fine = text is None
+    if not fine:
+        yield f"value = {_text(text)} is not what schemas/redis.md says of contract {VERSION}"
+
+
 def _check_stream(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[str]:
     start = "-"
     while entries := _answer(client.xrange(key, min=start, count=_PAGE)):
@@ -199,6 +214,7 @@ _OTHERS: Mapping[str, Callable[["redis.Redis", bytes, _Kind], Iterator[str]]] = 
     "correction": _check_string,
     "epoch": _check_string,
     "lease": _check_string,
+    "meta": _check_meta,
     "rebuild": _check_string,
     "republish": _check_string,
 }

@@ -21,8 +21,8 @@ from service.spark import session
 # prepends the variable's options to those of the command line.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# An example has no deadline: how long it takes depends on what else the machine does. `make check` tries fewer examples of
-# the properties that do not ask for a number of them.
+# An example has no deadline: how long it takes depends on what else the machine does. `make check` tries fewer examples, also of
+# the properties that ask for a number of them (tests/examples.py).
 hypothesis.settings.register_profile("full", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("full")

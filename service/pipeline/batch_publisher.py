@@ -34,6 +34,7 @@ from service.micro_batch import MicroBatch
 from service.pipeline.outcome import Outcome, latency_counts
 from service.publication.covered import Covered
 from service.publication.early import Early
+from service.publication.meta import meta
 from service.publication.rows import (
     SCRIPT,
     Call,
@@ -139,6 +140,7 @@ class Sink:
                 {t: {str(p): o for p, o in sorted(ps.items())} for t, ps in sorted(micro_batch.end.items())}
             ),
             reference=micro_batch.reference,
+            meta=meta(self.settings),
         )
         accepted, epoch, batch = self._link().run([call], budget, server)[0]
         if not accepted:
@@ -166,6 +168,8 @@ class Sink:
         if self.covered is not None:
             changes, left_out = self.covered.leave_out(changes)
         rows = self._rows(changes)
+        if not self.republishing:
+            self.run("begin")
         budget, counter = self._budget("values"), _CallCounter()
         replies = self._link().run(counter.count(self._calls(rows, output.early, changes.windows)), budget)
         totals = _totals(rows, replies, self.settings.redis.chunk)

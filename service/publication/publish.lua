@@ -1,8 +1,8 @@
 -- Writes the values that readers see; only correct.lua writes some of them, too. One call is atomic.
 --   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress  5 republish
 --         6 idle (windows that silence has made final and that the watermark has not passed)
---         7 skewed (devices whose clocks are ahead, by their last early reading)  8 rebuild
---   ARGV  1 the step: write | early | skewed | keys | finish | idle | progress | read_progress | mark | forget | stale | unmark
+--         7 skewed (devices whose clocks are ahead, by their last early reading)  8 rebuild  9 meta
+--   ARGV  1 the step: begin | write | early | skewed | keys | finish | idle | progress | read_progress | mark | forget | stale | unmark
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
 -- Needs Redis 6.2 or later, one node: the arguments name keys, which Redis Cluster does not allow.
 -- Numbers arrive as text, because Lua's own formatting keeps 14 digits of a double.
@@ -55,6 +55,13 @@ end
 
 local function is_older(stored_epoch, stored_batch)
   return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)
+end
+
+-- Notes in progress that values of this batch are being written. `progress` and `idle` remove the note.
+local function begin()
+  local stored, term = call('HMGET', KEYS[4], 'epoch', 'writing'), a.epoch .. ' ' .. a.batch
+  if stored[1] and stored[2] ~= term then call('HSET', KEYS[4], 'writing', term) end
+  return {1}
 end
 
 -- Writes rows of one kind, as columns: a.keys, a.ttl (ms) and a.columns[j], the values of the field a.fields[j].
@@ -327,11 +334,12 @@ local function idle()
   local counts = close(KEYS[3], 'idle')
   if counts[1] < a.limit then
     call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'idle', a.watermark, 'updated', a.updated)
+    call('HDEL', KEYS[4], 'writing')
   end
   return counts
 end
 
--- Writes progress. Returns {1, or 0 if the stored batch is newer, the epoch and batch stored before or ''}.
+-- Writes progress, and a.meta if it has changed. Returns {1, or 0 if the stored batch is newer, the epoch and batch stored before or ''}.
 local function progress()
   local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
   local stored_epoch = tonumber(stored[1] or nil)
@@ -340,15 +348,17 @@ local function progress()
   end
   call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'offsets', a.offsets,
     'reference', a.reference, 'updated', a.updated)
-  call('HDEL', KEYS[4], 'idle')
+  call('HDEL', KEYS[4], 'idle', 'writing')
+  if call('GET', KEYS[9]) ~= a.meta then call('SET', KEYS[9], a.meta) end
   return {1, stored[1] or '', stored[2] or ''}
 end
 
--- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish and the rebuild mark; '' if one is missing.
+-- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark and meta; '' if one is
+-- missing.
 local function read_progress()
   local values = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'offsets', 'reference')
   for i = 1, 5 do values[i] = values[i] or '' end
-  values[6], values[7] = call('GET', KEYS[5]) or '', call('GET', KEYS[8]) or ''
+  values[6], values[7], values[8] = call('GET', KEYS[5]) or '', call('GET', KEYS[8]) or '', call('GET', KEYS[9]) or ''
   return values
 end
 
@@ -402,7 +412,7 @@ local function stale()
 end
 
 local steps = {
-  write = write, early = early, skewed = skewed, keys = keys, finish = finish, idle = idle, progress = progress,
+  begin = begin, write = write, early = early, skewed = skewed, keys = keys, finish = finish, idle = idle, progress = progress,
   read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
 -- The feed names what a step has changed, also when one of the step's commands has failed: a repeat finds those values unchanged.

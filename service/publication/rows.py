@@ -28,7 +28,8 @@ SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
 def script_keys(keys: Keys) -> tuple[str, ...]:
     """KEYS of publish.lua, in its order."""
-    return keys.epoch, keys.changes, keys.open, keys.progress, keys.republish, keys.idle, keys.skewed, keys.rebuild
+    internal = keys.republish, keys.idle, keys.skewed, keys.rebuild
+    return keys.epoch, keys.changes, keys.open, keys.progress, *internal, keys.meta
 
 
 @dataclass(frozen=True, slots=True)

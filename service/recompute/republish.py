@@ -35,14 +35,14 @@ from pyspark.sql import DataFrame
 from service import clock
 from service.checkpoint import skips
 from service.checkpoint.skips import Span
-from service.errors import SinkError
+from service.errors import SinkError, SinkRefusedError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
-from service.publication import covered
+from service.publication import covered, meta
 from service.recompute import correct, late, rebuild
 from service.recompute.rebuild import Recomputation
 from service.redis.keys import Keys
@@ -126,7 +126,11 @@ class Republisher:
         `known` describes a loss that was detected before. Raises SinkError, WritesLostError, FencedError, CheckpointError.
         """
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
-        progress, _, rebuild_mark = self._progress(Sink(self._settings, committed or MicroBatch(0, 0, 0, {}, {})))
+        progress, _, rebuild_mark, meta_text = self._progress(
+            Sink(self._settings, committed or MicroBatch(0, 0, 0, {}, {}))
+        )
+        if progress is not None:
+            self._require_contract(meta_text)
         why = known or lost(progress, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
         if progress is not None and is_read_again(progress, committed):
             rebuild_mark = self._mark_rebuild(progress.watermark_ms)
@@ -272,14 +276,27 @@ class Republisher:
         micro_batch = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
         return Sink(self._settings, micro_batch, builder.attributes(snapshot, self._settings), republishing=True)
 
-    def _progress(self, sink: Sink) -> tuple[MicroBatch | None, str, str]:
-        """Progress in Redis, None without it, and the marks of a republish and a rebuild."""
+    def _require_contract(self, meta_text: str) -> None:
+        """Raise SinkRefusedError when a version of Tidemark with another contract has written the prefix's values."""
+        version = meta.contract_of(meta_text)
+        if version != meta.CONTRACT:
+            prefix = self._settings.redis.prefix
+            what = (
+                f"redis.prefix = {prefix!r}: its values are of contract {version}, this version writes {meta.CONTRACT}"
+            )
+            remedy = "Choose another prefix, or delete this one's keys: what Kafka and the state still have is published again"
+            raise SinkRefusedError(what, remedy=remedy)
+
+    def _progress(self, sink: Sink) -> tuple[MicroBatch | None, str, str, str]:
+        """Progress in Redis, None without it, the marks of a republish and a rebuild, and meta."""
         sink = replace(sink, micro_batch=replace(sink.micro_batch, epoch=self._epoch))
-        epoch, batch, watermark, offsets, reference, *marks = map(_text, sink.run("read_progress"))
+        epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text = map(
+            _text, sink.run("read_progress")
+        )
         if not (epoch and batch and watermark and offsets):
-            return None, marks[0], marks[1]
+            return None, republish_mark, rebuild_mark, meta_text
         progress = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
-        return progress, marks[0], marks[1]
+        return progress, republish_mark, rebuild_mark, meta_text
 
 
 def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:

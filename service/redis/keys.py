@@ -51,6 +51,10 @@ class Keys:
         return f"{self.prefix}:idle"
 
     @property
+    def meta(self) -> str:
+        return f"{self.prefix}:meta"
+
+    @property
     def progress(self) -> str:
         return f"{self.prefix}:progress"
 

@@ -22,6 +22,7 @@ from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.publication.early import Early
+from service.publication.meta import CONTRACT
 from service.redis.keys import Keys
 from service.redis.link import EpochLostError, WritesLostError
 from service.reference.attributes import Index
@@ -95,6 +96,9 @@ def test_a_batch_is_published_as_the_contract_says(target: Target) -> None:
     assert json.loads(progress["offsets"]) == {"readings": {"0": 12}}
     assert (progress["epoch"], progress["batch"], progress["reference"]) == ("1", "4", "v7")
     assert int(progress["watermark"]) == T0
+    views = {view["name"]: view for view in json.loads(target.client.get(target.key("meta")))["views"]}
+    assert (views["device_1m"]["by"], views["device_1m"]["window_ms"]) == (["device"], MINUTE)
+    assert CONTRACT == contract.VERSION
 
 
 def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
@@ -105,8 +109,19 @@ def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
     target.client.hdel(target.key(f"session:d1:{T0}"), "duration")
     target.client.persist(target.key("keys:device_1m"))
     target.client.set(target.key("stray"), "1")
+    target.client.set(target.key("meta"), '{"contract": 1}')
+    target.client.xadd(target.key("changes"), {"kind": "window", "keys": "[]", "batch": "1", "epoch": "1"})
+    parts = (
+        "colour",
+        "status = offline",
+        "lacks duration",
+        "never expires",
+        "stray: is no key",
+        "keys = '[]'",
+        "contract 2",
+    )
     violations = contract.check(target.client, target.prefix)
-    for part in ("colour", "status = offline", "lacks duration", "never expires", "stray: is no key"):
+    for part in parts:
         assert any(part in violation for violation in violations), (part, violations)
     target.client.hdel(target.key(WINDOW), "colour")
     violations = contract.check(target.client, target.prefix)

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from load.servers import Broker, Redis
-from service.errors import CheckpointError
+from service.errors import CheckpointError, SinkRefusedError
 from service.recompute.republish import ASKED, LOST, mark
 from service.redis.link import WritesLostError
 from tests.integration.world import World
@@ -269,3 +269,15 @@ def test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays(
     assert ended.returncode == CheckpointError.status, ended.stderr
     assert "has no committed batch" in ended.stderr
     assert world.redis.get(world.key("republish")) is not None
+
+
+def test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone(world: Losing) -> None:
+    world.term(*minutes(0, 3))
+    world.redis.delete(world.key("meta"))  # no version before 2 wrote it
+    before = world.values()
+    with pytest.raises(SinkRefusedError, match=f"redis.prefix = '{world.prefix}': its values are of contract 1"):
+        world.term()
+    assert world.values() == before
+    world.lose()
+    world.term()
+    assert_same(world.values(), before)

@@ -13,7 +13,7 @@ from functools import cache
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from load import admitted
@@ -25,6 +25,7 @@ from service.reference.attributes import Index
 from service.row_schemas import PARTS
 from state import codec, reader, windows
 from state.windows import MOMENTS
+from tests.examples import examples
 from tests.stream.records import BASE_MS, Record, avro, make_settings, rows
 from tests.stream.script import Add, Check, Restart, run
 
@@ -222,7 +223,7 @@ def folds(tmp_path_factory):
     return of
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(batches, min_size=1, max_size=5))
 def test_windows_are_those_of_a_plain_recomputation_while_views_change(folds, cases):
     model, buckets, watermark_ms = Model(), Buckets(), 0

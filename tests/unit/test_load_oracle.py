@@ -15,13 +15,14 @@ from typing import Any
 import fastavro
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from load.decoders import RejectedError, to_ms, walk
 from load.expected import Readings, View, devices, key_text, sessions, windows
 from load.oracle import Expected, Ledger, Record
 from load.rules import Reference, Rules, amount, read_reference, read_rules
+from tests.examples import examples
 
 NOW = 1_700_000_000_000
 SCHEMAS = {
@@ -407,7 +408,7 @@ numbers = st.floats(-1e6, 1e6, allow_subnormal=False).map(lambda x: round(x, 3))
 rows_of_readings = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-50, 200), st.none() | numbers), max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(rows_of_readings, st.sampled_from([(20, 20), (30, 10), (7, 7), (40, 5)]), st.booleans())
 def test_windows_equal_an_exact_recomputation(
     rows: list[tuple[str, int, float | None]], lengths: tuple[int, int], by_device: bool
@@ -489,7 +490,7 @@ def test_readings_of_the_cell_a_session_begins_in_are_never_cut_off() -> None:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(rows_of_readings, st.randoms(use_true_random=False))
 def test_sessions_do_not_depend_on_the_order_of_readings(
     rows: list[tuple[str, int, float | None]], chance: random.Random

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -26,6 +26,7 @@ from state import codec, runs, watermark
 from state.rules import Rules
 from state.watermark import EventTime, Partition
 from state.windows import MOMENTS
+from tests.examples import examples
 from tests.runs import fold
 
 BASE_MS = 1_790_000_040_000
@@ -213,7 +214,7 @@ rows_of_readings = st.lists(
 cuts = st.lists(st.integers(0, 30), max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(rows_of_readings, cuts, st.integers(1, 40))
 def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomputation(rows, sizes, max_rows):
     fold = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=max_rows)
@@ -238,7 +239,7 @@ def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomput
     assert tally_of(output).sum(task_counters.ADMITTED) == len(kept)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(rows_of_readings, cuts)
 def test_the_payload_of_a_bucket_is_what_state_makes_of_its_readings(rows, sizes):
     output = folded(rows, sizes=sizes)
@@ -258,7 +259,7 @@ def test_the_payload_of_a_bucket_is_what_state_makes_of_its_readings(rows, sizes
 
 
 @given(rows_of_readings)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_the_same_readings_give_the_same_bytes_again(rows):
     """A batch that is replayed must publish the same values to the bit."""
     assert repr(folded(rows)) == repr(folded(rows))
@@ -340,7 +341,7 @@ def plain_key(view, device):
     return "|".join(parts) if parts else "all"
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(rows_of_readings, cuts)
 def test_windows_of_every_view_are_those_of_a_plain_recomputation(rows, sizes):
     expected = defaultdict(list)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from load.payloads import PAGE
@@ -22,6 +22,7 @@ from service.monitoring.quality_page import Page
 from service.quality import profile, sample, validation
 from service.quality.profile import draw, pattern
 from service.settings import parse
+from tests.examples import examples
 
 MEASURES = ["temperature", "humidity"]
 REMEDY = "draw one"
@@ -79,7 +80,7 @@ ROWS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 50))
 def test_a_sample_and_each_of_its_pieces_meet_what_was_drawn_from_it(rows: list[dict[str, Any]], piece: int) -> None:
     records = table(rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from state import codec, windows
@@ -158,7 +158,6 @@ def test_bytes_that_are_not_ours_are_refused():
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_damage_anywhere_is_noticed(data):
     whole = golden()
     kind = data.draw(st.sampled_from(["flip", "cut", "grow"]))

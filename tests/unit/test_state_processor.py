@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
@@ -24,6 +24,7 @@ from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE
 from state.rules import Rules
 from state.store import restore
 from state.watermark import Delays, EventTime
+from tests.examples import examples
 from tests.runs import fold
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))
@@ -178,7 +179,7 @@ batches = st.lists(
 
 
 @given(batches)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_every_batch_does_what_advancing_every_bucket_would(schedule):
     operator, plain, line = Operator(RULES), {0: empty_state(RULES), 1: empty_state(RULES)}, 0
     for step, inputs in [*schedule, (FAR, {})]:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from state.rules import EVENT_MS_LIMIT, Rules
@@ -122,13 +122,11 @@ any_rules = st.builds(Rules, st.integers(1, 60), st.integers(1, 600), st.integer
 
 
 @given(readings_lists, any_rules)
-@settings(deadline=None)
 def test_folding_equals_the_definition(readings, rules):
     assert folded(readings, rules) == plain(readings, rules)
 
 
 @given(readings_lists, any_rules)
-@settings(deadline=None)
 def test_sorted_and_dictionary_input_fold_to_the_same_runs(readings, rules):
     ordered = sorted(readings, key=lambda r: r[:2])
     names = pa.array(["a", "b", "c", "unused"])

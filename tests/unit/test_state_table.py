@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from state.columns import Keys
 from state.rules import Rules
 from state.runs import fold_sorted, schema
 from state.table import advance, next_expiry
+from tests.examples import examples
 from tests.runs import fold
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=1_000, measures=("t",))
@@ -356,7 +357,6 @@ any_rules = st.builds(
 
 
 @given(readings_lists, any_rules, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_any_cut_and_order_gives_what_folding_all_at_once_gives(readings, rules, random):
     whole, _ = advance(None, runs(*readings, rules=rules), 0, rules)
     shuffled = random.sample(readings, len(readings))
@@ -378,7 +378,6 @@ def test_any_cut_and_order_gives_what_folding_all_at_once_gives(readings, rules,
 
 
 @given(readings_lists, any_rules, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_with_a_watermark_that_no_reading_is_behind_every_session_closes_as_plain_python_says(readings, rules, random):
     late_by = random.randint(0, 100)
     arrivals = sorted(readings, key=lambda r: r[1] + random.randint(0, late_by))
@@ -399,7 +398,7 @@ def test_with_a_watermark_that_no_reading_is_behind_every_session_closes_as_plai
 
 
 @given(readings_lists, any_rules, st.integers(0, 500))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_the_next_expiry_is_the_last_watermark_that_changes_nothing(readings, rules, watermark):
     state, _ = advance(None, runs(*readings, rules=rules), watermark, rules)
     while (expiry := next_expiry(state, rules)) is not None:
@@ -413,7 +412,6 @@ def test_the_next_expiry_is_the_last_watermark_that_changes_nothing(readings, ru
 
 
 @given(readings_lists, any_rules, st.fixed_dictionaries({"a": st.integers(1, 60), "b": st.integers(1, 300)}), st.data())
-@settings(deadline=None)
 def test_devices_with_gaps_and_intervals_of_their_own_are_as_if_each_had_rules_of_its_own(readings, rules, gaps, data):
     """Whatever the batches and watermarks: a bucket of several devices moves like several buckets of one."""
     intervals = data.draw(st.fixed_dictionaries({"b": st.integers(1, 60), "c": st.integers(1, 60)}))

@@ -7,11 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.aggregation import moments
 from state import windows
+from tests.examples import examples
 
 KEY = ("view", "measure", "key", "start", "end")
 FAR = 1 << 41
@@ -73,7 +74,7 @@ def plainly(groups):
     return expected
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(batches)
 def test_windows_batch_by_batch_are_those_of_a_plain_recomputation(schedule):
     state, watermark = windows.empty(), 0
