@@ -3,7 +3,7 @@
 #   make demo    the main job on embedded servers, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json)
 #   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
 #   make check   ruff, mypy, unit tests: under a minute
-#   make bench   catch-up rate, floor, steady latency, peak memory           (JSON=bench.json)
+#   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
 #   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
@@ -30,6 +30,7 @@ RATE ?= 5000
 DEVICES ?= 10000
 SEED ?= 7
 JSON ?=
+QUICK ?=
 ID ?=
 NAMES ?=
 WALKS ?= 200
@@ -55,7 +56,7 @@ check: setup
 	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick tests/unit
 
 bench: setup
-	@$(BIN)/python -m load.bench $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.bench $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))

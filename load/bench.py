@@ -9,7 +9,8 @@ bare      a micro-batch of this engine at 10,000 readings a second: Kafka, one n
 steady    the service at the same rate, after a warm-up: from the broker's time for a reading to Redis having acknowledged the
           values that include it
 state     what the steady run's state takes, and what was written of it for each byte of rows that changed
-ratios    batch_to_bare, plan_to_bare, catch_up_to_floor
+rows      what a row costs Redis and the service, against plain HSET and PEXPIRE (load/bench_rows.py)
+ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis
 
 The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
 """
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ from typing import Any
 
 import psutil
 
+from load import bench_rows
 from load.child_process import Child, spawn
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
@@ -297,7 +300,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steady", type=seconds_of, default=60.0, metavar="60s")
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--only", choices=("catch_up", "steady"))
+    parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: five minutes")
+    parser.add_argument("--only", choices=("catch_up", "rows", "steady"))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--floor-of", type=Path, help=argparse.SUPPRESS)
@@ -306,6 +310,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.floor_of or args.bare_of:
         print(REPORT + json.dumps(measure_floor(args.floor_of) if args.floor_of else measure_bare(args.bare_of)))
         return 0
+    if args.quick:
+        args.readings, args.steady, args.warm_up = args.readings // 3, args.steady / 3, args.warm_up / 3
     return reported(lambda: run(args), args.json)
 
 
@@ -315,7 +321,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     for number in range(args.runs):
         entry: dict[str, Any] = {}
-        if args.only != "steady":
+        if args.only in {None, "rows"}:
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+                entry["rows"] = bench_rows.measure(Path(folder))
+            print(f"run {number}: {entry['rows']}", flush=True)
+        if args.only in {None, "catch_up"}:
             rate = args.readings / (SPAN_MS / 1000)
             fleet = Fleet(args.seed, FleetSettings(devices=args.devices, rate=rate, shares={}))
             with Testbed(
@@ -327,7 +338,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             print(
                 f"run {number}: {entry['catch_up']['per_second']:,.0f}/s, floor {entry['floor']['passes']}", flush=True
             )
-        if args.only != "catch_up":
+        if args.only in {None, "steady"}:
             figures, entry["bare"], entry["state"] = steady(args.devices, args.steady, args.warm_up, args.seed)
             entry["steady"] = asdict(figures)
             print(f"run {number}: {entry['steady']}", flush=True)
@@ -341,9 +352,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         )
         if results:
             report[part] = results[len(results) // 2]
-    parts = [part for each in runs for part in each.values() if "peak_memory_mb" in part]
-    report["peak_memory_mb"] = max(part["peak_memory_mb"] for part in parts)
-    for part in ("bare", "state", "ratios"):
+    peaks = [part["peak_memory_mb"] for each in runs for part in each.values() if "peak_memory_mb" in part]
+    report["peak_memory_mb"] = max(peaks, default=0.0)
+    for part in ("bare", "rows", "state", "ratios"):
         report[part] = runs[len(runs) // 2].get(part, {})
     return report
 
@@ -355,6 +366,8 @@ def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
         ratios["plan_to_bare"] = entry["steady"]["phases_ms"].get("planning", 0.0) / entry["bare"]["planning_ms"]
     if "catch_up" in entry:
         ratios["catch_up_to_floor"] = entry["catch_up"]["per_second"] / entry["floor"]["per_second"]
+    if "rows" in entry:
+        ratios |= bench_rows.ratios(entry["rows"])
     return {name: round(ratio, 3) for name, ratio in ratios.items()}
 
 

@@ -157,7 +157,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "replies = self._link().run(counter.count(self._calls(rows, output.early, changes.windows)), budget)",
+                "replies = self._link().run(calls, budget)",
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
                 "            who = {'epoch': self.micro_batch.epoch, 'batch': self.micro_batch.batch}\n"
@@ -189,7 +189,7 @@ MUTATIONS = (
             ),
             Edit(
                 "service/publication/publish.lua",
-                "stored_epoch == epoch and stored_batch == batch and is_same(stored, i)",
+                "stored_epoch == epoch and stored_batch == batch and is_same(key, i)",
                 "false",
             ),
             Edit("service/publication/publish.lua", "last = width - a.stable", "last = width"),
@@ -329,7 +329,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "stored_epoch == epoch and stored_batch == batch and is_same(stored, i)",
+                "stored_epoch == epoch and stored_batch == batch and is_same(key, i)",
                 "false",
             ),
         ),
@@ -354,8 +354,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "        if not self.republishing:\n            self.run(",
-                "        if False:\n            self.run(",
+                "begun = [] if self.republishing else",
+                "begun = [] if self else",
             ),
         ),
         ("tests/integration/test_application_developer.py::test_several_keys_are_read_as_of_one_batch",),
@@ -1320,8 +1320,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "judge(key, stored, i, stored_epoch < epoch)",
-                "judge(key, stored, i, true)",
+                "judge(key, i, stored_epoch < epoch)",
+                "judge(key, i, true)",
             ),
         ),
         (_PUBLISH + "test_a_session_that_silence_has_closed_is_parted_when_the_gap_of_its_device_becomes_smaller",),

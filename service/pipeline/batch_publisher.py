@@ -20,7 +20,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -168,11 +168,11 @@ class Sink:
         if self.covered is not None:
             changes, left_out = self.covered.leave_out(changes)
         rows = self._rows(changes)
-        if not self.republishing:
-            self.run("begin")
         budget, counter = self._budget("values"), _CallCounter()
-        replies = self._link().run(counter.count(self._calls(rows, output.early, changes.windows)), budget)
-        totals = _totals(rows, replies, self.settings.redis.chunk)
+        begun = [] if self.republishing else [self._stamp().call("begin")]
+        calls = chain(begun, counter.count(self._calls(rows, output.early, changes.windows)))
+        replies = self._link().run(calls, budget)
+        totals = _totals(rows, replies[len(begun) :], self.settings.redis.chunk)
         _, written, unchanged, old, final, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
         sessions, *_, opened, closed = totals["session"].tolist()
         devices, *_, new_devices, _ = totals["device"].tolist()

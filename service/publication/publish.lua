@@ -72,7 +72,7 @@ end
 -- a.clock     {field, members}: rows are devices. The fields of `early` are kept until event time, `field`, has passed them
 -- a.rising    {field, alike}: where `alike` is equal (or not given), `field` never falls, whatever the epoch
 -- a.stable    the last a.stable of a.fields are not written again where `alike` is equal
--- a.replace   a value may be nil, "no such field": the stored hash is deleted in the same call. Otherwise no value is nil
+-- a.replace   a value may be nil, "no such field": the stored hash keeps no other fields. Otherwise no value is nil
 -- a.drops     {n, prefix}: rows are devices. A session that a device had open under an earlier epoch is removed if it is still
 --             open and the device's session now begins earlier, or there is none. A writer that reads the topic again has other
 --             batches and may begin the session earlier; otherwise the session's new value is written before the device.
@@ -98,15 +98,15 @@ local function write()
   local seal = place(a.seal[1])
   local rising, alike = place(a.rising[1]), place(a.rising[2])
   local rising_column, alike_column = column_of[a.rising[1]], column_of[a.rising[2]]
-  local same, same_columns = {}, {}
-  for j, name in ipairs(a.same) do same[j], same_columns[j] = place(name), column_of[name] end
   -- HSET keeps a stored revision; a hash that is replaced must get it again.
   local stored_revision = content and replace and place('revision')
   local early = a.clock and place('early')
 
-  local function is_same(stored, i)
-    for j = 1, #same do
-      if (stored[same[j]] or nil) ~= (same_columns[j][i] or nil) then return false end
+  -- Few rows need this: a second call for them is cheaper than more fields for all.
+  local function is_same(key, i)
+    local stored = call('HMGET', key, unpack(a.same))
+    for j, name in ipairs(a.same) do
+      if (stored[j] or nil) ~= (column_of[name][i] or nil) then return false end
     end
     return true
   end
@@ -115,7 +115,7 @@ local function write()
   -- revision from now on. Verdicts: 'keep' (equal content), 'write', nil (refused), and 'behind': the row is an open session with
   -- fewer readings than a session that silence closed in an earlier term, so its writer may be reading the topic again. In the
   -- same term, fewer readings mean that the device's gap has become smaller and the session was split: then 'write'.
-  local function judge(key, stored, i, is_earlier)
+  local function judge(key, i, is_earlier)
     local closed = call('HMGET', key, 'closed_by', 'revision', unpack(content))
     local is_equal, is_idle, revision = true, closed[1] == 'idle', tonumber(closed[2] or nil) or 0
     for j, name in ipairs(content) do
@@ -128,7 +128,7 @@ local function write()
         and tonumber(closed[3]) > tonumber(column_of.count[i])
       return is_behind and 'behind' or 'write', true, revision + 1
     end
-    return is_same(stored, i) and 'keep' or nil, false, revision
+    return is_same(key, i) and 'keep' or nil, false, revision
   end
 
   local function drop(key, start)
@@ -157,8 +157,11 @@ local function write()
       local is_closed, verdict = seal and stored[seal] == seal_value, nil
       local is_poorer = rising and is_alike and (tonumber(stored[rising] or nil) or 0) > tonumber(rising_column[i])
       if is_closed then
-        verdict = is_same(stored, i) and 'keep' or nil
-        if content then verdict, is_idle, revision = judge(key, stored, i, stored_epoch < epoch) end
+        if content then
+          verdict, is_idle, revision = judge(key, i, stored_epoch < epoch)
+        else
+          verdict = is_same(key, i) and 'keep' or nil
+        end
       end
       if is_older(stored_epoch, stored_batch) or verdict == 'behind' or (is_poorer and (is_idle or not is_closed)) then
         old, must_write = old + 1, false
@@ -169,7 +172,7 @@ local function write()
         if verdict == 'keep' and is_idle and stored_epoch < epoch then
           call('HSET', key, 'epoch', epoch_text, 'batch', batch_text)
         end
-      elseif stored_epoch == epoch and stored_batch == batch and is_same(stored, i) then
+      elseif stored_epoch == epoch and stored_batch == batch and is_same(key, i) then
         unchanged, must_write = unchanged + 1, false
         call('PEXPIRE', key, ttl[i])
       elseif is_alike then
@@ -181,7 +184,7 @@ local function write()
       if open and last == width then call('ZADD', KEYS[3], open[i], key) end
       if is_idle then call('ZREM', KEYS[6], key) end
       if a.drops and stored_epoch and stored_epoch < epoch then
-        local stored_start = stored[place_of.session] or nil
+        local stored_start = call('HGET', key, 'session') or nil
         local former, current_start = tonumber(stored_start), tonumber(column_of.session[i] or nil)
         if former and (not current_start or current_start < former) then drop(key, stored_start) end
       end
@@ -210,7 +213,6 @@ local function write()
             end
           end
         end
-        if stored_epoch then call('DEL', key) end
       else
         for j = 1, last do
           n = n + 2
@@ -223,6 +225,11 @@ local function write()
         n = n + 2
       end
       call(unpack(args, 1, n))
+      -- A hash that has more fields than the row is made anew; to delete every hash first costs a fifth more.
+      if replace and stored_epoch and call('HLEN', key) ~= n / 2 - 1 then
+        call('DEL', key)
+        call(unpack(args, 1, n))
+      end
       call('PEXPIRE', key, ttl[i])
       written = written + 1
       if not stored_epoch then new = new + 1 end

@@ -1,0 +1,128 @@
+"""What a row costs: the service's way to write a batch, against plain pipelined HSET and PEXPIRE of as many fields.
+
+Both write to one Redis, in turn. A batch has a window, an open session and the hash of each device, which is what a reading of a
+large fleet changes; every batch but the first replaces what is there. Then the watermark passes all windows.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from load.servers import Redis
+from service import settings
+from service.micro_batch import MicroBatch
+from service.pipeline.batch_publisher import Sink
+from service.row_schemas import CHANGES
+from state import codec
+from state.layout import Changes, session_schema, status_schema
+from state.windows import SCHEMA, TEXTS
+
+DEVICES, BATCHES, FIELDS, CHUNK = 20_000, 6, 16, 1_000
+_MEASURES = ("temperature", "humidity")
+_START_MS, _WINDOW_MS = 1_790_000_040_000, 60_000
+
+
+def measure(folder: Path) -> dict[str, float]:
+    """Microseconds a row, of Redis' CPU and in all: the median batch of the service, of plain commands, and of closing."""
+    with Redis(folder) as server, server.client() as client:
+        client.set("tidemark:epoch", 1)
+        written = [_timed(client, 3 * DEVICES, _publish, server, batch) for batch in range(BATCHES)][1:]
+        closed = _timed(client, DEVICES, _close, server)
+        plain = [_timed(client, 3 * DEVICES, _hset, client, batch) for batch in range(BATCHES)][1:]
+    figures = {"row": _median(written), "hset": _median(plain), "close": closed}
+    return {
+        f"{name}_{part}us": round(value, 2)
+        for name, values in figures.items()
+        for part, value in zip(("redis_", ""), values, strict=True)
+    }
+
+
+def ratios(rows: dict[str, float]) -> dict[str, float]:
+    """A row's time, and Redis' CPU for it, in those of plain commands."""
+    return {
+        "row_to_hset": rows["row_us"] / rows["hset_us"],
+        "row_redis_to_hset_redis": rows["row_redis_us"] / rows["hset_redis_us"],
+    }
+
+
+def _timed(client: Any, rows: int, act: Callable[..., None], *arguments: Any) -> tuple[float, float]:
+    cpu_s, began = _cpu_s(client), time.perf_counter()
+    act(*arguments)
+    seconds = time.perf_counter() - began
+    return (_cpu_s(client) - cpu_s) / rows * 1e6, seconds / rows * 1e6
+
+
+def _cpu_s(client: Any) -> float:
+    used: Any = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
+def _median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    return float(np.median([cpu for cpu, _ in pairs])), float(np.median([wall for _, wall in pairs]))
+
+
+def _sink(server: Redis, batch: int, watermark_ms: int) -> Sink:
+    document = {
+        "service": {"checkpoint": "checkpoint"},
+        "kafka": {"bootstrap": "none", "topics": ["readings"]},
+        "input": {"measures": {name: name for name in _MEASURES}},
+        "views": [{"name": "device", "by": ["device"], "window": "1 m"}],
+        "redis": {"url": server.url, "chunk": CHUNK},
+    }
+    return Sink(settings.parse(document), MicroBatch(1, batch, watermark_ms, {}, {"readings": {0: batch}}))
+
+
+def _publish(server: Redis, batch: int) -> None:
+    sink = _sink(server, batch, _START_MS)
+    payload = codec.pack_changes(_changes(batch))
+    sink.write(
+        [pa.record_batch({"kind": pa.array([CHANGES], pa.int32()), "payload": pa.array([payload], pa.binary())})]
+    )
+    sink.finish()
+    sink.progress()
+
+
+def _close(server: Redis) -> None:
+    _sink(server, BATCHES, _START_MS + _WINDOW_MS).finish()
+
+
+def _changes(batch: int) -> Changes:
+    last = _START_MS + 1_000 * batch
+    value = np.random.default_rng(batch).normal(20.0, 3.0, DEVICES)
+    devices = pa.array([f"device-{number:06d}" for number in range(DEVICES)])
+    same: dict[str, Any] = {
+        "start": _START_MS, "end": _START_MS + _WINDOW_MS, "count": batch + 1, "first": _START_MS, "last": last,
+        "last_seen": last, "session": _START_MS, "state": "open", "status": "online", "reason": "", "merged_into": None,
+        "view": "device", "measure": _MEASURES[0],
+        **{f"{name}.count": batch + 1 for name in _MEASURES}, **{f"{name}.at": last for name in _MEASURES},
+    }  # fmt: skip
+
+    def table(schema: pa.Schema) -> pa.Table:
+        columns = []
+        for field in schema:
+            text = pa.string() if field.name in TEXTS else field.type
+            if field.name in {"device", "key"}:
+                column = devices
+            elif field.name in same:
+                column = pa.array([same[field.name]] * DEVICES, text)
+            else:
+                column = pa.array(value)
+            columns.append(column.cast(field.type))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    return Changes(table(session_schema(_MEASURES)), table(status_schema(_MEASURES)), table(SCHEMA))
+
+
+def _hset(client: Any, batch: int) -> None:
+    names = [f"field{number}" for number in range(FIELDS)]
+    for start in range(0, 3 * DEVICES, CHUNK):
+        pipeline = client.pipeline(transaction=False)
+        for number in range(start, start + CHUNK):
+            key = f"plain:{number}"
+            pipeline.hset(key, mapping=dict.fromkeys(names, 1_790_000_000_000 + batch))
+            pipeline.pexpire(key, 86_400_000)
+        pipeline.execute()
