@@ -317,10 +317,9 @@ local function close(index, closed_by)
     local stored_epoch = tonumber(stored[1] or nil)
     if stored_epoch and (stored[3] ~= '1' or stored[4] ~= closed_by) then
       announce('window', key)
-      call('HSET', key, 'final', '1', 'closed_by', closed_by, 'updated', a.updated)
-      if not is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
-        call('HSET', key, 'epoch', a.epoch, 'batch', a.batch)
-      end
+      local is_newer = is_older(stored_epoch, tonumber(stored[2] or nil) or -1)
+      call('HSET', key, 'final', '1', 'closed_by', closed_by, 'updated', a.updated,
+        'epoch', is_newer and stored[1] or a.epoch, 'batch', is_newer and stored[2] or a.batch)
       if closed_by == 'idle' then call('ZADD', KEYS[6], call('ZSCORE', index, key), key) end
       if stored[3] ~= '1' then marked = marked + 1 end
     end
