@@ -103,7 +103,7 @@ class Service:
         return self.process.wait(STOPS_S)
 
 
-class World:
+class DaemonWorld:
     """A topic, a prefix and a checkpoint of their own."""
 
     def __init__(self, broker: Broker, redis: Redis, folder: Path, topic: str) -> None:

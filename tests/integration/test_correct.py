@@ -26,8 +26,7 @@ from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates
-from tests.integration.daemon import STARTS_S, until
-from tests.integration.daemon import World as DaemonWorld
+from tests.integration.daemon import STARTS_S, DaemonWorld, until
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
 

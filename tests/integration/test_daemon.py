@@ -8,19 +8,19 @@ import pytest
 from load.servers import Broker, Redis
 from service.daemon import runner
 from service.errors import CheckpointError, SourceRefusedError
-from tests.integration.daemon import STARTS_S, Service, World, until
+from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
+def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> DaemonWorld:
     topic = f"daemon-{prefix}"
     broker_server.create_topic(topic, partitions=2)
-    return World(broker_server, redis_server, tmp_path, topic)
+    return DaemonWorld(broker_server, redis_server, tmp_path, topic)
 
 
-def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: World) -> None:
+def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: DaemonWorld) -> None:
     world.send(1_000)
     with world.start("first") as first:
         until(first.is_ready, STARTS_S, "the first batch")
@@ -64,14 +64,14 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: World) ->
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_a_topic_that_does_not_exist_ends_it_by_name(world: World) -> None:
+def test_a_topic_that_does_not_exist_ends_it_by_name(world: DaemonWorld) -> None:
     world.config.write_text(world.config.read_text().replace(f'topics = ["{world.topic}"]', 'topics = ["nowhere"]'))
     with pytest.raises(SourceRefusedError, match=r"^kafka\.topics: nowhere does not exist"):
         runner.run(world.settings())
     assert world.redis.get(f"{world.topic}:lease") is None
 
 
-def test_a_metrics_port_in_use_ends_it_by_name(world: World, broker_server: Broker) -> None:
+def test_a_metrics_port_in_use_ends_it_by_name(world: DaemonWorld, broker_server: Broker) -> None:
     with Service(world.config, broker_server.port, world.folder / "port.log") as service:
         assert service.wait() == 10
     assert f"tidemark: SETUP: metrics.port = {broker_server.port}" in service.log.read_text()
@@ -79,7 +79,7 @@ def test_a_metrics_port_in_use_ends_it_by_name(world: World, broker_server: Brok
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
-def test_a_damaged_checkpoint_ends_it_by_name_and_the_lease_is_free(world: World) -> None:
+def test_a_damaged_checkpoint_ends_it_by_name_and_the_lease_is_free(world: DaemonWorld) -> None:
     offsets = world.folder / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").write_text("v1\n{")

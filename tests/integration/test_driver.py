@@ -9,7 +9,7 @@ import pytest
 from load.servers import Broker, Redis
 from load.testbed import last_words
 from service.cli import main
-from tests.integration.daemon import STARTS_S, Service, World, until
+from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +25,7 @@ def test_drivers_of_one_checkpoint_that_freeze_hang_and_lose_redis_or_spark(
     topic = f"driver-{prefix}"
     broker_server.create_topic(topic, partitions=2)
     redis = Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"})
-    world = World(broker_server, redis, tmp_path, topic)
+    world = DaemonWorld(broker_server, redis, tmp_path, topic)
     with redis:
         world.send(100)
         with world.start("first") as first:
@@ -68,7 +68,7 @@ def test_drivers_of_one_checkpoint_that_freeze_hang_and_lose_redis_or_spark(
             )
 
 
-def is_followed_when_it_freezes_and_ends_as_fenced(world: World, first: Service, second: Service) -> None:
+def is_followed_when_it_freezes_and_ends_as_fenced(world: DaemonWorld, first: Service, second: Service) -> None:
     frozen = first.tree()
     until(lambda: "holds the lease" in second.get("/readyz")[1], 60, "the second one stands by")
     for process in frozen:
@@ -86,7 +86,7 @@ def is_followed_when_it_freezes_and_ends_as_fenced(world: World, first: Service,
     assert world.progress()["epoch"] == epoch
 
 
-def is_stopped_although_its_batch_hangs(world: World, redis: Redis, service: Service) -> None:
+def is_stopped_although_its_batch_hangs(world: DaemonWorld, redis: Redis, service: Service) -> None:
     redis.pause()
     world.send(100)
     until(lambda: service.metric("batch_running_seconds") > 3, 60, "a batch that hangs")

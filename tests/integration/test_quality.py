@@ -17,12 +17,12 @@ from service import settings
 from service.cli import main
 from service.errors import SourceError, SourceRefusedError
 from service.quality import profile
-from tests.integration.daemon import STARTS_S, Service, World, until
+from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
 
 
-class Profiled(World):
+class Profiled(DaemonWorld):
     """A world whose settings name expectations."""
 
     def __init__(self, broker: Broker, redis: Redis, folder: Path, topic: str) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from load.registry import Registry
 from load.servers import Broker, Redis
 from service.rejects import delivery
-from tests.integration.daemon import STARTS_S, Service, World, until
+from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +31,7 @@ SECOND = {**FIRST, "fields": [FIELDS[0], MORE, *FIELDS[1:]]}
 THIRD = {**FIRST, "fields": [*FIELDS, MORE]}
 
 
-class Avro(World):
+class Avro(DaemonWorld):
     """A world of Avro, with schemas from a registry or a folder."""
 
     def __init__(self, broker: Broker, redis: Redis, folder: Path, topic: str, schemas: str) -> None:

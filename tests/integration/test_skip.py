@@ -15,7 +15,7 @@ from service.daemon import starts
 from service.daemon.lease import Lease
 from service.errors import FencedError, SparkLostError, UnreadableRecordError
 from service.spark.files import Local
-from tests.integration.daemon import STARTS_S, World, until
+from tests.integration.daemon import STARTS_S, DaemonWorld, until
 
 pytestmark = pytest.mark.integration
 
@@ -24,13 +24,13 @@ ZEROS = 300 << 20
 
 
 @pytest.fixture
-def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
+def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> DaemonWorld:
     topic = f"skip-{prefix}"
     broker_server.create_topic(topic, 2, LOG_APPEND_TIME)
-    return World(broker_server, redis_server, tmp_path, topic)
+    return DaemonWorld(broker_server, redis_server, tmp_path, topic)
 
 
-def send_zeros(world: World, partition: int, many: int, size: int = ZEROS) -> list[skips.Span]:
+def send_zeros(world: DaemonWorld, partition: int, many: int, size: int = ZEROS) -> list[skips.Span]:
     """Records that nobody can read, and where they are."""
     spans: list[skips.Span] = []
     options = {"bootstrap.servers": world.broker.bootstrap, "log_level": 0, "compression.type": "zstd"}
@@ -48,7 +48,7 @@ def send_zeros(world: World, partition: int, many: int, size: int = ZEROS) -> li
     return spans
 
 
-def listed(world: World, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def listed(world: DaemonWorld, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Where the rejects with the reason `unreadable` are."""
     capsys.readouterr()
     assert main(["rejects", "list", "--config", str(world.config), "--reason", "unreadable", "--json"]) == 0
@@ -59,7 +59,7 @@ def listed(world: World, capsys: pytest.CaptureFixture[str]) -> list[str]:
 @pytest.mark.hostile
 @pytest.mark.timeout(1200)
 def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: DaemonWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Good readings stand before, between and behind four records of zeros, in two partitions."""
     world.send(40)
@@ -111,7 +111,7 @@ def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
 @pytest.mark.hostile
 @pytest.mark.timeout(1200)
 def test_large_records_that_kill_together_are_read_one_at_a_time(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: DaemonWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each of them can be read, but not as many as the client decompresses in one poll: nothing is to be skipped."""
     many, size = 150, 15 << 20
@@ -135,7 +135,7 @@ def test_large_records_that_kill_together_are_read_one_at_a_time(
     assert listed(world, capsys) == []
 
 
-def begun(world: World, committed: int, planned: int) -> Path:
+def begun(world: DaemonWorld, committed: int, planned: int) -> Path:
     """A checkpoint by hand: batch 0 is committed and ends at one offset of both partitions, batch 1 is begun."""
     folder = world.folder / "checkpoint"
     for name in ("offsets", "commits", "event_time"):
@@ -150,7 +150,7 @@ def begun(world: World, committed: int, planned: int) -> Path:
 
 
 def test_the_command_takes_only_offsets_that_are_still_to_be_read(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: DaemonWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.send(40)
     folder = begun(world, 5, 10)
@@ -183,7 +183,7 @@ def test_the_command_takes_only_offsets_that_are_still_to_be_read(
 
 
 def test_the_command_waits_for_a_service_that_runs_and_gives_up(
-    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: DaemonWorld, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.send(40)
     folder = begun(world, 5, 10)
