@@ -1118,7 +1118,6 @@ MUTATIONS = (
         (Edit("state/table.py", "    if expected.any():\n", "    if False:\n"),),
         (
             "tests/unit/test_state_table.py::test_a_device_is_quiet_between_its_expected_reading_and_the_end_of_its_session",
-            _CHANGING + "test_a_device_has_the_session_gap_and_the_interval_that_the_reference_says",
         ),
     ),
     Mutation(
