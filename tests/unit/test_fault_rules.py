@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from load.faults import recovery
 from load.faults.checker import check, main
 from load.faults.figures import Counts, Latency, Restarts, slope
 from load.faults.history import Entry, History, read
@@ -68,6 +69,12 @@ KEYS = {
     "device": "tidemark:device:d1",
 }
 HASHES: Mapping[str, Mapping[str, str]] = {"window": WINDOW, "session": SESSION, "device": DEVICE}
+
+
+@pytest.fixture(autouse=True)
+def a_fault_is_over_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever TIDEMARK_PATIENCE says."""
+    monkeypatch.setattr(recovery, "BACK_S", 60.0)
 
 
 def entry(what: str, at: float = 0, **facts: Any) -> Entry:
