@@ -3,12 +3,13 @@
 import json
 from typing import Any
 
-FIRST = "-"
+FIRST = "0-0"
+"""Before every entry."""
 
 
 def changes(client: Any, prefix: str = "tidemark", after: str = FIRST) -> list[tuple[str, dict[str, str]]]:
-    """The feed after an entry's id, one item for each key: the entry's id, and {kind, key, batch, epoch} or with `revision`."""
-    entries = client.xrange(f"{prefix}:changes", after if after == FIRST else f"({after}")
+    """Return what follows an entry, one item a key: the entry's id, and its fields with `key` in place of `keys`."""
+    entries = client.xrange(f"{prefix}:changes", f"({after}")
     return [(number, _of(key, entry)) for number, entry in entries for key in json.loads(entry["keys"])]
 
 

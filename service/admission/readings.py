@@ -87,12 +87,13 @@ def admit(
         decoder.event_ms(record_type).alias("event_ms"),
         *[column.alias(_measure(name)) for name, column in decoder.measures().items()],
     )
-    has_own = attributes is not None and lookup.needed(settings)
-    if attributes is not None and has_own:
+    if not lookup.needed(settings):
+        attributes = None
+    if attributes is not None:
         flat = lookup.add(flat, settings, attributes)
-    ranges = _ranges(settings, has_own=has_own)
+    ranges = _ranges(settings, has_own=attributes is not None)
     is_unknown = F.lit(False)
-    if settings.admission.unknown_device == "reject" and has_own:
+    if settings.admission.unknown_device == "reject" and attributes is not None:
         is_unknown = ~F.coalesce("known", F.lit(False))
     measures = list(settings.input.measures)
     decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))

@@ -54,7 +54,8 @@ def reference(settings: Settings) -> Iterator[Line]:
 def plan(settings: Settings) -> Iterator[Line]:
     """Build the query without starting it: Spark analyses every step."""
     spark: SparkSession = session.build(settings, master="local[1]")
-    attributes = Serving(snapshot_folder(settings), ())  # the plan is not run, so nothing is looked up
+    # The plan is not run, so nothing is looked up. Only with a reference must the checkpoint be a folder.
+    attributes = Serving(snapshot_folder(settings), ()) if settings.reference is not None else None
     known = load_schemas(settings)
     builder.build(source.stream(spark, settings.kafka), settings, attributes, 1, schemas=known)
     yield ok("plan", "Spark accepts the query")

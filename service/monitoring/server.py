@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -105,7 +104,7 @@ def _pages(metrics: Metrics, status: Status, quality: Page) -> "WSGIApplication"
         if path == "/metrics" or environ["REQUEST_METHOD"] != "GET":  # the exposition refuses other methods
             return exposition(environ, start)
         if path == "/healthz":
-            code, body, kind = _state("healthy", metrics.unhealthy())
+            code, body, kind = _state("healthy", metrics.unhealthy(), {})
         elif path == "/readyz":
             code, body, kind = _state("ready", metrics.unready(), metrics.notes)
         elif path == "/status":
@@ -121,7 +120,7 @@ def _pages(metrics: Metrics, status: Status, quality: Page) -> "WSGIApplication"
     return answer
 
 
-def _state(word: str, reason: str, notes: Mapping[str, str] = MappingProxyType({})) -> Answer:
+def _state(word: str, reason: str, notes: Mapping[str, str]) -> Answer:
     body = {word: not reason, **({"reason": reason} if reason else {}), **({"notes": dict(notes)} if notes else {})}
     return _json(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, body)
 

@@ -345,7 +345,8 @@ local function idle()
   return counts
 end
 
--- Writes progress, and a.meta if it has changed. Returns {1, or 0 if the stored batch is newer, the epoch and batch stored before or ''}.
+-- Writes progress, and a.meta if it has changed. Returns {1, or 0 if the stored batch is newer, then the epoch and the batch that
+-- were stored before, or ''}.
 local function progress()
   local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
   local stored_epoch = tonumber(stored[1] or nil)

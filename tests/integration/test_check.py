@@ -12,6 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from load.servers import CREATE_TIME, LOG_APPEND_TIME, Broker, Redis
+from service.commands import check_spark
 from service.commands.check import Line, checks
 from service.settings import Settings, parse
 
@@ -73,6 +74,14 @@ def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: st
 @pytest.fixture(autouse=True)
 def _shared(spark: SparkSession) -> None:
     """The check takes the session that is there, and leaves it."""
+
+
+def test_without_a_reference_the_plan_is_good_wherever_the_checkpoint_is(world: World) -> None:
+    del world.document["reference"]
+    world.document["views"] = [{"name": "all", "window": "1 m"}]
+    world.document["service"]["checkpoint"] = "s3a://bucket/checkpoint"
+    [line, *_] = check_spark.plan(world.settings())
+    assert (line.name, line.status) == ("plan", "ok")
 
 
 def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Target:
         fields: dict[str, str] = self.client.hgetall(self.key(name))
         return fields
 
-    def feed(self, after: str = "-") -> list[tuple[str, dict[str, str]]]:
+    def feed(self, after: str = feed.FIRST) -> list[tuple[str, dict[str, str]]]:
         return feed.changes(self.client, self.prefix, after)
 
     def sink(self, batch: int | MicroBatch, **of: Any) -> Sink:
@@ -206,11 +206,11 @@ def test_an_older_batch_of_a_newer_epoch_is_accepted(target: Target) -> None:
 def test_the_same_batch_again_changes_nothing_and_is_not_announced(target: Target) -> None:
     rows = [window([1.0]), changes([session()], [device()])]
     assert target.write(5, *rows).written == 3
-    before, feed = target.read(), target.feed()
+    before, announced = target.read(), target.feed()
     again = target.write(5, *rows)
     assert (again.written, again.unchanged, again.refused_old) == (0, 3, 0)
     assert target.read() == before
-    assert target.feed() == feed
+    assert target.feed() == announced
 
 
 def test_the_same_batch_with_another_value_is_accepted(target: Target) -> None:
