@@ -11,7 +11,7 @@ from pathlib import Path
 from service.errors import ReferenceDataError
 from service.reference.attributes import SERVING, Serving
 from service.reference.expectations import require_columns
-from service.reference.snapshots import JOINED, Snapshot, latest, point
+from service.reference.snapshots import LAST_BATCH, Snapshot, latest, point
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class CurrentSnapshot:
         self._columns = tuple(columns)
         self.attributes = Serving(folder, self._columns)
         self.snapshot = (self._of_last_batch() if resume else None) or self._last_good()
-        self._joined: Snapshot | None = None
+        self._of_batch: Snapshot | None = None
         point(folder, SERVING, self.snapshot.version)
 
     def swap(self, snapshot: Snapshot | None = None) -> bool:
@@ -49,22 +49,22 @@ class CurrentSnapshot:
         return new.version != former.version
 
     def before_batch(self) -> None:
-        """Write the pointer `joined` when a batch begins, for its replay. Raises SetupError when that fails.
+        """Write the pointer to the snapshot when a batch begins, for a replay. Raises SetupError when that fails.
 
         A batch begins after the one before is committed, and a swap after its action does not change the pointer.
         """
-        if self._joined is None or self._joined.version != self.snapshot.version:
-            point(self._folder, JOINED, self.snapshot.version)
-        self._joined = self.snapshot
+        if self._of_batch is None or self._of_batch.version != self.snapshot.version:
+            point(self._folder, LAST_BATCH, self.snapshot.version)
+        self._of_batch = self.snapshot
 
     def rewind(self) -> None:
         """Use the snapshot of the last batch again, before a restart of the query that may replay the batch."""
-        if self._joined is not None:
-            self.swap(self._joined)
+        if self._of_batch is not None:
+            self.swap(self._of_batch)
 
     def _of_last_batch(self) -> Snapshot | None:
         try:
-            snapshot = latest(self._folder, pointer=JOINED)
+            snapshot = latest(self._folder, pointer=LAST_BATCH)
         except ReferenceDataError as error:
             _log.warning("%s. Going on with the last good snapshot", error.what)
             return None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 CURRENT = "current"
 """Pointer to the last good snapshot, which is the one that was stored last."""
-JOINED = "joined"
+LAST_BATCH = "joined"
 """Pointer to the snapshot of the last batch."""
 SOURCE = b"tidemark.source"
 _SNAPSHOT = re.compile(r"^[0-9a-f]{12}\.arrow$")
@@ -144,7 +144,7 @@ def store(folder: Path, table: pa.Table) -> Snapshot:
     version = _version(table)
     path = folder / f"{version}.arrow"
     kept = {version}
-    for name in (CURRENT, SERVING, JOINED):
+    for name in (CURRENT, SERVING, LAST_BATCH):
         with contextlib.suppress(ReferenceDataError):  # a damaged pointer must not stop good data
             kept.add(_pointed(folder, name) or version)
     sink, read_ms = pa.BufferOutputStream(), int((table.schema.metadata or {})[READ_MS])
@@ -172,7 +172,7 @@ def _arranged(table: pa.Table, source: bytes | None = None) -> pa.Table:
 def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
     """Return the snapshot that a pointer names, None when there is no pointer.
 
-    The pointers are CURRENT, SERVING and JOINED. Raises ReferenceDataError with the name of the file that is damaged.
+    The pointers are CURRENT, SERVING and LAST_BATCH. Raises ReferenceDataError with the name of the file that is damaged.
     """
     version = _pointed(folder, pointer)
     if version is None:
