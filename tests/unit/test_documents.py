@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     "README.md",
+    "clients/python/README.md",
     "deploy/runbook.md",
     "schemas/redis.md",
     *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md")),

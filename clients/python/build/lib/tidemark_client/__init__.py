@@ -1,0 +1,69 @@
+"""Read the values that a service of Tidemark keeps in Redis.
+
+from tidemark_client import Client
+
+with Client.from_url("redis://localhost:6379/0") as client:
+    window = client.latest_complete("site", "leeds", "temperature")
+    print(window.mean if window else "no readings")
+"""
+
+from tidemark_client import queries
+from tidemark_client.aio import AsyncClient
+from tidemark_client.client import Client
+from tidemark_client.errors import (
+    BusyError,
+    ChangesLostError,
+    ContractError,
+    KeyTextError,
+    RefusedError,
+    TidemarkClientError,
+    TooManyWindowsError,
+    UnavailableError,
+    UnknownViewError,
+)
+from tidemark_client.names import Place
+from tidemark_client.queries import Query, Snapshot
+from tidemark_client.values import (
+    CONTRACT,
+    Change,
+    Device,
+    Early,
+    Meta,
+    Progress,
+    Reading,
+    Session,
+    Summary,
+    View,
+    Window,
+    Written,
+)
+
+__all__ = [
+    "CONTRACT",
+    "AsyncClient",
+    "BusyError",
+    "Change",
+    "ChangesLostError",
+    "Client",
+    "ContractError",
+    "Device",
+    "Early",
+    "KeyTextError",
+    "Meta",
+    "Place",
+    "Progress",
+    "Query",
+    "Reading",
+    "RefusedError",
+    "Session",
+    "Snapshot",
+    "Summary",
+    "TidemarkClientError",
+    "TooManyWindowsError",
+    "UnavailableError",
+    "UnknownViewError",
+    "View",
+    "Window",
+    "Written",
+    "queries",
+]

@@ -1,0 +1,187 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import redis
+
+from tidemark_client import queries
+from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, checked, failure
+from tidemark_client.errors import UnavailableError
+from tidemark_client.names import KeyOf, Names, Place
+from tidemark_client.queries import Command, Pause, Query, Snapshot
+from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
+
+T = TypeVar("T")
+
+
+class Client:
+    """Reads what a service of Tidemark keeps in Redis under a prefix. It never writes.
+
+    Times are event times in ms. `view` is a view's name; `key` is a text for a view of one column, a sequence of values for a
+    view of several, and is left out for a view over all devices. `measure` may be left out where the view has only one. Every
+    method raises UnavailableError and RefusedError; those that take a view raise ContractError, UnknownViewError and
+    KeyTextError, too.
+    """
+
+    def __init__(self, connection: redis.Redis, prefix: str = "tidemark") -> None:
+        """`connection` must decode its answers (decode_responses=True). It stays the caller's: close it yourself."""
+        self._redis: Any = checked(connection)
+        self._names = Names(prefix)
+        self._is_ours = False
+
+    @classmethod
+    def from_url(cls, url: str, prefix: str = "tidemark", **options: Any) -> Client:
+        """A client of redis://, rediss:// or unix://; `options` are redis-py's, such as password or ssl_ca_certs."""
+        client = cls(redis.Redis.from_url(url, **{**OPTIONS, **options}), prefix)
+        client._is_ours = True
+        return client
+
+    def close(self) -> None:
+        """Close the connection of `from_url`."""
+        if self._is_ours:
+            self._redis.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def meta(self) -> Meta:
+        """The service's views, measures and session lengths."""
+        return self.ask(queries.meta())
+
+    def views(self) -> dict[str, View]:
+        """The service's views by name."""
+        return dict(self.meta().views)
+
+    def progress(self) -> Progress | None:
+        """What all values include; None before the first batch, and while lost values are written again."""
+        return self.ask(queries.progress())
+
+    def window(self, view: str, key: KeyOf, start: int, measure: str | None = None) -> Window | None:
+        """One window, or None where it has no readings or has expired."""
+        return self.ask(queries.window(view, key, start, measure))
+
+    def current(self, view: str, key: KeyOf = (), measure: str | None = None) -> Window | None:
+        """The newest window of a key that has readings, final or not."""
+        return self.ask(queries.current(view, key, measure))
+
+    def latest_complete(self, view: str, key: KeyOf = (), measure: str | None = None) -> Window | None:
+        """The newest window of a key that has readings and is final."""
+        return self.ask(queries.latest_complete(view, key, measure))
+
+    def windows(
+        self, view: str, key: KeyOf = (), *, since: int, until: int | None = None, measure: str | None = None
+    ) -> list[Window]:
+        """All windows with readings that end after `since` and start before `until`, the oldest first.
+
+        Raises TooManyWindowsError above 10,000.
+        """
+        return self.ask(queries.windows(view, key, since=since, until=until, measure=measure))
+
+    def keys(self, view: str, *, since: int | None = None, limit: int = 100) -> list[tuple[str, int]]:
+        """The keys of a view that have readings since then, each with its last event time, the newest first."""
+        return self.ask(queries.keys(view, since=since, limit=limit))
+
+    def device(self, device_id: str) -> Device | None:
+        """A device, or None where it is unknown or has expired."""
+        return self.ask(queries.device(device_id))
+
+    def devices(self, page: int = 500) -> Iterator[list[Device]]:
+        """All devices, a page at a time, in no order; a device may come twice.
+
+        It walks over all keys of the Redis (SCAN): where a view by device serves, `keys` costs less.
+        """
+        pattern, found = self._names.every_device, list[str]()
+        for name in self._scan(pattern, page):
+            found.append(name)
+            if len(found) == page:
+                yield self._devices(found)
+                found = []
+        if found:
+            yield self._devices(found)
+
+    def session(self, device_id: str, start: int | None = None) -> Session | None:
+        """A device's session that starts then, or its open one; None where there is none."""
+        return self.ask(queries.session(device_id, start))
+
+    def value(self, place: Place) -> Window | Session | Device | None:
+        """What a place of the change feed has now; None where it has expired or was removed."""
+        return self.ask(queries.value(place))
+
+    def ask(self, query: Query[T]) -> T:
+        """The answer to a query of `tidemark_client.queries`."""
+        steps, replies = query.steps(self._names), None
+        while True:
+            try:
+                step = next(steps) if replies is None else steps.send(replies)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+                replies = []
+            else:
+                replies = self._execute(step)
+
+    def ask_all(self, questions: Iterable[Query[Any]]) -> list[Any]:
+        """The answers in the order of the questions, together in as few round trips as one of them needs."""
+        return self.ask(queries.together(questions))
+
+    def snapshot(self, questions: Iterable[Query[Any]], attempts: int = 50) -> Snapshot:
+        """The answers as of one batch. Raises BusyError where a batch was being written in each attempt."""
+        return self.ask(queries.snapshot(questions, attempts))
+
+    def changes(self, after: str, block_s: float = 0.0) -> list[Change]:
+        """The next entries of the change feed, the oldest first; waits so long for one. Raises ChangesLostError."""
+        return self.ask(queries.changes(after, int(block_s * 1000)))
+
+    def end_of_feed(self) -> str:
+        """The id of the newest entry of the change feed, to follow from."""
+        return self.ask(queries.end_of_feed())
+
+    def follow(self, after: str | None = None, *, retry_for_s: float = 60.0) -> Iterator[Change]:
+        """Yield, for ever, each entry of the change feed after that one, or from now on.
+
+        Store the `id` of an entry when its places are processed, and go on after it next time: an entry may then come twice, but
+        none is left out. An outage of Redis is waited for; UnavailableError is raised after `retry_for_s` of it. Raises
+        ChangesLostError where entries were trimmed away before they were read.
+        """
+        outage, last = Outage(retry_for_s), after
+        while True:
+            try:
+                if last is None:
+                    last = self.end_of_feed()
+                changes = self.changes(last, BLOCK_S)
+            except UnavailableError as error:
+                time.sleep(outage.pause(error))
+                continue
+            outage.is_over()
+            for change in changes:
+                last = change.id
+                yield change
+
+    def _execute(self, commands: list[Command]) -> list[Any]:
+        try:
+            with self._redis.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                replies: list[Any] = pipeline.execute()
+        except redis.RedisError as error:
+            raise failure(self._redis, error) from error
+        return replies
+
+    def _scan(self, pattern: str, count: int) -> Iterator[str]:
+        try:
+            yield from self._redis.scan_iter(pattern, count=count)
+        except redis.RedisError as error:
+            raise failure(self._redis, error) from error
+
+    def _devices(self, names: list[str]) -> list[Device]:
+        places = [self._names.parse(name) for name in names]
+        return [each for each in self.ask_all(queries.device(place.key) for place in places) if each is not None]

@@ -1,0 +1,148 @@
+"""The client for asyncio: the same methods as tidemark_client.client.Client, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio
+
+from tidemark_client import queries
+from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, checked, failure
+from tidemark_client.errors import UnavailableError
+from tidemark_client.names import KeyOf, Names, Place
+from tidemark_client.queries import Command, Pause, Query, Snapshot
+from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """As Client, whose methods say what they return and raise."""
+
+    def __init__(self, connection: redis.asyncio.Redis, prefix: str = "tidemark") -> None:
+        """`connection` must decode its answers (decode_responses=True). It stays the caller's: close it yourself."""
+        self._redis: Any = checked(connection)
+        self._names = Names(prefix)
+        self._is_ours = False
+
+    @classmethod
+    def from_url(cls, url: str, prefix: str = "tidemark", **options: Any) -> AsyncClient:
+        client = cls(redis.asyncio.Redis.from_url(url, **{**OPTIONS, **options}), prefix)
+        client._is_ours = True
+        return client
+
+    async def close(self) -> None:
+        if self._is_ours:
+            await self._redis.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def meta(self) -> Meta:
+        return await self.ask(queries.meta())
+
+    async def views(self) -> dict[str, View]:
+        return dict((await self.meta()).views)
+
+    async def progress(self) -> Progress | None:
+        return await self.ask(queries.progress())
+
+    async def window(self, view: str, key: KeyOf, start: int, measure: str | None = None) -> Window | None:
+        return await self.ask(queries.window(view, key, start, measure))
+
+    async def current(self, view: str, key: KeyOf = (), measure: str | None = None) -> Window | None:
+        return await self.ask(queries.current(view, key, measure))
+
+    async def latest_complete(self, view: str, key: KeyOf = (), measure: str | None = None) -> Window | None:
+        return await self.ask(queries.latest_complete(view, key, measure))
+
+    async def windows(
+        self, view: str, key: KeyOf = (), *, since: int, until: int | None = None, measure: str | None = None
+    ) -> list[Window]:
+        return await self.ask(queries.windows(view, key, since=since, until=until, measure=measure))
+
+    async def keys(self, view: str, *, since: int | None = None, limit: int = 100) -> list[tuple[str, int]]:
+        return await self.ask(queries.keys(view, since=since, limit=limit))
+
+    async def device(self, device_id: str) -> Device | None:
+        return await self.ask(queries.device(device_id))
+
+    async def devices(self, page: int = 500) -> AsyncIterator[list[Device]]:
+        pattern, found = self._names.every_device, list[str]()
+        try:
+            async for name in self._redis.scan_iter(pattern, count=page):
+                found.append(name)
+                if len(found) == page:
+                    yield await self._devices(found)
+                    found = []
+        except redis.RedisError as error:
+            raise failure(self._redis, error) from error
+        if found:
+            yield await self._devices(found)
+
+    async def session(self, device_id: str, start: int | None = None) -> Session | None:
+        return await self.ask(queries.session(device_id, start))
+
+    async def value(self, place: Place) -> Window | Session | Device | None:
+        return await self.ask(queries.value(place))
+
+    async def ask(self, query: Query[T]) -> T:
+        steps, replies = query.steps(self._names), None
+        while True:
+            try:
+                step = next(steps) if replies is None else steps.send(replies)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+                replies = []
+            else:
+                replies = await self._execute(step)
+
+    async def ask_all(self, questions: Iterable[Query[Any]]) -> list[Any]:
+        return await self.ask(queries.together(questions))
+
+    async def snapshot(self, questions: Iterable[Query[Any]], attempts: int = 50) -> Snapshot:
+        return await self.ask(queries.snapshot(questions, attempts))
+
+    async def changes(self, after: str, block_s: float = 0.0) -> list[Change]:
+        return await self.ask(queries.changes(after, int(block_s * 1000)))
+
+    async def end_of_feed(self) -> str:
+        return await self.ask(queries.end_of_feed())
+
+    async def follow(self, after: str | None = None, *, retry_for_s: float = 60.0) -> AsyncIterator[Change]:
+        outage, last = Outage(retry_for_s), after
+        while True:
+            try:
+                if last is None:
+                    last = await self.end_of_feed()
+                changes = await self.changes(last, BLOCK_S)
+            except UnavailableError as error:
+                await asyncio.sleep(outage.pause(error))
+                continue
+            outage.is_over()
+            for change in changes:
+                last = change.id
+                yield change
+
+    async def _execute(self, commands: list[Command]) -> list[Any]:
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                replies: list[Any] = await pipeline.execute()
+        except redis.RedisError as error:
+            raise failure(self._redis, error) from error
+        return replies
+
+    async def _devices(self, names: list[str]) -> list[Device]:
+        places = [self._names.parse(name) for name in names]
+        return [each for each in await self.ask_all(queries.device(place.key) for place in places) if each is not None]

@@ -1,0 +1,95 @@
+"""Names of keys in Redis, as schemas/redis.md of Tidemark defines them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from tidemark_client.errors import KeyTextError
+
+NO_VALUE = "(none)"
+"""Stands in a key for an attribute that the reference does not have."""
+
+KeyOf = Union[str, Sequence[Union[str, None]]]
+"""The key of a view: a text for a view of one column, one value for each column for others, () for a view over all devices."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """Key names under a prefix."""
+
+    prefix: str = "tidemark"
+
+    @property
+    def meta(self) -> str:
+        return f"{self.prefix}:meta"
+
+    @property
+    def progress(self) -> str:
+        return f"{self.prefix}:progress"
+
+    @property
+    def changes(self) -> str:
+        return f"{self.prefix}:changes"
+
+    def keys(self, view: str) -> str:
+        return f"{self.prefix}:keys:{view}"
+
+    def window(self, view: str, measure: str, key: str, start: int) -> str:
+        return f"{self.prefix}:window:{view}:{measure}:{key}:{start}"
+
+    def session(self, device: str, start: int) -> str:
+        return f"{self.prefix}:session:{device}:{start}"
+
+    def device(self, device: str) -> str:
+        return f"{self.prefix}:device:{device}"
+
+    @property
+    def every_device(self) -> str:
+        """A pattern for SCAN, whatever characters the prefix has."""
+        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix) + ":device:*"
+
+    def parse(self, name: str) -> Place:
+        """The parts of the name of a window, a session or a device."""
+        kind, _, rest = name[len(self.prefix) + 1 :].partition(":")
+        if kind == "window":
+            view, measure, rest = rest.split(":", 2)
+            key, _, start = rest.rpartition(":")
+            return Place(kind, key=key, view=view, measure=measure, start=int(start))
+        if kind == "session":
+            device, _, start = rest.rpartition(":")
+            return Place(kind, key=device, start=int(start))
+        return Place(kind, key=rest)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a key is about. `kind` is "window", "session" or "device"; `key` is a view's key, or the device's id."""
+
+    kind: str
+    key: str
+    view: str = ""
+    measure: str = ""
+    start: int | None = None
+
+
+def key_text(view: str, columns: Sequence[str], key: KeyOf) -> str:
+    """The text that stands for a key in names. Raises KeyTextError."""
+    if not columns and key in ((), [], "all"):
+        return "all"
+    if isinstance(key, str) and len(columns) == 1:
+        return key
+    values = (key,) if isinstance(key, str) else tuple(key)
+    if len(values) != len(columns) or not columns:
+        by = ", ".join(columns) or "nothing: it is over all devices"
+        msg = f"view {view!r} is by {by}; {key!r} does not fit. Give one value for each column"
+        raise KeyTextError(msg)
+    if len(values) == 1:
+        return NO_VALUE if values[0] is None else values[0]
+    return "|".join(NO_VALUE if each is None else _escaped(each) for each in values)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("%", "%25").replace("|", "%7C")

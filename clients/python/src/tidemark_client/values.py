@@ -1,0 +1,309 @@
+"""The values that an application reads. Times are event times in milliseconds since 1970, UTC, where nothing else is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark_client.errors import ContractError, UnknownViewError
+from tidemark_client.names import KeyOf, Place, key_text
+
+CONTRACT = 2
+"""The version of the contract, schemas/redis.md of Tidemark, that this package reads."""
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class View:
+    """A named set of windows. `by` are its columns; none means one window over all devices."""
+
+    name: str
+    by: tuple[str, ...]
+    measures: tuple[str, ...]
+    window_ms: int
+    slide_ms: int
+    retain_ms: int
+
+    def starts(self, at: int) -> list[int]:
+        """Starts of all windows that contain a time, the newest first."""
+        newest = at // self.slide_ms * self.slide_ms
+        return [newest - back * self.slide_ms for back in range(self.window_ms // self.slide_ms)]
+
+    def key(self, key: KeyOf) -> str:
+        """The text of a key. Raises KeyTextError."""
+        return key_text(self.name, self.by, key)
+
+    def measure(self, name: str | None) -> str:
+        """The measure of that name, or the only one. Raises UnknownViewError."""
+        if name is None and len(self.measures) == 1:
+            return self.measures[0]
+        if name is None or name not in self.measures:
+            asked = "no measure was given" if name is None else f"{name!r} is none of them"
+            msg = f"view {self.name!r} has the measures {', '.join(self.measures)}; {asked}"
+            raise UnknownViewError(msg)
+        return name
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What the service says of itself."""
+
+    measures: tuple[str, ...]
+    views: Mapping[str, View]
+    session_gap_ms: int
+    session_max_duration_ms: int
+    session_retain_ms: int
+
+    @staticmethod
+    def of(text: str | None, prefix: str) -> Meta:
+        """Raises ContractError."""
+        if text is None:
+            msg = f"there is no {prefix}:meta. Is {prefix!r} the service's redis.prefix, and has it written its first batch?"
+            raise ContractError(msg)
+        document = json.loads(text)
+        if document["contract"] != CONTRACT:
+            msg = (
+                f"{prefix}:meta is of contract {document['contract']}, this package reads {CONTRACT}. "
+                "Install the tidemark-client of the service's version"
+            )
+            raise ContractError(msg)
+        sessions = document["sessions"]
+        return Meta(
+            tuple(document["measures"]),
+            {each["name"]: _view(each) for each in document["views"]},
+            sessions["gap_ms"],
+            sessions["max_duration_ms"],
+            sessions["retain_ms"],
+        )
+
+    def view(self, name: str) -> View:
+        """Raises UnknownViewError."""
+        if name not in self.views:
+            msg = f"the service has no view {name!r}; its views are {', '.join(self.views) or 'none'}"
+            raise UnknownViewError(msg)
+        return self.views[name]
+
+
+def _view(document: Mapping[str, Any]) -> View:
+    lengths = (document[name] for name in ("window_ms", "slide_ms", "retain_ms"))
+    return View(document["name"], tuple(document["by"]), tuple(document["measures"]), *lengths)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Who wrote a value: the writer's term and batch, ordered as a pair; `updated` is the writer's clock."""
+
+    epoch: int
+    batch: int
+    updated: int
+
+    @staticmethod
+    def of(fields: Fields) -> Written:
+        return Written(int(fields["epoch"]), int(fields["batch"]), int(fields["updated"]))
+
+
+@dataclass(frozen=True)
+class Window:
+    """Readings of one measure and key with `start` <= event time < `end`.
+
+    `final` says that it is closed: it changes no more, except as `closed_by` and `revision` say (docs/application-developer.md).
+    """
+
+    view: str
+    measure: str
+    key: str
+    start: int
+    end: int
+    count: int
+    sum: float
+    mean: float
+    min: float
+    max: float
+    stddev: float
+    first: int
+    last: int
+    final: bool
+    closed_by: str
+    revision: int
+    written: Written
+
+    @staticmethod
+    def of(place: Place, fields: Fields) -> Window:
+        return Window(
+            place.view,
+            place.measure,
+            place.key,
+            start=int(fields["start"]),
+            end=int(fields["end"]),
+            count=int(fields["count"]),
+            sum=float(fields["sum"]),
+            mean=float(fields["mean"]),
+            min=float(fields["min"]),
+            max=float(fields["max"]),
+            stddev=float(fields["stddev"]),
+            first=int(fields["first"]),
+            last=int(fields["last"]),
+            final=fields["final"] == "1",
+            closed_by=fields["closed_by"],
+            revision=int(fields["revision"]),
+            written=Written.of(fields),
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A measure in a session; mean, min and max are None where `count` is 0."""
+
+    count: int
+    mean: float | None
+    min: float | None
+    max: float | None
+
+
+@dataclass(frozen=True)
+class Session:
+    """Readings of one device without a gap longer than the service's. `duration` is `last` - `start`, in ms."""
+
+    device: str
+    start: int
+    last: int
+    count: int
+    duration: int
+    state: str
+    reason: str
+    closed_by: str
+    revision: int
+    merged_into: int | None
+    measures: Mapping[str, Summary]
+    written: Written
+
+    @staticmethod
+    def of(place: Place, fields: Fields) -> Session:
+        names = [name[: -len(".count")] for name in fields if name.endswith(".count")]
+        return Session(
+            place.key,
+            start=int(fields["start"]),
+            last=int(fields["last"]),
+            count=int(fields["count"]),
+            duration=int(fields["duration"]),
+            state=fields["state"],
+            reason=fields["reason"],
+            closed_by=fields["closed_by"],
+            revision=int(fields["revision"]),
+            merged_into=_int(fields.get("merged_into")),
+            measures={name: _summary(name, fields) for name in names},
+            written=Written.of(fields),
+        )
+
+
+def _summary(name: str, fields: Fields) -> Summary:
+    mean, low, high = (_float(fields.get(f"{name}.{part}")) for part in ("mean", "min", "max"))
+    return Summary(int(fields[f"{name}.count"]), mean, low, high)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A measure's newest value, and its time."""
+
+    value: float
+    at: int
+
+
+@dataclass(frozen=True)
+class Early:
+    """Recent readings that were too early. `at` is the broker's time of the last one, `ahead_ms` how far it was ahead."""
+
+    count: int
+    at: int
+    ahead_ms: int
+    until: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """The current state of a device. `status` is "online", "quiet" or "offline"; `session` is the start of the open session."""
+
+    id: str
+    status: str
+    last_seen: int
+    session: int | None
+    reference: str
+    attributes: Mapping[str, str]
+    latest: Mapping[str, Reading]
+    early: Early | None
+    skewed: bool
+    written: Written
+
+    @staticmethod
+    def of(device: str, fields: Fields) -> Device:
+        names = [name for name in fields if name != "early" and not name.startswith("ref.") and f"{name}.at" in fields]
+        early = [int(fields[name]) for name in ("early", "early.at", "early.ahead", "early.until") if name in fields]
+        return Device(
+            device,
+            status=fields["status"],
+            last_seen=int(fields["last_seen"]),
+            session=_int(fields["session"] or None),
+            reference=fields["reference"],
+            attributes={name[len("ref.") :]: text for name, text in fields.items() if name.startswith("ref.")},
+            latest={name: Reading(float(fields[name]), int(fields[f"{name}.at"])) for name in names},
+            early=Early(*early) if early else None,
+            skewed=fields.get("skewed") == "1",
+            written=Written.of(fields),
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What all values include. `offsets` has each topic's next offset by partition.
+
+    `idle` is the time up to which windows and sessions are closed although no reading says so; None unless all input is silent.
+    """
+
+    epoch: int
+    batch: int
+    watermark: int
+    offsets: Mapping[str, Mapping[int, int]]
+    reference: str
+    updated: int
+    idle: int | None
+
+    @staticmethod
+    def of(fields: Fields) -> Progress | None:
+        """None where the service has not written its first batch, or has lost it and writes it again."""
+        if "offsets" not in fields:
+            return None
+        offsets = json.loads(fields["offsets"])
+        return Progress(
+            epoch=int(fields["epoch"]),
+            batch=int(fields["batch"]),
+            watermark=int(fields["watermark"]),
+            offsets={topic: {int(number): end for number, end in each.items()} for topic, each in offsets.items()},
+            reference=fields["reference"],
+            updated=int(fields["updated"]),
+            idle=_int(fields.get("idle")),
+        )
+
+    def includes(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether a record is in the values, or was rejected."""
+        return self.offsets.get(topic, {}).get(partition, 0) > offset
+
+
+@dataclass(frozen=True)
+class Change:
+    """An entry of the change feed: `places` have changed. `id` is what `follow` goes on after."""
+
+    id: str
+    places: tuple[Place, ...]
+    epoch: int
+    batch: int
+
+
+def _int(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _float(text: str | None) -> float | None:
+    return None if text is None else float(text)

@@ -1,0 +1,405 @@
+"""What both clients answer, from a real Redis. The values are written by hand, as schemas/redis.md of Tidemark has them."""
+
+import itertools
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from conftest import Server, running
+
+from tidemark_client import (
+    BusyError,
+    ChangesLostError,
+    Client,
+    ContractError,
+    KeyTextError,
+    Place,
+    RefusedError,
+    TooManyWindowsError,
+    UnavailableError,
+    UnknownViewError,
+    queries,
+)
+
+MINUTE = 60_000
+T0 = 1_700_000_040_000
+STAMP = {"epoch": "2", "batch": "7", "updated": "1700000100000"}
+VIEWS = [
+    {"name": "site", "by": ["site"], "measures": ["temperature", "power"], "window_ms": MINUTE, "slide_ms": MINUTE},
+    {"name": "fast", "by": ["device"], "measures": ["power"], "window_ms": 3 * MINUTE, "slide_ms": MINUTE},
+    {"name": "model", "by": ["site", "model"], "measures": ["power"], "window_ms": MINUTE, "slide_ms": MINUTE},
+    {"name": "all", "by": [], "measures": ["power"], "window_ms": MINUTE, "slide_ms": MINUTE},
+]
+META = {
+    "contract": 2,
+    "measures": ["temperature", "power"],
+    "views": [{**view, "retain_ms": 86_400_000} for view in VIEWS],
+    "sessions": {"gap_ms": 30_000, "max_duration_ms": 3_600_000, "retain_ms": 86_400_000},
+}
+
+
+@pytest.fixture(autouse=True)
+def service(server: Server) -> None:
+    server.redis.set("tidemark:meta", json.dumps(META))
+    progress(server, T0)
+
+
+def progress(server: Server, watermark: int, **fields: str) -> None:
+    offsets = json.dumps({"readings": {"0": 10, "1": 20}})
+    values = {**STAMP, "watermark": str(watermark), "offsets": offsets, "reference": "abc", **fields}
+    server.redis.delete("tidemark:progress")
+    server.redis.hset("tidemark:progress", mapping=values)
+
+
+def window(server: Server, name: str, start: int, *, length: int = MINUTE, count: int = 2, final: bool = True) -> None:
+    """A window `<view>:<measure>:<key>`, in which the last reading comes five seconds after its start."""
+    fields = {
+        "start": start,
+        "end": start + length,
+        "count": count,
+        "first": start,
+        "last": start + 5_000,
+        "sum": 3.5 * count,
+    }
+    fields |= {"mean": 3.5, "min": 1, "max": 6, "stddev": "1e-7", "final": int(final), "revision": 0}
+    server.redis.hset(
+        f"tidemark:window:{name}:{start}", mapping={**fields, "closed_by": "watermark" if final else "", **STAMP}
+    )
+    view, _, key = name.split(":", 2)
+    server.redis.zadd(f"tidemark:keys:{view}", {key: start + 5_000}, gt=True)
+
+
+def device(server: Server, name: str, **fields: str) -> None:
+    own = {"status": "online", "last_seen": str(T0), "session": "", "reference": "abc"}
+    server.redis.hset(f"tidemark:device:{name}", mapping={**own, **STAMP, **fields})
+
+
+def announce(server: Server, *keys: str) -> str:
+    entry = {"kind": keys[0].split(":")[1], "keys": json.dumps(keys), "epoch": "2", "batch": "7"}
+    return str(server.redis.xadd("tidemark:changes", entry))
+
+
+def test_the_service_says_what_its_views_are(client: Any) -> None:
+    views = client.views()
+    assert list(views) == ["site", "fast", "model", "all"]
+    assert (views["model"].by, views["model"].measures) == (("site", "model"), ("power",))
+    assert views["fast"].starts(T0 + 1) == [T0, T0 - MINUTE, T0 - 2 * MINUTE]
+    assert client.meta().session_gap_ms == 30_000
+
+
+def test_what_is_not_there_is_named(client: Any, server: Server, connect: Any) -> None:
+    with pytest.raises(UnknownViewError, match="no view 'sight'; its views are site, fast, model, all"):
+        client.current("sight", "leeds")
+    with pytest.raises(UnknownViewError, match="'site' has the measures temperature, power; no measure was given"):
+        client.current("site", "leeds")
+    with pytest.raises(UnknownViewError, match="'watts' is none of them"):
+        client.current("site", "leeds", "watts")
+    with pytest.raises(KeyTextError, match="by site, model; 'leeds' does not fit"):
+        client.current("model", "leeds")
+    with pytest.raises(KeyTextError, match="over all devices; 'leeds' does not fit"):
+        client.current("all", "leeds")
+    with pytest.raises(ContractError, match=r"no other:meta[.] Is 'other' the service's redis.prefix"):
+        connect(server.url, prefix="other").views()
+    server.redis.set("tidemark:meta", json.dumps({**META, "contract": 3}))
+    with pytest.raises(ContractError, match="contract 3, this package reads 2"):
+        client.current("all")
+
+
+@pytest.mark.parametrize(
+    ("view", "key", "text"),
+    [
+        ("all", (), "all"),
+        ("fast", "a|b:c%", "a|b:c%"),
+        ("fast", [None], "(none)"),
+        ("model", ("a|b", "50%"), "a%7Cb|50%25"),
+        ("model", (None, ""), "(none)|"),
+    ],
+)
+def test_a_window_is_found_whatever_its_key(client: Any, server: Server, view: str, key: Any, text: str) -> None:
+    length = 3 * MINUTE if view == "fast" else MINUTE
+    window(server, f"{view}:power:{text}", T0, length=length, final=False)
+    found = client.window(view, key, T0)
+    assert (found.view, found.measure, found.key, found.start, found.end) == (view, "power", text, T0, T0 + length)
+    assert (found.count, found.sum, found.mean, found.stddev, found.final, found.closed_by) == (
+        2,
+        7,
+        3.5,
+        1e-7,
+        False,
+        "",
+    )
+    assert (found.written.epoch, found.written.batch) == (2, 7)
+    assert client.current(view, key) == found
+    assert client.window(view, key, T0 + MINUTE) is None
+
+
+def test_current_and_latest_complete_are_the_newest_ones_with_readings(client: Any, server: Server) -> None:
+    progress(server, T0 + 6 * MINUTE + 1)
+    for number in range(8):
+        window(server, "site:power:leeds", T0 + number * MINUTE, final=number < 6)
+    window(server, "site:power:york", T0 - 500 * MINUTE)
+    window(server, "site:power:hull", T0 + 7 * MINUTE, final=False)
+    assert client.current("site", "leeds", "power").start == T0 + 7 * MINUTE
+    assert client.latest_complete("site", "leeds", "power").start == T0 + 5 * MINUTE
+    # One that has been silent for long, in the middle of others; and one that has no final window.
+    assert client.latest_complete("site", "york", "power").start == T0 - 500 * MINUTE
+    assert client.latest_complete("site", "hull", "power") is None
+    assert client.latest_complete("site", "bath", "power") is None
+    assert client.current("site", "bath", "power") is None
+    # Its newest window has no hash: it has expired, or holds no such measure.
+    server.redis.delete(f"tidemark:window:site:power:leeds:{T0 + 5 * MINUTE}")
+    assert client.latest_complete("site", "leeds", "power").start == T0 + 4 * MINUTE
+
+
+def test_nothing_is_complete_before_there_is_progress(client: Any, server: Server) -> None:
+    window(server, "all:power:all", T0)
+    server.redis.delete("tidemark:progress")
+    assert client.progress() is None
+    assert client.latest_complete("all") is None
+    assert client.current("all").start == T0
+
+
+def test_windows_of_a_span_are_those_that_touch_it(client: Any, server: Server) -> None:
+    for number in (0, 1, 4):
+        window(server, "fast:power:d1", T0 + number * MINUTE, length=3 * MINUTE)
+
+    def starts(since: int, until: "int | None" = None) -> "list[int]":
+        return [(each.start - T0) // MINUTE for each in client.windows("fast", "d1", since=since, until=until)]
+
+    assert starts(T0 - 500 * MINUTE) == [0, 1, 4]
+    assert starts(T0 + 3 * MINUTE) == [1, 4]
+    assert starts(T0 + 3 * MINUTE - 1) == [0, 1, 4]
+    assert starts(T0, T0 + MINUTE) == [0]
+    assert starts(T0 + 5 * MINUTE, T0 + 9 * MINUTE) == [4]
+    assert starts(T0 + 9 * MINUTE) == []
+    assert client.windows("fast", "nobody", since=0) == []
+    with pytest.raises(TooManyWindowsError, match=r"10000 are the most[.] Ask for less at once"):
+        client.windows("fast", "d1", since=0)
+
+
+def test_keys_come_newest_first(client: Any, server: Server) -> None:
+    for number, site in enumerate(["leeds", "york", "hull"]):
+        window(server, f"site:power:{site}", T0 + number * MINUTE)
+    assert client.keys("site", limit=2) == [("hull", T0 + 2 * MINUTE + 5_000), ("york", T0 + MINUTE + 5_000)]
+    assert client.keys("site", since=T0 + 2 * MINUTE) == [("hull", T0 + 2 * MINUTE + 5_000)]
+    assert client.keys("all") == []
+
+
+def test_a_device_has_its_state_attributes_and_newest_values(client: Any, server: Server) -> None:
+    values = {"power": "1e-7", "power.at": str(T0 - 1), "temperature": "19.5", "temperature.at": str(T0)}
+    early = {"early": "3", "early.at": "5", "early.ahead": "7", "early.until": "9", "skewed": "1"}
+    device(server, "d:1|%", session=str(T0), **values, **early, **{"ref.site": "leeds", "ref.model.at": "x"})
+    found = client.device("d:1|%")
+    assert (found.id, found.status, found.last_seen, found.session) == ("d:1|%", "online", T0, T0)
+    assert found.attributes == {"site": "leeds", "model.at": "x"}
+    assert {name: (each.value, each.at) for name, each in found.latest.items()} == {
+        "power": (1e-7, T0 - 1),
+        "temperature": (19.5, T0),
+    }
+    assert found.skewed
+    assert (found.early.count, found.early.at, found.early.ahead_ms, found.early.until) == (3, 5, 7, 9)
+    device(server, "plain")
+    plain = client.device("plain")
+    assert (plain.session, plain.early, plain.skewed, plain.latest, plain.attributes) == (None, None, False, {}, {})
+    assert client.device("nobody") is None
+
+
+def test_a_session_is_the_open_one_or_that_of_a_start(client: Any, server: Server) -> None:
+    fields = {"start": T0, "last": T0 + 9, "count": 3, "duration": 9, "state": "open", "reason": "", "closed_by": ""}
+    sums = {"power.count": 3, "power.mean": 2.5, "power.min": 1, "power.max": 4, "temperature.count": 0}
+    server.redis.hset(f"tidemark:session:d1:{T0}", mapping={**fields, **sums, "revision": 0, **STAMP})
+    merged = {"state": "merged", "reason": "merged", "merged_into": T0, "start": T0 + 20}
+    server.redis.hset(f"tidemark:session:d1:{T0 + 20}", mapping={**fields, **merged, "revision": 1, **STAMP})
+    assert client.session("d1") is None
+    device(server, "d1", session=str(T0))
+    found = client.session("d1")
+    assert (found.device, found.start, found.last, found.count, found.duration, found.state) == (
+        "d1",
+        T0,
+        T0 + 9,
+        3,
+        9,
+        "open",
+    )
+    assert (found.measures["power"].mean, found.measures["power"].max, found.merged_into) == (2.5, 4, None)
+    assert (found.measures["temperature"].count, found.measures["temperature"].mean) == (0, None)
+    assert client.session("d1", T0) == found
+    assert client.session("d1", T0 + 20).merged_into == T0
+    assert client.session("d1", T0 + 1) is None
+    device(server, "d1", session=str(T0 + 5))
+    assert client.session("d1") is None
+
+
+def test_all_devices_come_in_pages(client: Any, server: Server, connect: Any) -> None:
+    for number in range(25):
+        device(server, f"d:{number}")
+    window(server, "fast:power:device:9", T0, length=3 * MINUTE)
+    pages = list(client.devices(page=10))
+    assert {each.id for page in pages for each in page} == {f"d:{number}" for number in range(25)}
+    assert [len(page) for page in pages[:-1]] == [10, 10]
+    # A prefix with characters that mean something in patterns.
+    server.redis.hset("a*[b]:device:x", mapping=server.redis.hgetall("tidemark:device:d:1"))
+    server.redis.hset("aa[b]:device:y", mapping=server.redis.hgetall("tidemark:device:d:1"))
+    assert [each.id for page in connect(server.url, prefix="a*[b]").devices() for each in page] == ["x"]
+
+
+def test_many_questions_take_the_round_trips_of_one(client: Any, server: Server) -> None:
+    progress(server, T0 + 3 * MINUTE)
+    for number in range(30):
+        window(server, f"site:power:s{number}", T0 + number % 3 * MINUTE)
+    device(server, "d1")
+    questions = [queries.latest_complete("site", f"s{number}", "power") for number in range(30)]
+    client.ask_all([])
+    before = server.redis.info("commandstats")
+    answers = client.ask_all([*questions, queries.device("d1"), queries.keys("site", limit=1)])
+    assert [each.key if each else None for each in answers[:-2]] == [f"s{number}" for number in range(30)]
+    assert (answers[-2].id, len(answers[-1])) == ("d1", 1)
+    after = server.redis.info("commandstats")
+    assert after["cmdstat_hgetall"]["calls"] - before.get("cmdstat_hgetall", {"calls": 0})["calls"] == 31
+
+
+def test_a_snapshot_is_of_one_batch(client: Any, server: Server) -> None:
+    ending = threading.Event()
+
+    def write() -> None:
+        with redis.Redis.from_url(server.url) as writer:
+            for batch in itertools.count(8):
+                if ending.is_set():
+                    return
+                writer.hset("tidemark:progress", "writing", f"2 {batch}")
+                for number in range(20):
+                    writer.hset(f"tidemark:device:d{number}", "batch", batch)
+                writer.hset("tidemark:progress", "batch", batch)
+                writer.hdel("tidemark:progress", "writing")
+                ending.wait(0.02)
+
+    for number in range(20):
+        device(server, f"d{number}")
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        batches = set()
+        for _ in range(20):
+            snapshot = client.snapshot([queries.device(f"d{number}") for number in range(20)], attempts=10_000)
+            assert {each.written.batch for each in snapshot.answers} == {snapshot.progress.batch}
+            batches.add(snapshot.progress.batch)
+    finally:
+        ending.set()
+        thread.join()
+    assert len(batches) > 1
+    server.redis.hset("tidemark:progress", "writing", "2 9")
+    with pytest.raises(BusyError, match="in each of 2 attempts a batch was being written"):
+        client.snapshot([queries.device("d1")], attempts=2)
+    with pytest.raises(TypeError, match="a snapshot is not asked together"):
+        client.ask_all([queries.snapshot([])])
+
+
+def test_progress_says_what_is_included(client: Any, server: Server) -> None:
+    found = client.progress()
+    assert found.includes("readings", 0, 9)
+    assert not found.includes("readings", 0, 10)
+    assert not found.includes("readings", 2, 0)
+    assert not found.includes("others", 0, 0)
+    assert (found.epoch, found.batch, found.watermark, found.reference, found.idle) == (2, 7, T0, "abc", None)
+    progress(server, T0, idle="5")
+    assert client.progress().idle == 5
+
+
+def test_changes_are_followed_and_what_they_name_is_read(client: Any, server: Server) -> None:
+    start = client.end_of_feed()
+    assert start == "0-0"
+    device(server, "d:1")
+    window(server, "fast:power:d:1", T0, length=3 * MINUTE)
+    ids = [
+        announce(server, f"tidemark:window:fast:power:d:1:{T0}", f"tidemark:window:model:power:a%7Cb|x:{-T0}"),
+        announce(server, f"tidemark:session:d:1:{T0}"),
+        announce(server, "tidemark:device:d:1"),
+    ]
+    following = client.follow(start)
+    found = [next(following) for _ in ids]
+    assert [each.id for each in found] == ids
+    assert found[0].places == (
+        Place("window", "d:1", "fast", "power", T0),
+        Place("window", "a%7Cb|x", "model", "power", -T0),
+    )
+    assert [each.places[0] for each in found[1:]] == [Place("session", "d:1", start=T0), Place("device", "d:1")]
+    assert client.value(found[0].places[0]) == client.window("fast", "d:1", T0)
+    assert client.value(found[0].places[1]) is None
+    assert client.value(found[1].places[0]) is None
+    assert client.value(found[2].places[0]) == client.device("d:1")
+    # Goes on where it was, and waits for what is new.
+    again = client.follow(ids[1])
+    assert next(again).id == ids[2]
+    timer = threading.Timer(0.3, announce, (server, "tidemark:device:d2"))
+    timer.start()
+    assert next(again).places == (Place("device", "d2"),)
+    timer.join()
+    assert client.changes(ids[2])[0].places == (Place("device", "d2"),)
+    assert client.changes(client.end_of_feed(), block_s=0.01) == []
+
+
+def test_more_changes_than_one_answer_has_come_all_in_order(client: Any, server: Server) -> None:
+    ids = [announce(server, f"tidemark:device:d{number}") for number in range(250)]
+    following = client.follow("0-0")
+    assert [next(following).id for _ in ids] == ids
+
+
+def test_lost_changes_are_noticed(client: Any, server: Server) -> None:
+    first, *_ = [announce(server, f"tidemark:device:d{number}") for number in range(5)]
+    server.redis.xtrim("tidemark:changes", maxlen=2, approximate=False)
+    with pytest.raises(ChangesLostError, match=f"entries after {first} were trimmed away"):
+        next(client.follow(first))
+    server.redis.delete("tidemark:changes")
+    with pytest.raises(ChangesLostError):
+        client.changes(first)
+
+
+def test_following_outlives_a_restart_of_redis(connect: Any, tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        client = connect(server.url)
+        first = announce(server, "tidemark:device:d1")
+        following = client.follow("0-0")
+        assert next(following).id == first
+        server.stop()
+        restart = threading.Timer(0.5, server.start)
+        restart.start()
+        late = threading.Thread(target=lambda: (restart.join(), announce(server, "tidemark:device:d2")))
+        late.start()
+        assert next(following).places == (Place("device", "d2"),)
+        late.join()
+        server.stop()
+        with pytest.raises(UnavailableError, match=rf"Redis \(.*port {server.port}.*\) does not answer: .*ask again"):
+            next(client.follow(first, retry_for_s=0.2))
+        with pytest.raises(UnavailableError):
+            client.device("d1")
+        with pytest.raises(UnavailableError):
+            list(client.devices())
+        server.start()
+        assert client.device("d1") is None
+
+
+def test_a_refusal_is_no_outage(client: Any, server: Server, connect: Any) -> None:
+    server.redis.execute_command("ACL", "SETUSER", "reader", "on", ">secret", "resetkeys", "~other:*", "+@all")
+    try:
+        stranger = connect(server.url.replace("//", "//reader:secret@"))
+        with pytest.raises(RefusedError, match=r"refuses: .*Reading takes a user with"):
+            stranger.device("d1")
+        with pytest.raises(RefusedError):
+            connect(server.url.replace("//", "//reader:wrong@")).device("d1")
+    finally:
+        server.redis.execute_command("ACL", "DELUSER", "reader")
+
+
+def test_a_connection_that_answers_with_bytes_is_refused(server: Server) -> None:
+    with redis.Redis.from_url(server.url) as connection, pytest.raises(TypeError, match="decode_responses=True"):
+        Client(connection)
+
+
+def test_a_connection_of_the_callers_stays_open(server: Server) -> None:
+    with redis.Redis.from_url(server.url, decode_responses=True) as connection:
+        with Client(connection) as client:
+            assert client.progress() is not None
+        assert connection.ping()
