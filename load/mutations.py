@@ -484,8 +484,22 @@ MUTATIONS = (
         "a reject that its topic refuses as too large fails the batch",
         "one device's large header stops the service for ever",
         ("P6",),
-        (Edit("service/rejects/delivery.py", "elif error.code() in _TOO_LARGE:", "elif False:"),),
+        (Edit("service/rejects/delivery.py", "if error.code() in _TOO_LARGE:", "if False:"),),
         (_COPIES + "test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_ever",),
+    ),
+    Mutation(
+        "failed-copy-unseen",
+        "what the broker refuses counts as delivered",
+        "a reject is in no topic, and its record counts as processed",
+        ("P4",),
+        (
+            Edit(
+                "service/rejects/delivery.py",
+                "        if error is not None or missing:\n",
+                "        if False:\n",
+            ),
+        ),
+        (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered",),
     ),
     Mutation(
         "copies-unbounded",

@@ -33,9 +33,19 @@ _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
 
 def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
-    """Return Tidemark's headers for a reject, which is a row of row_schemas.REJECT_TYPE."""
-    values = {**reject, "detail": reject["detail"] or "", "epoch": micro_batch.epoch, "batch": micro_batch.batch}
-    return [(name, str(values[name.removeprefix(HEADER)]).encode()) for name in _NAMES]
+    """Return Tidemark's headers for a reject, which is a row of row_schemas.REJECT_TYPE. Each is encoded on its own: a batch may
+    have millions."""
+    values = (
+        reject["reason"].encode(),
+        (reject["detail"] or "").encode(),
+        reject["topic"].encode(),
+        b"%d" % reject["partition"],
+        b"%d" % reject["offset"],
+        b"%d" % reject["broker_ms"],
+        b"%d" % micro_batch.epoch,
+        b"%d" % micro_batch.batch,
+    )
+    return [*zip(_NAMES, values, strict=True)]
 
 
 def forms(record: Record | None, added: Headers) -> Iterator[Record]:
@@ -75,7 +85,7 @@ def split(message_headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[H
 
 
 class RejectProducer:
-    """Sends rejects and counts those that the broker has acknowledged. Use it from one thread.
+    """Sends rejects until the broker has acknowledged them. Use it from one thread.
 
     It queues at most _QUEUE_KIB; `send` waits while the queue is full.
     """
@@ -90,10 +100,11 @@ class RejectProducer:
             "queue.buffering.max.kbytes": _QUEUE_KIB,
             # A broker refuses a request as a whole: with small requests, few records are refused with a large one.
             "batch.size": _REQUEST,
+            # What was acknowledged is no longer in the queue.
+            "delivery.report.only.error": True,
         }
         self._producer = clients.producer(settings, "tidemark-rejects", options)
-        self._sent = 0
-        self._delivered = 0
+        self._failed = 0
         self._too_large: list[tuple[str, Record | None, Headers]] = []
         self._error: KafkaError | None = None
 
@@ -101,7 +112,6 @@ class RejectProducer:
         """Queue one reject with its record, None if Kafka no longer has it. `flush` confirms the delivery. Raises SourceError."""
         topic, added = self._settings.rejects_topic(reject["topic"]), headers(reject, micro_batch)
         self._produce(topic, next(forms(record, added)), partial(self._too_large.append, (topic, record, added)))
-        self._sent += 1
         if self._too_large or self._error is not None:
             self.flush(micro_batch)
 
@@ -113,8 +123,8 @@ class RejectProducer:
         for each in too_large:
             if self._error is None:
                 self._shrink(*each)
-        missing = self._sent - self._delivered
-        error, self._error, self._sent, self._delivered = self._error, None, 0, 0
+        missing = len(self._producer) + self._failed
+        error, self._error, self._failed = self._error, None, 0
         if error is not None or missing:
             reason = error.str() if error is not None else f"no answer within {DELIVERY_S:.0f} s"
             msg = (
@@ -139,23 +149,24 @@ class RejectProducer:
         raise SourceRefusedError(what, remedy="Raise max.message.bytes of the rejects topic")
 
     def _produce(self, topic: str, form: Record, too_large: Callable[[], object]) -> None:
-        def delivered(error: KafkaError | None, _: object) -> None:
+        def failed(error: KafkaError | None, _: object) -> None:
             if error is None:
-                self._delivered += 1
-            elif error.code() in _TOO_LARGE:
+                return  # it was delivered
+            if error.code() in _TOO_LARGE:
                 too_large()
             else:
                 self._error = error
+                self._failed += 1
 
         while True:
             try:
                 self._producer.produce(
-                    topic, value=form.value, key=form.key, headers=[*form.headers], on_delivery=delivered
+                    topic, value=form.value, key=form.key, headers=[*form.headers], on_delivery=failed
                 )
             except BufferError:
                 self._producer.poll(0.1)  # the queue is full: deliver some first
             except KafkaException as problem:
-                delivered(problem.args[0], None)
+                failed(problem.args[0], None)
                 return
             else:
                 self._producer.poll(0)

@@ -7,8 +7,7 @@ holds one record at a time, and the client's read-ahead, which is bounded in byt
 import os
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -39,8 +38,7 @@ Row = Mapping[str, Any]
 _Place = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record's own bytes."""
 
     key: bytes | None
