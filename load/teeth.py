@@ -30,7 +30,7 @@ from load.servers import ROOT, check_machine
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "teeth"
-_COPIED = ("service", "state", "schemas", "load", "tests", "deploy", "docs", "pyproject.toml")
+_COPIED = ("service", "state", "schemas", "load", "tests", "clients", "deploy", "docs", "pyproject.toml")
 _LIMIT_S, _CONTROL_LIMIT_S = 540.0, 2_400.0
 """A hang, however slow the machine: for the tests of one mutation, and for those of all of them."""
 _RED, _GREEN = 1, 0
