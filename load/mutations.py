@@ -48,6 +48,7 @@ _BOOK = "tests/unit/test_schema_catalog.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
 _COPIES = "tests/integration/test_reject_copies.py::"
+_SETTLED = "tests/integration/test_settled.py::"
 _CORRECT = "tests/integration/test_correct.py::"
 _AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_come_in_time"
 _FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
@@ -192,7 +193,11 @@ MUTATIONS = (
                 "stored_epoch == epoch and stored_batch == batch and is_same(key, i)",
                 "false",
             ),
-            Edit("service/publication/publish.lua", "last = width - a.stable", "last = width"),
+            Edit(
+                "service/publication/publish.lua",
+                "elseif is_alike then\n        last = width - a.stable",
+                "elseif is_alike then\n        last = width",
+            ),
         ),
         (_PUBLISH + "test_no_reader_sees_a_torn_value",),
     ),
@@ -486,6 +491,55 @@ MUTATIONS = (
         ("P6",),
         (Edit("service/rejects/delivery.py", "if error.code() in _TOO_LARGE:", "if False:"),),
         (_COPIES + "test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_ever",),
+    ),
+    Mutation(
+        "settled-at-once",
+        "a term does not wait until what was stored before it is closed: its rows are never compared",
+        "a longer window of a changed view takes the place of a final one",
+        ("P3",),
+        (Edit("service/publication/publish.lua", " and watermark >= a.settled", ""),),
+        (
+            _SETTLED + "test_rows_are_read_until_every_window_of_the_terms_before_is_closed",
+            _SETTLED + "test_a_final_window_is_not_changed_by_a_longer_one_that_begins_with_it",
+        ),
+    ),
+    Mutation(
+        "settled-in-silence",
+        "rows are not compared with values that silence has closed",
+        "a value that was closed changes, and no revision says so",
+        ("P3",),
+        (Edit("service/publication/publish.lua", " and not (idled and idled > watermark)", ""),),
+        (_SETTLED + "test_what_silence_has_closed_is_read_until_the_watermark_has_passed_it",),
+    ),
+    Mutation(
+        "settled-for-older",
+        "rows of a batch that progress has passed are not compared",
+        "a task that was thought dead takes values back",
+        ("P3",),
+        (Edit("service/publication/publish.lua", "a.settled and is_next and", "a.settled and"),),
+        (_PUBLISH + "test_a_task_of_an_older_batch_is_looked_at_and_refused",),
+    ),
+    Mutation(
+        "settled-untidy",
+        "fields of an older row stay in a hash that is written without a look",
+        "a session has `merged_into` of before, a device an attribute that it has no more",
+        ("P3",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "if replace and stored_epoch then tidy(",
+                "if replace and stored then tidy(",
+            ),
+        ),
+        (_PUBLISH + "test_a_row_that_is_not_looked_at_leaves_what_one_that_is_leaves",),
+    ),
+    Mutation(
+        "settled-after-loss",
+        "rows are not compared in a term in which lost or former values are written again",
+        "a rebuild takes values back",
+        ("P3",),
+        (Edit("service/recompute/republish.py", "if stored.republish_mark or stored.rebuild_mark:", "if False:"),),
+        (_SETTLED + "test_a_term_that_does_not_go_on_where_the_last_one_was_reads_all_rows[republish]",),
     ),
     Mutation(
         "failed-copy-unseen",

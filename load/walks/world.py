@@ -33,6 +33,7 @@ from service.micro_batch import MicroBatch
 from service.pipeline import builder
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
+from service.recompute import republish
 from service.redis.link import WritesLostError
 from service.reference.attributes import Index
 from service.row_schemas import OUTPUT, REJECTS, TIMES
@@ -100,9 +101,10 @@ class World:
         self.frozen: list[Written] = []
         self.client.set(f"{PREFIX}:epoch", self.epoch)
         self.configure(self.rules)
-        self._seen, self._tables = Seen(), None
+        self._begin()
 
     after: tuple[int, int] | None = None
+    settled_ms: int | None = None
     _tables: Tables | None = None
 
     def configure(self, rules: Rules) -> None:
@@ -118,9 +120,14 @@ class World:
         self.epoch += 1
         self.client.set(f"{PREFIX}:epoch", self.epoch)
         self.caches = [Cache(), Cache()]
+        self._begin()
+
+    def _begin(self) -> None:
+        """A term: what service/recompute/republish.py finds when nothing is lost."""
         self._seen, self._tables = Seen(), None
-        epoch, batch, *_ = self._sink().run("read_progress")
-        self.after = (int(epoch), int(batch)) if epoch else None
+        stored = republish.read(self._sink())
+        self.after = (stored.progress.epoch, stored.progress.batch) if stored.progress else None
+        self.settled_ms = republish.settled_ms(stored, self.settings)
 
     def attempt(
         self, readings: Sequence[Reading], unread: Collection[int], chance: Random, dies: str | None = None
@@ -285,7 +292,7 @@ class World:
         micro_batch = MicroBatch(
             self.epoch, self.batch, self.time.watermark_ms, {}, {"readings": dict(self.offsets)}, self.rules.version
         )
-        return Sink(self.settings, micro_batch, self.reference.only(["site"]), self.after)
+        return Sink(self.settings, micro_batch, self.reference.only(["site"]), self.after, settled_ms=self.settled_ms)
 
 
 def differences(actual: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Fields]) -> list[str]:

@@ -11,7 +11,7 @@ values, so every step may be repeated, also in part. publish.lua checks each wri
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
                  progress must not be behind what this writer has seen there, else WritesLostError
     progress     is written only to the run of Redis that the batch began with: a restarted one may lack the batch's values
-    a key        refuses an older (epoch, batch) and accepts the same one again;
+    a key        refuses an older (epoch, batch) and accepts the same one again;              (unless all is settled: Term)
                  a final window or closed session does not change; if silence has closed it, it may, and its revision grows;
                  a window's count and a device's last_seen do not fall, whoever writes
 """
@@ -70,7 +70,8 @@ class Sink:
     `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, or None. With
     `republishing`, rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is reduced by
     their age, and the windows that the watermark has passed are final. `closed_by` is the reason why closed sessions are
-    closed. Values in `covered` spans are not written.
+    closed. Values in `covered` spans are not written. Rows are written without a look at what is stored once the watermark has
+    passed `settled_ms`; None for never.
     """
 
     settings: Settings
@@ -80,6 +81,7 @@ class Sink:
     republishing: bool = False
     closed_by: Literal["watermark", "idle"] = "watermark"
     covered: Covered | None = None
+    settled_ms: int | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Steps 1 and 2 for rows of row_schemas.OUTPUT: a partition's, or all of the batch.
@@ -249,7 +251,9 @@ class Sink:
 
     def _stamp(self) -> Stamp:
         epoch, batch, now_ms = self.micro_batch.epoch, self.micro_batch.batch, clock.now_ms()
-        return Stamp(str(epoch), str(batch), str(now_ms), self.settings.redis.feed_length, self.after)
+        idled_ms = self.micro_batch.watermark_ms if self.closed_by == "idle" else None
+        feed = self.settings.redis.feed_length
+        return Stamp(str(epoch), str(batch), str(now_ms), feed, self.after, self.settled_ms, idled_ms)
 
 
 @dataclass(slots=True)

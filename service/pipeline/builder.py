@@ -157,7 +157,8 @@ class Publication:
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
         event_time.tell(term.spark.sparkContext, before, numbers, self.limit.distribute(devices))
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
-        sink = Sink(settings, micro_batch, attributes(snapshot, settings), term.published, covered=term.covered)
+        values_of = attributes(snapshot, settings)
+        sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)
         server = sink.server()
         planned = clock.monotonic_s()
         outcome, ran = self._run(frame, sink, small=micro_batch.rows <= settings.redis.driver_rows)

@@ -23,14 +23,26 @@ end
 
 -- A Redis that has the epoch may still have lost values written under it. a.after is the {epoch, batch} that progress has
 -- reached as far as the writer has seen. Every call checks it, because no step may make a stale value final.
+-- With a.settled, which a term has that goes on where the last one was: the rows of a batch after progress need not be compared with
+-- what is stored, once the watermark has passed a.settled and what silence has closed (docs/decisions/0021-rows-that-are-not-read.md).
+local is_settled = false
 if a.after then
-  local reached = call('HMGET', KEYS[4], 'epoch', 'batch')
+  local reached = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'idled')
   local reached_epoch, reached_batch = tonumber(reached[1] or nil), tonumber(reached[2] or nil)
   if not (reached_epoch and reached_batch) then
     return redis.error_reply('WRITESLOST there is no progress')
   elseif reached_epoch < a.after[1] or (reached_epoch == a.after[1] and reached_batch < a.after[2]) then
     return redis.error_reply('WRITESLOST progress is at batch ' .. reached_batch .. ' of epoch ' .. reached_epoch)
   end
+  local is_next = reached_epoch < epoch or (reached_epoch == epoch and reached_batch < batch)
+  local watermark, idled = tonumber(reached[3] or nil), tonumber(reached[4] or nil)
+  is_settled = a.settled and is_next and watermark and watermark >= a.settled and not (idled and idled > watermark)
+end
+
+-- The writer closes values because all input is silent, up to the event time a.idled. It does not hold its lock all the time, so the
+-- next batch may find some of the values closed and progress without `idle`.
+if a.idled and tonumber(a.idled) > (tonumber(call('HGET', KEYS[4], 'idled') or nil) or 0) then
+  call('HSET', KEYS[4], 'idled', a.idled)
 end
 
 local MOST = 1000  -- members in one variadic call: Lua's unpack() takes about 8,000 arguments
@@ -98,9 +110,6 @@ local function write()
   local seal = place(a.seal[1])
   local rising, alike = place(a.rising[1]), place(a.rising[2])
   local rising_column, alike_column = column_of[a.rising[1]], column_of[a.rising[2]]
-  -- HSET keeps a stored revision; a hash that is replaced must get it again.
-  local stored_revision = content and replace and place('revision')
-  local early = a.clock and place('early')
 
   -- Few rows need this: a second call for them is cheaper than more fields for all.
   local function is_same(key, i)
@@ -146,12 +155,47 @@ local function write()
     for j = 1, width do args[fixed + 2 * j - 1] = fields[j] end
   end
 
+  -- Removes what the row, in args up to n, does not have: fields of an older row, and those of early readings that the device's
+  -- event time has passed. To delete every hash first costs a fifth more.
+  local function tidy(key, i, n, has_revision)
+    local more = call('HLEN', key) - (n / 2 - 1)
+    if content and not has_revision then more = more - 1 end
+    if more > 0 and a.clock then
+      local names = {'early', 'early.at', 'early.ahead', 'early.until', 'skewed'}
+      local values = call('HMGET', key, unpack(names))
+      if values[4] and tonumber(column_of[a.clock[1]][i]) > tonumber(values[4]) then
+        call('ZREM', KEYS[7], a.clock[2][i])
+      else
+        for j, name in ipairs(names) do
+          if values[j] then
+            args[n + 1], args[n + 2] = name, values[j]
+            n, more = n + 2, more - 1
+          end
+        end
+      end
+    end
+    if more > 0 then
+      if content and not has_revision then
+        args[n + 1], args[n + 2] = 'revision', call('HGET', key, 'revision') or '0'
+        n = n + 2
+      end
+      call('DEL', key)
+      call(unpack(args, 1, n))
+    end
+  end
+
   for i = 1, #keys do
     local key, must_write, last, revision, is_idle = keys[i], true, width, nil, false
-    query[2] = key
-    local stored = call(unpack(query))
-    local stored_epoch = tonumber(stored[1] or nil)
-    if stored_epoch then
+    local stored, stored_epoch
+    if is_settled then
+      stored_epoch = call('EXISTS', key) == 1 and epoch
+      if stored_epoch then last = width - a.stable end
+    else
+      query[2] = key
+      stored = call(unpack(query))
+      stored_epoch = tonumber(stored[1] or nil)
+    end
+    if stored and stored_epoch then
       local stored_batch = tonumber(stored[2] or nil) or -1
       local is_alike = not alike or stored[alike] == alike_column[i]
       local is_closed, verdict = seal and stored[seal] == seal_value, nil
@@ -199,37 +243,19 @@ local function write()
             n = n + 2
           end
         end
-        if early and stored_epoch and stored[early] then
-          local names = {'early', 'early.at', 'early.ahead', 'early.until', 'skewed'}
-          local values = call('HMGET', key, unpack(names))
-          if tonumber(column_of[a.clock[1]][i]) > tonumber(values[4]) then
-            call('ZREM', KEYS[7], a.clock[2][i])
-          else
-            for j, name in ipairs(names) do
-              if values[j] then
-                args[n + 1], args[n + 2] = name, values[j]
-                n = n + 2
-              end
-            end
-          end
-        end
       else
         for j = 1, last do
           n = n + 2
           args[n] = columns[j][i]
         end
       end
-      if stored_revision then revision = revision or stored_epoch and stored[stored_revision] or 0 end
-      if content and (revision or not stored_epoch) then
+      local has_revision = content and (revision or not stored_epoch)
+      if has_revision then
         args[n + 1], args[n + 2] = 'revision', tostring(revision or 0)
         n = n + 2
       end
       call(unpack(args, 1, n))
-      -- A hash that has more fields than the row is made anew; to delete every hash first costs a fifth more.
-      if replace and stored_epoch and call('HLEN', key) ~= n / 2 - 1 then
-        call('DEL', key)
-        call(unpack(args, 1, n))
-      end
+      if replace and stored_epoch then tidy(key, i, n, has_revision) end
       call('PEXPIRE', key, ttl[i])
       written = written + 1
       if not stored_epoch then new = new + 1 end
@@ -348,11 +374,12 @@ end
 -- Writes progress, and a.meta if it has changed. Returns {1, or 0 if the stored batch is newer, then the epoch and the batch that
 -- were stored before, or ''}.
 local function progress()
-  local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
-  local stored_epoch = tonumber(stored[1] or nil)
+  local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'idled')
+  local stored_epoch, idled = tonumber(stored[1] or nil), tonumber(stored[3] or nil)
   if stored_epoch and is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
     return {0, stored[1], stored[2]}
   end
+  if idled and idled <= tonumber(a.watermark) then call('HDEL', KEYS[4], 'idled') end
   call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'offsets', a.offsets,
     'reference', a.reference, 'updated', a.updated)
   call('HDEL', KEYS[4], 'idle', 'writing')
@@ -360,12 +387,14 @@ local function progress()
   return {1, stored[1] or '', stored[2] or ''}
 end
 
--- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark and meta; '' if one is
--- missing.
+-- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, `idled` of progress
+-- and the end of the last window that is not final; '' if one is missing.
 local function read_progress()
   local values = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'offsets', 'reference')
   for i = 1, 5 do values[i] = values[i] or '' end
   values[6], values[7], values[8] = call('GET', KEYS[5]) or '', call('GET', KEYS[8]) or '', call('GET', KEYS[9]) or ''
+  values[9] = call('HGET', KEYS[4], 'idled') or ''
+  values[10] = call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2] or ''
   return values
 end
 

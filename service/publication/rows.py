@@ -57,20 +57,26 @@ DEVICE = Kind("device", ("last_seen", "status", "session"), rising=("last_seen",
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The arguments of every call: the writer and its batch as decimal text, the feed's length, and progress so far."""
+    """The arguments of every call: the writer and its batch as decimal text, the feed's length, and progress so far.
+
+    `settled` and `idled` are event times in ms: see Sink.
+    """
 
     epoch: str
     batch: str
     updated: str
     feed: int
     after: tuple[int, int] | None = None
+    settled: int | None = None
+    idled: int | None = None
 
     def call(self, step: str, **arguments: Any) -> Call:
         """A call of one of publish.lua's steps."""
         writer = {"epoch": self.epoch, "batch": self.batch, "updated": self.updated, "feed": self.feed}
-        after = {} if self.after is None else {"after": self.after}
+        times = {"after": self.after, "settled": self.settled, "idled": self.idled}
+        given = {name: value for name, value in times.items() if value is not None}
         # The cmsgpack of Redis 6.2 and 7 cannot read msgpack's type for bytes.
-        return step, msgpack.packb({**writer, **after, **arguments}, use_bin_type=False)
+        return step, msgpack.packb({**writer, **given, **arguments}, use_bin_type=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ service the command takes the lease and does these steps itself.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -46,6 +46,7 @@ from service.publication import covered, meta
 from service.recompute import correct, late, rebuild
 from service.recompute.rebuild import Recomputation
 from service.redis.keys import Keys
+from service.settings import Settings
 from service.spark.files import Files
 
 LOST, ASKED = "lost", "asked"
@@ -103,6 +104,40 @@ def is_read_again(progress: MicroBatch, committed: MicroBatch | None) -> bool:
     return progress.watermark_ms > committed.watermark_ms and progress.batch - committed.batch not in {0, 1}
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What Redis has: progress, None without it; the marks of a republish and of a rebuild; meta.
+
+    `ends_ms` is the event time by which every window ends that is not final, or that silence or the watermark has closed.
+    """
+
+    progress: MicroBatch | None
+    republish_mark: str
+    rebuild_mark: str
+    meta: str
+    ends_ms: int
+
+
+def read(sink: Sink) -> Stored:
+    """What Redis has. Raises SinkError, WritesLostError, FencedError."""
+    epoch, batch, watermark, offsets, reference, *marks, meta_text, idled, open_end = map(
+        _text, sink.run("read_progress")
+    )
+    progress = None
+    if epoch and batch and watermark and offsets:
+        progress = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
+    ends_ms = max(int(float(text or 0)) for text in (watermark, idled, open_end))
+    return Stored(progress, marks[0], marks[1], meta_text, ends_ms)
+
+
+def settled_ms(stored: Stored, settings: Settings) -> int | None:
+    """Term.settled_ms of a term that goes on where the last one was; None while lost or former values are written again."""
+    if stored.republish_mark or stored.rebuild_mark:
+        return None
+    # A view may have got a longer window since: one that begins before `ends_ms` has the key of a stored one.
+    return stored.ends_ms + max(view.window_ms for view in settings.views)
+
+
 class Republisher:
     """Finds what Redis has lost in a term, and publishes it again.
 
@@ -121,16 +156,15 @@ class Republisher:
         self._begun = ""
 
     def begin(self, known: str = "") -> None:
-        """Do steps 1 to 4 if needed; no query may run. Sets the term's `published` and `covered`.
+        """Do steps 1 to 4 if needed; no query may run. Sets the term's `published`, `covered` and `settled_ms`.
 
         `known` describes a loss that was detected before. Raises SinkError, WritesLostError, FencedError, CheckpointError.
         """
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
-        progress, _, rebuild_mark, meta_text = self._progress(
-            Sink(self._settings, committed or MicroBatch(0, 0, 0, {}, {}))
-        )
+        stored = read(self._sink(committed or MicroBatch(0, 0, 0, {}, {})))
+        progress, rebuild_mark = stored.progress, stored.rebuild_mark
         if progress is not None:
-            self._require_contract(meta_text)
+            self._require_contract(stored.meta)
         why = known or lost(progress, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
         if progress is not None and is_read_again(progress, committed):
             rebuild_mark = self._mark_rebuild(progress.watermark_ms)
@@ -139,6 +173,8 @@ class Republisher:
             self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
         if not why or committed is None:
             self.term.published = (progress.epoch, progress.batch) if progress else None
+            if not rebuild_mark:
+                self.term.settled_ms = settled_ms(stored, self._settings)
             return
         self.term.metrics.redis_loses_data()
         _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
@@ -184,12 +220,12 @@ class Republisher:
     def asked(self, otherwise: str = "") -> str:
         """Return the mark in Redis. Without a mark, set `otherwise` and return it."""
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
-        return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else self._progress(sink)[1]
+        return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else read(sink).republish_mark
 
     def end_rebuild(self) -> None:
         """When a new checkpoint has caught up with the former values, remove the sessions that it does not have."""
         sink = self._sink(MicroBatch(self._epoch, 0, 0, {}, {}))
-        rebuild_mark = self._progress(sink)[2]
+        rebuild_mark = read(sink).rebuild_mark
         if not rebuild_mark:
             return
         _, until_ms, epoch = map(int, rebuild_mark.split())
@@ -286,17 +322,6 @@ class Republisher:
             )
             remedy = "Choose another prefix, or delete this one's keys: what Kafka and the state still have is published again"
             raise SinkRefusedError(what, remedy=remedy)
-
-    def _progress(self, sink: Sink) -> tuple[MicroBatch | None, str, str, str]:
-        """Progress in Redis, None without it, the marks of a republish and a rebuild, and meta."""
-        sink = replace(sink, micro_batch=replace(sink.micro_batch, epoch=self._epoch))
-        epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text = map(
-            _text, sink.run("read_progress")
-        )
-        if not (epoch and batch and watermark and offsets):
-            return None, republish_mark, rebuild_mark, meta_text
-        progress = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
-        return progress, republish_mark, rebuild_mark, meta_text
 
 
 def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -545,6 +546,82 @@ def test_progress_never_goes_back(target: Target) -> None:
 
 
 # P3: no torn value.
+
+
+# Rows that are written without a look at what is stored: tests/integration/test_settled.py says when.
+
+
+def settled(target: Target, batch: int, *rows: pa.RecordBatch, of: Target | None = None) -> Outcome:
+    """Publish a batch after its predecessor, with what all devices are in; `of` gets the same with every row looked at."""
+    outcome = Outcome()
+    for each, settled_ms in ((of, None), (target, 0)):
+        if each is not None:
+            made = micro_batch(batch, watermark_ms=T0)
+            index = Index(pa.table({"device": ["d1", "d2"], "site": ["leeds", None if batch % 3 else "york"]}))
+            sink = Sink(
+                each.settings, made, index.only(["site"]), (1, batch - 1) if batch else None, settled_ms=settled_ms
+            )
+            outcome = sink.write(rows)
+            sink.progress()
+    return outcome
+
+
+def test_a_row_that_is_not_looked_at_leaves_what_one_that_is_leaves(
+    target: Target, redis_server: Redis, prefix: str
+) -> None:
+    other = Target(redis_server, f"{prefix}-other")
+    chance = random.Random(3)
+
+    def fields(owner: Target) -> dict[str, Any]:
+        keys = [key for kind in ("window", "session", "device") for key in owner.client.keys(owner.key(f"{kind}:*"))]
+        values = {key.removeprefix(owner.prefix): owner.client.hgetall(key) for key in keys}
+        return {name: {n: text for n, text in value.items() if n != "updated"} for name, value in values.items()}
+
+    def a_session(batch: int, number: int) -> dict[str, Any]:
+        humidity = {"humidity.count": 1, "humidity.sum": 5.0, "humidity.min": 5.0, "humidity.max": 5.0}
+        merged = {"state": "merged", "reason": "merged", "merged_into": T0 - 1}
+        form = chance.choice([{}, {}, humidity, merged])
+        return session(f"d{number}", T0, count=batch + 1, last=T0 + batch, **form)
+
+    def a_device(batch: int, number: int) -> dict[str, Any]:
+        humidity = {"humidity.value": 1.5, "humidity.at": T0} if chance.random() < 0.5 else {}
+        return device(f"d{number}", T0 + 20_000 * batch, **humidity)
+
+    for batch in range(40):
+        ahead = chance.choice([0, 0, 2, 3])
+        for owner in (target, other) if ahead else ():
+            early(owner, batch, "d1", ahead, T0 + 20_000 * batch)
+        numbers = chance.sample(range(1, 4), chance.randint(1, 3))
+        table = windows([("device_1m", f"d{number}", T0, [20.0] * (batch + 1)) for number in numbers])
+        rows = changes(
+            [a_session(batch, number) for number in numbers], [a_device(batch, number) for number in numbers]
+        )
+        settled(target, batch, table, rows, of=other)
+        assert fields(target) == fields(other), batch
+        assert target.client.zrange(target.key("skewed"), 0, -1) == other.client.zrange(other.key("skewed"), 0, -1)
+    assert target.client.zcard(target.key("open")) == other.client.zcard(other.key("open")) == 3
+    assert contract.check(target.client, target.prefix) == []
+    other.client.close()
+
+
+def test_a_task_of_an_older_batch_is_looked_at_and_refused(target: Target) -> None:
+    for batch in range(3):
+        settled(target, batch, window([20.0] * (batch + 1)))
+    late = Sink(target.settings, micro_batch(1, watermark_ms=T0), after=(1, 0), settled_ms=0)
+    assert late.write([window([20.0, 20.0])]).refused_old == 1
+    assert target.read()["count"] == "3"
+
+
+def test_new_and_closed_rows_are_counted_without_a_look(target: Target) -> None:
+    settled(target, 0)
+    first = settled(target, 1, window([20.0]), changes([session()], [device()]))
+    assert (first.written, first.opened, first.new_devices, first.closed) == (3, 1, 1, 0)
+    second = settled(
+        target, 2, window([20.0, 21.0]), changes([session(count=2, state="closed", reason="gap")], [device()])
+    )
+    assert (second.written, second.opened, second.new_devices, second.closed) == (3, 0, 0, 1)
+    assert (target.read()["revision"], target.read(f"session:d1:{T0}")["revision"]) == ("0", "0")
+    assert 0 < target.client.pttl(target.key(WINDOW)) <= 3_600_000
 
 
 def test_no_reader_sees_a_torn_value(redis_server: Redis, target: Target) -> None:

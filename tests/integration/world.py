@@ -93,7 +93,7 @@ class World(TermMetrics):
         republisher = self.republisher()
         republisher.begin()
         term = republisher.term
-        places = self.publish(term.published, *records, covered=term.covered)
+        places = self.publish(term.published, *records, covered=term.covered, settled_ms=term.settled_ms)
         republisher.end_rebuild()
         if mark := republisher.asked():
             republisher.everything(mark)
@@ -110,10 +110,11 @@ class World(TermMetrics):
         *records: Record,
         on_batch: Callable[[], object] = lambda: None,
         covered: Covered | None = None,
+        settled_ms: int | None = None,
     ) -> list[Coordinates]:
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
         places = self.send(records)
-        term = Term(self.spark, self.settings, self.epoch, published=after, covered=covered)
+        term = Term(self.spark, self.settings, self.epoch, published=after, covered=covered, settled_ms=settled_ms)
         query, publication = builder.start(term, on_batch=lambda _: on_batch())
         try:
             query.processAllAvailable()
