@@ -70,8 +70,8 @@ class Sink:
     `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, or None. With
     `republishing`, rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is reduced by
     their age, and the windows that the watermark has passed are final. `closed_by` is the reason why closed sessions are
-    closed. Values in `covered` spans are not written. Rows are written without a look at what is stored once the watermark has
-    passed `settled_ms`; None for never.
+    closed. Values in `covered` spans are not written. Once the watermark has passed `settled_ms`, rows are compared only with
+    stored values that are closed; None for never.
     """
 
     settings: Settings
@@ -251,9 +251,8 @@ class Sink:
 
     def _stamp(self) -> Stamp:
         epoch, batch, now_ms = self.micro_batch.epoch, self.micro_batch.batch, clock.now_ms()
-        idled_ms = self.micro_batch.watermark_ms if self.closed_by == "idle" else None
         feed = self.settings.redis.feed_length
-        return Stamp(str(epoch), str(batch), str(now_ms), feed, self.after, self.settled_ms, idled_ms)
+        return Stamp(str(epoch), str(batch), str(now_ms), feed, self.after, self.settled_ms)
 
 
 @dataclass(slots=True)

@@ -51,8 +51,8 @@ class Term:
     covered: Covered | None = None
     """Values of another checkpoint that the query must not write again; None for none."""
     settled_ms: int | None = None
-    """From this watermark on, every window that was in Redis when the term began is closed, and nothing there speaks against a
-    row of the newest batch (docs/decisions/0021). None where Redis may have values that the state does not have."""
+    """From this watermark on, every window that was in Redis when the term began is closed. Then rows are compared with closed
+    values only (docs/decisions/0021). None where lost or former values are written again."""
     metrics: TermMetrics = field(default_factory=TermMetrics)
     write_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while the values of a batch, or of the idle closer, are written."""

@@ -23,11 +23,11 @@ end
 
 -- A Redis that has the epoch may still have lost values written under it. a.after is the {epoch, batch} that progress has
 -- reached as far as the writer has seen. Every call checks it, because no step may make a stale value final.
--- With a.settled, which a term has that goes on where the last one was: the rows of a batch after progress need not be compared with
--- what is stored, once the watermark has passed a.settled and what silence has closed (docs/decisions/0021-rows-that-are-not-read.md).
+-- With a.settled, which a term has that goes on where the last one was: once the watermark has passed it, rows of a batch after
+-- progress are compared with what is stored only where that is closed (docs/decisions/0021-rows-that-are-not-compared.md).
 local is_settled = false
 if a.after then
-  local reached = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'idled')
+  local reached = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark')
   local reached_epoch, reached_batch = tonumber(reached[1] or nil), tonumber(reached[2] or nil)
   if not (reached_epoch and reached_batch) then
     return redis.error_reply('WRITESLOST there is no progress')
@@ -35,14 +35,8 @@ if a.after then
     return redis.error_reply('WRITESLOST progress is at batch ' .. reached_batch .. ' of epoch ' .. reached_epoch)
   end
   local is_next = reached_epoch < epoch or (reached_epoch == epoch and reached_batch < batch)
-  local watermark, idled = tonumber(reached[3] or nil), tonumber(reached[4] or nil)
-  is_settled = a.settled and is_next and watermark and watermark >= a.settled and not (idled and idled > watermark)
-end
-
--- The writer closes values because all input is silent, up to the event time a.idled. It does not hold its lock all the time, so the
--- next batch may find some of the values closed and progress without `idle`.
-if a.idled and tonumber(a.idled) > (tonumber(call('HGET', KEYS[4], 'idled') or nil) or 0) then
-  call('HSET', KEYS[4], 'idled', a.idled)
+  local watermark = tonumber(reached[3] or nil)
+  is_settled = a.settled and is_next and watermark and watermark >= a.settled
 end
 
 local MOST = 1000  -- members in one variadic call: Lua's unpack() takes about 8,000 arguments
@@ -149,6 +143,9 @@ local function write()
     end
   end
 
+  local mark_field, plain_mark = 'closed_by', ''
+  if a.clock then mark_field, plain_mark = 'epoch', epoch_text end
+
   local args = {'HSET', false, 'epoch', epoch_text, 'batch', batch_text, 'updated', a.updated}
   local fixed, width = #args, #fields
   if not replace then
@@ -187,10 +184,15 @@ local function write()
   for i = 1, #keys do
     local key, must_write, last, revision, is_idle = keys[i], true, width, nil, false
     local stored, stored_epoch
+    local is_plain = is_settled
     if is_settled then
-      stored_epoch = call('EXISTS', key) == 1 and epoch
-      if stored_epoch then last = width - a.stable end
-    else
+      -- Nothing speaks against a new row, an open value, or a device that this term has written.
+      local mark = call('HGET', key, mark_field)
+      is_plain = not mark or mark == plain_mark
+      if mark then stored_epoch, last = epoch, width - a.stable end
+    end
+    if not is_plain then
+      last = width
       query[2] = key
       stored = call(unpack(query))
       stored_epoch = tonumber(stored[1] or nil)
@@ -364,7 +366,9 @@ local function idle()
   local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
   if is_older(tonumber(stored[1] or nil) or 0, tonumber(stored[2] or nil) or -1) then return {0, 0} end
   local counts = close(KEYS[3], 'idle')
-  if counts[1] < a.limit then
+  if counts[1] == a.limit then
+    begin()
+  else
     call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'idle', a.watermark, 'updated', a.updated)
     call('HDEL', KEYS[4], 'writing')
   end
@@ -374,12 +378,11 @@ end
 -- Writes progress, and a.meta if it has changed. Returns {1, or 0 if the stored batch is newer, then the epoch and the batch that
 -- were stored before, or ''}.
 local function progress()
-  local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'idled')
-  local stored_epoch, idled = tonumber(stored[1] or nil), tonumber(stored[3] or nil)
+  local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
+  local stored_epoch = tonumber(stored[1] or nil)
   if stored_epoch and is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
     return {0, stored[1], stored[2]}
   end
-  if idled and idled <= tonumber(a.watermark) then call('HDEL', KEYS[4], 'idled') end
   call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'offsets', a.offsets,
     'reference', a.reference, 'updated', a.updated)
   call('HDEL', KEYS[4], 'idle', 'writing')
@@ -387,14 +390,14 @@ local function progress()
   return {1, stored[1] or '', stored[2] or ''}
 end
 
--- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, `idled` of progress
--- and the end of the last window that is not final; '' if one is missing.
+-- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, and the end of the
+-- last window that the watermark has not passed; '' if one is missing.
 local function read_progress()
   local values = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'offsets', 'reference')
   for i = 1, 5 do values[i] = values[i] or '' end
   values[6], values[7], values[8] = call('GET', KEYS[5]) or '', call('GET', KEYS[8]) or '', call('GET', KEYS[9]) or ''
-  values[9] = call('HGET', KEYS[4], 'idled') or ''
-  values[10] = call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2] or ''
+  local open, silent = call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2], call('ZREVRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2]
+  values[9] = string.format('%.0f', math.max(tonumber(open or '0'), tonumber(silent or '0')))
   return values
 end
 

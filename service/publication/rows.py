@@ -59,7 +59,7 @@ DEVICE = Kind("device", ("last_seen", "status", "session"), rising=("last_seen",
 class Stamp:
     """The arguments of every call: the writer and its batch as decimal text, the feed's length, and progress so far.
 
-    `settled` and `idled` are event times in ms: see Sink.
+    `settled` is an event time in ms: see Sink.
     """
 
     epoch: str
@@ -68,13 +68,12 @@ class Stamp:
     feed: int
     after: tuple[int, int] | None = None
     settled: int | None = None
-    idled: int | None = None
 
     def call(self, step: str, **arguments: Any) -> Call:
         """A call of one of publish.lua's steps."""
         writer = {"epoch": self.epoch, "batch": self.batch, "updated": self.updated, "feed": self.feed}
-        times = {"after": self.after, "settled": self.settled, "idled": self.idled}
-        given = {name: value for name, value in times.items() if value is not None}
+        known = {"after": self.after, "settled": self.settled}
+        given = {name: value for name, value in known.items() if value is not None}
         # The cmsgpack of Redis 6.2 and 7 cannot read msgpack's type for bytes.
         return step, msgpack.packb({**writer, **given, **arguments}, use_bin_type=False)
 

@@ -108,7 +108,7 @@ def is_read_again(progress: MicroBatch, committed: MicroBatch | None) -> bool:
 class Stored:
     """What Redis has: progress, None without it; the marks of a republish and of a rebuild; meta.
 
-    `ends_ms` is the event time by which every window ends that is not final, or that silence or the watermark has closed.
+    `ends_ms` is the event time by which every window ends.
     """
 
     progress: MicroBatch | None
@@ -120,18 +120,17 @@ class Stored:
 
 def read(sink: Sink) -> Stored:
     """What Redis has. Raises SinkError, WritesLostError, FencedError."""
-    epoch, batch, watermark, offsets, reference, *marks, meta_text, idled, open_end = map(
+    epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text, ends = map(
         _text, sink.run("read_progress")
     )
     progress = None
     if epoch and batch and watermark and offsets:
         progress = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
-    ends_ms = max(int(float(text or 0)) for text in (watermark, idled, open_end))
-    return Stored(progress, marks[0], marks[1], meta_text, ends_ms)
+    return Stored(progress, republish_mark, rebuild_mark, meta_text, max(int(ends), int(watermark or 0)))
 
 
 def settled_ms(stored: Stored, settings: Settings) -> int | None:
-    """Term.settled_ms of a term that goes on where the last one was; None while lost or former values are written again."""
+    """Term.settled_ms, given what Redis has at the term's beginning; None while lost or former values are written again."""
     if stored.republish_mark or stored.rebuild_mark:
         return None
     # A view may have got a longer window since: one that begins before `ends_ms` has the key of a stored one.

@@ -422,6 +422,15 @@ def test_what_silence_has_closed_is_final_and_says_so(target: Target) -> None:
     assert "idle" not in target.read("progress")
 
 
+def test_while_silence_closes_windows_progress_says_that_values_are_being_written(target: Target) -> None:
+    target.write(1, windows([("device_1m", f"d{number}", T0, [1.0]) for number in range(15)]))
+    assert target.sink(1).progress() is None
+    for writing in ("1 1", None):
+        target.sink(1).run("idle", watermark=str(T0 + MINUTE), limit=10)
+        assert target.client.hget(target.key("progress"), "writing") == writing
+    assert contract.check(target.client, target.prefix) == []
+
+
 def test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows(target: Target) -> None:
     target.write(1, window([1.0]))
     assert target.sink(1).progress() is None
@@ -610,6 +619,30 @@ def test_a_task_of_an_older_batch_is_looked_at_and_refused(target: Target) -> No
     late = Sink(target.settings, micro_batch(1, watermark_ms=T0), after=(1, 0), settled_ms=0)
     assert late.write([window([20.0, 20.0])]).refused_old == 1
     assert target.read()["count"] == "3"
+
+
+def test_a_closed_value_and_a_device_of_an_earlier_term_are_looked_at(target: Target) -> None:
+    """The state may have open what is closed in Redis: silence has closed it, or its gap has grown since."""
+    names = ["idle", "final"]
+    rows = changes([session(name, count=2) for name in names], [device("d1", session=T0 + 5_000)])
+    settled(target, 0, windows([("device_1m", name, T0, [1.0]) for name in names]), rows)
+    for name, closed_by in (("idle", "idle"), ("final", "watermark")):
+        fields = {"final": "1", "closed_by": closed_by}
+        target.client.hset(target.key(WINDOW.replace("d1", name)), mapping=fields)
+        target.client.hset(target.key(f"session:{name}:{T0}"), mapping={"state": "closed", "closed_by": closed_by})
+    # Under an earlier epoch, a session that the device has no more.
+    target.client.hset(target.key("device:d1"), "epoch", "0")
+    target.write(0, changes([session("d1", T0 + 5_000)]))
+    target.client.hset(target.key(f"session:d1:{T0 + 5_000}"), "epoch", "0")
+    more = changes([session(name, count=3) for name in names], [device("d1", session=T0)])
+    outcome = settled(target, 1, windows([("device_1m", name, T0, [1.0, 2.0]) for name in names]), more)
+    assert (outcome.written, outcome.refused_final) == (3, 2)
+    window_of, session_of = (target.read(name) for name in (WINDOW.replace("d1", "idle"), f"session:idle:{T0}"))
+    assert (window_of["count"], window_of["final"], window_of["revision"]) == ("2", "0", "1")
+    assert (session_of["count"], session_of["state"], session_of["revision"]) == ("3", "open", "1")
+    assert target.read(WINDOW.replace("d1", "final"))["count"] == "1"
+    assert target.read(f"session:final:{T0}")["state"] == "closed"
+    assert target.read(f"session:d1:{T0 + 5_000}") == {}
 
 
 def test_new_and_closed_rows_are_counted_without_a_look(target: Target) -> None:

@@ -20,9 +20,10 @@ from load.testbed import TOPIC
 
 DELAYED_PARTITION = 3
 MAX_DELAY_S, MAX_AHEAD_S, WINDOW_S = 8, 2, 5
-BRIEF_S, LONG_S, AWAY_S = 4.0, 60.0, 15.0
+BRIEF_S, LONG_S, AWAY_S = 4.0, 90.0, 15.0
 LATE_S = 15.0
 RATE, FLOOD = 500.0, 20_000.0
+MAX_PER_BATCH = 25_000
 VIEWS = (
     {"name": "device", "by": ["device"], "window": f"{WINDOW_S} s", "retain": "1 d"},
     {"name": "site", "by": ["site"], "window": f"{4 * WINDOW_S} s", "slide": f"{WINDOW_S} s", "retain": "1 d"},
@@ -31,7 +32,7 @@ VIEWS = (
 _SECTIONS = {
     **SECTIONS,
     "admission": {**SECTIONS["admission"], "max_delay": f"{MAX_DELAY_S} s", "max_ahead": f"{MAX_AHEAD_S} s"},
-    "kafka": {**SECTIONS.get("kafka", {}), "max_per_batch": 25_000},
+    "kafka": {**SECTIONS.get("kafka", {}), "max_per_batch": MAX_PER_BATCH},
 }
 _BEHIND = "tidemark_readings_behind_total"
 _SPREAD = "tidemark_event_spread_seconds"
@@ -44,7 +45,7 @@ _HOLD = "tidemark_watermark_held_seconds"
     testbed={"views": VIEWS, "sections": _SECTIONS, "topic_config": CREATE_TIME},
 )
 def partition_behind(run: Run) -> Figures:
-    """About three minutes."""
+    """About four minutes."""
     run.start()
     for partition in range(DELAYED_PARTITION):
         run.load(run.row.rate / DELAYED_PARTITION, ("--partitions-by", str(partition)))
@@ -83,8 +84,11 @@ def partition_behind(run: Run) -> Figures:
         run.violation(
             "P4", f"{behind:.0f} readings were counted as behind the watermark, {verdict.refused} can be found"
         )
-    if _most(run, _SPREAD) < delay_s - WINDOW_S:
-        run.violation("P7", f"a partition was {delay_s:.0f} s behind, {_SPREAD} said {_most(run, _SPREAD):.0f} at most")
+    # The spread is one of newest readings, and the first batch takes many of what was released.
+    at_least_s = delay_s - WINDOW_S - MAX_PER_BATCH / RATE
+    if _most(run, _SPREAD) < at_least_s:
+        text = f"a partition was {delay_s:.0f} s behind, {_SPREAD} said {_most(run, _SPREAD):.0f} at most, not {at_least_s:.0f}"
+        run.violation("P7", text)
     return {
         "dropped": unread + brief,
         "behind": behind,

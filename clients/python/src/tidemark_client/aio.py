@@ -10,8 +10,8 @@ import redis
 import redis.asyncio
 
 from tidemark_client import queries
-from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, checked, failure
-from tidemark_client.errors import UnavailableError
+from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, block_ms, checked, failure, positive
+from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.queries import Command, Pause, Query, Snapshot
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
@@ -24,9 +24,9 @@ class AsyncClient:
 
     def __init__(self, connection: redis.asyncio.Redis, prefix: str = "tidemark") -> None:
         """`connection` must decode its answers (decode_responses=True). It stays the caller's: close it yourself."""
-        self._redis: Any = checked(connection)
+        self._redis: Any = checked(connection, is_async=True)
         self._names = Names(prefix)
-        self._is_ours = False
+        self._is_ours, self._is_closed = False, False
 
     @classmethod
     def from_url(cls, url: str, prefix: str = "tidemark", **options: Any) -> AsyncClient:
@@ -35,6 +35,7 @@ class AsyncClient:
         return client
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._is_ours:
             await self._redis.aclose()
 
@@ -74,14 +75,14 @@ class AsyncClient:
         return await self.ask(queries.device(device_id))
 
     async def devices(self, page: int = 500) -> AsyncIterator[list[Device]]:
-        pattern, found = self._names.every_device, list[str]()
+        pattern, found, page = self._names.every_device, list[str](), positive("page", page)
         try:
             async for name in self._redis.scan_iter(pattern, count=page):
                 found.append(name)
                 if len(found) == page:
                     yield await self._devices(found)
                     found = []
-        except redis.RedisError as error:
+        except (redis.RedisError, UnicodeError) as error:
             raise failure(self._redis, error) from error
         if found:
             yield await self._devices(found)
@@ -113,18 +114,20 @@ class AsyncClient:
         return await self.ask(queries.snapshot(questions, attempts))
 
     async def changes(self, after: str, block_s: float = 0.0) -> list[Change]:
-        return await self.ask(queries.changes(after, int(block_s * 1000)))
+        return await self.ask(queries.changes(after, block_ms(self._redis, block_s)))
 
     async def end_of_feed(self) -> str:
         return await self.ask(queries.end_of_feed())
 
     async def follow(self, after: str | None = None, *, retry_for_s: float = 60.0) -> AsyncIterator[Change]:
         outage, last = Outage(retry_for_s), after
-        while True:
+        while not self._is_closed:
             try:
                 if last is None:
                     last = await self.end_of_feed()
                 changes = await self.changes(last, BLOCK_S)
+            except ClosedError:
+                return
             except UnavailableError as error:
                 await asyncio.sleep(outage.pause(error))
                 continue
@@ -134,12 +137,15 @@ class AsyncClient:
                 yield change
 
     async def _execute(self, commands: list[Command]) -> list[Any]:
+        if self._is_closed:
+            msg = "this client was closed"
+            raise ClosedError(msg)
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
                 replies: list[Any] = await pipeline.execute()
-        except redis.RedisError as error:
+        except (redis.RedisError, UnicodeError) as error:
             raise failure(self._redis, error) from error
         return replies
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from typing import Any, TypeVar
 
 import redis
 
-from tidemark_client.errors import RefusedError, TidemarkClientError, UnavailableError
+from tidemark_client.errors import ArgumentError, RefusedError, TidemarkClientError, UnavailableError
 
 C = TypeVar("C")
 
@@ -18,29 +19,59 @@ OPTIONS = {
     "socket_connect_timeout": 5.0,
 }
 BLOCK_S = 1.0
-"""How long a request for changes waits for one; less than the timeout of a connection."""
-_AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError)
+"""How long a request for changes waits for one."""
+_AWAY = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.InvalidResponse,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+)
+_FULL: Any = getattr(redis.exceptions, "MaxConnectionsError", ())
 _LONGEST_PAUSE_S = 5.0
 
 
-def checked(connection: C) -> C:
-    """The connection, if it decodes its answers. Raises TypeError."""
+def checked(connection: C, *, is_async: bool) -> C:
+    """The connection, if it is of the right kind and decodes its answers. Raises TypeError."""
     made: Any = connection
+    if inspect.iscoroutinefunction(made.execute_command) != is_async:
+        msg = "Client takes a connection of redis, AsyncClient one of redis.asyncio"
+        raise TypeError(msg)
     if not made.get_encoder().decode_responses:
-        msg = "the connection answers with bytes: make it with decode_responses=True, or use Client.from_url"
+        msg = "the connection answers with bytes: make it with decode_responses=True, or use from_url"
         raise TypeError(msg)
     return connection
 
 
-def failure(connection: Any, error: redis.RedisError) -> TidemarkClientError:
+def positive(name: str, value: int) -> int:
+    """The value of an argument. Raises ArgumentError."""
+    if value < 1:
+        msg = f"{name} = {value!r}: give 1 or more"
+        raise ArgumentError(msg)
+    return value
+
+
+def block_ms(connection: Any, block_s: float) -> int:
+    """How long one request may wait for changes: half of the time after which the connection gives up. Raises ArgumentError."""
+    if not 0 <= block_s < float("inf"):
+        msg = f"block_s = {block_s!r}: give seconds, 0 or more"
+        raise ArgumentError(msg)
+    timeout_s = connection.get_connection_kwargs().get("socket_timeout")
+    waits_s = block_s if timeout_s is None else min(block_s, timeout_s / 2)
+    return max(1, int(waits_s * 1000)) if block_s else 0
+
+
+def failure(connection: Any, error: Exception) -> TidemarkClientError:
     """An error of redis-py as one of ours, with the place."""
-    place = {
-        name: value
-        for name, value in connection.get_connection_kwargs().items()
-        if name in ("host", "port", "path", "db")
-    }
-    where = ", ".join(f"{name} {value}" for name, value in place.items())
-    if isinstance(error, _AWAY) and not isinstance(error, redis.AuthenticationError):
+    options = connection.get_connection_kwargs()
+    where = ", ".join(f"{name} {options[name]}" for name in ("host", "port", "path", "db") if name in options)
+    if isinstance(error, UnicodeError):
+        return ArgumentError(f"a text cannot be sent to Redis ({where}), or is not UTF-8 there: {error}")
+    if _FULL and isinstance(error, _FULL):
+        return UnavailableError(f"all connections of this client are in use: {error}. Give it a larger max_connections")
+    # A server that is busy with a script answers with an error that has no class of its own.
+    is_away = isinstance(error, _AWAY) or "BUSY " in str(error)
+    if is_away and not isinstance(error, redis.AuthenticationError):
         return UnavailableError(
             f"Redis ({where}) does not answer: {error}. Check the address and the server, then ask again"
         )

@@ -23,12 +23,20 @@ class UnknownViewError(TidemarkClientError, LookupError):
     """The service has no such view, or the view has no such measure."""
 
 
-class KeyTextError(TidemarkClientError, ValueError):
+class ArgumentError(TidemarkClientError, ValueError):
+    """An argument that nothing can be asked with."""
+
+
+class KeyTextError(ArgumentError):
     """A key has not as many values as the view has columns."""
 
 
-class TooManyWindowsError(TidemarkClientError, ValueError):
+class TooManyWindowsError(ArgumentError):
     """A span of time has more windows than one answer may have."""
+
+
+class ClosedError(TidemarkClientError):
+    """The client was closed."""
 
 
 class BusyError(TidemarkClientError, TimeoutError):

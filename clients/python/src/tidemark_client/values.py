@@ -63,21 +63,21 @@ class Meta:
         if text is None:
             msg = f"there is no {prefix}:meta. Is {prefix!r} the service's redis.prefix, and has it written its first batch?"
             raise ContractError(msg)
-        document = json.loads(text)
-        if document["contract"] != CONTRACT:
-            msg = (
-                f"{prefix}:meta is of contract {document['contract']}, this package reads {CONTRACT}. "
-                "Install the tidemark-client of the service's version"
-            )
-            raise ContractError(msg)
-        sessions = document["sessions"]
-        return Meta(
-            tuple(document["measures"]),
-            {each["name"]: _view(each) for each in document["views"]},
-            sessions["gap_ms"],
-            sessions["max_duration_ms"],
-            sessions["retain_ms"],
+        try:
+            document = json.loads(text)
+            contract, sessions = document["contract"], document.get("sessions")
+            if contract == CONTRACT:
+                lengths = (sessions[name] for name in ("gap_ms", "max_duration_ms", "retain_ms"))
+                views = {each["name"]: _view(each) for each in document["views"]}
+                return Meta(tuple(document["measures"]), views, *lengths)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            msg = f"{prefix}:meta is not what a service of Tidemark writes: {error!r}. Is the prefix the service's?"
+            raise ContractError(msg) from error
+        msg = (
+            f"{prefix}:meta is of contract {contract}, this package reads {CONTRACT}. "
+            "Install the tidemark-client of the service's version"
         )
+        raise ContractError(msg)
 
     def view(self, name: str) -> View:
         """Raises UnknownViewError."""

@@ -11,8 +11,10 @@ from tidemark_client import queries
 from tidemark_client.aio import AsyncClient
 from tidemark_client.client import Client
 from tidemark_client.errors import (
+    ArgumentError,
     BusyError,
     ChangesLostError,
+    ClosedError,
     ContractError,
     KeyTextError,
     RefusedError,
@@ -40,11 +42,13 @@ from tidemark_client.values import (
 
 __all__ = [
     "CONTRACT",
+    "ArgumentError",
     "AsyncClient",
     "BusyError",
     "Change",
     "ChangesLostError",
     "Client",
+    "ClosedError",
     "ContractError",
     "Device",
     "Early",

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import redis
 
 from tidemark_client import queries
-from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, checked, failure
-from tidemark_client.errors import UnavailableError
+from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, block_ms, checked, failure, positive
+from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.queries import Command, Pause, Query, Snapshot
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
@@ -29,9 +29,9 @@ class Client:
 
     def __init__(self, connection: redis.Redis, prefix: str = "tidemark") -> None:
         """`connection` must decode its answers (decode_responses=True). It stays the caller's: close it yourself."""
-        self._redis: Any = checked(connection)
+        self._redis: Any = checked(connection, is_async=False)
         self._names = Names(prefix)
-        self._is_ours = False
+        self._is_ours, self._is_closed = False, False
 
     @classmethod
     def from_url(cls, url: str, prefix: str = "tidemark", **options: Any) -> Client:
@@ -41,7 +41,8 @@ class Client:
         return client
 
     def close(self) -> None:
-        """Close the connection of `from_url`."""
+        """End what `follow` gives, and close the connection of `from_url`. Then nothing can be asked any more."""
+        self._is_closed = True
         if self._is_ours:
             self._redis.close()
 
@@ -97,7 +98,7 @@ class Client:
 
         It walks over all keys of the Redis (SCAN): where a view by device serves, `keys` costs less.
         """
-        pattern, found = self._names.every_device, list[str]()
+        pattern, found, page = self._names.every_device, list[str](), positive("page", page)
         for name in self._scan(pattern, page):
             found.append(name)
             if len(found) == page:
@@ -138,8 +139,11 @@ class Client:
         return self.ask(queries.snapshot(questions, attempts))
 
     def changes(self, after: str, block_s: float = 0.0) -> list[Change]:
-        """The next entries of the change feed, the oldest first; waits so long for one. Raises ChangesLostError."""
-        return self.ask(queries.changes(after, int(block_s * 1000)))
+        """The next entries of the change feed, the oldest first; waits so long for one, but half of `socket_timeout` at most.
+
+        After "0-0", all that are still there. Raises ChangesLostError where entries after that one were not read and are gone.
+        """
+        return self.ask(queries.changes(after, block_ms(self._redis, block_s)))
 
     def end_of_feed(self) -> str:
         """The id of the newest entry of the change feed, to follow from."""
@@ -153,11 +157,13 @@ class Client:
         ChangesLostError where entries were trimmed away before they were read.
         """
         outage, last = Outage(retry_for_s), after
-        while True:
+        while not self._is_closed:
             try:
                 if last is None:
                     last = self.end_of_feed()
                 changes = self.changes(last, BLOCK_S)
+            except ClosedError:
+                return
             except UnavailableError as error:
                 time.sleep(outage.pause(error))
                 continue
@@ -167,19 +173,22 @@ class Client:
                 yield change
 
     def _execute(self, commands: list[Command]) -> list[Any]:
+        if self._is_closed:
+            msg = "this client was closed"
+            raise ClosedError(msg)
         try:
             with self._redis.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
                 replies: list[Any] = pipeline.execute()
-        except redis.RedisError as error:
+        except (redis.RedisError, UnicodeError) as error:
             raise failure(self._redis, error) from error
         return replies
 
     def _scan(self, pattern: str, count: int) -> Iterator[str]:
         try:
             yield from self._redis.scan_iter(pattern, count=count)
-        except redis.RedisError as error:
+        except (redis.RedisError, UnicodeError) as error:
             raise failure(self._redis, error) from error
 
     def _devices(self, names: list[str]) -> list[Device]:

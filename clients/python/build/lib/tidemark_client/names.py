@@ -76,19 +76,21 @@ class Place:
 
 
 def key_text(view: str, columns: Sequence[str], key: KeyOf) -> str:
-    """The text that stands for a key in names. Raises KeyTextError."""
+    """The text that stands for a key in names. A text that has as many parts as the view has columns is one already.
+
+    Raises KeyTextError.
+    """
     if not columns and key in ((), [], "all"):
         return "all"
-    if isinstance(key, str) and len(columns) == 1:
+    if isinstance(key, str) and columns and (len(columns) == 1 or key.count("|") == len(columns) - 1):
         return key
-    values = (key,) if isinstance(key, str) else tuple(key)
-    if len(values) != len(columns) or not columns:
+    values: tuple[object, ...] = tuple(key) if isinstance(key, (list, tuple)) else (key,)
+    if not columns or len(values) != len(columns) or not all(each is None or isinstance(each, str) for each in values):
         by = ", ".join(columns) or "nothing: it is over all devices"
-        msg = f"view {view!r} is by {by}; {key!r} does not fit. Give one value for each column"
+        msg = f"view {view!r} is by {by}; {key!r} does not fit. Give one text, or None, for each column"
         raise KeyTextError(msg)
-    if len(values) == 1:
-        return NO_VALUE if values[0] is None else values[0]
-    return "|".join(NO_VALUE if each is None else _escaped(each) for each in values)
+    texts = [NO_VALUE if each is None else str(each) for each in values]
+    return texts[0] if len(texts) == 1 else "|".join(map(_escaped, texts))
 
 
 def _escaped(value: str) -> str:

@@ -10,11 +10,12 @@ No query does I/O: client.py and aio.py do it, one with blocking calls, one with
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Generic, TypeVar, Union, cast
 
-from tidemark_client.errors import BusyError, ChangesLostError, TooManyWindowsError
+from tidemark_client.errors import ArgumentError, BusyError, ChangesLostError, TooManyWindowsError
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
 
@@ -45,9 +46,11 @@ class Query(Generic[T]):
 
 
 MOST_WINDOWS = 10_000
-"""Windows in one answer."""
-PAGE = 100
-"""Windows that `latest_complete` looks at in a round trip, and entries of the feed."""
+"""Windows in one answer, and windows that are looked at to find the newest one."""
+SOME, MORE = 100, 1_000
+"""Windows that are looked at in the second round trip, and in each one after it."""
+ENTRIES = 100
+"""Entries of the change feed in one answer."""
 RETRY_S = 0.05
 """Between two attempts of a snapshot."""
 
@@ -79,36 +82,25 @@ def window(view: str, key: KeyOf, start: int, measure: str | None = None) -> Que
 
 
 def current(view: str, key: KeyOf = (), measure: str | None = None) -> Query[Window | None]:
-    """The newest window of a key that has readings, final or not."""
+    """The newest window of a key that has readings, final or not; None where none of the last MOST_WINDOWS has any."""
 
     def steps(names: Names) -> Steps[Window | None]:
         series, last, _ = yield from _series(names, view, key, measure)
-        if last is None:
-            return None
-        [found] = yield from _read(names, series, series.view.starts(last)[:1])
-        return found
+        return None if last is None else (yield from _newest(names, series, last, lambda _: True))
 
     return Query(steps)
 
 
 def latest_complete(view: str, key: KeyOf = (), measure: str | None = None) -> Query[Window | None]:
-    """The newest window of a key that has readings and is final."""
+    """The newest window of a key that has readings and is final; None where none of the last MOST_WINDOWS is."""
 
     def steps(names: Names) -> Steps[Window | None]:
-        series, last, watermark = yield from _series(names, view, key, measure)
-        if last is None or watermark is None:
+        series, last, progress = yield from _series(names, view, key, measure)
+        if last is None or progress is None:
             return None
-        slide = series.view.slide_ms
-        start = min(series.view.starts(last)[0], (watermark - series.view.window_ms) // slide * slide)
-        # The first one is nearly always there; the others are for keys that were silent for a while.
-        oldest, page = last - series.view.retain_ms - series.view.window_ms, 1
-        while start >= oldest:
-            starts = [start - back * slide for back in range(page)]
-            for each in (yield from _read(names, series, starts)):
-                if each is not None and each.final:
-                    return each
-            start, page = starts[-1] - slide, PAGE
-        return None
+        # Windows that silence has closed may be beyond the watermark: all that begin after the newest final one are looked at.
+        ahead_ms = last - (max(progress.watermark, progress.idle or 0) - series.view.window_ms)
+        return (yield from _newest(names, series, last, lambda each: each.final, max(0, ahead_ms)))
 
     return Query(steps)
 
@@ -118,14 +110,16 @@ def windows(
 ) -> Query[list[Window]]:
     """All windows with a reading that end after `since` and start before `until` (or ever), the oldest first.
 
-    Raises TooManyWindowsError above MOST_WINDOWS.
+    They end with the key's last event time, which a batch writes after its windows. Raises TooManyWindowsError above
+    MOST_WINDOWS.
     """
 
     def steps(names: Names) -> Steps[list[Window]]:
         series, last, _ = yield from _series(names, view, key, measure)
-        if last is None:
+        ends = [each for each in (last, None if until is None else until - 1) if each is not None]
+        if not ends:
             return []
-        newest = last if until is None else min(last, until - 1)
+        newest = min(ends)
         starts = range(series.view.starts(since)[-1], newest + 1, series.view.slide_ms)
         if len(starts) > MOST_WINDOWS:
             msg = (
@@ -164,15 +158,23 @@ def device(device_id: str) -> Query[Device | None]:
 def session(device_id: str, start: int | None = None) -> Query[Session | None]:
     """A device's session that starts then, or its open one; None where there is none."""
 
-    def steps(names: Names) -> Steps[Session | None]:
-        begin = start
-        if begin is None:
-            [text] = yield [("HGET", names.device(device_id), "session")]
-            if not text:
-                return None
-            begin = int(text)
+    def of(names: Names, begin: int) -> Steps[Session | None]:
         [fields] = yield [("HGETALL", names.session(device_id, begin))]
         return Session.of(Place("session", device_id, start=begin), fields) if fields else None
+
+    def steps(names: Names) -> Steps[Session | None]:
+        if start is not None:
+            return (yield from of(names, start))
+        # A batch writes sessions before devices: what a device names may be closed by now, or begin earlier.
+        named: set[str] = set()
+        while True:
+            [text] = yield [("HGET", names.device(device_id), "session")]
+            if not text or text in named:
+                return None
+            named.add(text)
+            found = yield from of(names, int(text))
+            if found is not None and found.state == "open":
+                return found
 
     return Query(steps)
 
@@ -268,22 +270,24 @@ def end_of_feed() -> Query[str]:
 
 
 def changes(after: str, block_ms: int = 0) -> Query[list[Change]]:
-    """The next entries of the change feed, the oldest first; waits so long for one. Raises ChangesLostError."""
+    """The next entries of the change feed, the oldest first; waits so long for one. After FIRST, all that are still there.
+
+    Raises ChangesLostError where entries were trimmed away before they were read, or where Redis is an older copy of itself.
+    """
+    position = _position(after)
 
     def steps(names: Names) -> Steps[list[Change]]:
         feed = names.changes
         wait: list[Command] = [("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", feed, after)] if block_ms else []
-        replies = yield [
-            *wait,
-            ("XRANGE", feed, f"({after}", "+", "COUNT", PAGE),
-            ("XRANGE", feed, "-", "+", "COUNT", 1),
-        ]
-        # The oldest entry is read last: what was answered before was not trimmed in between.
-        entries, oldest = replies[-2:]
-        if after != FIRST and (not oldest or _position(oldest[0][0]) > _position(after)):
+        # The oldest entry is read after the others: what was answered was not trimmed in between.
+        read = ("XRANGE", feed, f"({after}", "+", "COUNT", ENTRIES), ("XRANGE", feed, "-", "+", "COUNT", 1)
+        *_, entries, oldest, newest = yield [*wait, *read, ("XREVRANGE", feed, "+", "-", "COUNT", 1)]
+        lowest, highest = (_position(each[0][0]) if each else None for each in (oldest, newest))
+        is_lost = position > _position(FIRST) and (lowest is None or lowest > position)
+        if is_lost or (highest is not None and highest < position):
             msg = (
-                f"{feed}: entries after {after} were trimmed away. Read the keys again and follow from the end; "
-                "a longer redis.feed_length of the service keeps more"
+                f"{feed}: entries after {after} were trimmed away, or Redis has lost them. Read the keys again and follow from "
+                "the end; a longer redis.feed_length of the service keeps more"
             )
             raise ChangesLostError(msg)
         return [_change(names, entry_id, fields) for entry_id, fields in entries]
@@ -297,8 +301,11 @@ def _change(names: Names, entry_id: str, fields: dict[str, str]) -> Change:
 
 
 def _position(entry_id: str) -> tuple[int, int]:
-    ms, _, number = entry_id.partition("-")
-    return int(ms), int(number)
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", entry_id)
+    if match is None:
+        msg = f"{entry_id!r} is no id of the change feed: give that of an entry, or {FIRST!r} for all that is there"
+        raise ArgumentError(msg)
+    return int(match[1]), int(match[2] or 0)
 
 
 class _Series:
@@ -313,11 +320,32 @@ def _meta(names: Names) -> Steps[Meta]:
     return Meta.of(text, names.prefix)
 
 
-def _series(names: Names, view: str, key: KeyOf, measure: str | None) -> Steps[tuple[_Series, int | None, int | None]]:
-    """A series, the last event time of its key, and the watermark."""
+def _series(
+    names: Names, view: str, key: KeyOf, measure: str | None
+) -> Steps[tuple[_Series, int | None, Progress | None]]:
+    """A series, the last event time of its key, and the progress."""
     series = _Series((yield from _meta(names)).view(view), key, measure)
-    score, watermark = yield [("ZSCORE", names.keys(view), series.key), ("HGET", names.progress, "watermark")]
-    return series, None if score is None else int(float(score)), None if watermark is None else int(watermark)
+    score, fields = yield [("ZSCORE", names.keys(view), series.key), ("HGETALL", names.progress)]
+    return series, None if score is None else int(float(score)), Progress.of(fields)
+
+
+def _newest(
+    names: Names, series: _Series, last: int, accepts: Callable[[Window], bool], ahead_ms: int = 0
+) -> Steps[Window | None]:
+    """The newest acceptable window of a key with that last event time, which is of all its measures.
+
+    The first round trip looks at the windows of `ahead_ms` and one more.
+    """
+    slide = series.view.slide_ms
+    start, oldest = last // slide * slide, last - series.view.retain_ms - series.view.window_ms
+    looked, page = 0, min(-(-ahead_ms // slide) + 1, MORE)
+    while start >= oldest and looked < MOST_WINDOWS:
+        starts = [start - back * slide for back in range(page)]
+        for each in (yield from _read(names, series, starts)):
+            if each is not None and accepts(each):
+                return each
+        start, looked, page = starts[-1] - slide, looked + page, MORE if looked else SOME
+    return None
 
 
 def _read(names: Names, series: _Series, starts: Sequence[int]) -> Steps[list[Window | None]]:
