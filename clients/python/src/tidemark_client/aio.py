@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from tidemark_client import queries
-from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, block_ms, checked, failure, positive
+from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, answered, block_ms, checked, failure, positive
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.queries import Command, Pause, Query, Snapshot
@@ -144,10 +144,10 @@ class AsyncClient:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
-                replies: list[Any] = await pipeline.execute()
+                replies: list[Any] = await pipeline.execute(raise_on_error=False)
         except (redis.RedisError, UnicodeError) as error:
             raise failure(self._redis, error) from error
-        return replies
+        return answered(self._redis, replies)
 
     async def _devices(self, names: list[str]) -> list[Device]:
         places = [self._names.parse(name) for name in names]

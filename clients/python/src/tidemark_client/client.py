@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import redis
 
 from tidemark_client import queries
-from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, block_ms, checked, failure, positive
+from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, answered, block_ms, checked, failure, positive
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.queries import Command, Pause, Query, Snapshot
@@ -180,10 +180,10 @@ class Client:
             with self._redis.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
-                replies: list[Any] = pipeline.execute()
+                replies: list[Any] = pipeline.execute(raise_on_error=False)
         except (redis.RedisError, UnicodeError) as error:
             raise failure(self._redis, error) from error
-        return replies
+        return answered(self._redis, replies)
 
     def _scan(self, pattern: str, count: int) -> Iterator[str]:
         try:

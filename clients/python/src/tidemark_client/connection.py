@@ -80,6 +80,14 @@ def failure(connection: Any, error: Exception) -> TidemarkClientError:
     )
 
 
+def answered(connection: Any, replies: list[Any]) -> list[Any]:
+    """The replies of a pipeline, if none is an error. redis-py's own text for one loses what Redis said (asyncio, 7.0.1)."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise failure(connection, reply) from reply
+    return replies
+
+
 class Outage:
     """How long Redis has been away, and how long to wait before the next try."""
 
