@@ -86,7 +86,7 @@ teeth: setup
 PYTHONS ?= python3.9 python3.13
 client: setup
 	@for python in $(PYTHONS); do \
-	  made=$(BUILD)/client/$$($$python -c "import sys; print(*sys.version_info[:2], sep='.')") && \
+	  rm -rf clients/python/build; made=$(BUILD)/client/$$($$python -c "import sys; print(*sys.version_info[:2], sep='.')") && \
 	  $$python -m venv --clear $$made && echo "the client on $$made" && \
 	  $$made/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r clients/python/requirements.lock && \
 	  $$made/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation ./clients/python && \
