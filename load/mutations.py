@@ -508,7 +508,13 @@ MUTATIONS = (
         "in a settled term rows are not compared with closed values either, nor with devices of earlier terms",
         "a value that silence has closed changes without a revision, a final one changes, a session stays open for ever",
         ("P2",),
-        (Edit("service/publication/publish.lua", "is_plain = not mark or mark == plain_mark", "is_plain = true"),),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "if is_settled and (not mark or mark == plain_mark) then",
+                "if is_settled then",
+            ),
+        ),
         (_PUBLISH + "test_a_closed_value_and_a_device_of_an_earlier_term_are_looked_at",),
     ),
     Mutation(

@@ -11,7 +11,8 @@ values, so every step may be repeated, also in part. publish.lua checks each wri
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
                  progress must not be behind what this writer has seen there, else WritesLostError
     progress     is written only to the run of Redis that the batch began with: a restarted one may lack the batch's values
-    a key        refuses an older (epoch, batch) and accepts the same one again;              (unless all is settled: Term)
+    a key        refuses an older (epoch, batch) and accepts the same one again;
+                 compares a row with an open value only until the watermark has passed Sink.settled_ms;
                  a final window or closed session does not change; if silence has closed it, it may, and its revision grows;
                  a window's count and a device's last_seen do not fall, whoever writes
 """

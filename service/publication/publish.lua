@@ -143,6 +143,7 @@ local function write()
     end
   end
 
+  -- In a settled term nothing speaks against a new row, an open value, or a device that this term has written.
   local mark_field, plain_mark = 'closed_by', ''
   if a.clock then mark_field, plain_mark = 'epoch', epoch_text end
 
@@ -184,15 +185,10 @@ local function write()
   for i = 1, #keys do
     local key, must_write, last, revision, is_idle = keys[i], true, width, nil, false
     local stored, stored_epoch
-    local is_plain = is_settled
-    if is_settled then
-      -- Nothing speaks against a new row, an open value, or a device that this term has written.
-      local mark = call('HGET', key, mark_field)
-      is_plain = not mark or mark == plain_mark
+    local mark = is_settled and call('HGET', key, mark_field)
+    if is_settled and (not mark or mark == plain_mark) then
       if mark then stored_epoch, last = epoch, width - a.stable end
-    end
-    if not is_plain then
-      last = width
+    else
       query[2] = key
       stored = call(unpack(query))
       stored_epoch = tonumber(stored[1] or nil)
