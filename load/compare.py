@@ -12,20 +12,20 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from load import published
 from load.differences import Hash, Verdict, check_hashes, check_indexes
 from load.oracle import Coordinate, Expected, Offsets, Record, digest, expected, records
 from load.rules import Reference, Rules, read_rules
 
 __all__ = ["Verdict", "check_partitions", "check_rejects", "compare", "main"]
 
-_SCAN = 2_000
 _HEADER = "tidemark."
 
 
@@ -53,12 +53,13 @@ def compare(
     with redis.Redis.from_url(redis_url or rules.redis_url, **options) as client:
         answer: Any = client.hgetall(f"{rules.prefix}:progress")
         progress: Hash = answer
-        if not {"epoch", "batch", "watermark", "offsets"} <= progress.keys():
+        if not {"epoch", "batch", "watermark", "final", "offsets"} <= progress.keys():
             verdict.add("progress.missing", f"{rules.prefix}:progress has the fields {sorted(progress)}")
             return verdict
         ends = {t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(progress["offsets"]).items()}
         verdict.progress = {name: int(progress[name]) for name in ("epoch", "batch", "watermark")}
-        verdict.progress["idle"] = int(progress.get("idle", -1))
+        is_silent = (progress.get("idle_epoch"), progress.get("idle_batch")) == (progress["epoch"], progress["batch"])
+        verdict.progress["idle"] = int(progress["idle"]) if is_silent else -1
         refused = _refused(rules, bootstrap) if may_be_refused else {}
         verdict.refused = len(refused)
         wanted = expected(
@@ -73,12 +74,8 @@ def compare(
             corrected=corrected(rules, bootstrap),
             refused=refused,
         )
-        check_hashes(wanted, rules.prefix, _hashes(client, rules.prefix), verdict)
-        names = [
-            f"{rules.prefix}:open",
-            f"{rules.prefix}:idle",
-            *(f"{rules.prefix}:keys:{view.name}" for view in rules.views),
-        ]
+        check_hashes(wanted, rules.prefix, published.hashes(client, rules.prefix), verdict)
+        names = [f"{rules.prefix}:keys:{view.name}" for view in rules.views]
         check_indexes(wanted, rules.prefix, {name: _sorted_set(client, name) for name in names}, verdict)
     topics = sorted({rules.rejects.format(topic=topic) for topic in rules.topics})
     stored = check_rejects(wanted, records(rules, topics, bootstrap), verdict)
@@ -205,28 +202,9 @@ def _shown(place: Coordinate) -> str:
     return f"{place[0]}[{place[1]}]@{place[2]}"
 
 
-def _hashes(client: "redis.Redis", prefix: str) -> Iterator[tuple[str, Hash]]:
-    """Every hash of the contract with its key; SCAN may give a key twice, and one may expire before it is read."""
-    for kind in ("window", "session", "device"):
-        cursor = 0
-        while True:
-            answer: Any = client.scan(cursor, match=f"{_escaped(prefix)}:{kind}:*", count=_SCAN)
-            cursor, keys = answer
-            pipe = client.pipeline(transaction=False)
-            for key in keys:
-                pipe.hgetall(key)
-            yield from ((key, fields) for key, fields in zip(keys, pipe.execute(), strict=True) if fields)
-            if cursor == 0:
-                break
-
-
 def _sorted_set(client: "redis.Redis", name: str) -> Mapping[str, float]:
     answer: Any = client.zrange(name, 0, -1, withscores=True)
     return dict(answer)
-
-
-def _escaped(prefix: str) -> str:
-    return "".join(f"\\{letter}" if letter in "*?[]^\\-" else letter for letter in prefix)
 
 
 if __name__ == "__main__":

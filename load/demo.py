@@ -25,6 +25,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from load import published
 from load.child_process import Child, spawn
 from load.compare import Verdict, compare
 from load.fleet import Fleet, FleetSettings
@@ -128,7 +129,8 @@ class Demo:
             with testbed.redis.client() as client:
                 violations = contract.check(client, "tidemark")
                 summary = self.summarise(sample, sent, verdict, [str(each) for each in violations], status, first_s)
-                summary.windows_final = _count(client, "tidemark:window:*", "final", "1")
+                windows = published.hashes(client, "tidemark", ("window",))
+                summary.windows_final = sum(bool(fields["closed_by"]) for _, fields in windows)
                 summary.sessions_closed = _count(client, "tidemark:session:*", "state", "closed")
         return summary
 

@@ -74,6 +74,7 @@ elseif current < epoch then
   return redis.error_reply('EPOCHLOST the epoch is ' .. current)
 end
 """
+_FINAL = "local is_final, is_idle = its_end <= final, false"
 _OLDER = "return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)"
 
 MUTATIONS = (
@@ -184,20 +185,11 @@ MUTATIONS = (
             Edit(
                 "service/pipeline/batch_publisher.py",
                 "yield from each.calls(stamp, self.settings.redis.chunk)",
-                "for names in ({*each.fields} - {'sum'}, {'sum', *each.kind.same}):\n"
+                "for names in ({*each.fields} - {'sum'}, {'sum', 'count', 'end'}):\n"
                 "                some = {name: column for name, column in each.fields.items() if name in names}\n"
-                "                yield from Rows(each.kind, each.keys, each.ttl, some, each.open).calls(stamp, 1)",
+                "                yield from Rows(each.kind, each.keys, each.ttl, some).calls(stamp, 1)",
             ),
-            Edit(
-                "service/publication/publish.lua",
-                "stored_epoch == epoch and stored_batch == batch and is_same(key, i)",
-                "false",
-            ),
-            Edit(
-                "service/publication/publish.lua",
-                "elseif is_alike then\n        last = width - a.stable",
-                "elseif is_alike then\n        last = width",
-            ),
+            Edit("service/publication/publish.lua", "elseif is_same and (is_final", "elseif false and (is_final"),
         ),
         (_PUBLISH + "test_no_reader_sees_a_torn_value",),
     ),
@@ -206,8 +198,30 @@ MUTATIONS = (
         "publish.lua leaves open what an earlier writer had open of a device's other session",
         "after a rebuild, which cuts other batches, sessions stay open that no reading gives",
         ("P1",),
-        (Edit("service/publication/publish.lua", "if a.drops and stored_epoch and", "if false and"),),
+        (Edit("service/publication/publish.lua", "if a.clock and stored_epoch and", "if false and"),),
         (_PUBLISH + "test_a_session_that_a_writer_who_reads_the_topic_again_never_had_is_gone",),
+    ),
+    Mutation(
+        "session-unlisted",
+        "a new session does not enter the list of its device",
+        "readers who ask for a device's sessions do not get it, and corrections take it for none",
+        ("P1",),
+        (Edit("service/publication/publish.lua", "call('ZADD', list, start, start)", "local unlisted"),),
+        (_PUBLISH + "test_a_devices_sessions_are_listed_and_those_of_long_ago_are_not",),
+    ),
+    Mutation(
+        "feed-without-age",
+        "entries of the change feed are removed by their number only",
+        "a quiet service keeps entries for years, whose keys have long expired",
+        ("P2",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "call('XTRIM', KEYS[2], 'MINID'",
+                "call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) --",
+            ),
+        ),
+        (_PUBLISH + "test_the_feed_loses_entries_that_are_too_old",),
     ),
     Mutation(
         "older-batch-wins",
@@ -225,7 +239,7 @@ MUTATIONS = (
         "publish.lua lets a newer epoch replace a richer window by a poorer one",
         "a rebuild from Kafka takes every value back before it catches up",
         ("P2",),
-        (Edit("service/publication/publish.lua", "local is_poorer = rising and is_alike", "local is_poorer = false"),),
+        (Edit("service/publication/publish.lua", "local is_poorer = is_alike and", "local is_poorer = false and"),),
         (_PUBLISH + "test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back",),
     ),
     Mutation(
@@ -236,9 +250,10 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "local is_closed, verdict = seal and stored[seal] == seal_value, nil",
+                "local is_closed, verdict = content and stored[3] == 'closed', nil",
                 "local is_closed",
             ),
+            Edit("service/publication/publish.lua", _FINAL, "local is_final, is_idle = false, false"),
         ),
         (
             _PUBLISH + "test_a_final_window_does_not_change",
@@ -250,7 +265,7 @@ MUTATIONS = (
         "publish.lua takes a window that silence has closed for one that the watermark has passed",
         "a reading that comes after a silence, and was admitted, is not counted",
         ("P1",),
-        (Edit("service/publication/publish.lua", "closed[1] == 'idle', tonumber", "false, tonumber"),),
+        (Edit("service/publication/publish.lua", _FINAL, "local is_final, is_idle = its_end <= closed_until, false"),),
         (_PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",),
     ),
     Mutation(
@@ -258,7 +273,14 @@ MUTATIONS = (
         "a value that was closed changes and keeps its revision",
         "a reader that has passed it on does not learn that it was corrected",
         ("P2",),
-        (Edit("service/publication/publish.lua", "true, revision + 1", "true, revision"),),
+        (
+            Edit("service/publication/publish.lua", "true, revision + 1", "true, revision"),
+            Edit(
+                "service/publication/publish.lua",
+                "(tonumber(values[5] or nil) or 0) + 1)",
+                "tonumber(values[5] or nil) or 0)",
+            ),
+        ),
         (
             _PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",
             _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks",
@@ -429,32 +451,42 @@ MUTATIONS = (
         (_ORDER + "[2_values]",),
     ),
     Mutation(
-        "progress-before-finals",
-        "the progress key is written before windows are marked final",
-        "after a crash between the two its watermark claims finals that are none",
+        "part-of-final-shown",
+        "a writer that reads the topic again writes windows that were final and that Redis does not have",
+        "readers take a part of a window for final",
         ("P1",),
-        (
-            Edit(
-                "service/pipeline/builder.py",
-                "        finals = sink.finish()\n",
-                "        sink.progress()\n        finals = sink.finish()\n",
-            ),
-        ),
-        (_ORDER + "[3_finals]",),
+        (Edit("service/publication/publish.lua", "elseif ends_at <= final and not a.again then", "elseif false then"),),
+        (_PUBLISH + "test_a_part_of_a_window_that_was_final_is_not_shown",),
     ),
     Mutation(
-        "finals-first",
-        "windows are marked final before the batch's values are written",
-        "a window is sealed without its last readings",
+        "rebuild-leaves-holes",
+        "nobody asks for the final windows that a rebuild did not write",
+        "windows that Redis had lost before the rebuild never come back",
         ("P1",),
+        (Edit("service/recompute/republish.py", '            sink.run("mark", mark=mark(ASKED))\n', ""),),
+        (_REPUBLISH + "test_a_rebuild_ends_with_the_final_windows_that_redis_did_not_have",),
+    ),
+    Mutation(
+        "final-falls",
+        "a writer that reads the topic again takes back up to which event time windows are final",
+        "windows that readers were told are final are open again",
+        ("P2",),
         (
             Edit(
-                "service/pipeline/builder.py",
-                "        planned = clock.monotonic_s()\n",
-                "        sink.finish()\n        planned = clock.monotonic_s()\n",
+                "service/publication/publish.lua",
+                "  local final = tonumber(stored[3] or nil) or -1\n  if tonumber(a.watermark)",
+                "  local final = -1\n  if tonumber(a.watermark)",
             ),
         ),
-        (_ORDER + "[2_values]",),
+        (_PUBLISH + "test_what_is_final_stays_so_while_a_writer_reads_the_topic_again",),
+    ),
+    Mutation(
+        "silence-goes-back",
+        "a clock that is set back opens what silence has closed",
+        "a value changes its state without a reading",
+        ("P2",),
+        (Edit("service/publication/publish.lua", "math.max(line, former)", "line"),),
+        (_PUBLISH + "test_what_a_silence_has_closed_up_to_does_not_go_back",),
     ),
     Mutation(
         "rejects-not-flushed",
@@ -514,6 +546,11 @@ MUTATIONS = (
                 "if is_settled and (not mark or mark == plain_mark) then",
                 "if is_settled then",
             ),
+            Edit(
+                "service/publication/publish.lua",
+                "if not is_settled or ends_at <= closed_until then",
+                "if not is_settled then",
+            ),
         ),
         (_PUBLISH + "test_a_closed_value_and_a_device_of_an_earlier_term_are_looked_at",),
     ),
@@ -533,8 +570,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "if replace and stored_epoch then tidy(",
-                "if replace and stored then tidy(",
+                "if stored_epoch then tidy(",
+                "if stored then tidy(",
             ),
         ),
         (_PUBLISH + "test_a_row_that_is_not_looked_at_leaves_what_one_that_is_leaves",),
@@ -658,8 +695,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "if has_entries then call(",
-                "if has_entries and ARGV[1] ~= 'early' then call(",
+                "if newest_entry then\n",
+                "if newest_entry and ARGV[1] ~= 'early' then\n",
             ),
         ),
         (_PUBLISH + "test_early_readings_trim_the_feed",),
@@ -727,7 +764,7 @@ MUTATIONS = (
     ),
     Mutation(
         "watermark-by-now",
-        "windows are marked final by this machine's clock, not by the watermark of the batch",
+        "windows are final by this machine's clock, not by the event time of the readings",
         "windows are sealed while their readings are still on the way, and a replay seals others",
         ("P1",),
         (
@@ -1357,8 +1394,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/rows.py",
-                'SESSION_CONTENT = ("count", "last", "merged_into")',
-                'SESSION_CONTENT = ("count", "last")',
+                '"content": ("count", "last", "merged_into")',
+                '"content": ("count", "last")',
             ),
         ),
         (

@@ -23,7 +23,7 @@ import psutil
 
 from load.child_process import Child, spawn
 from load.cluster import TASKS_IN_DRIVER
-from load.fleet import MEASURES, Fleet, FleetSettings
+from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
 from load.report import machine, reported
 from load.testbed import ONE_BUCKET, ROOT, TOPIC, VIEWS, Testbed
@@ -138,15 +138,12 @@ def million(devices: int, seed: int, buckets: int) -> tuple[Restart, dict[str, f
         testbed.wait(lambda: testbed.metrics().get(known, 0) >= devices, FILL_S, f"{devices:,} devices to be published")
         figures = {"devices": float(sent.sent), "fill_s": round(time.time() - began, 1)}
         print(f"filled: {figures}", flush=True)
+        with testbed.redis.client() as client:
+            ends: Any = client.get("tidemark:ends")
+        ends_ms = int(ends)
         load = _load(testbed, seed)
         try:
-            measured = int(
-                fleet.has[:, [MEASURES.index(each) for each in testbed.settings["input"]["measures"]]].any(1).sum()
-            )
-            final = "tidemark_windows_final_total"
-            testbed.wait(
-                lambda: testbed.metrics().get(final, 0) >= measured, FILL_S, f"{measured:,} windows to be final"
-            )
+            testbed.wait(lambda: int(testbed.progress().get("final", 0)) >= ends_ms, FILL_S, "all windows to be final")
             time.sleep(STEADY_S)
             before = testbed.metrics()
             time.sleep(STEADY_S)

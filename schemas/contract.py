@@ -23,11 +23,8 @@ VIEW_FIELDS = {"name", "by", "measures", "window_ms", "slide_ms", "retain_ms"}
 MOST_KEYS = 100
 """Keys in one entry of the change feed."""
 
-# A hash with all its fields, its expiry and its scores in the indexes of windows, read in one step.
-_READ = """
-return {redis.call('HGETALL', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('ZSCORE', KEYS[2], KEYS[1]),
-        redis.call('ZSCORE', KEYS[3], KEYS[1])}
-"""
+# A hash with all its fields and its expiry, read in one step.
+_READ = "return {redis.call('HGETALL', KEYS[1]), redis.call('PTTL', KEYS[1])}"
 
 _Fields = Mapping[str, str]
 
@@ -60,6 +57,20 @@ class _Kind:
         return next((value for pattern, value in self.more if pattern.fullmatch(name)), None)
 
 
+def closed_by(window: Mapping[str, str], progress: Mapping[str, str]) -> str:
+    """Why a window is closed, "watermark" or "idle", "" if it is open. `progress` was read before the window."""
+    end = int(window["end"])
+    if end <= int(progress.get("final", -1)):
+        return "watermark"
+    if end > int(progress.get("idle", -1)):
+        return ""
+    was_written, was_silent = (
+        (int(of[epoch]), int(of[batch]))
+        for of, epoch, batch in ((window, "epoch", "batch"), (progress, "idle_epoch", "idle_batch"))
+    )
+    return "idle" if was_written <= was_silent else ""
+
+
 def check(client: "redis.Redis", prefix: str) -> list[str]:
     """Every violation as "<key>: <what>", in no order; keys that expire meanwhile are passed over.
 
@@ -80,15 +91,16 @@ def _check_key(client: "redis.Redis", prefix: str, key: bytes, kinds: list[_Kind
     if stored not in {kind.type, "none"}:
         yield f"is a {stored}, the contract says {kind.type}"
     elif stored == "hash":
-        yield from _check_hash(client, prefix, key, kind, match.groupdict())
+        yield from _check_hash(client, key, kind, match.groupdict())
+        if kind.name == "session":
+            yield from _check_listed(client, prefix, key, match["start"])
     elif stored != "none":
         yield from _check_expiry(kind, int(_answer(client.pttl(key))))
         yield from _OTHERS.get(kind.name, _nothing)(client, key, kind)
 
 
-def _check_hash(client: "redis.Redis", prefix: str, key: bytes, kind: _Kind, place: Mapping[str, str]) -> Iterator[str]:
-    indexes = f"{prefix}:open", f"{prefix}:idle"
-    flat, ttl_ms, opened, idle = _answer(client.eval(_READ, 3, key, *indexes))
+def _check_hash(client: "redis.Redis", key: bytes, kind: _Kind, place: Mapping[str, str]) -> Iterator[str]:
+    flat, ttl_ms = _answer(client.eval(_READ, 1, key))
     texts = [_text(item) for item in flat]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     if not fields:
@@ -99,10 +111,6 @@ def _check_hash(client: "redis.Redis", prefix: str, key: bytes, kind: _Kind, pla
         return
     if kind.name == "window":
         yield from _check_window(fields, place)
-        if (opened is None) != (fields["final"] == "1"):
-            yield f"final = {fields['final']} and {'not ' if opened is None else ''}in the index of open windows"
-        if (idle is None) != (fields["closed_by"] != "idle"):
-            yield f"closed_by = {fields['closed_by']!r} and {'not ' if idle is None else ''}in the index of idle windows"
     elif kind.name == "session":
         yield from _check_session(fields, place)
     elif kind.name == "device":
@@ -110,6 +118,10 @@ def _check_hash(client: "redis.Redis", prefix: str, key: bytes, kind: _Kind, pla
             yield f"status = {fields['status']} with session = {fields['session']!r}"
     elif kind.name == "progress":
         yield from _check_offsets(fields["offsets"])
+        if int(fields["final"]) < int(fields["watermark"]):
+            yield f"final = {fields['final']} is behind the watermark {fields['watermark']}"
+        if len({"idle", "idle_epoch", "idle_batch"} & fields.keys()) not in {0, 3}:
+            yield "idle, idle_epoch and idle_batch do not go together"
 
 
 def _check_expiry(kind: _Kind, ttl_ms: int) -> Iterator[str]:
@@ -123,7 +135,6 @@ def _check_window(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
         yield f"start = {start} is not the key's"
     if not start <= first <= last < end:
         yield f"start <= first <= last < end does not hold: {start}, {first}, {last}, {end}"
-    yield from _check_closing(fields, is_closed=fields["final"] == "1")
     count = int(fields["count"])
     total, mean, low, high, stddev = (float(fields[name]) for name in ("sum", "mean", "min", "max", "stddev"))
     slack = 1e-9 * max(abs(low), abs(high), 1e-300)
@@ -143,7 +154,8 @@ def _check_session(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
     state, reason = fields["state"], fields["reason"]
     if reason not in {"open": {""}, "closed": {"gap", "max_duration"}, "merged": {"merged"}}[state]:
         yield f"state = {state} with reason = {reason!r}"
-    yield from _check_closing(fields, is_closed=state == "closed")
+    if (state == "closed") != (fields["closed_by"] != ""):
+        yield f"state = {state} with closed_by = {fields['closed_by']!r}"
     if (state == "merged") != ("merged_into" in fields):
         yield f"state = {state} with{'' if 'merged_into' in fields else 'out'} merged_into"
     for name in [n.removesuffix(".count") for n in fields if n.endswith(".count")]:
@@ -152,9 +164,16 @@ def _check_session(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
             yield f"{name}.count = {fields[f'{name}.count']} with {', '.join(has) or 'no values'}"
 
 
-def _check_closing(fields: _Fields, *, is_closed: bool) -> Iterator[str]:
-    if is_closed != (fields["closed_by"] != ""):
-        yield f"closed_by = {fields['closed_by']!r}, though it is {'' if is_closed else 'not '}closed"
+def _check_listed(client: "redis.Redis", prefix: str, key: Any, start: str) -> Iterator[str]:
+    """A device's id may be any bytes, so its list is named by what the client gave."""
+    kind, kinds = f"{prefix}:session:", f"{prefix}:sessions:"
+    if isinstance(key, bytes):
+        listed: Any = kinds.encode() + key[len(kind.encode()) : -len(start) - 1]
+    else:
+        listed = kinds + key[len(kind) : -len(start) - 1]
+    score = _answer(client.zscore(listed, start))
+    if score != int(start) and _answer(client.exists(key)):
+        yield f"has the score {score} in the list of its device's sessions"
 
 
 def _check_offsets(text: str) -> Iterator[str]:
@@ -212,6 +231,7 @@ def _nothing(_client: "redis.Redis", _key: bytes, _kind: _Kind) -> Iterator[str]
 _OTHERS: Mapping[str, Callable[["redis.Redis", bytes, _Kind], Iterator[str]]] = {
     "changes": _check_stream,
     "correction": _check_string,
+    "ends": _check_string,
     "epoch": _check_string,
     "lease": _check_string,
     "meta": _check_meta,

@@ -6,9 +6,10 @@ An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is
     load      phase begin | end, rate                  a generator
     fault     phase begin | end, name, ...             by the nemesis
     epoch     epoch                                    `<prefix>:epoch`, on change
-    progress  epoch, batch, watermark, offsets         `<prefix>:progress`, on change
+    progress  epoch, batch, watermark, final, offsets  `<prefix>:progress`, on change
     feed      spans [[epoch, batch, keys], ...]        the change feed in Redis's order; `missed` when entries were trimmed
-    value     key, hash (null: gone)                   a sampled window, session or device, on change
+    value     key, hash (null: gone), closing          a sampled window, session or device, on change; and what progress said of
+                                                       closed windows before the value was read last
     lag       records, ends                            ends of the topic minus progress
     metrics   samples                                  /metrics, those that a rule or a figure needs
     memory    mb, processes, busy                      resident, of the service and its children; the machine's load average

@@ -22,7 +22,7 @@ import psutil
 import redis
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from load.faults.history import History
+from load.faults.history import History, now_ms
 from load.testbed import TOPIC, Testbed
 
 LOOK_S = 0.25
@@ -33,9 +33,10 @@ WATCHED = 96
 """Keys that are looked at again and again; one in twelve gives way to another each look."""
 _PREFIX = "tidemark"
 _FEED = 20_000
+_CLOSING = "final", "idle", "idle_epoch", "idle_batch"
 _WANTED = (
     "tidemark_batch",
-    "tidemark_closed_idle",
+    "tidemark_sessions_closed",
     "tidemark_watermark_held",
     "tidemark_epoch",
     "tidemark_event_spread_seconds",
@@ -58,7 +59,8 @@ _WANTED = (
 class Observer:
     """Watches `testbed` from `start` to `stop`. `pids` gives the processes whose memory counts, `metrics` who writes now.
 
-    `progress`, `lag` and `epoch` are what was seen last, for rows that wait for something.
+    `progress`, `lag` and `epoch` are what was seen last, for rows that wait for something. `closed` has when it was seen first
+    (ms) up to which event times windows are closed by the watermark and by silence (-1: not).
     """
 
     def __init__(
@@ -90,6 +92,10 @@ class Observer:
         self._feed_at = "0-0"
         self._watched: list[str] = []
         self._values: dict[str, dict[str, str]] = {}
+        # What progress says of windows; and by key, what it said before the value was read last.
+        self._closing: dict[str, str] = {}
+        self._closing_of: dict[str, dict[str, str]] = {}
+        self.closed: list[tuple[int, int, int]] = []
         # Asks for offsets only: it never joins its group.
         self._consumer = Consumer(
             {"bootstrap.servers": testbed.broker.bootstrap, "group.id": "tidemark-observer", "log_level": 0}
@@ -159,15 +165,19 @@ class Observer:
 
     def _look_at_progress(self) -> None:
         progress: Any = self._redis.hgetall(f"{_PREFIX}:progress")
-        if not {"epoch", "batch", "watermark", "offsets"} <= progress.keys():
+        if not {"epoch", "batch", "watermark", "final", "offsets"} <= progress.keys():
             return
+        self._closing = {name: progress[name] for name in _CLOSING if name in progress}
+        closed = int(progress["final"]), int(progress.get("idle", -1))
+        if not self.closed or self.closed[-1][1:] != closed:
+            self.closed.append((now_ms(), *closed))
         now = int(progress["epoch"]), int(progress["batch"])
         if now != self.progress:
             self.progress = now
             self._offsets = json.loads(progress["offsets"]).get(TOPIC, {})
-            self._history.add(
-                "progress", epoch=now[0], batch=now[1], watermark=int(progress["watermark"]), offsets=self._offsets
-            )
+            watermark, final = int(progress["watermark"]), int(progress["final"])
+            facts = {"watermark": watermark, "final": final, "offsets": self._offsets}
+            self._history.add("progress", epoch=now[0], batch=now[1], **facts)
 
     def _look_at_feed(self) -> list[str]:
         """The keys that changed since the last look; the feed's epochs and batches go to the history as spans."""
@@ -185,7 +195,8 @@ class Observer:
                     spans[-1][2] += len(keys)
                 else:
                     spans.append([*term, len(keys)])
-                changed |= dict.fromkeys(keys)
+                if entry["kind"] != "progress":
+                    changed |= dict.fromkeys(keys)
             self._feed_at = entries[-1][0]
             self._history.add("feed", spans=spans, **({"missed": True} if missed else {}))
             if len(entries) < _FEED:
@@ -204,8 +215,9 @@ class Observer:
         for key, fields in zip(keys, pipe.execute(), strict=True):
             if fields != self._values.get(key):
                 if fields or key in self._values:
-                    self._history.add("value", key=key, hash=fields or None)
+                    self._history.add("value", key=key, hash=fields or None, closing=self._closing_of.get(key, {}))
                 self._values[key] = fields
+            self._closing_of[key] = self._closing
 
     # Gauges.
 

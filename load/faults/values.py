@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from load.faults.history import Entry
 from load.faults.rules import Violation
+from schemas import contract
 
 Hash = Mapping[str, str]
 
@@ -21,9 +22,6 @@ _WINDOW = (
     "stddev",
     "first",
     "last",
-    "final",
-    "closed_by",
-    "revision",
     *_WRITER,
 )
 _SESSION = ("start", "last", "count", "duration", "state", "reason", "closed_by", "revision", *_WRITER)
@@ -65,7 +63,7 @@ class GoesBack:
                     del self._last[key]
                 return
             if before is not None:
-                for why in _back(key, before, now):
+                for why in _back(key, before, now, entry["closing"]):
                     yield Violation("P2", entry["at"], f"{key}: {why}; it was {before} and is {now}")
             self._last[key] = now
 
@@ -81,6 +79,8 @@ class GoesBack:
         if term < self._term:
             yield Violation("P2", entry["at"], f"progress is at (epoch, batch) {term} after {self._term}")
         before = self._progress
+        if before is not None and entry["final"] < before["final"]:
+            yield Violation("P2", entry["at"], f"windows were final up to {before['final']}, now to {entry['final']}")
         if before is not None and self._rebuilt and entry["epoch"] > before["epoch"]:
             self._rebuilt = False  # the first batch of a new checkpoint
         elif before is not None:
@@ -96,7 +96,7 @@ class GoesBack:
         self._term, self._progress = max(term, self._term), entry
 
 
-def _back(key: str, before: Hash, now: Hash) -> Iterator[str]:
+def _back(key: str, before: Hash, now: Hash, closing: Hash) -> Iterator[str]:
     kind = key.split(":")[1]
     if _term(now) < _term(before):
         yield f"(epoch, batch) is {_term(now)} after {_term(before)}"
@@ -106,7 +106,7 @@ def _back(key: str, before: Hash, now: Hash) -> Iterator[str]:
         yield f"{rising} falls"
     if _integer(now, "revision") < _integer(before, "revision"):
         yield "revision falls"
-    closed_by = before.get("closed_by")
+    closed_by = contract.closed_by(before, closing) if kind == "window" else before.get("closed_by")
     if not closed_by:
         return
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
@@ -155,8 +155,6 @@ def _window(key: str, fields: Hash) -> Iterator[str]:
         yield "stddev is not within 0 and half of max - min"
     if count == 1 and first != last:
         yield "one reading cannot be at two times"
-    if (fields["final"] == "1") != (fields["closed_by"] in {"watermark", "idle"}):
-        yield "closed_by does not go with final"
 
 
 def _session(key: str, fields: Hash) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import psutil
 from confluent_kafka import Producer
 
-from load import feed, oracle
+from load import feed, oracle, published
 from load.faults.instance import Instance
 from load.fleet import Fleet, FleetSettings
 from load.rules import read_reference, read_rules
@@ -174,21 +174,18 @@ class Live:
         keys = {entry["key"] for _, entry in entries}
         self._fed = entries[-1][0] if entries else self._fed
         items = {*after, *self._before}
-        changed = {item for item in items if after.get(item) != self._before.get(item)}
+        changed = {item for item in items if _written(after.get(item)) != _written(self._before.get(item))}
         silent = {item for item in changed if "tidemark:" + item.replace(" ", ":", 1).replace("/", ":") not in keys}
+        if "tidemark:progress" not in keys:
+            silent |= {item for item in items if after.get(item) != self._before.get(item)} - changed
         if silent:
             msg = f"the change feed does not say that {sorted(silent)} changed"
             raise TranscriptError(msg)
 
     def _output(self, prefix: str = "tidemark") -> Iterator[tuple[str, dict[str, Any]]]:
         with self.testbed.redis.client() as client:
-            kinds = ("window", "session", "device")
-            keys = [str(key) for kind in kinds for key in client.scan_iter(f"{prefix}:{kind}:*", count=1000)]
-            pipe = client.pipeline(transaction=False)
-            for key in keys:
-                pipe.hgetall(key)
-            hashes: list[Any] = pipe.execute()
-        for key, fields in zip(keys, hashes, strict=True):
+            hashes = list(published.hashes(client, prefix))
+        for key, fields in hashes:
             kind, _, name = key.removeprefix(f"{prefix}:").partition(":")
             head, _, start = name.rpartition(":")
             if kind == "window":
@@ -236,9 +233,15 @@ def _is_worker(process: psutil.Process) -> bool:
         return False
 
 
+def _written(fields: Mapping[str, object] | None) -> Mapping[str, object] | None:
+    """Without what progress says of a window."""
+    is_window = fields is not None and "final" in fields
+    return {name: fields[name] for name in fields.keys() - {"final", "closed_by"}} if fields and is_window else fields
+
+
 def _window(fields: Mapping[str, str]) -> dict[str, Any]:
     numbers = {name: json.loads(fields[name]) for name in ("count", "mean", "min", "max", "stddev", "revision")}
-    return {**numbers, "final": fields["final"] == "1", "closed_by": fields["closed_by"]}
+    return {**numbers, "final": fields["closed_by"] != "", "closed_by": fields["closed_by"]}
 
 
 def _session(fields: Mapping[str, str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from load.expected import View
 from load.walks import plain
 from load.walks.plain import Plain, Reading, Rules
-from load.walks.world import COMPUTED, FINISHED, HALF_WRITTEN, PREFIX, PUBLISHED, WRITER, WRITTEN, World, differences
+from load.walks.world import COMPUTED, HALF_WRITTEN, PREFIX, PUBLISHED, WRITER, WRITTEN, World, differences
 from schemas import contract
 
 BASE_MS = 1_790_000_040_000
@@ -80,7 +80,7 @@ records = st.lists(
 pauses = st.sampled_from((0, 0, 1_000, 5_000, 10_000, 20_000, 40_000))
 chances = st.integers(0, 7)
 deaths = st.lists(
-    st.tuples(st.sampled_from((COMPUTED, HALF_WRITTEN, WRITTEN, FINISHED, PUBLISHED)), st.booleans()),
+    st.tuples(st.sampled_from((COMPUTED, HALF_WRITTEN, WRITTEN, PUBLISHED)), st.booleans()),
     min_size=1,
     max_size=2,
 )

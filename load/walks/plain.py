@@ -298,7 +298,6 @@ def _shown(start: int, window: _Window) -> Fields:
         "stddev": math.sqrt(sum((value - mean) ** 2 for value in values) / len(values)),
         "first": min(times),
         "last": max(times),
-        "final": int(window.closed_by != ""),
         "closed_by": window.closed_by,
         "revision": window.revision,
     }

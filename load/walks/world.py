@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from typing_extensions import override
 
-from load import admitted
+from load import admitted, published
 from load.entries import Entries
 from load.expected import View
 from load.walks import plain
@@ -48,7 +48,7 @@ PREFIX = "walk"
 WRITER = {"epoch", "batch", "updated"}
 """Fields that say who wrote a value, and when."""
 BUCKETS, LOOK_MS = 2, 10_000
-COMPUTED, HALF_WRITTEN, WRITTEN, FINISHED, PUBLISHED = "computed", "half written", "written", "finished", "published"
+COMPUTED, HALF_WRITTEN, WRITTEN, PUBLISHED = "computed", "half written", "written", "published"
 """Where an attempt may die: what it has done by then."""
 
 _OUTPUT = to_arrow_schema(OUTPUT)
@@ -161,9 +161,6 @@ class World:
         if dies == WRITTEN:
             return None
         sink = replace(sink, micro_batch=replace(sink.micro_batch, watermark_ms=after.watermark_ms))
-        sink.finish()
-        if dies == FINISHED:
-            return None
         sink.progress(server)
         self.after = self.epoch, self.batch
         if dies == PUBLISHED:
@@ -230,7 +227,7 @@ class World:
             state, changes = self._tables.step(number, line_ms)
             sink.write([idle_closer._row(changes)])
             self._tables.keep(number, state)
-        sink.sweep("idle")
+        sink.run("idle", watermark=str(line_ms))
 
     def states(self) -> Iterable[Any]:
         """The states of the buckets, from what is stored."""
@@ -243,7 +240,7 @@ class World:
             with suppress(FencedError):
                 written = sum((sink.write(part) for part in parts), Outcome()).written
                 assert not written, f"a writer of epoch {sink.micro_batch.epoch} wrote {written} values"
-            for step in (sink.finish, sink.progress):
+            for step in (sink.count_skewed, sink.progress):
                 with suppress(FencedError):
                     step()
                     msg = f"a writer of epoch {sink.micro_batch.epoch} was not refused"
@@ -273,7 +270,7 @@ class World:
         data = self.client.dump(key)
         self.client.delete(key)
         try:
-            self._sink().finish()
+            self._sink().count_skewed()
         except WritesLostError:
             self.client.restore(key, 0, data)
             return
@@ -282,11 +279,7 @@ class World:
 
     def read(self) -> dict[str, dict[str, str]]:
         """All windows, sessions and devices, by key without the prefix."""
-        keys = [key for kind in ("window", "session", "device") for key in self.client.keys(f"{PREFIX}:{kind}:*")]
-        pipe = self.client.pipeline(transaction=False)
-        for key in keys:
-            pipe.hgetall(key)
-        return {key.partition(":")[2]: fields for key, fields in zip(keys, pipe.execute(), strict=True)}
+        return {key.partition(":")[2]: fields for key, fields in published.hashes(self.client, PREFIX)}
 
     def _sink(self) -> Sink:
         micro_batch = MicroBatch(

@@ -9,8 +9,9 @@ It writes to Redis alone. The state of the query does not change:
     a batch is replayed        the values are the same, with or without the silence
 
 service/daemon/idle_detection.py decides when input is silent and what is due. Sessions and devices come from the state of the
-last committed batch, advanced by the state's own step (state/table.py); windows come from the index in Redis. All values have
-that batch's number. They are written under the term's `write_lock`, so never while a batch is written.
+last committed batch, advanced by the state's own step (state/table.py). Windows need no write: progress says up to which
+event time they are closed. All values have that batch's number. They are written under the term's `write_lock`, so never
+while a batch is written.
 docs/decisions/0009-silence-closes-in-redis-alone.md gives the reasons.
 """
 
@@ -95,11 +96,11 @@ class IdleCloser:
         with self._term.write_lock:
             if not self._may_write(committed.batch):
                 return
-            windows = sink.sweep("idle")
-        self._term.metrics.idle(windows, outcome)
-        if windows or outcome.closed:
-            text = "no input, and nothing left to read: %d windows and %d sessions are closed up to %d"
-            _log.info(text, windows, outcome.closed, line_ms)
+            sink.run("idle", watermark=str(line_ms))
+        self._term.metrics.idle(outcome)
+        if outcome.closed:
+            text = "no input, and nothing left to read: windows and %d sessions are closed up to %d"
+            _log.info(text, outcome.closed, line_ms)
 
     def _tables(self, batch: int) -> Tables:
         """The state after the batch, without what the idle closer has closed since."""
@@ -126,7 +127,7 @@ class IdleCloser:
 
 
 def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int | None = None) -> Tables:
-    """The state of a checkpoint after a batch, the last one if not given, without windows: Redis has an index of them."""
+    """The state of a checkpoint after a batch, the last one if not given, without windows: progress alone closes them."""
     states = [replace(state, windows=windows.empty()) for _, state in reader.states(spark, checkpoint, batch)]
     return Tables(states, sessions.rules(settings))
 

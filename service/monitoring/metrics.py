@@ -123,10 +123,7 @@ class Metrics(TermMetrics):
         self.writes = counter("redis_writes", "Values given to Redis, by what it did with them", "outcome", _OUTCOMES)
         self.bytes = counter("redis_bytes", "Bytes sent to Redis")
         self.retries = counter("redis_retries", "Writes to Redis that were tried again")
-        self.finals = counter("windows_final", "Windows marked final because the watermark has passed them")
-        self.closed_idle = counter(
-            "closed_idle", "Values that were closed because all input was silent", "kind", _PUBLISHED[:2]
-        )
+        self.closed_idle = counter("sessions_closed_idle", "Sessions that were closed because all input was silent")
         self.silent = gauge("input_silent", "1 while all input is silent and the clock closes what is open")
         self.lost = counter(
             "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
@@ -244,7 +241,6 @@ class Metrics(TermMetrics):
         self.last_batch.set(clock.now_ms() / 1000)
         self.admitted.inc(report.admitted)
         self.unknown.inc(report.unknown)
-        self.finals.inc(report.finals)
         self.lost.inc(report.lost)
         for reason, records in report.rejected.items():
             self.rejects.labels(reason).inc(records)
@@ -297,11 +293,10 @@ class Metrics(TermMetrics):
         self.failures.labels("lag").inc()
         self.lag.clear()
 
-    def idle(self, windows: int, outcome: "Outcome") -> None:
-        """Count windows, and the sessions of the outcome, that the idle closer has closed."""
+    def idle(self, outcome: "Outcome") -> None:
+        """Count the sessions of the outcome, which the idle closer has closed."""
         self.silent.set(1)
-        self.closed_idle.labels("windows").inc(windows)
-        self.closed_idle.labels("sessions").inc(outcome.closed)
+        self.closed_idle.inc(outcome.closed)
 
     def redis_loses_data(self) -> None:
         """Count a loss of data in Redis."""

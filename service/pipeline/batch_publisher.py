@@ -2,10 +2,10 @@
 
     1  copy rejected records from Kafka to the rejects topics, until all are acknowledged     Sink.write, per partition
     2  write windows, sessions, devices and the views' keys to Redis, under the epoch         Sink.write, per partition
-    3  mark the windows that the watermark has passed as final                                Sink.finish, once
-    4  write the progress key: all values include the batch up to these offsets               Sink.progress, once
+    3  write the progress key: all values include the batch up to these offsets, and the
+       windows that the watermark has passed are final                                        Sink.progress, once
 
-Spark commits the batch after step 4. A failure in steps 1 to 4 fails the batch. The replay writes the same keys with the same
+Spark commits the batch after step 3. A failure in steps 1 to 3 fails the batch. The replay writes the same keys with the same
 values, so every step may be repeated, also in part. publish.lua checks each write, atomically:
 
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
@@ -69,10 +69,10 @@ class Sink:
 
     Each process that writes keeps its own connections between batches; Redis's password file must exist there.
     `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, or None. With
-    `republishing`, rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is reduced by
-    their age, and the windows that the watermark has passed are final. `closed_by` is the reason why closed sessions are
-    closed. Values in `covered` spans are not written. Once the watermark has passed `settled_ms`, rows are compared only with
-    stored values that are closed; None for never.
+    `republishing`, complete rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is
+    reduced by their age. `closed_by` is the reason why closed sessions are closed. Values in `covered` spans are not
+    written. Once the watermark has passed `settled_ms`, rows are compared only with stored values that are closed; None
+    for never.
     """
 
     settings: Settings
@@ -101,19 +101,14 @@ class Sink:
             delivery.flush(self.settings.kafka, self.micro_batch)
         return self._write_values(output)
 
-    def finish(self) -> int:
-        """Step 3, after all partitions: mark windows with end <= watermark as final. Returns how many were marked."""
-        return self.sweep("finish")
-
-    def sweep(self, step: str) -> int:
-        """Run a step of publish.lua, chunk by chunk, over all windows that the watermark has passed and that are not final."""
-        budget, stamp, size = self._budget("finals"), self._stamp(), self.settings.redis.chunk
-        call = stamp.call(step, watermark=str(self.micro_batch.watermark_ms), limit=size)
-        looked, total = size, 0
-        while looked == size:
-            looked, changed = map(int, self._link().run([call], budget)[0])
-            total += changed
-        return total
+    def scan(self, step: str, kind: str, **arguments: Any) -> int:
+        """Run a step of publish.lua page by page over all keys of a kind. Returns how many keys it removed."""
+        pattern = Keys(self.settings.redis.prefix).matching(f"{kind}:*")
+        limit, cursor, removed = self.settings.redis.chunk, "", 0
+        while cursor != "0":
+            reply = self.run(step, cursor=cursor or "0", pattern=pattern, limit=limit, **arguments)
+            cursor, removed = str(int(reply[0])), removed + int(reply[1])
+        return removed
 
     def run(self, step: str, **arguments: Any) -> Reply:
         """One call of publish.lua; raises SinkError, WritesLostError, FencedError."""
@@ -129,7 +124,7 @@ class Sink:
         return self._link().server(self._budget("beginning"))
 
     def progress(self, server: str = "") -> tuple[int, int] | None:
-        """Step 4. Returns the (epoch, batch) that progress held before, None when there was none.
+        """Step 3. Returns the (epoch, batch) that progress held before, None when there was none.
 
         Raises FencedError when progress holds a later batch of this epoch, SinkError when `server` no longer answers: another
         run of Redis may lack values that were acknowledged, so the batch must be written again.
@@ -176,7 +171,7 @@ class Sink:
         calls = chain(begun, counter.count(self._calls(rows, output.early, changes.windows)))
         replies = self._link().run(calls, budget)
         totals = _totals(rows, replies[len(begun) :], self.settings.redis.chunk)
-        _, written, unchanged, old, final, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
+        _, written, unchanged, old, closed_before, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
         sessions, *_, opened, closed = totals["session"].tolist()
         devices, *_, new_devices, _ = totals["device"].tolist()
         tally = task_counters.total(output.tallies)
@@ -189,7 +184,7 @@ class Sink:
             written=written,
             unchanged=unchanged,
             refused_old=old + left_out,
-            refused_final=final,
+            refused_final=closed_before,
             opened=opened,
             new_devices=new_devices,
             closed=closed,
@@ -212,13 +207,13 @@ class Sink:
         if changes.windows.num_rows:
             rows.append(window_rows(changes.windows, keys, self._retained()))
         if changes.sessions.num_rows:
-            rows.append(session_rows(changes.sessions, keys, retain_ms, self.closed_by))
+            rows.append(session_rows(changes.sessions, keys, self.settings.sessions, self.closed_by))
         if changes.devices.num_rows:
             rows.append(device_rows(changes.devices, keys, retain_ms, self.micro_batch.reference, self.attributes))
         if not self.republishing:
             return rows
         watermark_ms, gap_ms = self.micro_batch.watermark_ms, self.settings.sessions.gap_ms
-        return [part for each in rows for part in as_of_watermark(each, watermark_ms, gap_ms)]
+        return [as_of_watermark(each, watermark_ms, gap_ms) for each in rows]
 
     def _calls(self, rows: Sequence[Rows], early: Early, windows: pa.Table) -> Iterator[Call]:
         stamp = self._stamp()
@@ -252,8 +247,8 @@ class Sink:
 
     def _stamp(self) -> Stamp:
         epoch, batch, now_ms = self.micro_batch.epoch, self.micro_batch.batch, clock.now_ms()
-        feed = self.settings.redis.feed_length
-        return Stamp(str(epoch), str(batch), str(now_ms), feed, self.after, self.settled_ms)
+        feed = self.settings.redis.feed_length, self.settings.redis.feed_retain_ms
+        return Stamp(str(epoch), str(batch), str(now_ms), *feed, self.after, self.settled_ms)
 
 
 @dataclass(slots=True)
@@ -290,15 +285,16 @@ class _Output:
 
 
 def _totals(rows: Sequence[Rows], replies: Sequence[Reply], chunk: int) -> dict[str, Ints]:
-    """By kind of row: the number of rows, then the sums of the six counts that publish.lua's `write` returns.
+    """By kind of row: the number of rows, then the sums of the six counts that publish.lua's `write` returns, `windows` four.
 
-    The first replies are those to `write`, in the order of the rows: one for each chunk.
+    The first replies are those to these steps, in the order of the rows: one for each chunk.
     """
     totals: dict[str, Ints] = defaultdict(lambda: np.zeros(7, np.int64))
     remaining = iter(replies)
     for each in rows:
-        counts = [[int(count) for count in reply] for reply in islice(remaining, -(-len(each) // chunk))]
-        totals[each.kind.name] += [len(each), *np.array(counts, np.int64).reshape(-1, 6).sum(axis=0)]
+        for reply in islice(remaining, -(-len(each) // chunk)):
+            totals[each.kind.name][1 : 1 + len(reply)] += np.array(reply, np.int64)
+        totals[each.kind.name][0] += len(each)
     return totals
 
 

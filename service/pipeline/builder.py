@@ -57,7 +57,6 @@ class BatchReport:
     admitted: int
     rejected: Mapping[str, int]
     unknown: int
-    finals: int
     lost: int = 0
     held_ms: int = 0
     unread: int = 0
@@ -167,7 +166,6 @@ class Publication:
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
         micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
         sink = replace(sink, micro_batch=micro_batch)
-        finals = sink.finish()
         skewed = sink.count_skewed()
         sink.progress(server)
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
@@ -190,7 +188,6 @@ class Publication:
                 outcome.admitted,
                 dict(zip(readings.REASONS, outcome.rejected, strict=True)),
                 outcome.unknown,
-                finals,
                 self._lost(micro_batch, outcome),
                 max(0, after.newest_ms - settings.admission.watermark_delay_ms - after.watermark_ms),
                 len(unread),

@@ -23,8 +23,8 @@ class TermMetrics:
     def republishes(self, outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
         """Values were republished. So many windows and sessions were not, because Kafka lacks a part of them."""
 
-    def idle(self, windows: int, outcome: Outcome) -> None:
-        """All input is silent. So many windows, and the sessions of the outcome, were closed by the clock."""
+    def idle(self, outcome: Outcome) -> None:
+        """All input is silent. The sessions of the outcome were closed by the clock."""
 
     def fails(self, part: str) -> None:
         """A part of the service failed and tries again."""

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from service.redis import client as redis_client
 from service.redis import keys as redis_keys
-from service.redis.link import Budget, Place
+from service.redis.link import Budget, Place, progress
 from service.settings import Settings, View
 from state.columns import Bools, Ints, Keys, ints
 from state.layout import MERGED, Changes
@@ -112,7 +112,11 @@ def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None
     A window counts if it was written before `before_ms` by the writer's clock, so that a repeated republish ignores its own
     windows, and if it ends by `until_ms` in event time, up to which Redis was whole (None: no limit). `epoch` is the term's.
     """
-    scan, prefix = _Scan(settings, epoch, before_ms, until_ms), settings.redis.prefix
+    prefix = settings.redis.prefix
+    final_ms = int(progress(settings, "final") or -1)
+    if until_ms is not None:
+        final_ms = min(final_ms, until_ms)
+    scan = _Scan(settings, epoch, before_ms, until_ms, final_ms)
     pattern = redis_keys.Keys(prefix).matching("*")
     budget = Budget(settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the stored values"))
     with redis_client.client(settings.redis) as client:
@@ -126,9 +130,9 @@ def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None
 class _Scan:
     """Collects the covered spans of a scan. A page may be taken twice."""
 
-    def __init__(self, settings: Settings, epoch: int, before_ms: int, until_ms: int | None) -> None:
+    def __init__(self, settings: Settings, epoch: int, before_ms: int, until_ms: int | None, final_ms: int) -> None:
         self._prefix = f"{settings.redis.prefix}:".encode()
-        self._epoch, self._before_ms, self._until_ms = epoch, before_ms, until_ms
+        self._epoch, self._before_ms, self._until_ms, self._final_ms = epoch, before_ms, until_ms, final_ms
         self._views = {view.name: view for view in settings.views}
         self._sessions: dict[tuple[bytes, int], tuple[int, bool]] = {}
         self._windows: dict[tuple[str, str, int], int] = {}
@@ -147,7 +151,7 @@ class _Scan:
                 view, measure = (text.decode() for text in place.split(b":", 2)[:2])
                 # One final window of a start is enough: all of them cover the same.
                 if view in self._views and (view, measure, int(start)) not in self._windows:
-                    pipe.hmget(self._prefix + name, "final", "updated", "end")
+                    pipe.hmget(self._prefix + name, "end", "updated")
                     places.append(partial(self._window, (view, measure, int(start))))
         for take, values in zip(places, pipe.execute(), strict=True):
             if values[0] is not None:  # else the key has expired
@@ -160,10 +164,9 @@ class _Scan:
             self._sessions[place] = int(last), closed_by != b"watermark"
 
     def _window(self, place: tuple[str, str, int], values: list[bytes]) -> None:
-        final, updated, end = values
-        is_whole = self._until_ms is None or int(end) <= self._until_ms
-        if final == b"1" and is_whole and int(updated) < self._before_ms:
-            self._windows[place] = int(end)
+        end, updated = map(int, values)
+        if end <= self._final_ms and updated < self._before_ms:
+            self._windows[place] = end
 
     def covered(self) -> Covered:
         """The covered spans of all pages."""

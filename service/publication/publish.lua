@@ -1,8 +1,7 @@
 -- Writes the values that readers see; only correct.lua writes some of them, too. One call is atomic.
---   KEYS  1 epoch  2 changes (the feed)  3 open (windows not final)  4 progress  5 republish
---         6 idle (windows that silence has made final and that the watermark has not passed)
---         7 skewed (devices whose clocks are ahead, by their last early reading)  8 rebuild  9 meta
---   ARGV  1 the step: begin | write | early | skewed | keys | finish | idle | progress | read_progress | mark | forget | stale | unmark
+--   KEYS  1 epoch  2 changes (the feed)  3 ends (the event time by which every window ends)  4 progress  5 republish
+--         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta
+--   ARGV  1 the step: begin | windows | write | early | skewed | keys | idle | progress | read_progress | mark | forget | stale | unmark
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
 -- Needs Redis 6.2 or later, one node: the arguments name keys, which Redis Cluster does not allow.
 -- Numbers arrive as text, because Lua's own formatting keeps 14 digits of a double.
@@ -39,14 +38,16 @@ if a.after then
   is_settled = a.settled and is_next and watermark and watermark >= a.settled
 end
 
+local PREFIX = KEYS[1]:sub(1, -#'epoch' - 1)
 local MOST = 1000  -- members in one variadic call: Lua's unpack() takes about 8,000 arguments
 
 local PER_ENTRY = 100  -- keys in one entry of the feed
-local changed, has_entries = {}, false  -- by kind: keys that have changed and are not in the feed yet
+local changed, newest_entry = {}, nil  -- by kind: keys that have changed and are not in the feed yet
 
 local function announce_all(kind)
-  call('XADD', KEYS[2], '*', 'kind', kind, 'keys', cjson.encode(changed[kind]), 'batch', a.batch, 'epoch', a.epoch)
-  changed[kind], has_entries = nil, true
+  local keys = cjson.encode(changed[kind])
+  newest_entry = call('XADD', KEYS[2], '*', 'kind', kind, 'keys', keys, 'batch', a.batch, 'epoch', a.epoch)
+  changed[kind] = nil
 end
 
 local function announce(kind, key)
@@ -70,40 +71,109 @@ local function begin()
   return {1}
 end
 
--- Writes rows of one kind, as columns: a.keys, a.ttl (ms) and a.columns[j], the values of the field a.fields[j].
--- a.same      a row that equals the stored one in these fields, under an equal (epoch, batch), was written before
--- a.seal      {field, value}: a key in this state does not change any more, unless silence alone has closed it
--- a.content   a row that equals a closed value in these fields has the same content. Kinds with a.content have `closed_by` and
---             a `revision`, which begins at 0 and grows whenever a closed value changes
--- a.clock     {field, members}: rows are devices. The fields of `early` are kept until event time, `field`, has passed them
--- a.rising    {field, alike}: where `alike` is equal (or not given), `field` never falls, whatever the epoch
--- a.stable    the last a.stable of a.fields are not written again where `alike` is equal
--- a.replace   a value may be nil, "no such field": the stored hash keeps no other fields. Otherwise no value is nil
--- a.drops     {n, prefix}: rows are devices. A session that a device had open under an earlier epoch is removed if it is still
---             open and the device's session now begins earlier, or there is none. A writer that reads the topic again has other
---             batches and may begin the session earlier; otherwise the session's new value is written before the device.
---             The session's key is prefix, the device's key from n on, and the start
--- a.open      scores, if the rows are windows: a new window enters the index of windows that are not final
--- Returns {written, unchanged, refused as older, refused as sealed, new keys of those written, sealed of those written}.
-local function write()
-  local keys, ttl, fields, columns, replace = a.keys, a.ttl, a.fields, a.columns, a.replace
-  local open, seal_value, content = a.open, a.seal[2], a.content
-  local kind, epoch_text, batch_text = a.kind, a.epoch, a.batch
-  local written, unchanged, old, refused, new, sealed = 0, 0, 0, 0, 0, 0
+-- The list of the sessions of a session's device: its key, and the session's start.
+local function list_of(session)
+  local start = session:match('(%-?%d+)$')
+  return PREFIX .. 'sessions:' .. session:sub(#PREFIX + #'session:' + 1, -#start - 2), start
+end
 
-  -- One HMGET per row reads the stored fields; place_of[name] is a field's place in its reply.
-  local query, place_of, column_of = {'HMGET', false, 'epoch', 'batch'}, {}, {}
+local function remove_session(key)
+  local list, start = list_of(key)
+  call('DEL', key)
+  call('ZREM', list, start)
+  announce('session', key)
+end
+
+-- Writes windows, as columns: a.keys, a.ttl (ms) and a.columns[j], the values of the field a.fields[j].
+-- A window is closed by the watermark if it ends by `final` of progress. It is closed by silence if it ends by `idle` of progress
+-- and its (epoch, batch) is not after that silence. Then its `revision` grows when it changes.
+-- Within one batch, a window's count and end identify its content. The count never falls, whatever the epoch.
+-- A window that progress calls final and that does not exist is written only with a.again, which is for complete windows: a
+-- writer that reads the topic again would show a part of it as final.
+-- Returns {written, unchanged, refused as older, refused as closed}.
+local function windows()
+  local keys, ttl, fields, columns, width = a.keys, a.ttl, a.fields, a.columns, #a.fields
+  local written, unchanged, old, refused = 0, 0, 0, 0
+  local column_of = {}
   for j, name in ipairs(fields) do column_of[name] = columns[j] end
-  local function place(name)
-    if name and not place_of[name] then
-      query[#query + 1] = name
-      place_of[name] = #query - 2
+  local counts, ends = column_of.count, column_of['end']
+
+  local stored = call('HMGET', KEYS[4], 'final', 'idle', 'idle_epoch', 'idle_batch')
+  local final, idle = tonumber(stored[1] or nil) or -1, tonumber(stored[2] or nil) or -1
+  local idle_epoch, idle_batch = tonumber(stored[3] or nil), tonumber(stored[4] or nil)
+  local closed_until = math.max(final, idle)
+
+  local args = {'HSET', false, 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated}
+  local fixed = #args
+  for j = 1, width do args[fixed + 2 * j - 1] = fields[j] end
+  local last = fixed + 2 * width
+  local latest = tonumber(call('GET', KEYS[3]) or nil) or -1
+  local known = latest
+
+  for i = 1, #keys do
+    local key, ends_at, must_write, revision = keys[i], tonumber(ends[i]), true, nil
+    -- In a settled term nothing speaks against a window that is open: it is not compared.
+    if not is_settled or ends_at <= closed_until then
+      local values = call('HMGET', key, 'epoch', 'batch', 'count', 'end', 'revision')
+      local its_epoch, its_batch = tonumber(values[1] or nil), tonumber(values[2] or nil) or -1
+      if its_epoch then
+        local is_alike, its_end = values[4] == ends[i], tonumber(values[4] or nil) or -1
+        local is_same = is_alike and values[3] == counts[i]
+        local is_poorer = is_alike and (tonumber(values[3] or nil) or 0) > tonumber(counts[i])
+        local is_final, is_idle = its_end <= final, false
+        if not is_final and its_end <= idle then
+          is_idle = its_epoch < idle_epoch or (its_epoch == idle_epoch and its_batch <= idle_batch)
+        end
+        if is_older(its_epoch, its_batch) or (is_poorer and not is_final) then
+          old, must_write = old + 1, false
+        elseif is_same and (is_final or is_idle or (its_epoch == epoch and its_batch == batch)) then
+          unchanged, must_write = unchanged + 1, false
+          if not is_final then call('PEXPIRE', key, ttl[i]) end
+        elseif is_final then
+          refused, must_write = refused + 1, false
+        elseif is_idle then
+          revision = string.format('%d', (tonumber(values[5] or nil) or 0) + 1)
+        end
+      elseif ends_at <= final and not a.again then
+        old, must_write = old + 1, false
+      end
     end
-    return place_of[name]
+    if must_write then
+      announce('window', key)
+      args[2] = key
+      for j = 1, width do args[fixed + 2 * j] = columns[j][i] end
+      call(unpack(args, 1, last))
+      if revision then call('HSET', key, 'revision', revision) end
+      call('PEXPIRE', key, ttl[i])
+      if ends_at > latest then latest = ends_at end
+      written = written + 1
+    end
   end
-  local seal = place(a.seal[1])
-  local rising, alike = place(a.rising[1]), place(a.rising[2])
-  local rising_column, alike_column = column_of[a.rising[1]], column_of[a.rising[2]]
+
+  if latest > known then call('SET', KEYS[3], string.format('%.0f', latest)) end
+  return {written, unchanged, old, refused}
+end
+
+-- Writes sessions or devices, as columns; a value may be nil, "no such field". The stored hash keeps no other fields.
+-- a.same      a row that equals the stored one in these fields, under an equal (epoch, batch), was written before
+-- a.list_ttl  (ms) rows are sessions: a new one enters its device's list, which loses those that began so long before it
+-- a.content   rows are sessions. One that is closed does not change any more, unless silence alone has closed it; a row that
+--             equals a closed session in these fields has the same content. `revision` begins at 0 and grows whenever a
+--             closed session changes
+-- a.clock     ids: rows are devices. Their `last_seen` never falls, whatever the epoch; the fields of `early` are kept until
+--             it has passed them
+--             A session that a device had open under an earlier epoch is removed if it is still open and the device's session
+--             now begins earlier, or there is none. A writer that reads the topic again has other batches and may begin the
+--             session earlier; otherwise the session's new value is written before the device
+-- Returns {written, unchanged, refused as older, refused as closed, new keys of those written, closed of those written}.
+local function write()
+  local keys, ttl, fields, columns, content = a.keys, a.ttl, a.fields, a.columns, a.content
+  local kind, epoch_text, batch_text, width = a.kind, a.epoch, a.batch, #a.fields
+  local written, unchanged, old, refused, new, closed = 0, 0, 0, 0, 0, 0
+  local column_of = {}
+  for j, name in ipairs(fields) do column_of[name] = columns[j] end
+  local compared = content and 'state' or 'last_seen'
+  local state, last_seen = column_of.state, column_of.last_seen
 
   -- Few rows need this: a second call for them is cheaper than more fields for all.
   local function is_same(key, i)
@@ -114,44 +184,37 @@ local function write()
     return true
   end
 
-  -- Decides about a row whose stored value is closed. Returns the verdict, whether silence had closed the value, and the value's
+  -- Decides about a row whose stored session is closed. Returns the verdict, whether silence had closed the session, and its
   -- revision from now on. Verdicts: 'keep' (equal content), 'write', nil (refused), and 'behind': the row is an open session with
   -- fewer readings than a session that silence closed in an earlier term, so its writer may be reading the topic again. In the
   -- same term, fewer readings mean that the device's gap has become smaller and the session was split: then 'write'.
   local function judge(key, i, is_earlier)
-    local closed = call('HMGET', key, 'closed_by', 'revision', unpack(content))
-    local is_equal, is_idle, revision = true, closed[1] == 'idle', tonumber(closed[2] or nil) or 0
+    local stored = call('HMGET', key, 'closed_by', 'revision', unpack(content))
+    local is_equal, is_idle, revision = true, stored[1] == 'idle', tonumber(stored[2] or nil) or 0
     for j, name in ipairs(content) do
-      if (closed[j + 2] or nil) ~= (column_of[name][i] or nil) then is_equal = false end
+      if (stored[j + 2] or nil) ~= (column_of[name][i] or nil) then is_equal = false end
     end
     if is_idle and is_equal then
       return column_of.closed_by[i] == 'watermark' and 'write' or 'keep', true, revision
     elseif is_idle then
-      local is_behind = is_earlier and column_of.state and column_of.state[i] == 'open'
-        and tonumber(closed[3]) > tonumber(column_of.count[i])
+      local is_behind = is_earlier and state[i] == 'open' and tonumber(stored[3]) > tonumber(column_of.count[i])
       return is_behind and 'behind' or 'write', true, revision + 1
     end
     return is_same(key, i) and 'keep' or nil, false, revision
   end
 
   local function drop(key, start)
-    local session = a.drops[2] .. key:sub(a.drops[1] + 1) .. ':' .. start
+    local session = PREFIX .. 'session:' .. key:sub(#PREFIX + #'device:' + 1) .. ':' .. start
     local values = call('HMGET', session, 'state', 'epoch')
-    if values[1] == 'open' and (tonumber(values[2] or nil) or 0) < epoch then
-      call('DEL', session)
-      announce('session', session)
-    end
+    if values[1] == 'open' and (tonumber(values[2] or nil) or 0) < epoch then remove_session(session) end
   end
 
-  -- In a settled term nothing speaks against a new row, an open value, or a device that this term has written.
+  -- In a settled term nothing speaks against a new row, an open session, or a device that this term has written.
   local mark_field, plain_mark = 'closed_by', ''
   if a.clock then mark_field, plain_mark = 'epoch', epoch_text end
 
   local args = {'HSET', false, 'epoch', epoch_text, 'batch', batch_text, 'updated', a.updated}
-  local fixed, width = #args, #fields
-  if not replace then
-    for j = 1, width do args[fixed + 2 * j - 1] = fields[j] end
-  end
+  local fixed = #args
 
   -- Removes what the row, in args up to n, does not have: fields of an older row, and those of early readings that the device's
   -- event time has passed. To delete every hash first costs a fifth more.
@@ -161,8 +224,8 @@ local function write()
     if more > 0 and a.clock then
       local names = {'early', 'early.at', 'early.ahead', 'early.until', 'skewed'}
       local values = call('HMGET', key, unpack(names))
-      if values[4] and tonumber(column_of[a.clock[1]][i]) > tonumber(values[4]) then
-        call('ZREM', KEYS[7], a.clock[2][i])
+      if values[4] and tonumber(last_seen[i]) > tonumber(values[4]) then
+        call('ZREM', KEYS[6], a.clock[i])
       else
         for j, name in ipairs(names) do
           if values[j] then
@@ -183,29 +246,21 @@ local function write()
   end
 
   for i = 1, #keys do
-    local key, must_write, last, revision, is_idle = keys[i], true, width, nil, false
+    local key, must_write, revision, is_idle = keys[i], true, nil, false
     local stored, stored_epoch
     local mark = is_settled and call('HGET', key, mark_field)
     if is_settled and (not mark or mark == plain_mark) then
-      if mark then stored_epoch, last = epoch, width - a.stable end
+      if mark then stored_epoch = epoch end
     else
-      query[2] = key
-      stored = call(unpack(query))
+      stored = call('HMGET', key, 'epoch', 'batch', compared)
       stored_epoch = tonumber(stored[1] or nil)
     end
     if stored and stored_epoch then
       local stored_batch = tonumber(stored[2] or nil) or -1
-      local is_alike = not alike or stored[alike] == alike_column[i]
-      local is_closed, verdict = seal and stored[seal] == seal_value, nil
-      local is_poorer = rising and is_alike and (tonumber(stored[rising] or nil) or 0) > tonumber(rising_column[i])
-      if is_closed then
-        if content then
-          verdict, is_idle, revision = judge(key, i, stored_epoch < epoch)
-        else
-          verdict = is_same(key, i) and 'keep' or nil
-        end
-      end
-      if is_older(stored_epoch, stored_batch) or verdict == 'behind' or (is_poorer and (is_idle or not is_closed)) then
+      local is_closed, verdict = content and stored[3] == 'closed', nil
+      local is_poorer = last_seen and (tonumber(stored[3] or nil) or 0) > tonumber(last_seen[i])
+      if is_closed then verdict, is_idle, revision = judge(key, i, stored_epoch < epoch) end
+      if is_older(stored_epoch, stored_batch) or verdict == 'behind' or is_poorer then
         old, must_write = old + 1, false
       elseif is_closed then
         must_write = verdict == 'write'
@@ -217,34 +272,29 @@ local function write()
       elseif stored_epoch == epoch and stored_batch == batch and is_same(key, i) then
         unchanged, must_write = unchanged + 1, false
         call('PEXPIRE', key, ttl[i])
-      elseif is_alike then
-        last = width - a.stable
       end
     end
     if must_write then
       -- The value is written last: if a command fails, the repeat finds the old value and repeats all of them.
-      if open and last == width then call('ZADD', KEYS[3], open[i], key) end
-      if is_idle then call('ZREM', KEYS[6], key) end
-      if a.drops and stored_epoch and stored_epoch < epoch then
+      if a.clock and stored_epoch and stored_epoch < epoch then
         local stored_start = call('HGET', key, 'session') or nil
         local former, current_start = tonumber(stored_start), tonumber(column_of.session[i] or nil)
         if former and (not current_start or current_start < former) then drop(key, stored_start) end
       end
+      if a.list_ttl and not stored_epoch then
+        local list, start = list_of(key)
+        call('ZADD', list, start, start)
+        call('ZREMRANGEBYSCORE', list, '-inf', '(' .. string.format('%.0f', tonumber(start) - a.list_ttl))
+        call('PEXPIRE', list, a.list_ttl)
+      end
       announce(kind, key)
       args[2] = key
       local n = fixed
-      if replace then
-        for j = 1, width do
-          local value = columns[j][i]
-          if value then
-            args[n + 1], args[n + 2] = fields[j], value
-            n = n + 2
-          end
-        end
-      else
-        for j = 1, last do
+      for j = 1, width do
+        local value = columns[j][i]
+        if value then
+          args[n + 1], args[n + 2] = fields[j], value
           n = n + 2
-          args[n] = columns[j][i]
         end
       end
       local has_revision = content and (revision or not stored_epoch)
@@ -253,15 +303,15 @@ local function write()
         n = n + 2
       end
       call(unpack(args, 1, n))
-      if replace and stored_epoch then tidy(key, i, n, has_revision) end
+      if stored_epoch then tidy(key, i, n, has_revision) end
       call('PEXPIRE', key, ttl[i])
       written = written + 1
       if not stored_epoch then new = new + 1 end
-      if seal and not is_idle and column_of[a.seal[1]][i] == seal_value then sealed = sealed + 1 end
+      if state and not is_idle and state[i] == 'closed' then closed = closed + 1 end
     end
   end
 
-  return {written, unchanged, old, refused, new, sealed}
+  return {written, unchanged, old, refused, new, closed}
 end
 
 -- Adds early readings to devices: a.keys, a.members (ids), a.counts, and in ms a.first, a.last (the broker's times), a.ahead.
@@ -286,7 +336,7 @@ local function early()
       call('PEXPIRE', key, is_invented and math.min(a.within, a.ttl) or a.ttl)
       if count >= a.threshold then
         call('HSET', key, 'skewed', '1')
-        call('ZADD', KEYS[7], string.format('%.0f', last), a.members[i])
+        call('ZADD', KEYS[6], string.format('%.0f', last), a.members[i])
       end
       if is_new or (count >= a.threshold and not stored[5]) then
         announce('device', key)
@@ -298,8 +348,8 @@ end
 
 -- Returns how many devices are skewed. A device whose last early reading is older than a.floor has no hash any more.
 local function skewed()
-  call('ZREMRANGEBYSCORE', KEYS[7], '-inf', '(' .. a.floor)
-  return {call('ZCARD', KEYS[7])}
+  call('ZREMRANGEBYSCORE', KEYS[6], '-inf', '(' .. a.floor)
+  return {call('ZCARD', KEYS[6])}
 end
 
 -- Adds keys of a view, by last event time: a.key, a.scores, a.members, a.floor (remove those below; '' keeps all), a.ttl.
@@ -317,115 +367,82 @@ local function keys()
   return {#a.members}
 end
 
--- Returns the first a.limit of the windows in an index that have end <= a.watermark.
-local function passed(index)
-  return call('ZRANGEBYSCORE', index, '-inf', a.watermark, 'LIMIT', 0, a.limit)
-end
-
--- Removes windows from an index. Returns how many were removed.
-local function remove_due(index, due)
-  for from = 1, #due, MOST do
-    call('ZREM', index, unpack(due, from, math.min(from + MOST - 1, #due)))
-  end
-  return #due
-end
-
--- Marks windows of an index that end by a.watermark as final, with this closed_by. Returns {looked at, marked}: a window that
--- silence had made final before is not counted as marked. The TTL does not change.
-local function close(index, closed_by)
-  local due = passed(index)
-  local marked = 0
-  for i = 1, #due do
-    local key = due[i]
-    local stored = call('HMGET', key, 'epoch', 'batch', 'final', 'closed_by')
-    local stored_epoch = tonumber(stored[1] or nil)
-    if stored_epoch and (stored[3] ~= '1' or stored[4] ~= closed_by) then
-      announce('window', key)
-      local is_newer = is_older(stored_epoch, tonumber(stored[2] or nil) or -1)
-      call('HSET', key, 'final', '1', 'closed_by', closed_by, 'updated', a.updated,
-        'epoch', is_newer and stored[1] or a.epoch, 'batch', is_newer and stored[2] or a.batch)
-      if closed_by == 'idle' then call('ZADD', KEYS[6], call('ZSCORE', index, key), key) end
-      if stored[3] ~= '1' then marked = marked + 1 end
-    end
-  end
-  return {remove_due(index, due), marked}
-end
-
--- `finish` and `idle` look at a.limit windows at most. When they have looked at fewer, none is left.
-local function finish()
-  local silent, open = close(KEYS[6], 'watermark'), close(KEYS[3], 'watermark')
-  return {math.max(silent[1], open[1]), open[2]}
-end
-
--- Closes windows while input is silent; a.watermark follows the clock. When all are closed, progress gets the field `idle`.
+-- Notes that silence has closed all windows that end by a.watermark, which follows the clock. Readers of the feed are told once
+-- for each silence, and whenever there may be windows that end since the last time.
 local function idle()
-  local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
-  if is_older(tonumber(stored[1] or nil) or 0, tonumber(stored[2] or nil) or -1) then return {0, 0} end
-  local counts = close(KEYS[3], 'idle')
-  if counts[1] == a.limit then
-    begin()
-  else
-    call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'idle', a.watermark, 'updated', a.updated)
-    call('HDEL', KEYS[4], 'writing')
-  end
-  return counts
+  local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'idle', 'final', 'idle_epoch', 'idle_batch')
+  if is_older(tonumber(stored[1] or nil) or 0, tonumber(stored[2] or nil) or -1) then return {0} end
+  local final, ends = tonumber(stored[4] or nil) or -1, tonumber(call('GET', KEYS[3]) or nil) or -1
+  local former, line = math.max(tonumber(stored[3] or nil) or -1, final), tonumber(a.watermark)
+  local is_first = stored[5] ~= a.epoch or stored[6] ~= a.batch
+  if (is_first and final < ends) or (line > former and former < ends) then announce('progress', KEYS[4]) end
+  call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated,
+    'idle', string.format('%.0f', math.max(line, former)), 'idle_epoch', a.epoch, 'idle_batch', a.batch)
+  call('HDEL', KEYS[4], 'writing')
+  return {1}
 end
 
--- Writes progress, and a.meta if it has changed. Returns {1, or 0 if the stored batch is newer, then the epoch and the batch that
--- were stored before, or ''}.
+-- Writes progress, and a.meta if it has changed. With it, all windows that end by `final` are closed, which never falls: a writer
+-- that reads the topic again has a smaller watermark than before. Returns {1, or 0 if the stored batch is newer, then the epoch
+-- and the batch that were stored before, or ''}.
 local function progress()
-  local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
+  local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'final', 'idle')
   local stored_epoch = tonumber(stored[1] or nil)
   if stored_epoch and is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
     return {0, stored[1], stored[2]}
   end
-  call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'offsets', a.offsets,
-    'reference', a.reference, 'updated', a.updated)
-  call('HDEL', KEYS[4], 'idle', 'writing')
-  if call('GET', KEYS[9]) ~= a.meta then call('SET', KEYS[9], a.meta) end
+  local final = tonumber(stored[3] or nil) or -1
+  if tonumber(a.watermark) > final then
+    final = tonumber(a.watermark)
+    announce('progress', KEYS[4])
+  end
+  call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'final', string.format('%.0f', final),
+    'offsets', a.offsets, 'reference', a.reference, 'updated', a.updated)
+  call('HDEL', KEYS[4], 'writing')
+  if (tonumber(stored[4] or nil) or math.huge) <= final then call('HDEL', KEYS[4], 'idle', 'idle_epoch', 'idle_batch') end
+  if call('GET', KEYS[8]) ~= a.meta then call('SET', KEYS[8], a.meta) end
   return {1, stored[1] or '', stored[2] or ''}
 end
 
--- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, and the end of the
--- last window that the watermark has not passed; '' if one is missing.
+-- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, and the event time
+-- by which every window ends; '' if one is missing.
 local function read_progress()
   local values = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'offsets', 'reference')
   for i = 1, 5 do values[i] = values[i] or '' end
-  values[6], values[7], values[8] = call('GET', KEYS[5]) or '', call('GET', KEYS[8]) or '', call('GET', KEYS[9]) or ''
-  local open, silent = call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2], call('ZREVRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2]
-  values[9] = string.format('%.0f', math.max(tonumber(open or '0'), tonumber(silent or '0')))
+  values[6], values[7], values[8] = call('GET', KEYS[5]) or '', call('GET', KEYS[7]) or '', call('GET', KEYS[8]) or ''
+  values[9] = call('GET', KEYS[3]) or ''
   return values
 end
 
 -- Sets the mark `republish` or, with a.rebuild, `rebuild`, unless it is set already. Returns {the mark}.
 local function mark()
-  local key = a.rebuild and KEYS[8] or KEYS[5]
+  local key = a.rebuild and KEYS[7] or KEYS[5]
   call('SET', key, a.mark, 'NX')
   return {call('GET', key)}
 end
 
 -- Removes the mark if it is a.mark.
 local function unmark()
-  local key = a.rebuild and KEYS[8] or KEYS[5]
+  local key = a.rebuild and KEYS[7] or KEYS[5]
   if call('GET', key) == a.mark then call('DEL', key) end
   return {1}
 end
 
--- Removes at most a.limit windows of each index that the watermark has passed: after a loss of data they may lack readings, and
--- must not become final. Returns {looked at, removed}.
+-- Scans one page of keys of a.pattern from a.cursor on. Removes windows that end by a.watermark and were not final before: after a
+-- loss of data they may lack readings, and progress is about to call them final. Returns {the next cursor, removed}.
 local function forget()
-  local looked, removed = 0, 0
-  for _, index in ipairs({KEYS[3], KEYS[6]}) do
-    local due, deleted = passed(index), 0
-    for i = 1, #due do
-      if call('DEL', due[i]) == 1 then
-        announce('window', due[i])
-        deleted = deleted + 1
-      end
+  local final = tonumber(call('HGET', KEYS[4], 'final') or nil) or -1
+  local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
+  local removed = 0
+  for _, key in ipairs(page[2]) do
+    local ends = tonumber(call('HGET', key, 'end') or nil)
+    if ends and ends > final and ends <= tonumber(a.watermark) then
+      call('DEL', key)
+      announce('window', key)
+      removed = removed + 1
     end
-    looked, removed = math.max(looked, remove_due(index, due)), removed + deleted
   end
-  return {looked, removed}
+  return {page[1], removed}
 end
 
 -- Scans one page of keys of a.pattern from a.cursor on. Removes sessions that are open or closed by silence alone, were written
@@ -438,8 +455,7 @@ local function stale()
     local stored = call('HMGET', key, 'state', 'epoch', 'closed_by', 'last')
     local is_over = a.last == '' or (tonumber(stored[4] or nil) or 0) < tonumber(a.last)
     if (stored[1] == 'open' or stored[3] == 'idle') and (tonumber(stored[2] or nil) or 0) < a.before and is_over then
-      call('DEL', key)
-      announce('session', key)
+      remove_session(key)
       removed = removed + 1
     end
   end
@@ -447,12 +463,16 @@ local function stale()
 end
 
 local steps = {
-  begin = begin, write = write, early = early, skewed = skewed, keys = keys, finish = finish, idle = idle, progress = progress,
-  read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
+  begin = begin, windows = windows, write = write, early = early, skewed = skewed, keys = keys, idle = idle,
+  progress = progress, read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
 -- The feed names what a step has changed, also when one of the step's commands has failed: a repeat finds those values unchanged.
 local is_done, reply = pcall(steps[ARGV[1]])
 for kind in pairs(changed) do announce_all(kind) end
-if has_entries then call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed) end
+if newest_entry then
+  call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed)
+  -- An id begins with Redis' clock in ms.
+  call('XTRIM', KEYS[2], 'MINID', '~', string.format('%.0f', math.max(0, tonumber(newest_entry:match('%d+')) - a.feed_ms)))
+end
 if not is_done then error(reply, 0) end
 return reply

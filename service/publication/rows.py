@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from service.aggregation import moments
 from service.redis.keys import Keys, Texts, decimal, texts
 from service.reference.attributes import Attributes
+from service.settings import Sessions
 from state.layout import CLOSED
 from state.windows import TEXTS
 
@@ -28,36 +29,28 @@ SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
 def script_keys(keys: Keys) -> tuple[str, ...]:
     """KEYS of publish.lua, in its order."""
-    internal = keys.republish, keys.idle, keys.skewed, keys.rebuild
-    return keys.epoch, keys.changes, keys.open, keys.progress, *internal, keys.meta
+    return keys.epoch, keys.changes, keys.ends, keys.progress, keys.republish, keys.skewed, keys.rebuild, keys.meta
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How publish.lua treats rows of a kind; the comment above its `write` explains each field."""
+    """How publish.lua treats rows of a kind: its step, and the arguments that the comment above the step explains."""
 
     name: str
-    same: tuple[str, ...]
-    seal: tuple[str, ...] = ()
-    rising: tuple[str, ...] = ()
-    stable: int = 0
-    replace: bool = False
-    content: tuple[str, ...] = ()
+    step: str = "write"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Within a batch, a window's count identifies its content. When a checkpoint is lost and a newer writer reads the topic again,
-# a window that has more readings than this writer has read so far stays until the writer has caught up.
-WINDOW = Kind("window", ("count", "end"), ("final", "1"), ("count", "end"), stable=4, content=("count", "end"))
-WINDOW_AGAIN = replace(WINDOW, same=("count", "end", "final"), stable=0)
+WINDOW = Kind("window", "windows")
+WINDOW_AGAIN = Kind("window", "windows", {"again": True})
 # A merged session keeps its own count and last reading: only `merged_into` differs.
-SESSION_CONTENT = ("count", "last", "merged_into")
-SESSION = Kind("session", ("state", "count", "last"), ("state", "closed"), replace=True, content=SESSION_CONTENT)
-DEVICE = Kind("device", ("last_seen", "status", "session"), rising=("last_seen",), replace=True)
+SESSION = Kind("session", arguments={"same": ("state", "count", "last"), "content": ("count", "last", "merged_into")})
+DEVICE = Kind("device", arguments={"same": ("last_seen", "status", "session")})
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The arguments of every call: the writer and its batch as decimal text, the feed's length, and progress so far.
+    """The arguments of every call: the writer and its batch as decimal text, the feed's length and age (ms), and progress so far.
 
     `settled` is an event time in ms: see Sink.
     """
@@ -66,33 +59,33 @@ class Stamp:
     batch: str
     updated: str
     feed: int
+    feed_ms: int
     after: tuple[int, int] | None = None
     settled: int | None = None
 
     def call(self, step: str, **arguments: Any) -> Call:
         """A call of one of publish.lua's steps."""
-        writer = {"epoch": self.epoch, "batch": self.batch, "updated": self.updated, "feed": self.feed}
+        writer = {"epoch": self.epoch, "batch": self.batch, "updated": self.updated}
+        feed = {"feed": self.feed, "feed_ms": self.feed_ms}
         known = {"after": self.after, "settled": self.settled}
         given = {name: value for name, value in known.items() if value is not None}
         # The cmsgpack of Redis 6.2 and 7 cannot read msgpack's type for bytes.
-        return step, msgpack.packb({**writer, **given, **arguments}, use_bin_type=False)
+        return step, msgpack.packb({**writer, **feed, **given, **arguments}, use_bin_type=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """n rows of a kind: `keys`, `ttl` (ms) and every column of `fields` have n elements; None is "no such field".
 
-    `open` has the windows' scores in the index of windows that are not final. `devices` has the ids of rows that are devices.
-    `drops` is (length of the prefix of device keys, prefix of session keys).
+    `devices` has the ids of rows that are devices, `list_ttl` (ms) is for sessions: how long a device's list of them is kept.
     """
 
     kind: Kind
     keys: Texts
     ttl: list[int]
     fields: Mapping[str, Texts]
-    open: Texts = field(default_factory=list)
     devices: Texts = field(default_factory=list)
-    drops: tuple[int, str] | None = None
+    list_ttl: int | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -104,33 +97,24 @@ class Rows:
             return [values[row] for row in rows]
 
         fields = {name: chosen(column) for name, column in self.fields.items()}
-        opened, devices = (chosen(texts) if texts else [] for texts in (self.open, self.devices))
-        return replace(self, keys=chosen(self.keys), ttl=chosen(self.ttl), fields=fields, open=opened, devices=devices)
+        devices = chosen(self.devices) if self.devices else []
+        return replace(self, keys=chosen(self.keys), ttl=chosen(self.ttl), fields=fields, devices=devices)
 
     def calls(self, stamp: Stamp, size: int) -> Iterator[Call]:
         """Calls of at most `size` rows, each packed when the iterator reaches it."""
         kind, names, columns = self.kind, list(self.fields), list(self.fields.values())
         fixed = {
             "kind": kind.name,
-            "same": kind.same,
-            "seal": kind.seal,
-            "rising": kind.rising,
-            "stable": kind.stable,
-            "replace": kind.replace,
+            **kind.arguments,
             "fields": names,
-            # An empty table would be true in Lua.
-            **({"content": kind.content} if kind.content else {}),
-            **({"drops": self.drops} if self.drops else {}),
+            **({"list_ttl": self.list_ttl} if self.list_ttl else {}),
         }
         for start in range(0, len(self), size):
             part = slice(start, start + size)
-            opened: dict[str, Any] = {"open": self.open[part]} if self.open else {}
-            if self.devices:
-                opened["clock"] = ("last_seen", self.devices[part])
             yield stamp.call(
-                "write",
+                kind.step,
                 **fixed,
-                **opened,
+                **({"clock": self.devices[part]} if self.devices else {}),
                 keys=self.keys[part],
                 ttl=self.ttl[part],
                 columns=[column[part] for column in columns],
@@ -143,7 +127,6 @@ def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Ro
     count = columns["count"].to_numpy()
     sums = [columns[name].to_numpy() for name in ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")]
     total, mean, stddev = moments.finish(count, *sums)
-    end = texts(decimal(columns["end"]))
     fields: dict[str, Texts] = {
         "count": texts(decimal(columns["count"])),
         "sum": texts(decimal(total)),
@@ -153,19 +136,16 @@ def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Ro
         "stddev": texts(decimal(stddev)),
         "first": texts(decimal(columns["first"])),
         "last": texts(decimal(columns["last"])),
-        # The stable fields: a key's start never changes, nor does its end while the view keeps its length.
         "start": texts(decimal(columns["start"])),
-        "end": end,
-        "final": [b"0"] * table.num_rows,
-        "closed_by": [b""] * table.num_rows,
+        "end": texts(decimal(columns["end"])),
     }
     names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
-    return Rows(WINDOW, texts(names), ttl, fields, end)
+    return Rows(WINDOW, texts(names), ttl, fields)
 
 
-def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
-    """Return rows of the past as of a watermark: windows that it has passed are final, rows that have expired are left out.
+def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> Rows:
+    """Return complete rows of the past as of a watermark, without those that have expired.
 
     The TTL counts from when the watermark passed the row's last reading, for sessions and devices `gap_ms` later.
     """
@@ -174,15 +154,7 @@ def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
     last = rows.fields["last_seen" if rows.kind is DEVICE else "last"]
     ttl_ms = [ttl - max(0, written_ms - int(at or 0)) for ttl, at in zip(rows.ttl, last, strict=True)]
     alive = [row for row, ms in enumerate(ttl_ms) if ms > 0]
-    rows = replace(rows, ttl=ttl_ms)
-    if not is_window:
-        return [rows.take(alive)]
-    rows = replace(rows, kind=WINDOW_AGAIN)
-    has_passed = [int(end or 0) <= watermark_ms for end in rows.fields["end"]]
-    final = rows.take([row for row in alive if has_passed[row]])
-    closed: dict[str, Texts] = {"final": [b"1"] * len(final), "closed_by": [b"watermark"] * len(final)}
-    final = replace(final, fields={**final.fields, **closed}, open=[])
-    return [final, rows.take([row for row in alive if not has_passed[row]])]
+    return replace(rows, kind=WINDOW_AGAIN if is_window else rows.kind, ttl=ttl_ms).take(alive)
 
 
 def view_keys(table: pa.Table) -> dict[str, tuple[list[int], Texts]]:
@@ -199,7 +171,7 @@ def view_keys(table: pa.Table) -> dict[str, tuple[list[int], Texts]]:
     return views
 
 
-def session_rows(table: pa.Table, keys: Keys, ttl_ms: int, closed_by: str = "watermark") -> Rows:
+def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str = "watermark") -> Rows:
     """Format sessions (state.layout.session_schema) as hashes; of rows of the same session the last one counts."""
     column = _columns(_last_of(table, ["device", "start"]))
     is_closed = pc.equal(column["state"], CLOSED)
@@ -221,7 +193,9 @@ def session_rows(table: pa.Table, keys: Keys, ttl_ms: int, closed_by: str = "wat
         values |= {"min": column[f"{measure}.min"], "max": column[f"{measure}.max"]}
         fields |= {f"{measure}.{name}": texts(decimal(value)) for name, value in values.items()}
     names = texts(keys.sessions(column["device"], column["start"]))
-    return Rows(SESSION, names, [ttl_ms] * len(names), fields)
+    # A session that lasts is written again and again, its device's list only when a session is new.
+    list_ttl_ms = settings.retain_ms + settings.max_duration_ms
+    return Rows(SESSION, names, [settings.retain_ms] * len(names), fields, list_ttl=list_ttl_ms)
 
 
 def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attributes: Attributes | None) -> Rows:
@@ -241,8 +215,7 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
         fields[measure] = texts(decimal(column[f"{measure}.value"]))
         fields[f"{measure}.at"] = texts(decimal(column[f"{measure}.at"]))
     names, devices = texts(keys.devices(column["device"])), texts(column["device"])
-    drops = len(f"{keys.prefix}:device:".encode()), f"{keys.prefix}:session:"
-    return Rows(DEVICE, names, [ttl_ms] * len(names), fields, devices=devices, drops=drops)
+    return Rows(DEVICE, names, [ttl_ms] * len(names), fields, devices=devices)
 
 
 def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:

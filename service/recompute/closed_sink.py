@@ -1,11 +1,9 @@
 """Write corrected values to Redis, by correct.lua, and read what a correction needs from Redis first."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from service import clock, failpoint
 from service.errors import SinkError
@@ -20,11 +18,8 @@ SCRIPT = Path(__file__).with_name("correct.lua").read_bytes()
 _AGAIN = "Nothing is lost: run it again"
 _PAGE = 1_000
 
-# `seal`: the field and text of a closed value. `same`: two values with these fields equal are the same.
-_HOW: Mapping[str, Mapping[str, Any]] = {
-    "window": {"seal": ("final", "1"), "same": ("count", "end")},
-    "session": {"seal": ("state", "closed"), "same": ("count", "last", "reason")},
-}
+_SAME = {"window": ("count", "end"), "session": ("count", "last", "reason", "state")}
+"""Two values with these fields equal are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,8 @@ class ClosedSink:
                 ttl=part.ttl,
                 fields=list(part.fields),
                 columns=list(part.fields.values()),
-                **_HOW[rows.kind.name],
+                same=_SAME[rows.kind.name],
+                **({"list_ttl": part.list_ttl} if part.list_ttl else {}),
             )
 
     def _run(self, calls: Iterable[Call], what: str) -> list[Reply]:
@@ -113,8 +109,9 @@ class ClosedSink:
 
     def _stamp(self) -> Stamp:
         micro_batch = self.micro_batch
-        feed, now = self.settings.redis.feed_length, str(clock.now_ms())
-        return Stamp(str(micro_batch.epoch), str(micro_batch.batch), now, feed, (micro_batch.epoch, micro_batch.batch))
+        redis, now = self.settings.redis, str(clock.now_ms())
+        feed = redis.feed_length, redis.feed_retain_ms
+        return Stamp(str(micro_batch.epoch), str(micro_batch.batch), now, *feed, (micro_batch.epoch, micro_batch.batch))
 
 
 def server(settings: Settings) -> str:
@@ -150,24 +147,16 @@ def progress(settings: Settings, mark: str = "") -> MicroBatch:
 
 
 def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list[int]]:
-    """The starts of the devices' open and closed sessions in Redis, in no order. Raises SinkError.
-
-    Redis has no index of a device's sessions, so the names of all sessions are read, a thousand at a time.
-    """
-    prefix = Keys(settings.redis.prefix).session("", 0).removesuffix(":0")
-    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
+    """The starts of the devices' open and closed sessions in Redis, in order. Raises SinkError."""
+    keys, starts = Keys(settings.redis.prefix), dict[str, list[int]]()
     budget = Budget(
         settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the sessions that there are")
     )
-    wanted, starts = set(devices), dict[str, list[int]]()
     with redis_client.client(settings.redis) as client:
-        cursor = None
-        while cursor != 0:
-            cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=pattern, count=_PAGE))
-            for name in names:
-                device, _, start = _text(name).removeprefix(prefix).rpartition(":")
-                if device in wanted and budget.attempt(partial(client.hget, name, "state")) in {b"open", b"closed"}:
-                    starts.setdefault(device, []).append(int(start))
+        for device in sorted(set(devices)):
+            for start in map(int, budget.attempt(partial(client.zrange, keys.sessions_of(device), 0, -1))):
+                if budget.attempt(partial(client.hget, keys.session(device, start), "state")) in {b"open", b"closed"}:
+                    starts.setdefault(device, []).append(start)
     return starts
 
 

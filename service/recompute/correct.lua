@@ -5,6 +5,7 @@
 -- Returns the step's counts, or {-1, the reason why nothing was written}.
 
 local call = redis.call
+local PREFIX = KEYS[1]:sub(1, -#'correction' - 1)
 local a = cmsgpack.unpack(ARGV[2])
 
 -- The fence, once per call: when another correction, or a replay of rejects, has begun, this one writes nothing.
@@ -15,33 +16,35 @@ end
 
 -- While Redis lacks data or values are republished, only the republish itself may write corrections: its mark is a.mark.
 if (call('GET', KEYS[4]) or '') ~= a.mark then return {-1, 'values are being republished'} end
-local progress = call('HMGET', KEYS[3], 'epoch', 'batch')
+local progress = call('HMGET', KEYS[3], 'epoch', 'batch', 'final')
 local epoch, batch = tonumber(progress[1] or nil), tonumber(progress[2] or nil)
 if not (epoch and batch) or epoch < a.after[1] or (epoch == a.after[1] and batch < a.after[2]) then
   return {-1, 'Redis has lost data: progress is not where it was'}
 end
 
--- Writes rows of one kind, as columns, as publish.lua does. a.seal is {field, value}: a key in this state is closed.
+-- Writes rows of one kind, as columns, as publish.lua does. Rows that are equal in the fields a.same are the same.
 -- A closed value is replaced by one with more readings, never with fewer, so a call may be repeated or arrive late. Its epoch and
--- batch stay, and `revision` grows. A key that does not exist gets a.epoch, a.batch and its TTL of a.ttl.
+-- batch stay, and `revision` grows. A key that does not exist gets a.epoch, a.batch and its TTL of a.ttl; a session also enters its
+-- device's list, which is kept for a.list_ttl (ms).
 -- Returns how many rows were {written, the same already, refused as poorer, open, gone}.
 local function write()
   local written, same, poorer, open, gone = 0, 0, 0, 0, 0
   local column_of = {}
   for j, name in ipairs(a.fields) do column_of[name] = a.columns[j] end
-  local state, count = column_of[a.seal[1]], column_of.count
+  local state, count, final = column_of.state, column_of.count, tonumber(progress[3] or nil) or -1
   for i, key in ipairs(a.keys) do
-    local stored = call('HMGET', key, a.seal[1], 'closed_by', 'count', 'revision', unpack(a.same))
-    local is_there, is_equal, merges = stored[3], true, state[i] == 'merged'
-    local is_closed = stored[1] == a.seal[2] and stored[2] ~= 'idle'
+    local stored = call('HMGET', key, 'state', 'closed_by', 'count', 'revision', 'end', unpack(a.same))
+    local is_there, is_equal, merges = stored[3], true, state and state[i] == 'merged'
+    local is_closed = stored[1] == 'closed' and stored[2] ~= 'idle'
+    if not state then is_closed = (tonumber(stored[5] or nil) or final + 1) <= final end
     for j, name in ipairs(a.same) do
-      if (stored[j + 4] or nil) ~= (column_of[name][i] or nil) then is_equal = false end
+      if (stored[j + 5] or nil) ~= (column_of[name][i] or nil) then is_equal = false end
     end
     if not is_there and merges then
       gone = gone + 1
     elseif is_there and not is_closed and stored[1] ~= 'merged' then
       open = open + 1
-    elseif is_there and is_equal and stored[1] == state[i] then
+    elseif is_there and is_equal then
       same = same + 1
     elseif is_closed and not merges and tonumber(stored[3]) > tonumber(count[i]) then
       poorer = poorer + 1
@@ -65,6 +68,12 @@ local function write()
       call(unpack(args, 1, n))
       if is_there and #lacking > 0 then call('HDEL', key, unpack(lacking)) end
       if not is_there then call('PEXPIRE', key, a.ttl[i]) end
+      if not is_there and a.list_ttl then
+        local start = column_of.start[i]
+        local list = PREFIX .. 'sessions:' .. key:sub(#PREFIX + #'session:' + 1, -#start - 2)
+        call('ZADD', list, start, start)
+        if call('PTTL', list) < 0 then call('PEXPIRE', list, a.list_ttl) end
+      end
       written = written + 1
     end
   end

@@ -17,6 +17,7 @@ writes a value that step 3 finds closed. A republish writes again what Redis los
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -223,14 +224,17 @@ class Correction:
         """Step 6."""
         settings, report = self._settings, self._report
         keys, retained = Keys(settings.redis.prefix), {view.name: view.retain_ms for view in settings.views}
+        watermark_ms = self._sink.micro_batch.watermark_ms
+        closed_windows: Any = pc.less_equal(windows["end"], watermark_ms)
+        windows = windows.filter(closed_windows)
         whole = windows.filter(pc.greater_equal(windows["start"], whole_ms))
         report.unrecoverable["windows"] += windows.num_rows - whole.num_rows
         if self._dry:
             report.windows, report.sessions = report.windows + whole.num_rows, report.sessions + sessions.num_rows
             return
-        at = self._sink.micro_batch.watermark_ms, settings.sessions.gap_ms
-        final = self._sink.write(as_of_watermark(window_rows(whole, keys, retained), *at)[0])
-        closed = self._sink.write(as_of_watermark(session_rows(sessions, keys, settings.sessions.retain_ms), *at)[0])
+        at = watermark_ms, settings.sessions.gap_ms
+        final = self._sink.write(as_of_watermark(window_rows(whole, keys, retained), *at))
+        closed = self._sink.write(as_of_watermark(session_rows(sessions, keys, settings.sessions), *at))
         report.windows, report.sessions = report.windows + final.written, report.sessions + closed.written
         report.same += final.same + closed.same
         report.poorer += final.poorer + closed.poorer

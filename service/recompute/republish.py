@@ -10,7 +10,8 @@ replica promoted too early. One of three checks detects the loss:
 The first two end the term, which stops the query. The next term begins with these steps:
 
     1  set the mark `<prefix>:republish`                                       before the query starts
-    2  remove windows that the watermark has passed and that are not final: they may lack readings
+    2  remove windows that the watermark of the last committed batch has passed and that Redis does not
+       call final: they may lack readings
     3  publish open windows and sessions, and the devices, from the state
     4  write the progress key: all values include the last committed batch
     5  publish final windows and closed sessions, from Kafka                   while the query runs
@@ -22,7 +23,7 @@ In step 5 closed values that Redis still has cover their spans (service/publicat
 which the loss was detected, and the watermark up to which Redis was whole.
 
 A crash in between leaves the mark, or no progress, and the next term begins again. `tidemark republish` sets the mark
-by hand. A running service then does 2, 3 and 5 to 8 beside its batches, whose values are newer and win. Without a running
+by hand. A running service then does 3 and 5 to 8 beside its batches, whose values are newer and win. Without a running
 service the command takes the lease and does these steps itself.
 """
 
@@ -45,7 +46,6 @@ from service.pipeline.term import Term
 from service.publication import covered, meta
 from service.recompute import correct, late, rebuild
 from service.recompute.rebuild import Recomputation
-from service.redis.keys import Keys
 from service.settings import Settings
 from service.spark.files import Files
 
@@ -126,7 +126,7 @@ def read(sink: Sink) -> Stored:
     progress = None
     if epoch and batch and watermark and offsets:
         progress = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
-    return Stored(progress, republish_mark, rebuild_mark, meta_text, max(int(ends), int(watermark or 0)))
+    return Stored(progress, republish_mark, rebuild_mark, meta_text, int(ends or 0))
 
 
 def settled_ms(stored: Stored, settings: Settings) -> int | None:
@@ -182,7 +182,7 @@ class Republisher:
         # Values after the position of a rebuild are those from before it.
         whole_ms = max(progress.watermark_ms if progress else 0, self.term.covered.until_ms if self.term.covered else 0)
         self._begun = _text(sink.run("mark", mark=mark(LOST, whole_ms))[0])
-        removed = sink.sweep("forget")
+        removed = sink.scan("forget", "window", watermark=str(committed.watermark_ms))
         self._open(sink)
         sink.progress(server)
         if removed:
@@ -198,13 +198,12 @@ class Republisher:
         self._job.close()
 
     def everything(self, text: str) -> None:
-        """Do steps 2, 3 and 5 to 8 for the mark `text`, as of the last committed batch. Raises as `begin`, and SourceError."""
+        """Do steps 3 and 5 to 8 for the mark `text`, as of the last committed batch. Raises as `begin`, and SourceError."""
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
         sink = self._sink(committed or MicroBatch(0, 0, 0, {}, {}))
         server = sink.server()
         if committed is not None:
             if text != self._begun:  # else `begin` has done it
-                sink.sweep("forget")
                 self._open(sink)
             at_ms, whole_ms = parse_mark(text)
             known = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=whole_ms)
@@ -222,7 +221,8 @@ class Republisher:
         return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else read(sink).republish_mark
 
     def end_rebuild(self) -> None:
-        """When a new checkpoint has caught up with the former values, remove the sessions that it does not have."""
+        """When a new checkpoint has caught up with the former values, remove the sessions that it does not have, and ask for a
+        republish of what was final."""
         sink = self._sink(MicroBatch(self._epoch, 0, 0, {}, {}))
         rebuild_mark = read(sink).rebuild_mark
         if not rebuild_mark:
@@ -235,6 +235,8 @@ class Republisher:
             gap_ms = sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
             sink = replace(sink, micro_batch=replace(committed, epoch=self._epoch))
             self._remove_stale(sink, epoch, committed.watermark_ms - gap_ms)
+            # Windows that were final before and that Redis did not have were not written: the next look writes them whole.
+            sink.run("mark", mark=mark(ASKED))
             sink.run("unmark", mark=rebuild_mark, rebuild=True)
 
     def _look(self) -> None:
@@ -282,19 +284,7 @@ class Republisher:
 
     def _remove_stale(self, sink: Sink, epoch: int, last_ms: int | None = None) -> None:
         """Remove open sessions of earlier epochs that ended before `last_ms`. All open sessions of the state have this epoch."""
-        text = "" if last_ms is None else str(last_ms)
-        pattern = Keys(self._settings.redis.prefix).matching("session:*")
-        cursor, removed = "", 0
-        while cursor != "0":
-            reply = sink.run(
-                "stale",
-                cursor=cursor or "0",
-                pattern=pattern,
-                limit=self._settings.redis.chunk,
-                before=epoch,
-                last=text,
-            )
-            cursor, removed = _text(reply[0]), removed + int(reply[1])
+        removed = sink.scan("stale", "session", before=epoch, last="" if last_ms is None else str(last_ms))
         if removed:
             _log.warning("%d sessions were open in an older state of Redis and are not any more: removed", removed)
 

@@ -39,16 +39,13 @@ class Keys:
         return f"{self.prefix}:changes"
 
     @property
-    def open(self) -> str:
-        return f"{self.prefix}:open"
+    def ends(self) -> str:
+        """The event time by which every window ends."""
+        return f"{self.prefix}:ends"
 
     @property
     def skewed(self) -> str:
         return f"{self.prefix}:skewed"
-
-    @property
-    def idle(self) -> str:
-        return f"{self.prefix}:idle"
 
     @property
     def meta(self) -> str:
@@ -80,6 +77,10 @@ class Keys:
 
     def session(self, device: str, start_ms: int) -> str:
         return f"{self.prefix}:session:{device}:{start_ms}"
+
+    def sessions_of(self, device: str) -> str:
+        """The sorted set of the starts of a device's sessions."""
+        return f"{self.prefix}:sessions:{device}"
 
     def device(self, device: str) -> str:
         return f"{self.prefix}:device:{device}"

@@ -19,5 +19,6 @@ from service.settings.models import Metrics as Metrics
 from service.settings.models import Redis as Redis
 from service.settings.models import Reference as Reference
 from service.settings.models import Registry as Registry
+from service.settings.models import Sessions as Sessions
 from service.settings.models import Settings as Settings
 from service.settings.models import View as View

@@ -277,6 +277,8 @@ class Redis(Section):
     """Certificates to trust, for rediss://; the system's when not given."""
     prefix: str = "tidemark"
     feed_length: int = Field(default=10_000, gt=0)
+    feed_retain_ms: Positive = Field(default=86_400_000, alias="feed_retain")
+    """The change feed keeps about `feed_length` entries of up to 100 keys, and none that are much older than this."""
     timeout_ms: Positive = Field(default=5_000, alias="timeout")
     retry_for_ms: NotNegative = Field(default=30_000, alias="retry_for")
     """How long the writes of a batch are retried, with back-off, before the batch fails and is replayed."""

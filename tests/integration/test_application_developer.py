@@ -32,11 +32,10 @@ class Page:
         self.examples: dict[str, Any] = {}
         exec(code.replace(URL, part.url), self.examples)  # noqa: S102 - our own documentation
 
-    def publish(self, batch: int) -> None:
+    def publish(self, batch: int, watermark_ms: int = T0) -> None:
         """All of a batch, after which each of KEYS has as many readings as the batch's number."""
-        sink = Sink(self.settings, micro_batch(batch, watermark_ms=T0))
+        sink = Sink(self.settings, micro_batch(batch, watermark_ms=watermark_ms))
         sink.write([windows([("device_1m", f"d{number}", T0, [20.0] * batch) for number in range(len(KEYS))])])
-        sink.finish()
         sink.progress()
 
 
@@ -58,12 +57,31 @@ def test_a_window_is_found_by_its_computed_key(page: Page) -> None:
     assert page.examples["starts"](T0 + 1, 2 * MINUTE, MINUTE) == [T0, T0 - MINUTE]
 
 
+def test_a_window_is_final_if_progress_says_so(page: Page) -> None:
+    def found() -> tuple[float, ...]:
+        answer = page.examples["window"]("device_1m", "temperature", "d7", T0)
+        return tuple(answer[name] for name in ("count", "final", "revision"))
+
+    page.publish(1)
+    assert found() == (1, 0, 0)
+    # A silence closes it, a reading opens it again, and the watermark closes it for good.
+    Sink(page.settings, micro_batch(1)).run("idle", watermark=str(T0 + MINUTE))
+    assert found() == (1, 1, 0)
+    page.publish(2)
+    assert found() == (2, 0, 1)
+    page.publish(3, watermark_ms=T0 + MINUTE)
+    assert found() == (3, 1, 1)
+    assert page.examples["newest_final_start"](MINUTE) == T0
+    page.client.delete("tidemark:progress")
+    assert found() == (3, 0, 1)
+
+
 def test_the_feed_is_followed_and_a_gap_in_it_is_noticed(page: Page) -> None:
     last = page.examples["end_of_feed"]()
-    for batch in (1, 2):
+    for batch, more in ((1, ["tidemark:progress"]), (2, [])):
         page.publish(batch)
         entries = page.examples["changes_after"](last)
-        assert [key for _, keys in entries for key in keys] == KEYS
+        assert [key for _, keys in entries for key in keys] == [*KEYS, *more]
         last = entries[-1][0]
     page.client.xtrim("tidemark:changes", maxlen=0, approximate=False)
     page.publish(3)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ class Written:
         sink = Sink(self.settings, micro_batch(batch, watermark_ms=start))
         rows = [("site", site, start, [20.0, 22.0]) for site in SITES]
         sink.write([windows(rows), changes([session("d1", T0)], [device("d1", start)])])
-        sink.finish()
         sink.progress()
 
 
@@ -94,14 +94,17 @@ def test_what_is_published_is_what_the_client_answers(client: Client) -> None:
 def test_what_is_published_is_followed(written: Written, client: Client) -> None:
     changed = client.changes("0-0")
     kinds = {place.kind for change in changed for place in change.places}
-    assert kinds == {"window", "session", "device"}
+    assert kinds == {"window", "session", "device", "progress"}
     assert all(client.value(place) is not None for change in changed for place in change.places)
     end = client.end_of_feed()
     written.publish(2)
     places = [place for change in client.changes(end) for place in change.places]
     assert {(place.view, place.key, place.start) for place in places if place.kind == "window"} == {
-        ("site", site, T0 + batch * MINUTE) for site in SITES for batch in (1, 2)
+        ("site", site, T0 + 2 * MINUTE) for site in SITES
     }
+    # The windows that it makes final have one entry, the last one.
+    assert [place.kind for place in places].index("progress") == len(places) - 1
+    assert client.progress().final == T0 + 2 * MINUTE
     with written.part.client() as redis:
         redis.xtrim("tidemark:changes", maxlen=0, approximate=False)
     with pytest.raises(ChangesLostError):
@@ -117,5 +120,9 @@ def test_the_examples_of_its_page_run(written: Written, capsys: pytest.CaptureFi
     assert [each.start for each in examples["means"]] == [T0, T0]
     with pytest.raises(ChangesLostError):
         examples["show_changes"]("0-1")
+    final = examples["final_windows"]("0-0")
+    assert {(each.key, each.start) for each in islice(final, 2)} == {(site, T0) for site in SITES}
+    written.publish(2)
+    assert {(each.key, each.start) for each in islice(final, 2)} == {(site, T0 + MINUTE) for site in SITES}
     assert asyncio.run(examples["newest"](written.part.url)) == 21.0
     examples["client"].close()

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from load import feed
+from load import feed, published
 from load.servers import Redis
 from schemas import contract
 from service.errors import FencedError, SinkError
+from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import Sink
 from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
 from service.recompute.closed_sink import ClosedSink, Written, progress, server, session_starts
@@ -37,28 +38,25 @@ class Target:
         self.fence = Fence(self.settings.redis)
         self.sink = ClosedSink(self.settings, PASSED, self.fence.number, server(self.settings))
 
-    def publish(self, *rows: pa.RecordBatch, final: bool = True) -> None:
-        sink = Sink(self.settings, PASSED)
+    def publish(self, *rows: pa.RecordBatch, passed: MicroBatch = PASSED) -> None:
+        sink = Sink(self.settings, replace(passed, watermark_ms=T0))
         sink.write(rows)
-        if final:
-            sink.finish()
-        sink.progress()
+        replace(sink, micro_batch=passed).progress()
 
     def windows(self, values: list[float], key: str = "d1", start: int = T0) -> Rows:
         table = window_table([("device_1m", key, start, values)])
         retained = {view.name: view.retain_ms for view in self.settings.views}
-        return as_of_watermark(window_rows(table, self.keys, retained), PASSED.watermark_ms, 0)[0]
+        return as_of_watermark(window_rows(table, self.keys, retained), PASSED.watermark_ms, 0)
 
     def sessions(self, *rows: dict[str, Any]) -> Rows:
         table = pa.Table.from_pylist(list(rows), schema=session_schema(MEASURES))
-        return session_rows(table, self.keys, self.settings.sessions.retain_ms)
+        return session_rows(table, self.keys, self.settings.sessions)
 
     def window(self, key: str = "d1") -> dict[str, str]:
         return self.read(f"window:device_1m:temperature:{key}:{T0}")
 
     def read(self, name: str) -> dict[str, str]:
-        fields: dict[str, str] = self.client.hgetall(f"{self.prefix}:{name}")
-        return fields
+        return published.read(self.client, self.prefix, name)
 
     def feed(self) -> list[dict[str, str]]:
         return [entry for _, entry in feed.changes(self.client, self.prefix)]
@@ -82,7 +80,7 @@ def test_a_final_window_gets_more_readings_and_says_so(target: Target) -> None:
     before, length = target.window(), len(target.feed())
     assert target.sink.write(target.windows([20.0, 30.0])) == Written(written=1)
     after = target.window()
-    assert (after["count"], after["mean"], after["final"], after["revision"]) == ("2", "25", "1", "1")
+    assert (after["count"], after["mean"], after["closed_by"], after["revision"]) == ("2", "25", "watermark", "1")
     assert all(after[name] == before[name] for name in ("epoch", "batch", "closed_by", "start", "end"))
     assert target.client.pttl(key) <= 77_000
     [entry] = target.feed()[length:]
@@ -100,7 +98,7 @@ def test_a_window_that_nobody_had_is_made_with_what_is_left_of_its_time(target: 
     target.publish(window([20.0]))
     assert target.sink.write(target.windows([1.0], "d9")) == Written(written=1)
     fields = target.window("d9")
-    assert (fields["revision"], fields["final"], fields["closed_by"]) == ("0", "1", "watermark")
+    assert (fields["revision"], fields["closed_by"]) == ("0", "watermark")
     assert (fields["epoch"], fields["batch"]) == ("1", "5")
     assert 49 * MINUTE < target.client.pttl(f"{target.prefix}:window:device_1m:temperature:d9:{T0}") <= 50 * MINUTE
     target.sink.keys("device_1m", [T0, T0 - 3_600_000 * 24], [b"d9", b"long ago"], 3_600_000)
@@ -110,15 +108,15 @@ def test_a_window_that_nobody_had_is_made_with_what_is_left_of_its_time(target: 
 
 
 def test_what_is_open_or_closed_by_silence_is_left_to_the_service(target: Target) -> None:
-    target.publish(window([20.0]), changes([session()], [device()]), final=False)
+    target.publish(window([20.0]), changes([session()], [device()]), passed=micro_batch(5, watermark_ms=T0))
     before = target.window(), target.read(f"session:d1:{T0}")
     with pytest.raises(SinkError, match=r"windows of correction [0-9]+: 1 are open"):
         target.sink.write(target.windows([20.0, 30.0]))
     with pytest.raises(SinkError, match=r"sessions of correction [0-9]+: 1 are open"):
         target.sink.write(target.sessions(closed(count=2)))
     assert (target.window(), target.read(f"session:d1:{T0}")) == before
-    Sink(target.settings, PASSED).finish()
-    target.client.hset(f"{target.prefix}:window:device_1m:temperature:d1:{T0}", "closed_by", "idle")
+    Sink(target.settings, micro_batch(5, watermark_ms=T0)).run("idle", watermark=str(T0 + MINUTE))
+    assert target.window()["closed_by"] == "idle"
     with pytest.raises(SinkError, match="1 are open"):
         target.sink.write(target.windows([20.0, 30.0]))
     assert target.window()["count"] == "1"

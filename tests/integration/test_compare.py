@@ -127,13 +127,8 @@ def publish(stand: Stand, values: Expected, progress: Expected) -> None:
         for (view, measure, key, start), window in values.windows.items():
             names = ("start", "end", "count", "sum", "mean", "min", "max", "stddev", "first", "last")
             fields = {name: getattr(window, name) for name in names}
-            write(
-                f"window:{view}:{measure}:{key}:{start}",
-                {**fields, "final": int(window.final), "closed_by": window.closed_by},
-            )
+            write(f"window:{view}:{measure}:{key}:{start}", fields)
             pipe.zadd(f"{PREFIX}:keys:{view}", {key: window.last}, gt=True)
-            if not window.final:
-                pipe.zadd(f"{PREFIX}:open", {f"{PREFIX}:window:{view}:{measure}:{key}:{start}": window.end})
         for (name, start), session in values.sessions.items():
             fields = {
                 name: getattr(session, name) for name in ("start", "last", "count", "state", "reason", "closed_by")
@@ -149,7 +144,8 @@ def publish(stand: Stand, values: Expected, progress: Expected) -> None:
         offsets: dict[str, dict[int, int]] = {}
         for (topic, number), partition in progress.partitions.items():
             offsets.setdefault(topic, {})[number] = partition.end
-        write("progress", {"watermark": progress.watermark_ms, "offsets": json.dumps(offsets), "reference": ""})
+        reached = {"watermark": progress.watermark_ms, "final": progress.watermark_ms}
+        write("progress", {**reached, "offsets": json.dumps(offsets), "reference": ""})
         pipe.execute()
 
 
@@ -214,14 +210,13 @@ Change = Callable[[Any, str], Any]
     [
         (lambda client, key: client.hset(key, "count", int(client.hget(key, "count")) + 1), "window.count"),
         (lambda client, key: client.hset(key, "mean", float(client.hget(key, "mean")) * 1.000001), "window.mean"),
-        (lambda client, key: client.hset(key, "final", 1 - int(client.hget(key, "final"))), "window.final"),
         (lambda client, key: client.hset(key, "batch", 5), "window.batch"),
         (lambda client, key: client.delete(key), "window.missing"),
         (lambda client, key: client.copy(key, key + "0"), "window.extra"),
         (lambda client, _: client.hset(f"{PREFIX}:device:d:3", "status", "asleep"), "device.status"),
         (lambda client, _: client.zrem(f"{PREFIX}:keys:device", "d:3"), "keys.score"),
-        (lambda client, key: client.zadd(f"{PREFIX}:open", {key: 1}), "open.score"),
         (lambda client, _: client.delete(f"{PREFIX}:progress"), "progress.missing"),
+        (lambda client, _: client.hdel(f"{PREFIX}:progress", "final"), "progress.missing"),
     ],
 )
 def test_one_change_in_redis_is_red(stand: Stand, published: Expected, change: Change, kind: str) -> None:
@@ -235,8 +230,32 @@ def test_a_watermark_that_is_elsewhere_is_red(stand: Stand, published: Expected)
     with stand.redis.client() as client:
         client.hset(f"{PREFIX}:progress", "watermark", str(BROKER_MS))
     kinds = compare(stand.settings()).kinds
-    assert kinds["window.final"] > 0
+    assert kinds["window.closed_by"] > 0
     assert kinds["session.state"] > 0
+
+
+@pytest.mark.parametrize("final_ms", [BROKER_MS - 10_001, BROKER_MS])
+def test_windows_that_are_closed_by_a_wrong_final_are_red(stand: Stand, published: Expected, final_ms: int) -> None:
+    """Progress alone says which windows are closed: each that it closes too late, or too early, is a difference."""
+    with stand.redis.client() as client:
+        client.hset(f"{PREFIX}:progress", "final", str(final_ms))
+    wrong = [window for window in published.windows.values() if window.final != (window.end <= final_ms)]
+    assert len(wrong) == 8  # seven devices', and one that slides
+    assert compare(stand.settings()).kinds == {"window.closed_by": 8}
+
+
+def test_windows_that_silence_has_closed_are_no_difference_and_one_written_after_it_is(stand: Stand) -> None:
+    idle_ms = BROKER_MS + 10_000
+    right = stand.expected(idle_ms=idle_ms)
+    assert {window.closed_by for window in right.windows.values()} == {"watermark", "idle", ""}
+    publish(stand, right, right)
+    with stand.redis.client() as client:
+        client.hset(f"{PREFIX}:progress", mapping={"idle": str(idle_ms), "idle_epoch": "1", "idle_batch": "4"})
+        verdict = compare(stand.settings())
+        assert verdict.examples == []
+        assert verdict.ok
+        client.hset(f"{PREFIX}:window:all:temperature:all:{BROKER_MS - 10_000}", "batch", "5")
+        assert compare(stand.settings()).kinds == {"window.batch": 1, "window.closed_by": 1}
 
 
 def test_a_reject_that_is_lost_is_red(stand: Stand, published: Expected) -> None:

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from load import feed
+from load import feed, published
 from load.compare import Verdict, compare
 from load.server_process import PATIENCE
 from load.servers import Broker, Redis
@@ -268,11 +268,12 @@ def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: C
     world.redis.delete(f"{world.prefix}:republish")
     # A value that is open in spite of progress is not touched, and nothing is marked as corrected.
     key = f"{world.prefix}:window:device:temperature:d1:{BASE_MS + 120_000}"
-    world.redis.hset(key, mapping={"final": "0", "closed_by": ""})
+    end = world.redis.hget(key, "end")
+    world.redis.hset(key, "end", world.redis.hget(f"{world.prefix}:progress", "final") + "0")
     with pytest.raises(SinkError, match="1 are open"):
         world.correct()
     assert world.redis.hget(key, "count") == before[key.removeprefix(f"{world.prefix}:")]["count"]
-    world.redis.hset(key, mapping={"final": "1", "closed_by": "watermark"})
+    world.redis.hset(key, "end", end)
     assert world.states(places) == ["correcting"] * len(LATE)
     assert world.correct().corrected == len(LATE)
     world.assert_right()
@@ -336,8 +337,9 @@ def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_
         until(lambda: service.metric("rejects_total") == 3, 60, "the third reject")
         assert "corrected 1 late readings: 1 windows and 1 sessions written" in tidemark("correct", "--since", "1h")
         assert "no late reading" in tidemark("correct", "--since", "1h")
-        window = world.redis.hgetall(f"{topic}:window:device:temperature:x:{hour_ago_ms}")
-        assert (window["count"], window["mean"], window["final"], window["revision"]) == ("2", "25", "1", "1")
+        window = published.read(world.redis, topic, f"window:device:temperature:x:{hour_ago_ms}")
+        expected = "2", "25", "watermark", "1"
+        assert tuple(window[name] for name in ("count", "mean", "closed_by", "revision")) == expected
         session = world.redis.hgetall(f"{topic}:session:x:{hour_ago_ms}")
         assert (session["count"], session["state"], session["revision"]) == ("2", "closed", "1")
 

@@ -33,9 +33,8 @@ class Target:
         self.client.set(f"{prefix}:epoch", 1)
 
     def publish(self, *rows: pa.RecordBatch, watermark_ms: int = T0 + 10 * MINUTE) -> None:
-        sink = Sink(self.settings, micro_batch(1, watermark_ms=watermark_ms))
-        sink.write(rows)
-        sink.finish()
+        Sink(self.settings, micro_batch(1)).write(rows)
+        Sink(self.settings, micro_batch(1, watermark_ms=watermark_ms)).progress()
 
     def next_term(self) -> None:
         self.client.set(f"{self.prefix}:epoch", 2)

@@ -28,11 +28,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 LATER = "99"
 """A batch that is not the query's own."""
-NOTHING = {"rejects": False, "values": False, "finals": False, "progress": False, "commit": False}
+NOTHING = {"rejects": False, "values": False, "progress": False, "commit": False}
 
 
 class World:
-    """One batch waiting in a topic: two readings and a record to reject; and in Redis a window that is due."""
+    """One batch waiting in a topic: two readings and a record to reject."""
 
     def __init__(self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str) -> None:
         self.spark, self.broker, self.folder = spark, broker, folder
@@ -45,12 +45,10 @@ class World:
             redis={"url": redis.url, "prefix": prefix, "retry_for": "1 s"},
         )
         self.reports: list[tuple[BatchReport, dict[str, bool]]] = []
-        self.window, self.due = self.key(f"window:device:temperature:a:{BASE_MS}"), self.key("window:old")
+        self.window = self.key(f"window:device:temperature:a:{BASE_MS}")
         broker.create_topic(self.topic, 1, CREATE_TIME)
         self.send(reading("a", 0, 10.0), reading("a", 1, 20.0), Record(b"junk", BASE_MS))
         self.redis.set(self.key("epoch"), 1)
-        self.redis.hset(self.due, mapping={"epoch": "1", "batch": "-1", "final": "0"})
-        self.redis.zadd(self.key("open"), {self.due: -1})
 
     def key(self, name: str) -> str:
         return f"{self.settings.redis.prefix}:{name}"
@@ -97,7 +95,6 @@ class World:
         return {
             "rejects": bool(self.rejected()),
             "values": self.redis.type(self.window) == "hash",
-            "finals": self.redis.hget(self.due, "final") == "1",
             "progress": self.redis.hget(self.key("progress"), "batch") not in {None, LATER},
             "commit": (self.folder / "checkpoint" / "commits" / "0").exists(),
         }
@@ -105,7 +102,7 @@ class World:
     def assert_complete(self) -> None:
         assert self.done() == dict.fromkeys(NOTHING, True)
         fields = self.redis.hgetall(self.window)
-        assert (fields["count"], fields["mean"], fields["final"]) == ("2", "15", "0")
+        assert (fields["count"], fields["mean"]) == ("2", "15")
         assert set(self.rejected()) == {2}
         assert json.loads(self.redis.hget(self.key("progress"), "offsets")) == {self.topic: {"0": 3}}
 
@@ -134,11 +131,6 @@ def window_in_the_way(world: World) -> Callable[[], object]:
     return in_the_way(world, world.window)
 
 
-def final_in_the_way(world: World) -> Callable[[], object]:
-    world.redis.zadd(world.key("open"), {world.key("stray"): -2})
-    return in_the_way(world, world.key("stray"))
-
-
 def progress_in_the_way(world: World) -> Callable[[], object]:
     """A later batch of the same epoch: another kind of key would be met before the first reject, where progress is read."""
     world.broker.create_topic(f"{world.topic}.rejects", 1)
@@ -151,10 +143,9 @@ def progress_in_the_way(world: World) -> Callable[[], object]:
     [
         (without_rejects_topic, SourceError, []),
         (window_in_the_way, SinkError, ["rejects"]),
-        (final_in_the_way, SinkError, ["rejects", "values"]),
-        (progress_in_the_way, FencedError, ["rejects", "values", "finals"]),
+        (progress_in_the_way, FencedError, ["rejects", "values"]),
     ],
-    ids=["1_rejects", "2_values", "3_finals", "4_progress"],
+    ids=["1_rejects", "2_values", "3_progress"],
 )
 def test_a_step_that_fails_leaves_those_before_it_done_and_those_after_it_and_the_commit_undone(
     world: World, obstacle: Callable[[World], Callable[[], object]], failure: type[Exception], done: list[str]
@@ -173,7 +164,7 @@ def test_a_batch_is_reported_when_all_is_published_and_committed_only_then(world
     assert world.publish().failure is None
     report, done = world.reports[0]
     assert done == {**dict.fromkeys(NOTHING, True), "commit": False}
-    assert (report.micro_batch.batch, report.micro_batch.rows, report.finals, report.outcome.rejects) == (0, 3, 1, 1)
+    assert (report.micro_batch.batch, report.micro_batch.rows, report.outcome.rejects) == (0, 3, 1)
     world.assert_complete()
 
 

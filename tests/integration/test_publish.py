@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from load import feed
+from load import feed, published
 from load.servers import Broker, Redis
 from schemas import contract
 from service import clock
@@ -51,8 +52,7 @@ class Target:
         return f"{self.prefix}:{name}"
 
     def read(self, name: str = WINDOW) -> dict[str, str]:
-        fields: dict[str, str] = self.client.hgetall(self.key(name))
-        return fields
+        return published.read(self.client, self.prefix, name)
 
     def feed(self, after: str = feed.FIRST) -> list[tuple[str, dict[str, str]]]:
         return feed.changes(self.client, self.prefix, after)
@@ -83,7 +83,6 @@ def test_a_batch_is_published_as_the_contract_says(target: Target) -> None:
     ]
     sink = Sink(target.settings, MicroBatch(1, 4, T0, {}, {"readings": {0: 12}}, "v7"), attributes)
     outcome = sink.write(rows)
-    assert sink.finish() == 0
     assert sink.progress() is None
     assert (outcome.windows, outcome.sessions, outcome.devices, outcome.written) == (2, 2, 2, 6)
     assert (sum(outcome.latency), outcome.retries) == (5, 0)
@@ -105,7 +104,7 @@ def test_a_batch_is_published_as_the_contract_says(target: Target) -> None:
 def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
     target.write(1, window([20.0]), changes([session()], [device()]))
     assert contract.check(target.client, target.prefix) == []
-    target.client.hset(target.key(WINDOW), mapping={"mean": "99", "final": "1", "colour": "red"})
+    target.client.hset(target.key(WINDOW), mapping={"mean": "99", "colour": "red"})
     target.client.hset(target.key("device:d1"), "status", "offline")
     target.client.hdel(target.key(f"session:d1:{T0}"), "duration")
     target.client.persist(target.key("keys:device_1m"))
@@ -127,7 +126,6 @@ def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
     target.client.hdel(target.key(WINDOW), "colour")
     violations = contract.check(target.client, target.prefix)
     assert any("min <= mean <= max" in violation for violation in violations)
-    assert any("final = 1 and in the index" in violation for violation in violations)
 
 
 # P5: one writer.
@@ -136,7 +134,7 @@ def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
 def test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written(target: Target) -> None:
     target.client.set(target.key("epoch"), 2)
     sink = target.sink(9)
-    for step in (lambda: sink.write([window([20.0], "untouched")]), sink.finish, sink.progress):
+    for step in (lambda: sink.write([window([20.0], "untouched")]), sink.count_skewed, sink.progress):
         with pytest.raises(FencedError, match="the epoch is 2"):
             step()
     assert set(target.client.scan_iter(f"{target.prefix}:*")) == {target.key("epoch")}
@@ -171,10 +169,10 @@ def test_a_redis_that_has_the_epoch_and_not_the_last_writes_refuses_every_step(
     target.client.delete(target.key("progress"))
     if left is not None:
         target.client.hset(target.key("progress"), mapping={"epoch": left[0], "batch": left[1]})
-    for step in (lambda: sink.write([window([1.0], "new")]), sink.finish, sink.progress):
+    for step in (lambda: sink.write([window([1.0], "new")]), sink.count_skewed, sink.progress):
         with pytest.raises(WritesLostError, match=r"there is no progress|progress is at batch"):
             step()
-    assert target.read()["final"] == "0"
+    assert target.read()["closed_by"] == ""
     assert target.read(WINDOW.replace(":d1:", ":new:")) == {}
 
 
@@ -253,6 +251,41 @@ def test_a_session_that_a_writer_who_reads_the_topic_again_never_had_is_gone(tar
     names = {key.removeprefix(target.key("session:")) for key in target.client.keys(target.key("session:*"))}
     assert names == {f"d1:{T0 - 9}", f"d2:{T0}", f"d2:{T0 + 50}", f"d3:{T0}"}
     assert target.key(f"session:d1:{T0}") in [entry["key"] for _, entry in target.feed()[-9:]]
+    assert str(T0) not in target.client.zrange(target.key("sessions:d1"), 0, -1)
+
+
+def test_the_feed_loses_entries_that_are_too_old(redis_server: Redis, prefix: str) -> None:
+    target = Target(redis_server, prefix, feed_retain="1 h")
+    entry = {"kind": "window", "keys": '["old"]', "batch": "1", "epoch": "1"}
+    hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
+    for at_ms in (hour_ago_ms - 60_000, hour_ago_ms + 60_000):
+        for number in range(200):
+            target.client.xadd(target.key("changes"), entry, id=f"{at_ms}-{number}")
+    target.write(1, window([1.0]))
+    ids = [entry_id for entry_id, _ in target.client.xrange(target.key("changes"))]
+    # Redis removes whole nodes of 100 entries.
+    assert 201 <= len(ids) <= 301
+    assert sum(int(entry_id.partition("-")[0]) > hour_ago_ms for entry_id in ids) == 201
+
+
+def test_a_devices_sessions_are_listed_and_those_of_long_ago_are_not(redis_server: Redis, prefix: str) -> None:
+    target = Target(redis_server, prefix)
+    target.settings = target.settings.model_copy(
+        update={
+            "sessions": target.settings.sessions.model_copy(update={"retain_ms": 60_000, "max_duration_ms": 60_000})
+        }
+    )
+    name = "a:b-1"
+
+    def listed() -> list[str]:
+        return list(target.client.zrange(target.key(f"sessions:{name}"), 0, -1))
+
+    for number, start in enumerate((T0, T0 + 100_000, T0 + 130_000)):
+        target.write(number, changes([session(name, start, last=start)]))
+    assert listed() == [str(T0 + 100_000), str(T0 + 130_000)]
+    assert 100_000 < target.client.pttl(target.key(f"sessions:{name}")) <= 120_000
+    target.client.delete(target.key(f"sessions:{name}"))
+    assert any("list of its device's" in violation for violation in contract.check(target.client, target.prefix))
 
 
 def test_a_session_of_this_epoch_is_not_dropped(target: Target) -> None:
@@ -263,44 +296,45 @@ def test_a_session_of_this_epoch_is_not_dropped(target: Target) -> None:
 
 def test_a_final_window_does_not_change(target: Target) -> None:
     target.write(1, windows([("device_1m", "d1", T0, [1.0]), ("device_1m", "d1", T0 + MINUTE, [1.0])]))
-    assert target.sink(1, watermark_ms=T0 + MINUTE - 1).finish() == 0
-    assert target.sink(2, watermark_ms=T0 + MINUTE).finish() == 1
-    assert target.read()["final"] == "1"
-    assert target.read(WINDOW.replace(str(T0), str(T0 + MINUTE)))["final"] == "0"
+    target.sink(1, watermark_ms=T0 + MINUTE - 1).progress()
+    assert target.read()["closed_by"] == ""
+    target.sink(2, watermark_ms=T0 + MINUTE).progress()
+    assert target.read()["closed_by"] == "watermark"
+    assert target.read(WINDOW.replace(str(T0), str(T0 + MINUTE)))["closed_by"] == ""
+    assert [entry["kind"] for _, entry in target.feed()] == ["window", "window", "progress", "progress"]
     same = target.write(3, window([1.0]))
     other = target.write(4, window([1.0, 2.0]))
     assert (same.unchanged, same.refused_final) == (1, 0)
     assert (other.unchanged, other.refused_final) == (0, 1)
-    assert (target.read()["count"], target.read()["batch"]) == ("1", "2")
+    assert (target.read()["count"], target.read()["batch"]) == ("1", "1")
     assert contract.check(target.client, target.prefix) == []
 
 
-def test_finishing_is_done_in_chunks_to_the_end_and_once(redis_server: Redis, prefix: str) -> None:
-    target = Target(redis_server, prefix, chunk=10)
-    target.write(1, windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(35)]))
-    sink = target.sink(2, watermark_ms=T0 + MINUTE)
-    assert sink.finish() == 35
-    assert sink.finish() == 0
-    assert target.client.zcard(target.key("open")) == 0
-    assert [fields["batch"] for _, fields in target.feed()] == ["1"] * 35 + ["2"] * 35
+def test_what_is_final_stays_so_while_a_writer_reads_the_topic_again(target: Target) -> None:
+    target.write(1, window([1.0, 2.0]))
+    target.sink(1, watermark_ms=T0 + MINUTE).progress()
+    target.client.set(target.key("epoch"), 2)
+    again = target.write(0, window([1.0]), epoch=2)
+    assert (again.written, again.refused_final) == (0, 1)
+    target.sink(0, epoch=2, watermark_ms=T0 - MINUTE).progress()
+    assert (target.read("progress")["watermark"], target.read()["closed_by"]) == (str(T0 - MINUTE), "watermark")
     assert contract.check(target.client, target.prefix) == []
+
+
+def test_a_part_of_a_window_that_was_final_is_not_shown(target: Target) -> None:
+    """A writer that reads the topic again has only a part of it at first; a republish writes it when it is whole."""
+    target.sink(1, watermark_ms=T0 + MINUTE).progress()
+    part = target.write(2, windows([("device_1m", "d1", T0, [1.0]), ("device_1m", "d1", T0 + MINUTE, [1.0])]))
+    assert (part.written, part.refused_old, target.read()) == (1, 1, {})
+    whole = replace(target.sink(2, watermark_ms=T0 + MINUTE), republishing=True).write([window([1.0, 2.0])])
+    assert (whole.written, target.read()["count"], target.read()["closed_by"]) == (1, "2", "watermark")
 
 
 def test_a_window_of_another_length_replaces_one_of_the_same_start(target: Target) -> None:
     target.write(1, window([1.0, 2.0]))
     target.client.hset(target.key(WINDOW), "end", T0 + 10 * MINUTE)
-    target.client.zadd(target.key("open"), {target.key(WINDOW): T0 + 10 * MINUTE})
     assert target.write(2, window([1.0])).written == 1
     assert (target.read()["count"], target.read()["end"]) == ("1", str(T0 + MINUTE))
-    assert target.sink(2, watermark_ms=T0 + MINUTE).finish() == 1
-
-
-def test_a_window_that_expired_before_its_end_is_forgotten(target: Target) -> None:
-    target.write(1, window([1.0]))
-    target.client.delete(target.key(WINDOW))
-    assert target.sink(2, watermark_ms=T0 + MINUTE).finish() == 0
-    assert target.client.zcard(target.key("open")) == 0
-    assert target.read() == {}
 
 
 def test_a_closed_session_does_not_change_and_an_open_one_may_shed_fields(target: Target) -> None:
@@ -403,66 +437,77 @@ def test_early_readings_of_a_stale_epoch_mark_nobody(target: Target) -> None:
 # Silence: what it has closed is final until a reading comes after all.
 
 
-def idle(target: Target, line_ms: int, batch: int = 2) -> int:
-    return target.sink(batch, watermark_ms=line_ms).sweep("idle")
+def idle(target: Target, line_ms: int, batch: int = 2) -> None:
+    target.sink(batch, watermark_ms=line_ms).run("idle", watermark=str(line_ms))
 
 
-def test_what_silence_has_closed_is_final_and_says_so(target: Target) -> None:
+def test_what_silence_has_closed_is_closed_and_says_so(target: Target) -> None:
     target.write(1, windows([("device_1m", "d1", T0, [1.0]), ("device_1m", "d1", T0 + MINUTE, [1.0])]))
     assert target.sink(1).progress() is None
-    assert (idle(target, T0 + MINUTE - 1, 1), idle(target, T0 + MINUTE, 1), idle(target, T0 + MINUTE, 1)) == (0, 1, 0)
-    fields = target.read()
-    assert (fields["final"], fields["closed_by"], fields["revision"]) == ("1", "idle", "0")
-    later = target.read(WINDOW.replace(str(T0), str(T0 + MINUTE)))
-    assert (later["final"], later["closed_by"], later["revision"]) == ("0", "", "0")
-    assert target.read("progress")["idle"] == str(T0 + MINUTE)
-    assert len(target.feed()) == 3
+    idle(target, T0 + MINUTE - 1, 1)
+    assert target.read()["closed_by"] == ""
+    idle(target, T0 + MINUTE, 1)
+    assert (target.read()["closed_by"], target.read()["revision"]) == ("idle", "0")
+    assert target.read(WINDOW.replace(str(T0), str(T0 + MINUTE)))["closed_by"] == ""
+    progress = target.read("progress")
+    assert (progress["idle"], progress["idle_epoch"], progress["idle_batch"]) == (str(T0 + MINUTE), "1", "1")
     assert contract.check(target.client, target.prefix) == []
     assert target.sink(2).progress() == (1, 1)
-    assert "idle" not in target.read("progress")
+    assert target.read()["closed_by"] == "idle", "input goes on, and nothing of it is for this window"
+    target.sink(3, watermark_ms=T0 + MINUTE).progress()
+    assert not {"idle", "idle_epoch", "idle_batch"} & target.read("progress").keys()
+    assert target.read()["closed_by"] == "watermark"
 
 
-def test_while_silence_closes_windows_progress_says_that_values_are_being_written(target: Target) -> None:
-    target.write(1, windows([("device_1m", f"d{number}", T0, [1.0]) for number in range(15)]))
+def test_the_feed_says_that_silence_has_closed_windows_as_long_as_there_may_be_any(target: Target) -> None:
+    target.write(1, window([1.0]))
     assert target.sink(1).progress() is None
-    for writing in ("1 1", None):
-        target.sink(1).run("idle", watermark=str(T0 + MINUTE), limit=10)
-        assert target.client.hget(target.key("progress"), "writing") == writing
-    assert contract.check(target.client, target.prefix) == []
+    for seconds in range(0, 120, 10):
+        idle(target, T0 + 1_000 * seconds, 1)
+    # The batch's, then seven up to the window's end at 60 s.
+    assert [entry["kind"] for _, entry in target.feed()] == ["window", "progress"] + ["progress"] * 7
+    target.write(2, window([1.0, 2.0]))
+    assert target.sink(2).progress() == (1, 1)
+    assert target.read()["closed_by"] == ""
+    length = len(target.feed())
+    for _ in range(2):
+        idle(target, T0 + 300_000, 2)
+    assert target.read()["closed_by"] == "idle"
+    assert [entry["kind"] for _, entry in target.feed()[length:]] == ["progress"], "it is closed again"
 
 
 def test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows(target: Target) -> None:
     target.write(1, window([1.0]))
     assert target.sink(1).progress() is None
-    assert idle(target, T0 + MINUTE, 1) == 1
+    idle(target, T0 + MINUTE, 1)
     again = target.write(2, window([1.0]))
     assert (again.written, again.unchanged, target.read()["closed_by"]) == (0, 1, "idle"), "it says the same"
     feed = len(target.feed())
     assert target.write(3, window([1.0, 2.0])).written == 1
     fields = target.read()
-    assert (fields["count"], fields["final"], fields["closed_by"], fields["revision"]) == ("2", "0", "", "1")
+    assert (fields["count"], fields["closed_by"], fields["revision"]) == ("2", "", "1")
     assert len(target.feed()) == feed + 1
     assert contract.check(target.client, target.prefix) == []
     assert target.write(4, window([1.0])).refused_old == 1, "a value does not go back"
-    assert idle(target, T0 + MINUTE, 4) == 1
+    target.write(4, window([1.0, 2.0]))
+    assert target.read()["revision"] == "1", "open again, it changes without a revision"
+    idle(target, T0 + MINUTE, 4)
     target.write(5, window([1.0, 2.0, 3.0]))
     assert target.read()["revision"] == "2"
-    assert target.sink(6, watermark_ms=T0 + MINUTE).finish() == 1
+    target.sink(6, watermark_ms=T0 + MINUTE).progress()
     fields = target.read()
     assert (fields["count"], fields["closed_by"], fields["revision"]) == ("3", "watermark", "2")
     assert target.write(7, window([1.0, 2.0, 3.0, 4.0])).refused_final == 1
     assert contract.check(target.client, target.prefix) == []
 
 
-def test_the_watermark_passes_what_silence_has_closed(target: Target) -> None:
-    target.write(1, windows([("device_1m", f"d{number}", T0, [1.0]) for number in range(3)]))
+def test_what_a_silence_has_closed_up_to_does_not_go_back(target: Target) -> None:
+    """The clock may be set back."""
+    target.write(1, window([1.0]))
     assert target.sink(1).progress() is None
-    assert idle(target, T0 + MINUTE, 1) == 3
-    sink = target.sink(2, watermark_ms=T0 + MINUTE)
-    assert (sink.finish(), target.client.zcard(target.key("idle"))) == (0, 0), "they were final before"
-    assert {target.read(WINDOW.replace("d1", f"d{number}"))["closed_by"] for number in range(3)} == {"watermark"}
-    assert contract.check(target.client, target.prefix) == []
-    assert target.write(3, window([1.0, 2.0], "d2")).refused_final == 1
+    idle(target, T0 + MINUTE, 1)
+    idle(target, T0 + 1, 1)
+    assert target.read()["closed_by"] == "idle"
 
 
 @pytest.mark.parametrize("state", ["open", "merged"])
@@ -608,7 +653,7 @@ def test_a_row_that_is_not_looked_at_leaves_what_one_that_is_leaves(
         settled(target, batch, table, rows, of=other)
         assert fields(target) == fields(other), batch
         assert target.client.zrange(target.key("skewed"), 0, -1) == other.client.zrange(other.key("skewed"), 0, -1)
-    assert target.client.zcard(target.key("open")) == other.client.zcard(other.key("open")) == 3
+    assert target.client.get(target.key("ends")) == other.client.get(other.key("ends")) == str(T0 + MINUTE)
     assert contract.check(target.client, target.prefix) == []
     other.client.close()
 
@@ -625,22 +670,23 @@ def test_a_closed_value_and_a_device_of_an_earlier_term_are_looked_at(target: Ta
     """The state may have open what is closed in Redis: silence has closed it, or its gap has grown since."""
     names = ["idle", "final"]
     rows = changes([session(name, count=2) for name in names], [device("d1", session=T0 + 5_000)])
-    settled(target, 0, windows([("device_1m", name, T0, [1.0]) for name in names]), rows)
+    starts = T0, T0 - MINUTE  # the second is final
+    settled(target, 0, windows([("device_1m", "d1", start, [1.0]) for start in starts[:1]]), rows)
+    replace(target.sink(0, watermark_ms=T0), republishing=True).write([window([1.0], "d1", T0 - MINUTE)])
+    idle(target, T0 + MINUTE, 0)
     for name, closed_by in (("idle", "idle"), ("final", "watermark")):
-        fields = {"final": "1", "closed_by": closed_by}
-        target.client.hset(target.key(WINDOW.replace("d1", name)), mapping=fields)
         target.client.hset(target.key(f"session:{name}:{T0}"), mapping={"state": "closed", "closed_by": closed_by})
     # Under an earlier epoch, a session that the device has no more.
     target.client.hset(target.key("device:d1"), "epoch", "0")
     target.write(0, changes([session("d1", T0 + 5_000)]))
     target.client.hset(target.key(f"session:d1:{T0 + 5_000}"), "epoch", "0")
     more = changes([session(name, count=3) for name in names], [device("d1", session=T0)])
-    outcome = settled(target, 1, windows([("device_1m", name, T0, [1.0, 2.0]) for name in names]), more)
+    outcome = settled(target, 1, windows([("device_1m", "d1", start, [1.0, 2.0]) for start in starts]), more)
     assert (outcome.written, outcome.refused_final) == (3, 2)
-    window_of, session_of = (target.read(name) for name in (WINDOW.replace("d1", "idle"), f"session:idle:{T0}"))
-    assert (window_of["count"], window_of["final"], window_of["revision"]) == ("2", "0", "1")
+    window_of, session_of = target.read(), target.read(f"session:idle:{T0}")
+    assert (window_of["count"], window_of["closed_by"], window_of["revision"]) == ("2", "", "1")
     assert (session_of["count"], session_of["state"], session_of["revision"]) == ("3", "open", "1")
-    assert target.read(WINDOW.replace("d1", "final"))["count"] == "1"
+    assert target.read(WINDOW.replace(str(T0), str(T0 - MINUTE)))["count"] == "1"
     assert target.read(f"session:final:{T0}")["state"] == "closed"
     assert target.read(f"session:d1:{T0 + 5_000}") == {}
 

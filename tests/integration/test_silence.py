@@ -28,12 +28,12 @@ class Quiet(World):
     """A world in which looks at the topics are made by hand."""
 
     reached: tuple[int, int] | None = None
-    closed: tuple[int, Outcome] | None = None
+    closed: Outcome | None = None
     failed = 0
     done = threading.Event()
 
-    def idle(self, windows: int, outcome: Outcome) -> None:
-        self.closed = windows, outcome
+    def idle(self, outcome: Outcome) -> None:
+        self.closed = outcome
         self.done.set()
 
     def fails(self, part: str) -> None:
@@ -88,18 +88,18 @@ def what(fields: dict[str, str], *names: str) -> tuple[str, ...]:
 def test_silence_closes_what_its_line_has_passed_and_nothing_else(world: Quiet) -> None:
     world.go(*FIRST)
     assert world.be_silent(BASE_MS + 60_000)
-    assert what(world.window("a"), "final", "closed_by", "revision") == ("1", "idle", "0")
-    assert what(world.window("c", 60), "final", "closed_by") == ("0", "")
+    assert what(world.window("a"), "closed_by", "revision") == ("idle", "0")
+    assert what(world.window("c", 60), "closed_by") == ("",)
     assert what(world.session("a", 0), "state", "reason", "closed_by", "revision") == ("closed", "gap", "idle", "0")
     assert what(world.session("c", 65), "state", "closed_by") == ("open", "")
     assert what(world.device("a"), "status", "session") == ("offline", "")
     assert what(world.device("c"), "status") == ("online",)
     assert world.redis.hget(world.key("progress"), "idle") == str(BASE_MS + 60_000)
     assert world.closed is not None
-    assert (world.closed[0], world.closed[1].closed) == (3, 1), "a, b and the sliding window that ends at 60 s"
+    assert world.closed.closed == 1
     assert world.be_silent(BASE_MS + 200_000)
     assert what(world.session("c", 65), "state", "closed_by") == ("closed", "idle")
-    assert world.redis.zcard(world.key("open")) == 0
+    assert all(window["closed_by"] == "idle" for name, window in world.hashes().items() if name.startswith("window"))
 
 
 def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet) -> None:
@@ -108,14 +108,15 @@ def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet)
     seen = len(world.feed())
     world.go(reading("a", 41, 30.0))
     window = world.window("a")
-    assert what(window, "count", "final", "closed_by", "revision") == ("3", "0", "", "1")
+    assert what(window, "count", "closed_by", "revision") == ("3", "", "1")
     assert what(world.session("a", 0), "count", "state", "closed_by", "revision") == ("3", "open", "", "1")
     assert what(world.device("a"), "status") == ("online",)
     assert what(world.window("b"), "count", "closed_by", "revision") == ("1", "idle", "0")
     changed_keys = world.feed()[seen:]
     for name in (f"window:device:temperature:a:{BASE_MS}", f"session:a:{BASE_MS}", "device:a"):
         assert world.key(name) in changed_keys
-    assert "idle" not in world.redis.hgetall(world.key("progress"))
+    progress = world.redis.hgetall(world.key("progress"))
+    assert int(progress["idle_batch"]) == int(progress["batch"]) - 1, "input is not silent now"
     assert contract.check(world.redis, world.prefix) == []
 
 
@@ -158,7 +159,7 @@ def test_nothing_is_closed_beside_a_batch_that_is_published_and_not_committed(wo
     world.reached = world.epoch, world.reached[1] + 1
     assert not world.be_silent(BASE_MS + 200_000, within_s=5)
     assert world.closed is None
-    assert world.window("a")["final"] == "0"
+    assert world.window("a")["closed_by"] == ""
 
 
 def without_revision(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from load import feed
+from load import feed, published
 from load.servers import Redis
 from schemas import contract
 from service.daemon.lease import Lease
@@ -50,7 +50,7 @@ def test_no_step_is_carried_out_when_progress_is_behind_what_is_known(
         target.client.hset(target.key("progress"), mapping={"epoch": progress[0], "batch": progress[1]})
     before = {key: target.client.dump(key) for key in target.client.scan_iter(f"{target.prefix}:*")}
     sink = target.sink(6, after=(2, 5), watermark_ms=T0 + MINUTE)
-    for step in (lambda: sink.write([window([1.0, 2.0])]), sink.finish, sink.progress):
+    for step in (lambda: sink.write([window([1.0, 2.0])]), sink.count_skewed, sink.progress):
         with pytest.raises(WritesLostError, match=r"there is no progress|progress is at batch") as caught:
             step()
         assert not isinstance(caught.value, EpochLostError)
@@ -68,16 +68,17 @@ def test_what_the_watermark_has_passed_and_is_not_final_is_removed_and_announced
         [windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(25)]), window([1.0], "d1", T0 + MINUTE)]
     )
     target.sink(2).write([window([1.0], "final", T0 - MINUTE)])
-    assert target.sink(2, watermark_ms=T0).finish() == 1
+    target.sink(2, watermark_ms=T0).progress()
     before = len(feed.changes(target.client, target.prefix))
-    assert target.sink(3, watermark_ms=T0 + MINUTE).sweep("forget") == 25
+    sink = target.sink(3, watermark_ms=T0 + MINUTE)
+    assert sink.scan("forget", "window", watermark=str(T0 + MINUTE)) == 25
     left = {
         key.removeprefix(f"{target.prefix}:window:") for key in target.client.scan_iter(f"{target.prefix}:window:*")
     }
     assert left == {f"device_1m:temperature:d1:{T0 + MINUTE}", f"device_1m:temperature:final:{T0 - MINUTE}"}
     assert len(feed.changes(target.client, target.prefix)) == before + 25
     assert contract.check(target.client, target.prefix) == []
-    assert target.sink(3, watermark_ms=T0 + MINUTE).sweep("forget") == 0
+    assert sink.scan("forget", "window", watermark=str(T0 + MINUTE)) == 0
 
 
 def test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and_nothing_else(target: Target) -> None:
@@ -89,14 +90,7 @@ def test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and
     target.client.set(target.key("epoch"), 2)
     target.sink(5).write([changes([session("d3"), session("kept"), session("d4", state="closed", reason="gap")])])
     target.client.hset(f"{target.prefix}2:session:d9:1", mapping={"state": "open", "epoch": 1})
-    cursor, removed, calls = "", 0, 0
-    while cursor != "0":
-        reply = target.sink(5).run(
-            "stale", cursor=cursor or "0", pattern=f"{target.prefix}:session:*", limit=10, before=2, last=""
-        )
-        assert isinstance(reply[0], bytes)
-        cursor, removed, calls = reply[0].decode(), removed + int(reply[1]), calls + 1
-    assert (removed, calls > 1) == (34, True)
+    assert target.sink(5).scan("stale", "session", before=2, last="") == 34
     left = {key.removeprefix(f"{target.prefix}:") for key in target.client.scan_iter(f"{target.prefix}:session:*")}
     assert left == {f"session:{name}:{T0}" for name in ("d3", "d4", "kept", "over")}
     assert target.client.exists(f"{target.prefix}2:session:d9:1", target.key("device:d1")) == 2
@@ -134,7 +128,8 @@ def test_a_mark_stays_until_the_one_who_set_it_takes_it_away(target: Target) -> 
 def test_a_value_of_the_past_is_final_if_the_watermark_has_passed_it(target: Target) -> None:
     later = T0 + 10 * MINUTE
     target.sink(1).write([window([1.0])])  # less than there was, and not final
-    target.sink(4, watermark_ms=later).sweep("forget")
+    target.sink(4).scan("forget", "window", watermark=str(later))
+    target.sink(3, watermark_ms=later).progress()
     rows = [
         windows(
             [("device_1m", "d1", T0, [1.0, 2.0]), ("device_1m", "d2", T0, [3.0]), ("device_1m", "d1", later, [4.0])]
@@ -144,9 +139,9 @@ def test_a_value_of_the_past_is_final_if_the_watermark_has_passed_it(target: Tar
     outcome = target.sink(4, watermark_ms=later, republishing=True).write(rows)
     assert (outcome.windows, outcome.sessions, outcome.devices, outcome.written) == (3, 1, 1, 5)
     names = [WINDOW, WINDOW.replace(":d1:", ":d2:"), WINDOW.replace(str(T0), str(later))]
-    values = [target.client.hgetall(target.key(name)) for name in names]
-    assert [(value["count"], value["final"]) for value in values] == [("2", "1"), ("1", "1"), ("1", "0")]
-    assert target.client.zrange(target.key("open"), 0, -1) == [target.key(names[2])]
+    values = [published.read(target.client, target.prefix, name) for name in names]
+    closed = [(value["count"], value["closed_by"]) for value in values]
+    assert closed == [("2", "watermark"), ("1", "watermark"), ("1", "")]
     kept_ms = [target.client.pttl(target.key(name)) for name in names]
     assert kept_ms[0] <= 3_600_000 - 10 * MINUTE + 1000
     assert kept_ms[2] > 3_600_000 - 60_000

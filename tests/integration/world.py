@@ -7,6 +7,7 @@ from typing import Any
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from load import published
 from load.servers import CREATE_TIME, Broker, Redis
 from load.testbed import to_toml
 from schemas import contract
@@ -129,8 +130,9 @@ class World(TermMetrics):
 
     def hashes(self) -> dict[str, dict[str, str]]:
         """Every hash that readers see."""
-        keys = [k for kind in ("window", "session", "device") for k in self.redis.scan_iter(f"{self.prefix}:{kind}:*")]
-        return {key.removeprefix(f"{self.prefix}:"): self.redis.hgetall(key) for key in keys}
+        return {
+            key.removeprefix(f"{self.prefix}:"): fields for key, fields in published.hashes(self.redis, self.prefix)
+        }
 
     def values(self) -> dict[str, Any]:
         """Every value that readers see and that can be published again, without OWN, and the indexes."""
@@ -139,7 +141,7 @@ class World(TermMetrics):
             for name, value in self.hashes().items()
             if value.get("state") != "merged"
         }
-        indexes = [*self.redis.scan_iter(self.key("keys:*")), *self.redis.scan_iter(self.key("open"))]
+        indexes = self.redis.scan_iter(self.key("keys:*"))
         values |= {
             key.removeprefix(f"{self.prefix}:"): self.redis.zrange(key, 0, -1, withscores=True) for key in indexes
         }
@@ -168,7 +170,7 @@ class World(TermMetrics):
     def window(self, device: str, seconds: int = 0) -> dict[str, str]:
         """The one-minute window of a device that has the second."""
         start_ms = BASE_MS + seconds // 60 * 60_000
-        return dict(self.redis.hgetall(self.key(f"window:device:temperature:{device}:{start_ms}")))
+        return published.read(self.redis, self.prefix, f"window:device:temperature:{device}:{start_ms}")
 
     def session(self, device: str, seconds: int) -> dict[str, str]:
         """The session of a device that begins at the second."""

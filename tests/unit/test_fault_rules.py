@@ -1,6 +1,7 @@
 """Every rule of the fault runner's checker can fail: a history that breaks it is found, one that does not is not."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from load.faults.values import GoesBack, Torn
 from service.errors import SetupError
 
 START = 1_700_000_040_000
+END = START + 60_000
 WINDOW = {
     "start": str(START),
-    "end": str(START + 60_000),
+    "end": str(END),
     "count": "3",
     "sum": "60.0",
     "mean": "20",
@@ -28,9 +30,6 @@ WINDOW = {
     "stddev": "8.16",
     "first": str(START),
     "last": str(START + 2),
-    "final": "0",
-    "closed_by": "",
-    "revision": "0",
     "epoch": "2",
     "batch": "7",
     "updated": "1",
@@ -82,15 +81,20 @@ def entry(what: str, at: float = 0, **facts: Any) -> Entry:
     return {"at": int(at * 1000), "what": what, **facts}
 
 
-def value(kind: str, **changed: str | None) -> Entry:
-    """A sound hash but for what is changed; None takes a field away."""
+def value(
+    kind: str, final: int = -1, silence: Mapping[str, str] = MappingProxyType({}), **changed: str | None
+) -> Entry:
+    """A sound hash but for what is changed; None takes a field away. `final` and `silence` are of progress at the read before."""
     fields = {name: text for name, text in {**HASHES[kind], **changed}.items() if text is not None}
-    return entry("value", key=KEYS[kind], hash=fields)
+    return entry("value", key=KEYS[kind], hash=fields, closing={"final": str(final), **silence})
 
 
-def closed(kind: str, closed_by: str = "watermark", **fields: str) -> Entry:
-    how = {"window": {"final": "1"}, "session": {"state": "closed", "reason": "gap"}}[kind]
-    return value(kind, closed_by=closed_by, **{**how, **fields})
+SILENCE = {"idle": str(END), "idle_epoch": "2", "idle_batch": "7"}
+
+
+def closed(closed_by: str = "watermark", **fields: str) -> Entry:
+    """A session."""
+    return value("session", closed_by=closed_by, state="closed", reason="gap", **fields)
 
 
 def broken(rule: Rule, *entries: Entry) -> list[str]:
@@ -99,8 +103,9 @@ def broken(rule: Rule, *entries: Entry) -> list[str]:
     return [violation.text for violation in [*violations, *rule.end()]]
 
 
-def progress(epoch: int, batch: int, at: float = 0, watermark: int = 5, offset: int = 10) -> Entry:
-    return entry("progress", at, epoch=epoch, batch=batch, watermark=watermark, offsets={"0": offset})
+def progress(epoch: int, batch: int, at: float = 0, watermark: int = 5, offset: int = 10, final: int = 5) -> Entry:
+    facts = {"watermark": watermark, "final": final, "offsets": {"0": offset}}
+    return entry("progress", at, epoch=epoch, batch=batch, **facts)
 
 
 # P1, P4
@@ -143,13 +148,20 @@ def test_no_verdict_is_a_violation() -> None:
         (value("window"), value("window", batch="6"), "(epoch, batch) is (2, 6) after (2, 7)"),
         (value("window"), value("window", epoch="1", batch="9"), "(epoch, batch) is (1, 9) after (2, 7)"),
         (value("window"), value("window", batch="8", count="2"), "count falls"),
-        (closed("window"), value("window", batch="8"), "closed by watermark and changes: closed_by, final"),
-        (closed("window"), closed("window", sum="61", batch="8"), "changes: sum"),
-        (closed("session"), value("session", batch="8"), "closed by watermark and changes"),
-        (closed("window", closed_by="idle"), value("window", batch="8", count="4"), "closed by idle and changes"),
+        # The hash was the same before and after progress called it final.
+        (value("window"), value("window", END, sum="61", batch="8"), "closed by watermark and changes: sum"),
+        (value("window", END), value("window", END, count="4", batch="8"), "closed by watermark and changes: count"),
+        (
+            value("window", END),
+            value("window", END, revision="1", batch="8"),
+            "closed by watermark and changes: revision",
+        ),
+        (value("window"), value("window", silence=SILENCE, count="4", batch="8"), "closed by idle and changes: count"),
+        (closed(), value("session", batch="8"), "closed by watermark and changes"),
+        (closed("idle"), value("session", batch="8", count="4"), "closed by idle and changes"),
         (value("window", revision="2"), value("window", batch="8", revision="1"), "revision falls"),
         (value("device"), value("device", batch="8", last_seen=str(START)), "last_seen falls"),
-        (value("device"), entry("value", key=KEYS["device"], hash=None), "is gone"),
+        (value("device"), entry("value", key=KEYS["device"], hash=None, closing={}), "is gone"),
     ],
 )
 def test_a_value_that_goes_back_is_found(before: Entry, now: Entry, why: str) -> None:
@@ -161,13 +173,19 @@ def test_a_value_that_goes_on_is_fine() -> None:
     onwards = [
         value("window"),
         value("window", epoch="3", batch="0", count="4"),
-        closed("window", epoch="3", count="4", closed_by="idle"),
         value("window", epoch="3", batch="8", count="5", revision="1"),
-        closed("window", epoch="3", count="5", revision="1", batch="9", closed_by="idle"),
-        closed("window", epoch="3", count="5", revision="1", batch="10"),
+        value("window", END - 1, SILENCE, epoch="3", batch="9", count="6", revision="1"),
+        value("window", END, epoch="3", batch="9", count="6", revision="1", updated="2"),
     ]
-    assert broken(GoesBack(), *onwards, value("session"), value("device"), value("device", batch="9")) == []
-    assert broken(GoesBack(), entry("value", key=KEYS["device"], hash=None), value("device")) == []
+    onwards += [
+        value("session"),
+        closed("idle"),
+        value("session", batch="8", count="3", revision="1"),
+        closed("idle", batch="9", count="3", revision="1"),
+        closed(batch="10", count="3", revision="1"),
+    ]
+    assert broken(GoesBack(), *onwards, value("device"), value("device", batch="9")) == []
+    assert broken(GoesBack(), entry("value", key=KEYS["device"], hash=None, closing={}), value("device")) == []
 
 
 def test_data_that_redis_lost_may_be_older_once() -> None:
@@ -180,16 +198,26 @@ def test_data_that_redis_lost_may_be_older_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "now", [progress(2, 6), progress(1, 9), progress(3, 8, watermark=4), progress(3, 8, offset=9), progress(3, 1)]
+    ("now", "why"),
+    [
+        (progress(2, 6), "progress is at (epoch, batch) (2, 6) after (2, 7)"),
+        (progress(1, 9), "progress is at (epoch, batch) (1, 9) after (2, 7)"),
+        (progress(3, 8, watermark=4), "the watermark is 4 after 5"),
+        (progress(3, 8, final=4), "windows were final up to 5, now to 4"),
+        (progress(3, 8, offset=9), "progress is at offset 9 of [0] after 10"),
+        (progress(3, 1), "progress is at batch 1 after 7"),
+    ],
 )
-def test_progress_that_goes_back_is_found(now: Entry) -> None:
-    assert len(broken(GoesBack(), progress(2, 7), now)) >= 1
+def test_progress_that_goes_back_is_found(now: Entry, why: str) -> None:
+    assert broken(GoesBack(), progress(2, 7), now)[0] == why
     assert broken(GoesBack(), progress(2, 7), progress(2, 7), progress(3, 7)) == []
 
 
 def test_a_new_checkpoint_begins_again_under_a_new_epoch() -> None:
     rebuilt = [progress(2, 7), entry("rebuild"), progress(2, 8), progress(3, 0, watermark=0, offset=0)]
     assert broken(GoesBack(), *rebuilt, progress(3, 1)) == []
+    falls = progress(3, 0, watermark=0, offset=0, final=4)
+    assert broken(GoesBack(), *rebuilt[:3], falls) == ["windows were final up to 5, now to 4"]
     assert len(broken(GoesBack(), *rebuilt, progress(3, 1), progress(4, 0))) == 1
     assert len(broken(GoesBack(), progress(2, 7), entry("rebuild"), progress(1, 8))) == 1
 
@@ -230,14 +258,14 @@ def test_a_torn_hash_is_found(torn: Entry, why: str) -> None:
 def test_whole_hashes_are_fine() -> None:
     merged = value("session", state="merged", reason="merged", merged_into=str(START - 5))
     offline = value("device", status="offline", session="")
-    gone = entry("value", key=KEYS["window"], hash=None)
+    gone = entry("value", key=KEYS["window"], hash=None, closing={})
     single = value("session", last=str(START), duration="0", count="1", **{"t.count": "1"})
     first = value("device", session=str(START + 5))
     whole = [
         value("window"),
         value("session"),
         value("device"),
-        closed("session"),
+        closed(),
         merged,
         offline,
         gone,

@@ -4,7 +4,6 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,7 +35,6 @@ REPORT = BatchReport(
     admitted=7,
     rejected={"late": 2, "early": 0},
     unknown=1,
-    finals=3,
     phases={"run": 0.25, "publish": 0.01},
 )
 PROGRESS = Progress(
@@ -84,7 +82,6 @@ def test_a_batch_is_counted_once(scraped: Scraped) -> None:
     assert scraped.value("rejects_total", reason="early") == 0
     assert scraped.value("published_total", kind="windows") == 5
     assert scraped.value("redis_writes_total", outcome="refused_old") == 1
-    assert scraped.value("windows_final_total") == 3
     assert scraped.value("watermark_timestamp_seconds") == 1_700_000_000.5
     assert (scraped.value("epoch"), scraped.value("batch")) == (3, 7)
     rows = {kind: scraped.value("state_rows", kind=kind) for kind in ("windows", "devices", "sessions")}
@@ -95,6 +92,16 @@ def test_a_batch_is_counted_once(scraped: Scraped) -> None:
         assert scraped.value("batch_seconds_count", phase=phase) == 1
         assert scraped.value("batch_seconds_sum", phase=phase) == pytest.approx(seconds)
     assert scraped.value("build_info", version="0.1.0", spark="4.1.1") == 1
+
+
+def test_sessions_that_silence_closes_are_counted_and_input_is_silent_until_a_batch_has_records(
+    scraped: Scraped,
+) -> None:
+    for closed in (2, 1):
+        scraped.metrics.idle(Outcome(sessions=5, closed=closed))
+    assert (scraped.value("sessions_closed_idle_total"), scraped.value("input_silent")) == (3, 1)
+    scraped.metrics.batch_ends(REPORT)
+    assert (scraped.value("sessions_closed_idle_total"), scraped.value("input_silent")) == (3, 0)
 
 
 def test_latencies_are_weighed_by_readings_and_their_buckets_are_cumulative(scraped: Scraped) -> None:
@@ -157,7 +164,7 @@ def test_a_batch_that_does_not_end_is_unhealthy(scraped: Scraped, monkeypatch: p
     status, body = scraped.get("/healthz")
     assert status == 503
     assert "a batch runs for" in json.loads(body)["reason"]
-    scraped.metrics.batch_ends(replace(REPORT, finals=0))
+    scraped.metrics.batch_ends(REPORT)
     assert scraped.get("/healthz")[0] == 200
 
 

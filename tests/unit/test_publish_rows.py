@@ -24,10 +24,11 @@ from service.redis.keys import Keys, decimal, texts
 from service.redis.link import Budget, EpochLostError, Place, raise_refusal
 from service.reference.attributes import Index
 from service.rejects import delivery
+from service.settings import Sessions
 from tests.outputs import T0, changes, device, micro_batch, session, settings, stats, window, window_table, windows
 
 KEYS = Keys("tidemark")
-STAMP = Stamp("3", "17", str(T0), 1000)
+STAMP = Stamp("3", "17", str(T0), 1000, 60_000)
 RETAIN = {"device_1m": 3_600_000, "all_1m": 7_200_000}
 
 
@@ -82,10 +83,7 @@ def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
     table = read(windows([("device_1m", "d1", T0, [1.0, 2.0, 6.0]), ("all_1m", "all", T0, [5.0])])).changes().windows
     of = window_rows(table, KEYS, RETAIN)
     assert of.ttl == [3_600_000, 7_200_000]
-    assert of.open == [b"%d" % (T0 + 60_000)] * 2
-    assert row(of)["closed_by"] == b""
-    numbers = {name: float(text) for name, text in row(of).items() if name != "closed_by"}
-    assert numbers == {
+    assert {name: float(text) for name, text in row(of).items()} == {
         "count": 3,
         "sum": 9,
         "mean": 3,
@@ -96,7 +94,6 @@ def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
         "last": T0 + 2000,
         "start": T0,
         "end": T0 + 60_000,
-        "final": 0,
     }
 
 
@@ -111,7 +108,7 @@ def test_a_views_keys_occur_once_with_their_last_event_time() -> None:
 def test_a_session_has_means_of_the_measures_it_has() -> None:
     batch = changes([session(last=T0 + 5000, count=4, **{"temperature.count": 4, "temperature.sum": 82.0})])
     sessions = read(batch).changes().sessions
-    of = session_rows(sessions, KEYS, 1000)
+    of = session_rows(sessions, KEYS, Sessions(retain="1 s"))
     assert of.keys == [f"tidemark:session:d1:{T0}".encode()]
     assert row(of) == {
         "start": b"%d" % T0,
@@ -134,7 +131,7 @@ def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
     second = changes([session(state="closed", reason="gap")], [device(status="offline", session=None)])
     both = read(first, second).changes()
     sessions, devices = both.sessions, both.devices
-    of = session_rows(sessions, KEYS, 1000)
+    of = session_rows(sessions, KEYS, Sessions(retain="1 s"))
     assert len(of) == 2
     assert dict(zip(of.keys, of.fields["state"], strict=True)) == {
         f"tidemark:session:d1:{T0}".encode(): b"closed",
@@ -167,11 +164,12 @@ def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
 def test_calls_hold_at_most_a_chunk_of_rows_and_are_made_when_asked_for() -> None:
     table = read(windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(5)])).changes().windows
     of = window_rows(table, KEYS, RETAIN)
-    calls = [msgpack.unpackb(packed) for step, packed in of.calls(STAMP, 2) if step == "write"]
+    calls = [msgpack.unpackb(packed) for step, packed in of.calls(STAMP, 2) if step == "windows"]
     assert [len(call["keys"]) for call in calls] == [2, 2, 1]
     assert [call["epoch"] + "/" + call["batch"] for call in calls] == ["3/17"] * 3
     assert calls[2]["columns"][calls[2]["fields"].index("count")] == ["1"]
-    assert calls[2]["open"] == [str(T0 + 60_000)]
+    assert calls[2]["columns"][calls[2]["fields"].index("end")] == [str(T0 + 60_000)]
+    assert all("again" not in call for call in calls)
 
 
 def test_a_sink_and_its_outcome_can_travel() -> None:

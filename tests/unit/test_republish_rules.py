@@ -2,13 +2,24 @@
 
 from dataclasses import replace
 
+import msgpack
 import pytest
 
 from service.checkpoint.skips import Span
 from service.micro_batch import MicroBatch
 from service.monitoring.metrics import Metrics
 from service.pipeline.outcome import Outcome
-from service.publication.rows import DEVICE, SESSION, WINDOW, WINDOW_AGAIN, Kind, Rows, as_of_watermark, window_rows
+from service.publication.rows import (
+    DEVICE,
+    SESSION,
+    WINDOW,
+    WINDOW_AGAIN,
+    Kind,
+    Rows,
+    Stamp,
+    as_of_watermark,
+    window_rows,
+)
 from service.recompute.rebuild import Partition, Source, needed_from_ms, source
 from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
 from service.redis.keys import Keys
@@ -151,23 +162,25 @@ def made_windows(*starts: int) -> Rows:
     return window_rows(table, Keys("p"), {"device_1m": 3_600_000})
 
 
-def test_a_window_of_the_past_is_final_and_lives_no_longer_than_it_would_have() -> None:
+def test_a_window_of_the_past_is_complete_and_lives_no_longer_than_it_would_have() -> None:
     rows = made_windows(T0 - 90 * MINUTE, T0 - MINUTE, T0)
-    final, opened = as_of_watermark(rows, T0, gap_ms=30_000)
-    assert (rows.kind, final.kind, opened.kind) == (WINDOW, WINDOW_AGAIN, WINDOW_AGAIN)
-    assert final.keys == [rows.keys[1]], "the first has expired, the last is open"
-    assert opened.keys == [rows.keys[2]]
-    assert (final.fields["final"], opened.fields["final"]) == ([b"1"], [b"0"])
-    assert (final.open, opened.open) == ([], [str(T0 + MINUTE).encode()])
-    # Its last reading was 59 s before the watermark.
-    assert (final.ttl, opened.ttl) == ([3_600_000 - 59_000], [3_600_000])
+    kept = as_of_watermark(rows, T0, gap_ms=30_000)
+    # Only complete windows may be written where progress calls them final.
+    assert (rows.kind, kept.kind) == (WINDOW, WINDOW_AGAIN)
+    [(step, packed)] = kept.calls(Stamp("3", "17", str(T0), 1000, 60_000), 10)
+    assert (step, msgpack.unpackb(packed)["again"]) == ("windows", True)
+    assert kept.keys == rows.keys[1:], "the first has expired, the last is open"
+    assert kept.fields == {name: column[1:] for name, column in rows.fields.items()}
+    # The last reading of the second was 59 s before the watermark.
+    assert kept.ttl == [3_600_000 - 59_000, 3_600_000]
 
 
 @pytest.mark.parametrize(("kind", "field"), [(SESSION, "last"), (DEVICE, "last_seen")])
 def test_sessions_and_devices_count_their_life_from_when_the_session_closed(kind: Kind, field: str) -> None:
     last = [b"100000", b"69999", b"40000", b"9999"]
     rows = Rows(kind, [b"a", b"b", b"c", b"d"], [60_000] * 4, {field: list(last), "x": [b"1", b"2", None, b"4"]})
-    [kept] = as_of_watermark(rows, 100_000, gap_ms=30_000)
+    kept = as_of_watermark(rows, 100_000, gap_ms=30_000)
+    assert kept.kind is kind
     assert kept.keys == [b"a", b"b", b"c"]
     assert kept.ttl == [60_000, 59_999, 30_000]
     assert kept.fields == {field: last[:3], "x": [b"1", b"2", None]}

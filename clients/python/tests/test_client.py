@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tidemark_client import (
     queries,
 )
 from tidemark_client.connection import failure
+from tidemark_client.names import Names
 
 MINUTE = 60_000
 T0 = 1_700_000_040_000
@@ -55,12 +57,18 @@ def service(server: Server) -> None:
 
 def progress(server: Server, watermark: int, **fields: str) -> None:
     offsets = json.dumps({"readings": {"0": 10, "1": 20}})
-    values = {**STAMP, "watermark": str(watermark), "offsets": offsets, "reference": "abc", **fields}
+    times = {"watermark": str(watermark), "final": str(watermark)}
+    values = {**STAMP, **times, "offsets": offsets, "reference": "abc", **fields}
     server.redis.delete("tidemark:progress")
     server.redis.hset("tidemark:progress", mapping=values)
 
 
-def window(server: Server, name: str, start: int, *, length: int = MINUTE, count: int = 2, final: bool = True) -> None:
+def silence(until: int, epoch: str = STAMP["epoch"], batch: str = STAMP["batch"]) -> dict[str, str]:
+    """Fields of progress after a silence that began with that batch."""
+    return {"idle": str(until), "idle_epoch": epoch, "idle_batch": batch}
+
+
+def window(server: Server, name: str, start: int, *, length: int = MINUTE, count: int = 2, **more: str) -> None:
     """A window `<view>:<measure>:<key>`, in which the last reading comes five seconds after its start."""
     fields = {
         "start": start,
@@ -70,10 +78,8 @@ def window(server: Server, name: str, start: int, *, length: int = MINUTE, count
         "last": start + 5_000,
         "sum": 3.5 * count,
     }
-    fields |= {"mean": 3.5, "min": 1, "max": 6, "stddev": "1e-7", "final": int(final), "revision": 0}
-    server.redis.hset(
-        f"tidemark:window:{name}:{start}", mapping={**fields, "closed_by": "watermark" if final else "", **STAMP}
-    )
+    fields |= {"mean": 3.5, "min": 1, "max": 6, "stddev": "1e-7"}
+    server.redis.hset(f"tidemark:window:{name}:{start}", mapping={**fields, **STAMP, **more})
     view, _, key = name.split(":", 2)
     server.redis.zadd(f"tidemark:keys:{view}", {key: start + 5_000}, gt=True)
 
@@ -126,7 +132,7 @@ def test_what_is_not_there_is_named(client: Any, server: Server, connect: Any) -
 )
 def test_a_window_is_found_whatever_its_key(client: Any, server: Server, view: str, key: Any, text: str) -> None:
     length = 3 * MINUTE if view == "fast" else MINUTE
-    window(server, f"{view}:power:{text}", T0, length=length, final=False)
+    window(server, f"{view}:power:{text}", T0, length=length)
     found = client.window(view, key, T0)
     assert (found.view, found.measure, found.key, found.start, found.end) == (view, "power", text, T0, T0 + length)
     assert (found.count, found.sum, found.mean, found.stddev, found.final, found.closed_by) == (
@@ -137,6 +143,7 @@ def test_a_window_is_found_whatever_its_key(client: Any, server: Server, view: s
         False,
         "",
     )
+    assert found.revision == 0
     assert (found.written.epoch, found.written.batch) == (2, 7)
     assert client.current(view, key) == found
     assert client.window(view, key, T0 + MINUTE) is None
@@ -145,9 +152,9 @@ def test_a_window_is_found_whatever_its_key(client: Any, server: Server, view: s
 def test_current_and_latest_complete_are_the_newest_ones_with_readings(client: Any, server: Server) -> None:
     progress(server, T0 + 6 * MINUTE + 1)
     for number in range(8):
-        window(server, "site:power:leeds", T0 + number * MINUTE, final=number < 6)
+        window(server, "site:power:leeds", T0 + number * MINUTE)
     window(server, "site:power:york", T0 - 500 * MINUTE)
-    window(server, "site:power:hull", T0 + 7 * MINUTE, final=False)
+    window(server, "site:power:hull", T0 + 7 * MINUTE)
     assert client.current("site", "leeds", "power").start == T0 + 7 * MINUTE
     assert client.latest_complete("site", "leeds", "power").start == T0 + 5 * MINUTE
     # One that has been silent for long, in the middle of others; and one that has no final window.
@@ -161,11 +168,71 @@ def test_current_and_latest_complete_are_the_newest_ones_with_readings(client: A
 
 
 def test_nothing_is_complete_before_there_is_progress(client: Any, server: Server) -> None:
-    window(server, "all:power:all", T0)
+    progress(server, T0 + MINUTE)
+    for start in (T0, -MINUTE):
+        window(server, "all:power:all", start)
+    assert client.latest_complete("all").start == T0
     server.redis.delete("tidemark:progress")
     assert client.progress() is None
     assert client.latest_complete("all") is None
-    assert client.current("all").start == T0
+    assert (client.current("all").start, client.current("all").final) == (T0, False)
+    assert not client.window("all", (), -MINUTE).final
+
+
+def test_a_window_is_final_from_its_end_on(client: Any, server: Server) -> None:
+    window(server, "all:power:all", T0)
+    for final, closed_by in ((T0 + MINUTE - 1, ""), (T0 + MINUTE, "watermark")):
+        progress(server, final)
+        found = client.window("all", (), T0)
+        assert (found.final, found.closed_by) == (closed_by != "", closed_by)
+        assert client.current("all") == client.windows("all", since=T0)[0] == found
+        assert client.latest_complete("all") == (found if found.final else None)
+    # The watermark of a writer that reads the topic again is behind.
+    progress(server, T0, final=str(T0 + MINUTE))
+    assert client.latest_complete("all") == found
+
+
+def ask_slowly(
+    server: Server, query: queries.Query[Any], write: "Callable[[], None] | None" = None, after: int = 0
+) -> "tuple[Any, list[int]]":
+    """The answer to a query if `write` comes after that many of its commands, and the commands of each round trip."""
+    steps, replies, sent = query.steps(Names()), None, list[int]()
+    while True:
+        try:
+            commands: Any = next(steps) if replies is None else steps.send(replies)
+        except StopIteration as end:
+            return end.value, sent
+        replies = []
+        for number, command in enumerate(commands, sum(sent)):
+            if number == after and write is not None:
+                write()
+            replies.append(server.redis.execute_command(*command))
+        sent.append(len(commands))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        queries.window("all", (), T0),
+        queries.current("all"),
+        queries.latest_complete("all"),
+        queries.windows("all", since=T0),
+        queries.value(Place("window", "all", "all", "power", T0)),
+    ],
+)
+@pytest.mark.parametrize("after", range(5))
+def test_a_window_that_is_said_to_be_final_has_its_last_reading(
+    server: Server, query: queries.Query[Any], after: int
+) -> None:
+    def write() -> None:
+        window(server, "all:power:all", T0, count=3)
+        progress(server, T0 + MINUTE)
+
+    window(server, "all:power:all", T0, count=2)
+    answer, _ = ask_slowly(server, query, write, after)
+    found = answer[0] if isinstance(answer, list) else answer
+    assert found is None or found.count == 3 or not found.final
+    assert after or found.final
 
 
 def test_windows_of_a_span_are_those_that_touch_it(client: Any, server: Server) -> None:
@@ -235,6 +302,10 @@ def test_a_session_is_the_open_one_or_that_of_a_start(client: Any, server: Serve
     assert client.session("d1", T0) == found
     assert client.session("d1", T0 + 20).merged_into == T0
     assert client.session("d1", T0 + 1) is None
+    assert client.sessions("d1") == []
+    server.redis.zadd("tidemark:sessions:d1", {str(T0 + each): T0 + each for each in (-9, 0, 20)})
+    assert client.sessions("d1") == [found], "one has expired, one became part of another"
+    assert (client.sessions("d1", T0), client.sessions("d1", T0 + 1)) == ([found], [])
     device(server, "d1", session=str(T0 + 5))
     assert client.session("d1") is None
 
@@ -264,8 +335,8 @@ def test_many_questions_take_the_round_trips_of_one(client: Any, server: Server)
     assert [each.key if each else None for each in answers[:-2]] == [f"s{number}" for number in range(30)]
     assert (answers[-2].id, len(answers[-1])) == ("d1", 1)
     after = server.redis.info("commandstats")
-    # Of each question the progress and one to four windows, and the device.
-    assert after["cmdstat_hgetall"]["calls"] - before.get("cmdstat_hgetall", {"calls": 0})["calls"] < 30 * 5 + 2
+    # Of each question the progress, once to begin and once with its window; and the device.
+    assert after["cmdstat_hgetall"]["calls"] - before.get("cmdstat_hgetall", {"calls": 0})["calls"] == 30 * 3 + 1
     assert after["cmdstat_get"]["calls"] - before.get("cmdstat_get", {"calls": 0})["calls"] == 31, "meta, once each"
 
 
@@ -311,8 +382,15 @@ def test_progress_says_what_is_included(client: Any, server: Server) -> None:
     assert not found.includes("readings", 2, 0)
     assert not found.includes("others", 0, 0)
     assert (found.epoch, found.batch, found.watermark, found.reference, found.idle) == (2, 7, T0, "abc", None)
-    progress(server, T0, idle="5")
-    assert client.progress().idle == 5
+    assert (found.final, found.closed_until, found.silent) == (T0, T0, False)
+    progress(server, T0, **silence(T0 + 5))
+    found = client.progress()
+    assert (found.final, found.idle, found.closed_until, found.silent) == (T0, T0 + 5, T0 + 5, True)
+    progress(server, T0, **silence(T0 + 5), batch="8")
+    assert (client.progress().idle, client.progress().silent) == (T0 + 5, False)
+    # The watermark of a writer that reads the topic again is behind.
+    progress(server, T0, final=str(T0 + 7))
+    assert (client.progress().watermark, client.progress().final) == (T0, T0 + 7)
 
 
 def test_changes_are_followed_and_what_they_name_is_read(client: Any, server: Server) -> None:
@@ -324,27 +402,34 @@ def test_changes_are_followed_and_what_they_name_is_read(client: Any, server: Se
         announce(server, f"tidemark:window:fast:power:d:1:{T0}", f"tidemark:window:model:power:a%7Cb|x:{-T0}"),
         announce(server, f"tidemark:session:d:1:{T0}"),
         announce(server, "tidemark:device:d:1"),
+        announce(server, "tidemark:progress"),
     ]
     following = client.follow(start)
     found = [next(following) for _ in ids]
     assert [each.id for each in found] == ids
+    assert [each.kind for each in found] == ["window", "session", "device", "progress"]
     assert found[0].places == (
         Place("window", "d:1", "fast", "power", T0),
         Place("window", "a%7Cb|x", "model", "power", -T0),
     )
-    assert [each.places[0] for each in found[1:]] == [Place("session", "d:1", start=T0), Place("device", "d:1")]
+    assert [each.places[0] for each in found[1:]] == [
+        Place("session", "d:1", start=T0),
+        Place("device", "d:1"),
+        Place("progress", ""),
+    ]
     assert client.value(found[0].places[0]) == client.window("fast", "d:1", T0)
     assert client.value(found[0].places[1]) is None
     assert client.value(found[1].places[0]) is None
     assert client.value(found[2].places[0]) == client.device("d:1")
+    assert client.value(found[3].places[0]) == client.progress()
     # Goes on where it was, and waits for what is new.
     again = client.follow(ids[1])
-    assert next(again).id == ids[2]
+    assert [next(again).id, next(again).id] == ids[2:]
     timer = threading.Timer(0.3, announce, (server, "tidemark:device:d2"))
     timer.start()
     assert next(again).places == (Place("device", "d2"),)
     timer.join()
-    assert client.changes(ids[2])[0].places == (Place("device", "d2"),)
+    assert client.changes(ids[-1])[0].places == (Place("device", "d2"),)
     assert client.changes(client.end_of_feed(), block_s=0.01) == []
 
 
@@ -418,16 +503,59 @@ def test_a_connection_of_the_callers_stays_open(server: Server) -> None:
 def test_what_silence_has_closed_is_complete(client: Any, server: Server) -> None:
     for number in range(5):
         window(server, "site:power:leeds", T0 + number * MINUTE)
-    progress(server, T0 + 3 * MINUTE, idle=str(T0 + 9 * MINUTE))
-    assert client.latest_complete("site", "leeds", "power").start == T0 + 4 * MINUTE
-    # Input goes on: `idle` is gone, and what silence has closed is final nevertheless.
-    progress(server, T0 + 3 * MINUTE)
-    assert client.latest_complete("site", "leeds", "power").start == T0 + 4 * MINUTE
+
+    def complete() -> tuple[int, str, int]:
+        found = client.latest_complete("site", "leeds", "power")
+        assert found == client.window("site", "leeds", found.start, "power")
+        return (found.start - T0) // MINUTE, found.closed_by, found.revision
+
+    progress(server, T0 + 2 * MINUTE, **silence(T0 + 9 * MINUTE))
+    assert complete() == (4, "idle", 0)
+    # Input goes on. What silence has closed is final, until a later batch changes it: then it is open again.
+    progress(server, T0 + 2 * MINUTE, **silence(T0 + 9 * MINUTE), batch="8")
+    assert complete() == (4, "idle", 0)
+    window(server, "site:power:leeds", T0 + 4 * MINUTE, count=3, batch="8", revision="1")
+    assert complete() == (3, "idle", 0)
+    reopened = client.window("site", "leeds", T0 + 4 * MINUTE, "power")
+    assert (reopened.final, reopened.closed_by, reopened.revision) == (False, "", 1)
+    # A batch of a later term is later, whatever its number.
+    window(server, "site:power:leeds", T0 + 3 * MINUTE, count=3, epoch="3", batch="1", revision="1")
+    assert complete() == (2, "idle", 0)
+    # All input is silent once more; then the watermark passes the windows.
+    progress(server, T0 + 2 * MINUTE, **silence(T0 + 12 * MINUTE, "3", "1"))
+    assert complete() == (4, "idle", 1)
+    progress(server, T0 + 5 * MINUTE, **silence(T0 + 12 * MINUTE))
+    assert complete() == (4, "watermark", 1)
+    progress(server, T0 + 2 * MINUTE)
+    assert complete() == (1, "watermark", 0)
+
+
+def test_only_windows_that_may_be_final_are_looked_at(server: Server) -> None:
+    def rounds() -> list[int]:
+        found, sent = ask_slowly(server, queries.latest_complete("site", "leeds", "power"))
+        assert found.start == T0 + MINUTE
+        return sent
+
+    for number in range(10):
+        window(server, "site:power:leeds", T0 + number * MINUTE, batch="7" if number < 2 else "8")
+    progress(server, T0 + 2 * MINUTE)
+    assert rounds() == [1, 2, 2], "meta; the last event time and progress; progress and one window"
+    # Those that were closed by silence and may be open again are looked at together.
+    progress(server, T0 + MINUTE, **silence(T0 + 5 * MINUTE))
+    assert rounds() == [1, 2, 1 + 5]
+
+
+def test_silence_closes_windows_up_to_its_time_alone(client: Any, server: Server) -> None:
+    for number in range(2):
+        window(server, "fast:power:d1", T0 + number * MINUTE, length=3 * MINUTE)
+    progress(server, T0, **silence(T0 + 3 * MINUTE))
+    assert [each.closed_by for each in client.windows("fast", "d1", since=T0)] == ["idle", ""]
+    assert client.latest_complete("fast", "d1").start == T0
 
 
 def test_a_measure_that_is_sent_more_rarely_than_others_has_a_newest_window(client: Any, server: Server) -> None:
     window(server, "site:temperature:leeds", T0 - 40 * MINUTE)
-    window(server, "site:power:leeds", T0, final=False)
+    window(server, "site:power:leeds", T0)
     assert client.current("site", "leeds", "temperature").start == T0 - 40 * MINUTE
     assert client.latest_complete("site", "leeds", "temperature").start == T0 - 40 * MINUTE
 

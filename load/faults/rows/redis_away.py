@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from load import published
 from load.faults.row import Figures, row
 from load.faults.run import Run
 
@@ -116,14 +117,10 @@ def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
 
 def _finals(run: Run) -> Finals:
     with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
-        finals: Finals = {}
-        for kind, field, value in (("window", "final", "1"), ("session", "state", "closed")):
-            keys: list[str] = list(client.scan_iter(f"tidemark:{kind}:*", count=2_000))
-            pipe = client.pipeline(transaction=False)
-            for key in keys:
-                pipe.hmget(key, field, "count")
-            finals |= {key: count for key, (text, count) in zip(keys, pipe.execute(), strict=True) if text == value}
-    return finals
+        values = published.hashes(client, "tidemark", ("window", "session"))
+        return {
+            key: fields["count"] for key, fields in values if fields["closed_by"] and fields.get("state") != "merged"
+        }
 
 
 def _put_back(run: Run, backup: Path) -> None:

@@ -1,11 +1,11 @@
 """F12: partitions fall silent, one is added, and then all are silent; what is open must close on time in all three."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka.cimpl import NewPartitions
 
-from load import feed
+from load import feed, published
 from load.compare import compare
 from load.demo import SECTIONS
 from load.faults.hand import Reading, send
@@ -74,33 +74,34 @@ def silence(run: Run) -> Figures:
     return {**figures, **_replay(run)}
 
 
-def _hashes(run: Run, kind: str, prefix: str = "tidemark") -> dict[str, Hash]:
+def _hashes(run: Run, kind: str, prefix: str = "tidemark", within: str = "") -> dict[str, Hash]:
     with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
-        keys: list[str] = list(client.scan_iter(f"{prefix}:{kind}:*", count=5_000))
-        pipe = client.pipeline(transaction=False)
-        for key in keys:
-            pipe.hgetall(key)
-        hashes = zip(keys, pipe.execute(), strict=True)
-        return {key.removeprefix(f"{prefix}:"): fields for key, fields in hashes if fields}
+        values = published.hashes(client, prefix, (kind,), within)
+        return {key.removeprefix(f"{prefix}:"): fields for key, fields in values}
 
 
 def _open(run: Run, prefix: str = "tidemark") -> tuple[int, int, int]:
-    """Windows that are not final, open sessions, devices that are online."""
-    with run.testbed.redis.client() as client:
-        windows: Any = client.zcard(f"{prefix}:open")
+    """Windows that are open, open sessions, devices that are online."""
+    windows = sum(not window["closed_by"] for window in _hashes(run, "window", prefix).values())
     if windows:
         return windows, -1, -1
     sessions = sum(session["state"] == "open" for session in _hashes(run, "session", prefix).values())
     return 0, sessions, sum(device["status"] == "online" for device in _hashes(run, "device", prefix).values())
 
 
+def _closed_at_ms(run: Run, end_ms: int) -> int:
+    """When it was seen first that a window with this end is closed."""
+    return next(at for at, final, idle in run.observer.closed if end_ms <= max(final, idle))
+
+
 def _on_time(run: Run, begun_ms: int, when: str) -> float:
     """The longest time from a window's end to its being final, of those that began after that moment; in seconds."""
-    windows = [w for w in _hashes(run, "window:all").values() if w["final"] == "1" and int(w["start"]) >= begun_ms]
+    values = _hashes(run, "window", within="all:").values()
+    windows = [each for each in values if each["closed_by"] and int(each["start"]) >= begun_ms]
     if not windows:
         run.violation("on time", f"{when} no window became final")
         return 0.0
-    delay_s = max(int(each["updated"]) - int(each["end"]) for each in windows) / 1000
+    delay_s = max(_closed_at_ms(run, end) - end for end in {int(each["end"]) for each in windows}) / 1000
     limit_s = MAX_DELAY_S + MAX_AHEAD_S + SLACK_S
     if delay_s > limit_s or any(each["closed_by"] != "watermark" for each in windows):
         run.violation("on time", f"{when} a window became final {delay_s} s after its end, {limit_s} s are allowed")
@@ -115,7 +116,7 @@ def _closed_by_silence(run: Run, silent_ms: int) -> Figures:
         run.violation("on time", f"silence closed {len(windows)} windows and {len(sessions)} sessions")
         return {}
     delays = {
-        "windows": max(int(each["updated"]) - max(int(each["end"]), silent_ms) for each in windows),
+        "windows": max(_closed_at_ms(run, end) - max(end, silent_ms) for end in {int(each["end"]) for each in windows}),
         "sessions": max(int(each["updated"]) - max(int(each["last"]) + GAP_S * 1000, silent_ms) for each in sessions),
     }
     limit_s = IDLE_S + NOTICED_S
@@ -137,13 +138,13 @@ def _correct(run: Run) -> int:
     if now_ms() - at_ms > (MAX_DELAY_S - 1) * 1000:
         run.violation("observed", f"the silence took so long to close that a reading {now_ms() - at_ms} ms old is late")
     with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
-        before: list[Any] = [client.hgetall(f"tidemark:{name}") for name in names]
+        before = _values(run, names)
         newest: Any = client.xrevrange("tidemark:changes", count=1)
         send(run, [Reading(device, at_ms)])
         count = int(before[0]["count"]) + 1
         run.until(lambda: client.hget(f"tidemark:{names[0]}", "count") == str(count), 30, "the reading to be counted")
         run.until(lambda: client.hget(f"tidemark:{names[1]}", "status") == "online", 10, "the device to be online")
-        after: list[Any] = [client.hgetall(f"tidemark:{name}") for name in names]
+        after = _values(run, names)
         changed_keys = {entry["key"] for _, entry in feed.changes(client, after=newest[0][0])}
     for name, was, now in zip(names, before, after, strict=True):
         if f"tidemark:{name}" not in changed_keys:
@@ -152,6 +153,12 @@ def _correct(run: Run) -> int:
         if grown or ("revision" in was and int(now["revision"]) != int(was["revision"]) + 1):
             run.violation("corrected", f"{name} was {was} and is {now}")
     return len(names)
+
+
+def _values(run: Run, names: Sequence[str]) -> list[Hash]:
+    """As `_hashes`, of some keys; a session, a device and windows."""
+    values = {name: fields for kind in published.KINDS for name, fields in _hashes(run, kind).items() if name in names}
+    return [values[name] for name in names]
 
 
 def _replay(run: Run) -> Figures:
@@ -192,7 +199,6 @@ _SAME = (
     "last",
     "min",
     "max",
-    "final",
     "state",
     "reason",
     "closed_by",

@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from tidemark_client import queries
-from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, answered, block_ms, checked, failure, positive
+from tidemark_client.connection import BLOCK_S, CLOSED, OPTIONS, Outage, answered, block_ms, checked, failure, positive
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.queries import Command, Pause, Query, Snapshot
@@ -90,7 +90,10 @@ class AsyncClient:
     async def session(self, device_id: str, start: int | None = None) -> Session | None:
         return await self.ask(queries.session(device_id, start))
 
-    async def value(self, place: Place) -> Window | Session | Device | None:
+    async def sessions(self, device_id: str, since: int | None = None) -> list[Session]:
+        return await self.ask(queries.sessions(device_id, since))
+
+    async def value(self, place: Place) -> Window | Session | Device | Progress | None:
         return await self.ask(queries.value(place))
 
     async def ask(self, query: Query[T]) -> T:
@@ -138,14 +141,18 @@ class AsyncClient:
 
     async def _execute(self, commands: list[Command]) -> list[Any]:
         if self._is_closed:
-            msg = "this client was closed"
-            raise ClosedError(msg)
+            raise ClosedError(CLOSED)
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
                 replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        except (redis.RedisError, UnicodeError) as error:
+        except Exception as error:
+            # When another task closes the client meanwhile, redis-py fails with errors of any class.
+            if self._is_closed:
+                raise ClosedError(CLOSED) from error
+            if not isinstance(error, (redis.RedisError, UnicodeError)):
+                raise
             raise failure(self._redis, error) from error
         return answered(self._redis, replies)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import redis
 
 from tidemark_client import queries
-from tidemark_client.connection import BLOCK_S, OPTIONS, Outage, answered, block_ms, checked, failure, positive
+from tidemark_client.connection import BLOCK_S, CLOSED, OPTIONS, Outage, answered, block_ms, checked, failure, positive
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.queries import Command, Pause, Query, Snapshot
@@ -61,7 +61,7 @@ class Client:
         return dict(self.meta().views)
 
     def progress(self) -> Progress | None:
-        """What all values include; None before the first batch, and while lost values are written again."""
+        """What all values include, and which windows are final; None before the first batch, and after a loss of data."""
         return self.ask(queries.progress())
 
     def window(self, view: str, key: KeyOf, start: int, measure: str | None = None) -> Window | None:
@@ -111,7 +111,11 @@ class Client:
         """A device's session that starts then, or its open one; None where there is none."""
         return self.ask(queries.session(device_id, start))
 
-    def value(self, place: Place) -> Window | Session | Device | None:
+    def sessions(self, device_id: str, since: int | None = None) -> list[Session]:
+        """A device's sessions that began at `since` or later, the oldest first, without those that became part of another."""
+        return self.ask(queries.sessions(device_id, since))
+
+    def value(self, place: Place) -> Window | Session | Device | Progress | None:
         """What a place of the change feed has now; None where it has expired or was removed."""
         return self.ask(queries.value(place))
 
@@ -174,14 +178,18 @@ class Client:
 
     def _execute(self, commands: list[Command]) -> list[Any]:
         if self._is_closed:
-            msg = "this client was closed"
-            raise ClosedError(msg)
+            raise ClosedError(CLOSED)
         try:
             with self._redis.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
                 replies: list[Any] = pipeline.execute(raise_on_error=False)
-        except (redis.RedisError, UnicodeError) as error:
+        except Exception as error:
+            # When another thread closes the client meanwhile, redis-py fails with errors of any class.
+            if self._is_closed:
+                raise ClosedError(CLOSED) from error
+            if not isinstance(error, (redis.RedisError, UnicodeError)):
+                raise
             raise failure(self._redis, error) from error
         return answered(self._redis, replies)
 

@@ -18,6 +18,7 @@ OPTIONS = {
     "socket_timeout": 10.0,
     "socket_connect_timeout": 5.0,
 }
+CLOSED = "this client was closed"
 BLOCK_S = 1.0
 """How long a request for changes waits for one."""
 _AWAY = (

@@ -43,6 +43,9 @@ class Names:
     def session(self, device: str, start: int) -> str:
         return f"{self.prefix}:session:{device}:{start}"
 
+    def sessions(self, device: str) -> str:
+        return f"{self.prefix}:sessions:{device}"
+
     def device(self, device: str) -> str:
         return f"{self.prefix}:device:{device}"
 
@@ -52,7 +55,7 @@ class Names:
         return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix) + ":device:*"
 
     def parse(self, name: str) -> Place:
-        """The parts of the name of a window, a session or a device."""
+        """The parts of the name of a window, a session, a device or progress."""
         kind, _, rest = name[len(self.prefix) + 1 :].partition(":")
         if kind == "window":
             view, measure, rest = rest.split(":", 2)
@@ -66,7 +69,10 @@ class Names:
 
 @dataclass(frozen=True)
 class Place:
-    """What a key is about. `kind` is "window", "session" or "device"; `key` is a view's key, or the device's id."""
+    """What a key is about. `kind` is "window", "session", "device" or "progress".
+
+    `key` is a view's key, or the device's id; "" for progress.
+    """
 
     kind: str
     key: str

@@ -75,7 +75,7 @@ def window(view: str, key: KeyOf, start: int, measure: str | None = None) -> Que
 
     def steps(names: Names) -> Steps[Window | None]:
         series = _Series((yield from _meta(names)).view(view), key, measure)
-        [found] = yield from _read(names, series, [start])
+        [found] = yield from _read(names, [series.place(start)])
         return found
 
     return Query(steps)
@@ -86,7 +86,7 @@ def current(view: str, key: KeyOf = (), measure: str | None = None) -> Query[Win
 
     def steps(names: Names) -> Steps[Window | None]:
         series, last, _ = yield from _series(names, view, key, measure)
-        return None if last is None else (yield from _newest(names, series, last, lambda _: True))
+        return None if last is None else (yield from _newest(names, series, last, last, lambda _: True))
 
     return Query(steps)
 
@@ -95,12 +95,14 @@ def latest_complete(view: str, key: KeyOf = (), measure: str | None = None) -> Q
     """The newest window of a key that has readings and is final; None where none of the last MOST_WINDOWS is."""
 
     def steps(names: Names) -> Steps[Window | None]:
-        series, last, progress = yield from _series(names, view, key, measure)
+        series, last, [fields] = yield from _series(names, view, key, measure, ("HGETALL", names.progress))
+        progress = Progress.of(fields)
         if last is None or progress is None:
             return None
-        # Windows that silence has closed may be beyond the watermark: all that begin after the newest final one are looked at.
-        ahead_ms = last - (max(progress.watermark, progress.idle or 0) - series.view.window_ms)
-        return (yield from _newest(names, series, last, lambda each: each.final, max(0, ahead_ms)))
+        # All that start by `sure` are final. Those that start after it, up to `newest`, are if silence has closed them.
+        sure, newest = (until - series.view.window_ms for until in (progress.final, progress.closed_until))
+        newest = min(newest, last)
+        return (yield from _newest(names, series, last, newest, lambda each: each.final, max(0, newest - sure)))
 
     return Query(steps)
 
@@ -127,7 +129,7 @@ def windows(
                 "Ask for less at once, with `until`"
             )
             raise TooManyWindowsError(msg)
-        found = yield from _read(names, series, starts)
+        found = yield from _read(names, [series.place(start) for start in starts])
         return [each for each in found if each is not None]
 
     return Query(steps)
@@ -179,16 +181,32 @@ def session(device_id: str, start: int | None = None) -> Query[Session | None]:
     return Query(steps)
 
 
-def value(place: Place) -> Query[Window | Session | Device | None]:
+def sessions(device_id: str, since: int | None = None) -> Query[list[Session]]:
+    """A device's sessions that began at `since` or later, the oldest first, without those that became part of another."""
+
+    def steps(names: Names) -> Steps[list[Session]]:
+        [texts] = yield [("ZRANGEBYSCORE", names.sessions(device_id), "-inf" if since is None else since, "+inf")]
+        starts = [int(text) for text in texts]
+        replies = yield [("HGETALL", names.session(device_id, start)) for start in starts]
+        places = [Place("session", device_id, start=start) for start in starts]
+        found = [Session.of(place, fields) for place, fields in zip(places, replies) if fields]
+        return [session for session in found if session.state != "merged"]
+
+    return Query(steps)
+
+
+def value(place: Place) -> Query[Window | Session | Device | Progress | None]:
     """What a place of the change feed has now; None where it has expired or was removed."""
 
-    def steps(names: Names) -> Steps[Window | Session | Device | None]:
+    def steps(names: Names) -> Steps[Window | Session | Device | Progress | None]:
+        if place.kind == "progress":
+            return (yield from progress().steps(names))
         if place.kind == "device":
             return (yield from device(place.key).steps(names))
         if place.kind == "session":
             return (yield from session(place.key, place.start).steps(names))
-        [fields] = yield [("HGETALL", names.window(place.view, place.measure, place.key, place.start or 0))]
-        return Window.of(place, fields) if fields else None
+        [found] = yield from _read(names, [place])
+        return found
 
     return Query(steps)
 
@@ -297,7 +315,7 @@ def changes(after: str, block_ms: int = 0) -> Query[list[Change]]:
 
 def _change(names: Names, entry_id: str, fields: dict[str, str]) -> Change:
     places = tuple(names.parse(key) for key in json.loads(fields["keys"]))
-    return Change(entry_id, places, int(fields["epoch"]), int(fields["batch"]))
+    return Change(entry_id, fields["kind"], places, int(fields["epoch"]), int(fields["batch"]))
 
 
 def _position(entry_id: str) -> tuple[int, int]:
@@ -314,6 +332,9 @@ class _Series:
     def __init__(self, view: View, key: KeyOf, measure: str | None) -> None:
         self.view, self.key, self.measure = view, view.key(key), view.measure(measure)
 
+    def place(self, start: int) -> Place:
+        return Place("window", self.key, self.view.name, self.measure, start)
+
 
 def _meta(names: Names) -> Steps[Meta]:
     [text] = yield [("GET", names.meta)]
@@ -321,37 +342,38 @@ def _meta(names: Names) -> Steps[Meta]:
 
 
 def _series(
-    names: Names, view: str, key: KeyOf, measure: str | None
-) -> Steps[tuple[_Series, int | None, Progress | None]]:
-    """A series, the last event time of its key, and the progress."""
+    names: Names, view: str, key: KeyOf, measure: str | None, *more: Command
+) -> Steps[tuple[_Series, int | None, list[Any]]]:
+    """A series, the last event time of its key, and the replies to more commands."""
     series = _Series((yield from _meta(names)).view(view), key, measure)
-    score, fields = yield [("ZSCORE", names.keys(view), series.key), ("HGETALL", names.progress)]
-    return series, None if score is None else int(float(score)), Progress.of(fields)
+    score, *replies = yield [("ZSCORE", names.keys(view), series.key), *more]
+    return series, None if score is None else int(float(score)), replies
 
 
 def _newest(
-    names: Names, series: _Series, last: int, accepts: Callable[[Window], bool], ahead_ms: int = 0
+    names: Names, series: _Series, last: int, newest: int, accepts: Callable[[Window], bool], ahead_ms: int = 0
 ) -> Steps[Window | None]:
-    """The newest acceptable window of a key with that last event time, which is of all its measures.
+    """The newest acceptable window that starts by `newest`, of a key with that last event time, which is of all its measures.
 
     The first round trip looks at the windows of `ahead_ms` and one more.
     """
     slide = series.view.slide_ms
-    start, oldest = last // slide * slide, last - series.view.retain_ms - series.view.window_ms
+    start, oldest = newest // slide * slide, last - series.view.retain_ms - series.view.window_ms
     looked, page = 0, min(-(-ahead_ms // slide) + 1, MORE)
     while start >= oldest and looked < MOST_WINDOWS:
-        starts = [start - back * slide for back in range(page)]
-        for each in (yield from _read(names, series, starts)):
+        places = [series.place(start - back * slide) for back in range(page)]
+        for each in (yield from _read(names, places)):
             if each is not None and accepts(each):
                 return each
-        start, looked, page = starts[-1] - slide, looked + page, MORE if looked else SOME
+        start, looked, page = start - page * slide, looked + page, MORE if looked else SOME
     return None
 
 
-def _read(names: Names, series: _Series, starts: Sequence[int]) -> Steps[list[Window | None]]:
-    places = [Place("window", series.key, series.view.name, series.measure, start) for start in starts]
-    replies = yield [("HGETALL", names.window(each.view, each.measure, each.key, each.start or 0)) for each in places]
-    return [Window.of(place, fields) if fields else None for place, fields in zip(places, replies)]
+def _read(names: Names, places: Sequence[Place]) -> Steps[list[Window | None]]:
+    """Windows, and before them, in the same round trip, the progress that says which are closed."""
+    windows = [("HGETALL", names.window(each.view, each.measure, each.key, each.start or 0)) for each in places]
+    progress, *replies = yield [("HGETALL", names.progress), *windows]
+    return [Window.of(place, fields, progress) if fields else None for place, fields in zip(places, replies)]
 
 
 def _pairs(rows: Sequence[Any]) -> Iterable[tuple[Any, Any]]:

@@ -105,11 +105,27 @@ class Written:
         return Written(int(fields["epoch"]), int(fields["batch"]), int(fields["updated"]))
 
 
+def closed_by(window: Fields, progress: Fields) -> str:
+    """Why a window is closed, "watermark" or "idle"; "" while it is open. `progress` was read before the window.
+
+    If the window was read first, a reading could still have come in before the progress that closes it.
+    """
+    end = int(window["end"])
+    if "final" in progress and end <= int(progress["final"]):
+        return "watermark"
+    if "idle" not in progress or end > int(progress["idle"]):
+        return ""
+    # What was written after the silence is open again.
+    silence = int(progress["idle_epoch"]), int(progress["idle_batch"])
+    return "idle" if (int(window["epoch"]), int(window["batch"])) <= silence else ""
+
+
 @dataclass(frozen=True)
 class Window:
     """Readings of one measure and key with `start` <= event time < `end`.
 
     `final` says that it is closed: it changes no more, except as `closed_by` and `revision` say (docs/application-developer.md).
+    Redis does not keep `final` and `closed_by`: they follow from the progress that was read just before the window.
     """
 
     view: str
@@ -131,7 +147,9 @@ class Window:
     written: Written
 
     @staticmethod
-    def of(place: Place, fields: Fields) -> Window:
+    def of(place: Place, fields: Fields, progress: Fields) -> Window:
+        """`progress` was read before `fields`; it is empty where there is none."""
+        cause = closed_by(fields, progress)
         return Window(
             place.view,
             place.measure,
@@ -146,9 +164,9 @@ class Window:
             stddev=float(fields["stddev"]),
             first=int(fields["first"]),
             last=int(fields["last"]),
-            final=fields["final"] == "1",
-            closed_by=fields["closed_by"],
-            revision=int(fields["revision"]),
+            final=cause != "",
+            closed_by=cause,
+            revision=int(fields.get("revision", "0")),
             written=Written.of(fields),
         )
 
@@ -259,16 +277,21 @@ class Device:
 class Progress:
     """What all values include. `offsets` has each topic's next offset by partition.
 
-    `idle` is the time up to which windows and sessions are closed although no reading says so; None unless all input is silent.
+    Windows that end by `final` are closed by the watermark; it never falls. `idle` is the time up to which a silence of all
+    input has closed windows and sessions that were written up to the batch (`idle_epoch`, `idle_batch`). These three stay until
+    the watermark has passed `idle`; then they are None.
     """
 
     epoch: int
     batch: int
     watermark: int
+    final: int
     offsets: Mapping[str, Mapping[int, int]]
     reference: str
     updated: int
     idle: int | None
+    idle_epoch: int | None
+    idle_batch: int | None
 
     @staticmethod
     def of(fields: Fields) -> Progress | None:
@@ -280,11 +303,24 @@ class Progress:
             epoch=int(fields["epoch"]),
             batch=int(fields["batch"]),
             watermark=int(fields["watermark"]),
+            final=int(fields["final"]),
             offsets={topic: {int(number): end for number, end in each.items()} for topic, each in offsets.items()},
             reference=fields["reference"],
             updated=int(fields["updated"]),
             idle=_int(fields.get("idle")),
+            idle_epoch=_int(fields.get("idle_epoch")),
+            idle_batch=_int(fields.get("idle_batch")),
         )
+
+    @property
+    def closed_until(self) -> int:
+        """No window that ends later is closed. Of those that end after `final`, some may be open again."""
+        return self.final if self.idle is None else max(self.final, self.idle)
+
+    @property
+    def silent(self) -> bool:
+        """Whether all input is silent now."""
+        return (self.idle_epoch, self.idle_batch) == (self.epoch, self.batch)
 
     def includes(self, topic: str, partition: int, offset: int) -> bool:
         """Whether a record is in the values, or was rejected."""
@@ -293,9 +329,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Change:
-    """An entry of the change feed: `places` have changed. `id` is what `follow` goes on after."""
+    """An entry of the change feed: `places`, all of one kind, have changed. `id` is what `follow` goes on after.
+
+    An entry of the kind "progress" says that windows have become final: they have no entries of their own.
+    """
 
     id: str
+    kind: str
     places: tuple[Place, ...]
     epoch: int
     batch: int
