@@ -72,11 +72,11 @@ def check_hashes(wanted: Expected, prefix: str, hashes: Iterable[tuple[str, Hash
 
 
 def check_indexes(wanted: Expected, prefix: str, sets: Mapping[str, Mapping[str, float]], verdict: Verdict) -> None:
-    """The sorted sets by name: a view's keys by last event time."""
+    """The sorted sets by name: a view's keys by the start of their newest window."""
     right: dict[str, dict[str, float]] = {name: {} for name in sets}
     for place, value in wanted.windows.items():
         keys = right[f"{prefix}:keys:{place[0]}"]
-        keys[place[2]] = max(value.last, keys.get(place[2], value.last))
+        keys[place[2]] = max(value.start, keys.get(place[2], value.start))
     for name, members in right.items():
         kind = name.removeprefix(f"{prefix}:").partition(":")[0]
         for member in sorted(members.keys() | sets[name].keys()):

@@ -207,7 +207,7 @@ MUTATIONS = (
         "readers who ask for a device's sessions do not get it, and corrections take it for none",
         ("P1",),
         (Edit("service/publication/publish.lua", "call('ZADD', list, start, start)", "local unlisted"),),
-        (_PUBLISH + "test_a_devices_sessions_are_listed_and_those_of_long_ago_are_not",),
+        (_PUBLISH + "test_a_devices_sessions_are_listed_until_they_expire",),
     ),
     Mutation(
         "feed-without-age",
@@ -455,7 +455,13 @@ MUTATIONS = (
         "a writer that reads the topic again writes windows that were final and that Redis does not have",
         "readers take a part of a window for final",
         ("P1",),
-        (Edit("service/publication/publish.lua", "elseif ends_at <= final and not a.again then", "elseif false then"),),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "elseif ends_at <= final and not a.complete then",
+                "elseif false then",
+            ),
+        ),
         (_PUBLISH + "test_a_part_of_a_window_that_was_final_is_not_shown",),
     ),
     Mutation(
@@ -465,6 +471,30 @@ MUTATIONS = (
         ("P1",),
         (Edit("service/recompute/republish.py", '            sink.run("mark", mark=mark(ASKED))\n', ""),),
         (_REPUBLISH + "test_a_rebuild_ends_with_the_final_windows_that_redis_did_not_have",),
+    ),
+    Mutation(
+        "open-again-is-complete",
+        "a republish writes windows that are open in the state as if they were complete",
+        "during a rebuild they are parts of windows that progress calls final, and stay so for ever",
+        ("P1",),
+        (Edit("service/publication/rows.py", '"again": True}', '"again": True, "complete": True}'),),
+        (_PUBLISH + "test_a_part_of_a_window_that_was_final_is_not_shown",),
+    ),
+    Mutation(
+        "lacking-unasked",
+        "nobody asks for a final window that Redis lacks and a batch may not write",
+        "readings that were admitted are in no window",
+        ("P1",),
+        (Edit("service/publication/publish.lua", "if is_lacking and call", "if false and call"),),
+        (_PUBLISH + "test_a_part_of_a_window_that_was_final_is_not_shown",),
+    ),
+    Mutation(
+        "rebuild-of-before",
+        "a second rebuild keeps the mark of the first, which ends earlier",
+        "it asks for a republish too early, and windows that Redis lacks never come back",
+        ("P1",),
+        (Edit("service/recompute/republish.py", "        if former:", "        if False:"),),
+        (_REPUBLISH + "test_a_second_rebuild_does_not_end_with_the_first",),
     ),
     Mutation(
         "final-falls",

@@ -17,7 +17,7 @@ import redis
 
 CONTRACT = Path(__file__).with_name("redis.json")
 _PAGE = 500
-VERSION = 2
+VERSION = 3
 META_FIELDS = {"contract", "measures", "views", "sessions"}
 VIEW_FIELDS = {"name", "by", "measures", "window_ms", "slide_ms", "retain_ms"}
 MOST_KEYS = 100

@@ -45,7 +45,6 @@ from service.publication.rows import (
     device_rows,
     script_keys,
     session_rows,
-    view_keys,
     window_rows,
 )
 from service.redis import client as redis_client
@@ -59,8 +58,6 @@ from state import codec
 from state.columns import Ints
 from state.layout import Changes, session_schema, status_schema
 from state.watermark import EventTime
-
-_KEYS_PER_CALL = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +165,7 @@ class Sink:
         rows = self._rows(changes)
         budget, counter = self._budget("values"), _CallCounter()
         begun = [] if self.republishing else [self._stamp().call("begin")]
-        calls = chain(begun, counter.count(self._calls(rows, output.early, changes.windows)))
+        calls = chain(begun, counter.count(self._calls(rows, output.early)))
         replies = self._link().run(calls, budget)
         totals = _totals(rows, replies[len(begun) :], self.settings.redis.chunk)
         _, written, unchanged, old, closed_before, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
@@ -205,7 +202,8 @@ class Sink:
         keys, retain_ms = Keys(self.settings.redis.prefix), self.settings.sessions.retain_ms
         rows: list[Rows] = []
         if changes.windows.num_rows:
-            rows.append(window_rows(changes.windows, keys, self._retained()))
+            watermark_ms = self.micro_batch.watermark_ms
+            rows.append(window_rows(changes.windows, keys, self.settings.views, watermark_ms))
         if changes.sessions.num_rows:
             rows.append(session_rows(changes.sessions, keys, self.settings.sessions, self.closed_by))
         if changes.devices.num_rows:
@@ -213,30 +211,14 @@ class Sink:
         if not self.republishing:
             return rows
         watermark_ms, gap_ms = self.micro_batch.watermark_ms, self.settings.sessions.gap_ms
-        return [as_of_watermark(each, watermark_ms, gap_ms) for each in rows]
+        return [part for each in rows for part in as_of_watermark(each, watermark_ms, gap_ms)]
 
-    def _calls(self, rows: Sequence[Rows], early: Early, windows: pa.Table) -> Iterator[Call]:
+    def _calls(self, rows: Sequence[Rows], early: Early) -> Iterator[Call]:
         stamp = self._stamp()
         for each in rows:
             yield from each.calls(stamp, self.settings.redis.chunk)
-        keys, retained = Keys(self.settings.redis.prefix), self._retained()
-        for arguments in early.calls(keys, self.settings):
+        for arguments in early.calls(Keys(self.settings.redis.prefix), self.settings):
             yield stamp.call("early", **arguments)
-        for view, (scores, members) in view_keys(windows).items():
-            floor = self.micro_batch.watermark_ms - retained[view]
-            for start in range(0, len(members), _KEYS_PER_CALL):
-                part = slice(start, start + _KEYS_PER_CALL)
-                yield stamp.call(
-                    "keys",
-                    key=keys.view(view),
-                    scores=scores[part],
-                    members=members[part],
-                    floor=str(floor) if floor > 0 else "",
-                    ttl=retained[view],
-                )
-
-    def _retained(self) -> dict[str, int]:
-        return {view.name: view.retain_ms for view in self.settings.views}
 
     def _link(self) -> Link:
         return link(self.settings.redis, SCRIPT, script_keys(Keys(self.settings.redis.prefix)))

@@ -4,7 +4,7 @@ import json
 
 from service.settings import Settings
 
-CONTRACT = 2
+CONTRACT = 3
 """The version of schemas/redis.md. A service refuses a prefix whose values were written by another one."""
 
 

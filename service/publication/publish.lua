@@ -1,7 +1,7 @@
 -- Writes the values that readers see; only correct.lua writes some of them, too. One call is atomic.
 --   KEYS  1 epoch  2 changes (the feed)  3 ends (the event time by which every window ends)  4 progress  5 republish
 --         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta
---   ARGV  1 the step: begin | windows | write | early | skewed | keys | idle | progress | read_progress | mark | forget | stale | unmark
+--   ARGV  1 the step: begin | windows | write | early | skewed | idle | progress | read_progress | mark | forget | stale | unmark
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
 -- Needs Redis 6.2 or later, one node: the arguments name keys, which Redis Cluster does not allow.
 -- Numbers arrive as text, because Lua's own formatting keeps 14 digits of a double.
@@ -39,8 +39,6 @@ if a.after then
 end
 
 local PREFIX = KEYS[1]:sub(1, -#'epoch' - 1)
-local MOST = 1000  -- members in one variadic call: Lua's unpack() takes about 8,000 arguments
-
 local PER_ENTRY = 100  -- keys in one entry of the feed
 local changed, newest_entry = {}, nil  -- by kind: keys that have changed and are not in the feed yet
 
@@ -77,6 +75,16 @@ local function list_of(session)
   return PREFIX .. 'sessions:' .. session:sub(#PREFIX + #'session:' + 1, -#start - 2), start
 end
 
+-- Adds a session to its device's list. Each new one takes out up to two of the oldest that have expired, so the list stays short.
+local function enter_session(key, ttl_ms)
+  local list, start = list_of(key)
+  for _, oldest in ipairs(call('ZRANGE', list, 0, 1)) do
+    if call('EXISTS', key:sub(1, -#start - 1) .. oldest) == 0 then call('ZREM', list, oldest) end
+  end
+  call('ZADD', list, start, start)
+  call('PEXPIRE', list, ttl_ms)
+end
+
 local function remove_session(key)
   local list, start = list_of(key)
   call('DEL', key)
@@ -88,17 +96,20 @@ end
 -- A window is closed by the watermark if it ends by `final` of progress. It is closed by silence if it ends by `idle` of progress
 -- and its (epoch, batch) is not after that silence. Then its `revision` grows when it changes.
 -- Within one batch, a window's count and end identify its content. The count never falls, whatever the epoch.
--- A window that progress calls final and that does not exist is written only with a.again, which is for complete windows: a
--- writer that reads the topic again would show a part of it as final.
+-- A window that progress calls final and that does not exist is written only with a.complete: readers would take a part of it for
+-- the whole. Else somebody must publish it whole: the mark `republish` is set. A writer that reads the topic again, under the mark
+-- `rebuild`, does so at its end.
+-- A new window, or one with a.again (rows are republished), enters its key into the sorted set of its view. a.views has by view: how long (ms) the set is kept after that, and
+-- the start of the newest window of keys that are removed from it, '' for none.
 -- Returns {written, unchanged, refused as older, refused as closed}.
 local function windows()
   local keys, ttl, fields, columns, width = a.keys, a.ttl, a.fields, a.columns, #a.fields
-  local written, unchanged, old, refused = 0, 0, 0, 0
+  local written, unchanged, old, refused, is_lacking = 0, 0, 0, 0, false
   local column_of = {}
   for j, name in ipairs(fields) do column_of[name] = columns[j] end
   local counts, ends = column_of.count, column_of['end']
 
-  local stored = call('HMGET', KEYS[4], 'final', 'idle', 'idle_epoch', 'idle_batch')
+  local stored = call('HMGET', KEYS[4], 'final', 'idle', 'idle_epoch', 'idle_batch')  -- the last three are there together
   local final, idle = tonumber(stored[1] or nil) or -1, tonumber(stored[2] or nil) or -1
   local idle_epoch, idle_batch = tonumber(stored[3] or nil), tonumber(stored[4] or nil)
   local closed_until = math.max(final, idle)
@@ -109,6 +120,13 @@ local function windows()
   local last = fixed + 2 * width
   local latest = tonumber(call('GET', KEYS[3]) or nil) or -1
   local known = latest
+
+  local entered = {}
+  local function enter(key)
+    local view, member, start = key:sub(#PREFIX + 1):match('^window:([^:]*):[^:]*:(.*):(%-?%d+)$')
+    call('ZADD', PREFIX .. 'keys:' .. view, 'GT', start, member)
+    entered[view] = true
+  end
 
   for i = 1, #keys do
     local key, ends_at, must_write, revision = keys[i], tonumber(ends[i]), true, nil
@@ -129,20 +147,22 @@ local function windows()
         elseif is_same and (is_final or is_idle or (its_epoch == epoch and its_batch == batch)) then
           unchanged, must_write = unchanged + 1, false
           if not is_final then call('PEXPIRE', key, ttl[i]) end
+          if a.again then enter(key) end
         elseif is_final then
           refused, must_write = refused + 1, false
         elseif is_idle then
           revision = string.format('%d', (tonumber(values[5] or nil) or 0) + 1)
         end
-      elseif ends_at <= final and not a.again then
-        old, must_write = old + 1, false
+      elseif ends_at <= final and not a.complete then
+        old, must_write, is_lacking = old + 1, false, true
       end
     end
     if must_write then
       announce('window', key)
       args[2] = key
       for j = 1, width do args[fixed + 2 * j] = columns[j][i] end
-      call(unpack(args, 1, last))
+      local added = call(unpack(args, 1, last))
+      if added == last / 2 - 1 then enter(key) end
       if revision then call('HSET', key, 'revision', revision) end
       call('PEXPIRE', key, ttl[i])
       if ends_at > latest then latest = ends_at end
@@ -150,13 +170,20 @@ local function windows()
     end
   end
 
+  for view in pairs(entered) do
+    local set, keep_ms, floor = PREFIX .. 'keys:' .. view, unpack(a.views[view])
+    if floor ~= '' then call('ZREMRANGEBYSCORE', set, '-inf', floor) end
+    call('PEXPIRE', set, keep_ms)
+  end
+  if is_lacking and call('EXISTS', KEYS[7]) == 0 then call('SET', KEYS[5], 'asked ' .. a.updated, 'NX') end
   if latest > known then call('SET', KEYS[3], string.format('%.0f', latest)) end
   return {written, unchanged, old, refused}
 end
 
 -- Writes sessions or devices, as columns; a value may be nil, "no such field". The stored hash keeps no other fields.
 -- a.same      a row that equals the stored one in these fields, under an equal (epoch, batch), was written before
--- a.list_ttl  (ms) rows are sessions: a new one enters its device's list, which loses those that began so long before it
+-- a.list_ttl  (ms) rows are sessions: a new one, or one with a.again (rows are republished), enters its device's list, which is
+--             kept so long after that and after one is closed
 -- a.content   rows are sessions. One that is closed does not change any more, unless silence alone has closed it; a row that
 --             equals a closed session in these fields has the same content. `revision` begins at 0 and grows whenever a
 --             closed session changes
@@ -248,6 +275,7 @@ local function write()
   for i = 1, #keys do
     local key, must_write, revision, is_idle = keys[i], true, nil, false
     local stored, stored_epoch
+    if a.again and a.list_ttl then enter_session(key, a.list_ttl) end
     local mark = is_settled and call('HGET', key, mark_field)
     if is_settled and (not mark or mark == plain_mark) then
       if mark then stored_epoch = epoch end
@@ -281,12 +309,7 @@ local function write()
         local former, current_start = tonumber(stored_start), tonumber(column_of.session[i] or nil)
         if former and (not current_start or current_start < former) then drop(key, stored_start) end
       end
-      if a.list_ttl and not stored_epoch then
-        local list, start = list_of(key)
-        call('ZADD', list, start, start)
-        call('ZREMRANGEBYSCORE', list, '-inf', '(' .. string.format('%.0f', tonumber(start) - a.list_ttl))
-        call('PEXPIRE', list, a.list_ttl)
-      end
+      if a.list_ttl and (not stored_epoch or state[i] == 'closed') then enter_session(key, a.list_ttl) end
       announce(kind, key)
       args[2] = key
       local n = fixed
@@ -352,21 +375,6 @@ local function skewed()
   return {call('ZCARD', KEYS[6])}
 end
 
--- Adds keys of a view, by last event time: a.key, a.scores, a.members, a.floor (remove those below; '' keeps all), a.ttl.
-local function keys()
-  for from = 1, #a.members, MOST do
-    local args, n = {'ZADD', a.key, 'GT'}, 3
-    for i = from, math.min(from + MOST - 1, #a.members) do
-      args[n + 1], args[n + 2] = a.scores[i], a.members[i]
-      n = n + 2
-    end
-    call(unpack(args, 1, n))
-  end
-  if a.floor ~= '' then call('ZREMRANGEBYSCORE', a.key, '-inf', '(' .. a.floor) end
-  call('PEXPIRE', a.key, a.ttl)
-  return {#a.members}
-end
-
 -- Notes that silence has closed all windows that end by a.watermark, which follows the clock. Readers of the feed are told once
 -- for each silence, and whenever there may be windows that end since the last time.
 local function idle()
@@ -404,13 +412,13 @@ local function progress()
   return {1, stored[1] or '', stored[2] or ''}
 end
 
--- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, and the event time
--- by which every window ends; '' if one is missing.
+-- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, the event time by
+-- which every window ends, and `final` of progress; '' if one is missing.
 local function read_progress()
   local values = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'offsets', 'reference')
   for i = 1, 5 do values[i] = values[i] or '' end
   values[6], values[7], values[8] = call('GET', KEYS[5]) or '', call('GET', KEYS[7]) or '', call('GET', KEYS[8]) or ''
-  values[9] = call('GET', KEYS[3]) or ''
+  values[9], values[10] = call('GET', KEYS[3]) or '', call('HGET', KEYS[4], 'final') or ''
   return values
 end
 
@@ -463,8 +471,8 @@ local function stale()
 end
 
 local steps = {
-  begin = begin, windows = windows, write = write, early = early, skewed = skewed, keys = keys, idle = idle,
-  progress = progress, read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
+  begin = begin, windows = windows, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
+  read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
 -- The feed names what a step has changed, also when one of the step's commands has failed: a repeat finds those values unchanged.
 local is_done, reply = pcall(steps[ARGV[1]])

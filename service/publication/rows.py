@@ -4,7 +4,7 @@ Arrow formats whole columns; Python handles one list per column, and msgpack pac
 here, less than Redis needs for it, so with several calls in flight Redis is the bottleneck.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from service.aggregation import moments
 from service.redis.keys import Keys, Texts, decimal, texts
 from service.reference.attributes import Attributes
-from service.settings import Sessions
+from service.settings import Sessions, View
 from state.layout import CLOSED
 from state.windows import TEXTS
 
@@ -42,7 +42,6 @@ class Kind:
 
 
 WINDOW = Kind("window", "windows")
-WINDOW_AGAIN = Kind("window", "windows", {"again": True})
 # A merged session keeps its own count and last reading: only `merged_into` differs.
 SESSION = Kind("session", arguments={"same": ("state", "count", "last"), "content": ("count", "last", "merged_into")})
 DEVICE = Kind("device", arguments={"same": ("last_seen", "status", "session")})
@@ -77,7 +76,7 @@ class Stamp:
 class Rows:
     """n rows of a kind: `keys`, `ttl` (ms) and every column of `fields` have n elements; None is "no such field".
 
-    `devices` has the ids of rows that are devices, `list_ttl` (ms) is for sessions: how long a device's list of them is kept.
+    `devices` has the ids of rows that are devices. `shared` are arguments of every call, explained above the kind's step.
     """
 
     kind: Kind
@@ -85,7 +84,7 @@ class Rows:
     ttl: list[int]
     fields: Mapping[str, Texts]
     devices: Texts = field(default_factory=list)
-    list_ttl: int | None = None
+    shared: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -107,7 +106,7 @@ class Rows:
             "kind": kind.name,
             **kind.arguments,
             "fields": names,
-            **({"list_ttl": self.list_ttl} if self.list_ttl else {}),
+            **self.shared,
         }
         for start in range(0, len(self), size):
             part = slice(start, start + size)
@@ -121,8 +120,8 @@ class Rows:
             )
 
 
-def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Rows:
-    """Format windows (state.windows.SCHEMA) as hashes. A view that is not in `retain_ms` raises KeyError."""
+def window_rows(table: pa.Table, keys: Keys, views: Collection[View], watermark_ms: int) -> Rows:
+    """Format windows (state.windows.SCHEMA) as hashes. A view that is not in `views` raises KeyError."""
     columns = _plain(table)
     count = columns["count"].to_numpy()
     sums = [columns[name].to_numpy() for name in ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")]
@@ -140,12 +139,18 @@ def window_rows(table: pa.Table, keys: Keys, retain_ms: Mapping[str, int]) -> Ro
         "end": texts(decimal(columns["end"])),
     }
     names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
+    # A window expires `retain` after its last reading, and its key leaves the view's set then.
+    retain_ms = {view.name: view.retain_ms for view in views}
+    kept_ms = {view.name: view.window_ms + view.retain_ms for view in views}
+    floors = {name: str(watermark_ms - ms) if watermark_ms > ms else "" for name, ms in kept_ms.items()}
     ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
-    return Rows(WINDOW, texts(names), ttl, fields)
+    return Rows(
+        WINDOW, texts(names), ttl, fields, shared={"views": {name: (kept_ms[name], floors[name]) for name in kept_ms}}
+    )
 
 
-def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> Rows:
-    """Return complete rows of the past as of a watermark, without those that have expired.
+def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
+    """Return rows of the past as of a watermark, without those that have expired; windows as [those it has passed, the others].
 
     The TTL counts from when the watermark passed the row's last reading, for sessions and devices `gap_ms` later.
     """
@@ -154,21 +159,12 @@ def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> Rows:
     last = rows.fields["last_seen" if rows.kind is DEVICE else "last"]
     ttl_ms = [ttl - max(0, written_ms - int(at or 0)) for ttl, at in zip(rows.ttl, last, strict=True)]
     alive = [row for row, ms in enumerate(ttl_ms) if ms > 0]
-    return replace(rows, kind=WINDOW_AGAIN if is_window else rows.kind, ttl=ttl_ms).take(alive)
-
-
-def view_keys(table: pa.Table) -> dict[str, tuple[list[int], Texts]]:
-    """By view of the windows: the last event times (ms) and the texts of its keys, each key once."""
-    if not table.num_rows:
-        return {}
-    plain: Any = pa.table({name: column for name, column in _plain(table).items() if name in {"view", "key", "last"}})
-    last = plain.group_by(["view", "key"]).aggregate([("last", "max")])
-    views: dict[str, tuple[list[int], Texts]] = {}
-    for view in last["view"].unique().to_pylist():
-        part = last.filter(pc.equal(last["view"], view))
-        members = texts(part["key"].combine_chunks())
-        views[view] = part["last_max"].to_pylist(), members
-    return views
+    rows = replace(rows, ttl=ttl_ms, shared={**rows.shared, "again": True})
+    if not is_window:
+        return [rows.take(alive)]
+    has_passed = [int(end or 0) <= watermark_ms for end in rows.fields["end"]]
+    complete, opened = ([row for row in alive if has_passed[row] is passed] for passed in (True, False))
+    return [replace(rows, shared={**rows.shared, "complete": True}).take(complete), rows.take(opened)]
 
 
 def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str = "watermark") -> Rows:
@@ -194,8 +190,8 @@ def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str
         fields |= {f"{measure}.{name}": texts(decimal(value)) for name, value in values.items()}
     names = texts(keys.sessions(column["device"], column["start"]))
     # A session that lasts is written again and again, its device's list only when a session is new.
-    list_ttl_ms = settings.retain_ms + settings.max_duration_ms
-    return Rows(SESSION, names, [settings.retain_ms] * len(names), fields, list_ttl=list_ttl_ms)
+    shared = {"list_ttl": settings.retain_ms + settings.max_duration_ms}
+    return Rows(SESSION, names, [settings.retain_ms] * len(names), fields, shared=shared)
 
 
 def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attributes: Attributes | None) -> Rows:

@@ -16,7 +16,6 @@ from service.settings import Settings
 
 SCRIPT = Path(__file__).with_name("correct.lua").read_bytes()
 _AGAIN = "Nothing is lost: run it again"
-_PAGE = 1_000
 
 _SAME = {"window": ("count", "end"), "session": ("count", "last", "reason", "state")}
 """Two values with these fields equal are the same."""
@@ -65,17 +64,6 @@ class ClosedSink:
         """Raise SinkError if Redis was restarted after the writes."""
         self._run([], "the values")
 
-    def keys(self, view: str, scores: list[int], members: list[bytes | None], ttl_ms: int) -> None:
-        """Write keys of a view by last event time, without the expired ones."""
-        floor = self.micro_batch.watermark_ms - ttl_ms
-        young = [(score, member) for score, member in zip(scores, members, strict=True) if score > floor]
-        name, stamp = Keys(self.settings.redis.prefix).view(view), self._stamp()
-        for start in range(0, len(young), _PAGE):
-            part = young[start : start + _PAGE]
-            pairs = {"scores": [score for score, _ in part], "members": [member for _, member in part]}
-            call = stamp.call("keys", number=str(self.number), mark=self.mark, key=name, ttl=ttl_ms, **pairs)
-            self._run([call], "a view's keys")
-
     def _calls(self, rows: Rows) -> Iterator[Call]:
         stamp, size = self._stamp(), self.settings.redis.chunk
         for start in range(0, len(rows), size):
@@ -92,7 +80,7 @@ class ClosedSink:
                 fields=list(part.fields),
                 columns=list(part.fields.values()),
                 same=_SAME[rows.kind.name],
-                **({"list_ttl": part.list_ttl} if part.list_ttl else {}),
+                **part.shared,
             )
 
     def _run(self, calls: Iterable[Call], what: str) -> list[Reply]:

@@ -1,6 +1,6 @@
 -- Writes corrections over closed values, and over nothing else. Only the daemon writes open values (publish.lua).
 --   KEYS  1 correction (the fence)  2 changes (the feed)  3 progress  4 republish
---   ARGV  1 the step: write | keys
+--   ARGV  1 the step: write
 --         2 its arguments, msgpack (service/recompute/closed_sink.py packs them)
 -- Returns the step's counts, or {-1, the reason why nothing was written}.
 
@@ -24,8 +24,8 @@ end
 
 -- Writes rows of one kind, as columns, as publish.lua does. Rows that are equal in the fields a.same are the same.
 -- A closed value is replaced by one with more readings, never with fewer, so a call may be repeated or arrive late. Its epoch and
--- batch stay, and `revision` grows. A key that does not exist gets a.epoch, a.batch and its TTL of a.ttl; a session also enters its
--- device's list, which is kept for a.list_ttl (ms).
+-- batch stay, and `revision` grows. A key that does not exist gets a.epoch, a.batch and its TTL of a.ttl. Then a window's key enters
+-- the sorted set of its view, as in publish.lua, and a session the list of its device, which is kept for a.list_ttl (ms).
 -- Returns how many rows were {written, the same already, refused as poorer, open, gone}.
 local function write()
   local written, same, poorer, open, gone = 0, 0, 0, 0, 0
@@ -50,7 +50,11 @@ local function write()
       poorer = poorer + 1
     else
       local revision = is_there and string.format('%d', (tonumber(stored[4] or nil) or 0) + 1) or '0'
-      local args, n, lacking = {'HSET', key, 'revision', revision, 'updated', a.updated}, 6, {}
+      local args, n, lacking = {'HSET', key, 'updated', a.updated}, 4, {}
+      if is_there or state then
+        args[n + 1], args[n + 2] = 'revision', revision
+        n = n + 2
+      end
       for j, name in ipairs(a.fields) do
         local value = a.columns[j][i]
         if value then
@@ -68,6 +72,12 @@ local function write()
       call(unpack(args, 1, n))
       if is_there and #lacking > 0 then call('HDEL', key, unpack(lacking)) end
       if not is_there then call('PEXPIRE', key, a.ttl[i]) end
+      if not is_there and a.views then
+        local view, member, start = key:sub(#PREFIX + 1):match('^window:([^:]*):[^:]*:(.*):(%-?%d+)$')
+        local set, keep_ms = PREFIX .. 'keys:' .. view, a.views[view][1]
+        call('ZADD', set, 'GT', start, member)
+        if call('PTTL', set) < 0 then call('PEXPIRE', set, keep_ms) end
+      end
       if not is_there and a.list_ttl then
         local start = column_of.start[i]
         local list = PREFIX .. 'sessions:' .. key:sub(#PREFIX + #'session:' + 1, -#start - 2)
@@ -81,12 +91,4 @@ local function write()
   return {written, same, poorer, open, gone}
 end
 
--- Adds keys of a view that a correction has made, by last event time. The view's TTL stays.
-local function keys()
-  for i, member in ipairs(a.members) do call('ZADD', a.key, 'GT', a.scores[i], member) end
-  if call('PTTL', a.key) < 0 then call('PEXPIRE', a.key, a.ttl) end
-  return {#a.members}
-end
-
-local steps = {write = write, keys = keys}
-return steps[ARGV[1]]()
+return write()

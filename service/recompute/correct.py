@@ -17,7 +17,6 @@ writes a value that step 3 finds closed. A republish writes again what Redis los
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +27,7 @@ from service.admission import schema_catalog
 from service.aggregation.sessions import rules
 from service.errors import ReferenceDataError
 from service.pipeline import batch_report, failure
-from service.publication.rows import as_of_watermark, session_rows, view_keys, window_rows
+from service.publication.rows import as_of_watermark, session_rows, window_rows
 from service.recompute import closed_sink, correction, late, rebuild
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.correction import Partials
@@ -223,23 +222,19 @@ class Correction:
     def _write(self, windows: pa.Table, sessions: pa.Table, whole_ms: int) -> None:
         """Step 6."""
         settings, report = self._settings, self._report
-        keys, retained = Keys(settings.redis.prefix), {view.name: view.retain_ms for view in settings.views}
+        keys = Keys(settings.redis.prefix)
         watermark_ms = self._sink.micro_batch.watermark_ms
-        closed_windows: Any = pc.less_equal(windows["end"], watermark_ms)
-        windows = windows.filter(closed_windows)
         whole = windows.filter(pc.greater_equal(windows["start"], whole_ms))
         report.unrecoverable["windows"] += windows.num_rows - whole.num_rows
         if self._dry:
             report.windows, report.sessions = report.windows + whole.num_rows, report.sessions + sessions.num_rows
             return
         at = watermark_ms, settings.sessions.gap_ms
-        final = self._sink.write(as_of_watermark(window_rows(whole, keys, retained), *at))
-        closed = self._sink.write(as_of_watermark(session_rows(sessions, keys, settings.sessions), *at))
+        final = self._sink.write(as_of_watermark(window_rows(whole, keys, settings.views, watermark_ms), *at)[0])
+        closed = self._sink.write(as_of_watermark(session_rows(sessions, keys, settings.sessions), *at)[0])
         report.windows, report.sessions = report.windows + final.written, report.sessions + closed.written
         report.same += final.same + closed.same
         report.poorer += final.poorer + closed.poorer
-        for view, (scores, members) in view_keys(whole).items():
-            self._sink.keys(view, scores, members, retained[view])
 
     def _mark(self, state: State, table: pa.Table) -> None:
         if not self._is_marking:

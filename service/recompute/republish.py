@@ -108,7 +108,7 @@ def is_read_again(progress: MicroBatch, committed: MicroBatch | None) -> bool:
 class Stored:
     """What Redis has: progress, None without it; the marks of a republish and of a rebuild; meta.
 
-    `ends_ms` is the event time by which every window ends.
+    `ends_ms` is the event time by which every window ends, `final_ms` that up to which windows are final.
     """
 
     progress: MicroBatch | None
@@ -116,17 +116,18 @@ class Stored:
     rebuild_mark: str
     meta: str
     ends_ms: int
+    final_ms: int
 
 
 def read(sink: Sink) -> Stored:
     """What Redis has. Raises SinkError, WritesLostError, FencedError."""
-    epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text, ends = map(
+    epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text, ends, final = map(
         _text, sink.run("read_progress")
     )
     progress = None
     if epoch and batch and watermark and offsets:
         progress = MicroBatch(int(epoch), int(batch), int(watermark), {}, parse_offsets(offsets), reference)
-    return Stored(progress, republish_mark, rebuild_mark, meta_text, int(ends or 0))
+    return Stored(progress, republish_mark, rebuild_mark, meta_text, int(ends or 0), int(final or -1))
 
 
 def settled_ms(stored: Stored, settings: Settings) -> int | None:
@@ -166,7 +167,7 @@ class Republisher:
             self._require_contract(stored.meta)
         why = known or lost(progress, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
         if progress is not None and is_read_again(progress, committed):
-            rebuild_mark = self._mark_rebuild(progress.watermark_ms)
+            rebuild_mark = self._mark_rebuild(stored.final_ms, former=rebuild_mark)
         if rebuild_mark:
             at_ms, until_ms, _ = map(int, rebuild_mark.split())
             self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
@@ -179,10 +180,10 @@ class Republisher:
         _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
         sink = self._sink(committed)
         server = sink.server()
-        # Values after the position of a rebuild are those from before it.
-        whole_ms = max(progress.watermark_ms if progress else 0, self.term.covered.until_ms if self.term.covered else 0)
-        self._begun = _text(sink.run("mark", mark=mark(LOST, whole_ms))[0])
-        removed = sink.scan("forget", "window", watermark=str(committed.watermark_ms))
+        self._begun = _text(sink.run("mark", mark=mark(LOST, max(stored.final_ms, 0)))[0])
+        removed = 0
+        if stored.final_ms < committed.watermark_ms:
+            removed = sink.scan("forget", "window", watermark=str(committed.watermark_ms))
         self._open(sink)
         sink.progress(server)
         if removed:
@@ -205,6 +206,9 @@ class Republisher:
         if committed is not None:
             if text != self._begun:  # else `begin` has done it
                 self._open(sink)
+                # Meanwhile the stream may have made windows final that were open: these are published as closed ones.
+                committed = batch_report.committed(self._spark, self._settings.service.checkpoint) or committed
+                sink = self._sink(committed)
             at_ms, whole_ms = parse_mark(text)
             known = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=whole_ms)
             self._closed(replace(sink, covered=known), committed)
@@ -245,8 +249,10 @@ class Republisher:
         if text:
             self.everything(text)
 
-    def _mark_rebuild(self, until_ms: int) -> str:
+    def _mark_rebuild(self, until_ms: int, former: str) -> str:
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
+        if former:  # of another checkpoint that was read again, and has gone on since
+            sink.run("unmark", mark=former, rebuild=True)
         text = f"{clock.now_ms()} {until_ms} {self._epoch}"
         return _text(sink.run("mark", mark=text, rebuild=True)[0])
 

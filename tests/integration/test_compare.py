@@ -128,7 +128,7 @@ def publish(stand: Stand, values: Expected, progress: Expected) -> None:
             names = ("start", "end", "count", "sum", "mean", "min", "max", "stddev", "first", "last")
             fields = {name: getattr(window, name) for name in names}
             write(f"window:{view}:{measure}:{key}:{start}", fields)
-            pipe.zadd(f"{PREFIX}:keys:{view}", {key: window.last}, gt=True)
+            pipe.zadd(f"{PREFIX}:keys:{view}", {key: window.start}, gt=True)
         for (name, start), session in values.sessions.items():
             fields = {
                 name: getattr(session, name) for name in ("start", "last", "count", "state", "reason", "closed_by")

@@ -118,7 +118,7 @@ def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
         "never expires",
         "stray: is no key",
         "keys = '[]'",
-        "contract 2",
+        "contract 3",
     )
     violations = contract.check(target.client, target.prefix)
     for part in parts:
@@ -268,22 +268,23 @@ def test_the_feed_loses_entries_that_are_too_old(redis_server: Redis, prefix: st
     assert sum(int(entry_id.partition("-")[0]) > hour_ago_ms for entry_id in ids) == 201
 
 
-def test_a_devices_sessions_are_listed_and_those_of_long_ago_are_not(redis_server: Redis, prefix: str) -> None:
-    target = Target(redis_server, prefix)
-    target.settings = target.settings.model_copy(
-        update={
-            "sessions": target.settings.sessions.model_copy(update={"retain_ms": 60_000, "max_duration_ms": 60_000})
-        }
-    )
+def test_a_devices_sessions_are_listed_until_they_expire(target: Target) -> None:
     name = "a:b-1"
 
     def listed() -> list[str]:
         return list(target.client.zrange(target.key(f"sessions:{name}"), 0, -1))
 
-    for number, start in enumerate((T0, T0 + 100_000, T0 + 130_000)):
+    starts = [T0 + 1_000_000 * number for number in range(5)]
+    for number, start in enumerate(starts):
         target.write(number, changes([session(name, start, last=start)]))
-    assert listed() == [str(T0 + 100_000), str(T0 + 130_000)]
-    assert 100_000 < target.client.pttl(target.key(f"sessions:{name}")) <= 120_000
+    assert listed() == [str(start) for start in starts]
+    for start in starts[:3]:
+        target.client.delete(target.key(f"session:{name}:{start}"))
+    target.client.pexpire(target.key(f"sessions:{name}"), 90_000)
+    target.write(6, changes([session(name, T0 + 9_000_000, last=T0 + 9_000_000)]))
+    assert listed() == [str(start) for start in (*starts[2:], T0 + 9_000_000)], "two of those that have expired are out"
+    kept_ms = target.settings.sessions.retain_ms + target.settings.sessions.max_duration_ms
+    assert kept_ms - 60_000 < target.client.pttl(target.key(f"sessions:{name}")) <= kept_ms
     target.client.delete(target.key(f"sessions:{name}"))
     assert any("list of its device's" in violation for violation in contract.check(target.client, target.prefix))
 
@@ -310,6 +311,13 @@ def test_a_final_window_does_not_change(target: Target) -> None:
     assert contract.check(target.client, target.prefix) == []
 
 
+def test_a_writer_that_reads_the_topic_again_asks_for_lacking_windows_at_its_end(target: Target) -> None:
+    target.sink(1, watermark_ms=T0 + MINUTE).progress()
+    target.client.set(target.key("rebuild"), f"1 {T0 + MINUTE} 1")
+    assert target.write(2, window([1.0])).refused_old == 1
+    assert target.client.get(target.key("republish")) is None
+
+
 def test_what_is_final_stays_so_while_a_writer_reads_the_topic_again(target: Target) -> None:
     target.write(1, window([1.0, 2.0]))
     target.sink(1, watermark_ms=T0 + MINUTE).progress()
@@ -326,6 +334,10 @@ def test_a_part_of_a_window_that_was_final_is_not_shown(target: Target) -> None:
     target.sink(1, watermark_ms=T0 + MINUTE).progress()
     part = target.write(2, windows([("device_1m", "d1", T0, [1.0]), ("device_1m", "d1", T0 + MINUTE, [1.0])]))
     assert (part.written, part.refused_old, target.read()) == (1, 1, {})
+    assert target.client.get(target.key("republish")).startswith("asked "), "it is lacking"
+    # A republish by a writer that is behind has only a part of it, too.
+    part = replace(target.sink(2, watermark_ms=T0), republishing=True).write([window([1.0])])
+    assert (part.written, target.read()) == (0, {})
     whole = replace(target.sink(2, watermark_ms=T0 + MINUTE), republishing=True).write([window([1.0, 2.0])])
     assert (whole.written, target.read()["count"], target.read()["closed_by"]) == (1, "2", "watermark")
 
@@ -738,7 +750,6 @@ def test_every_write_renews_the_expiry(target: Target) -> None:
         WINDOW: 3_600_000,
         f"session:d1:{T0}": 10_800_000,
         "device:d1": 10_800_000,
-        "keys:device_1m": 3_600_000,
     }
     rows = [window([1.0]), changes([session()], [device()])]
     for batch in (1, 2, 2):
@@ -748,15 +759,24 @@ def test_every_write_renews_the_expiry(target: Target) -> None:
             target.client.pexpire(target.key(name), 90_000)
 
 
-def test_a_views_keys_are_kept_by_last_event_time_and_pruned(target: Target) -> None:
+def test_a_views_keys_are_kept_by_their_newest_window_and_pruned(target: Target) -> None:
     name = target.key("keys:device_1m")
-    target.write(1, windows([("device_1m", key, T0, [1.0, 2.0]) for key in ("old", "d1")]))
-    assert target.client.zrange(name, 0, -1, withscores=True) == [("d1", T0 + 1000), ("old", T0 + 1000)]
-    target.write(2, window([1.0], start=T0 - MINUTE))
-    assert target.client.zscore(name, "d1") == T0 + 1000, "a late window does not make its key older"
-    later = T0 + 3_600_000
-    target.write(3, window([1.0], start=later), watermark_ms=later + 60_000)
-    assert target.client.zrange(name, 0, -1, withscores=True) == [("d1", later)]
+    target.write(1, windows([("device_1m", key, T0, [1.0, 2.0]) for key in ("old", "d:1")]))
+    assert target.client.zrange(name, 0, -1, withscores=True) == [("d:1", T0), ("old", T0)]
+    target.client.pexpire(name, 90_000)
+    target.write(2, window([1.0], "d:1", T0 - MINUTE))
+    assert target.client.zscore(name, "d:1") == T0, "a late window does not make its key older"
+    assert 3_600_000 < target.client.pttl(name) <= 3_660_000, "a new window renews the expiry"
+    later = T0 + 3_660_000
+    target.write(3, window([1.0], "d:1", later), watermark_ms=later)
+    assert target.client.zrange(name, 0, -1, withscores=True) == [("d:1", later)]
+
+
+def test_a_republish_enters_keys_of_windows_that_are_there(target: Target) -> None:
+    target.write(1, window([1.0]))
+    target.client.delete(target.key("keys:device_1m"))
+    assert replace(target.sink(1), republishing=True).write([window([1.0])]).unchanged == 1
+    assert target.client.zrange(target.key("keys:device_1m"), 0, -1) == ["d1"]
 
 
 def test_the_feed_names_what_was_written_and_can_be_resumed(target: Target) -> None:

@@ -258,6 +258,18 @@ def test_a_rebuild_ends_with_the_final_windows_that_redis_did_not_have(world: Lo
     assert [world.redis.get(world.key(mark)) for mark in ("rebuild", "republish")] == [None, None]
 
 
+def test_a_second_rebuild_does_not_end_with_the_first(world: Losing, tmp_path: Path) -> None:
+    world.term(*minutes(0, 20))
+    final = world.redis.hget(world.key("progress"), "final")
+    world.redis.set(world.key("rebuild"), f"1 {BASE_MS} 1")
+    world.begin_again(tmp_path / "again")
+    world.epoch += 1
+    world.redis.set(world.key("epoch"), world.epoch)
+    world.republisher().begin()
+    _, until, epoch = world.redis.get(world.key("rebuild")).split()
+    assert (until, int(epoch)) == (final, world.epoch)
+
+
 @pytest.mark.parametrize("dry", [True, False])
 def test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays(world: World, dry: bool) -> None:
     """On a host that does not have the service's checkpoint, nobody could tell what is lost."""

@@ -158,7 +158,7 @@ class World(TermMetrics):
                 client.restore(
                     key,
                     3_600_000
-                    if b":window:" in key or b":session:" in key or b":keys:" in key or b":device:" in key
+                    if b":window:" in key or b":session" in key or b":keys:" in key or b":device:" in key
                     else 0,
                     value,
                 )

@@ -218,7 +218,7 @@ def test_indexes_hold_the_keys_of_a_view() -> None:
         check_indexes(expectation(), "p", {"p:keys:v": keys}, verdict)
         return verdict.kinds
 
-    keys = {"a:b": 1200.0, "(none)": 1005.0}
+    keys = {"a:b": 1100.0, "(none)": 0.0}
     assert judged(keys) == {}
     assert judged({**keys, "c": 1.0}) == {"keys.score": 1}
     assert judged({"a:b": 1010.0}) == {"keys.score": 2}

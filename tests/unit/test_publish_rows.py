@@ -18,18 +18,18 @@ from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.batch_publisher import _Output as Output
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, latency_counts
-from service.publication.rows import Rows, Stamp, device_rows, session_rows, view_keys, window_rows
+from service.publication.rows import Rows, Stamp, device_rows, session_rows, window_rows
 from service.redis import client as redis_client
 from service.redis.keys import Keys, decimal, texts
 from service.redis.link import Budget, EpochLostError, Place, raise_refusal
 from service.reference.attributes import Index
 from service.rejects import delivery
-from service.settings import Sessions
+from service.settings import Sessions, View
 from tests.outputs import T0, changes, device, micro_batch, session, settings, stats, window, window_table, windows
 
 KEYS = Keys("tidemark")
 STAMP = Stamp("3", "17", str(T0), 1000, 60_000)
-RETAIN = {"device_1m": 3_600_000, "all_1m": 7_200_000}
+VIEWS = [View(name="device_1m", window="1 m", retain="1 h"), View(name="all_1m", window="1 m", retain="2 h")]
 
 
 def read(*batches: pa.RecordBatch) -> Output:
@@ -63,7 +63,7 @@ def test_integers_are_decimal_and_null_stays_null() -> None:
 
 
 def test_a_windows_key_is_named_by_view_measure_key_and_start() -> None:
-    rows = window_rows(read(window([20.0], "site|7:a")).changes().windows, KEYS, RETAIN)
+    rows = window_rows(read(window([20.0], "site|7:a")).changes().windows, KEYS, VIEWS, T0)
     assert rows.keys == [f"tidemark:window:device_1m:temperature:site|7:a:{T0}".encode()]
     assert rows.keys == [KEYS.window("device_1m", "temperature", "site|7:a", T0).encode()]
 
@@ -75,13 +75,12 @@ def test_text_that_is_not_utf8_is_published_as_it_is() -> None:
     position = table.schema.get_field_index("key")
     named = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), raw)
     table = table.set_column(position, table.schema.field("key"), named)
-    assert window_rows(table, KEYS, RETAIN).keys == [b"tidemark:window:device_1m:temperature:d\xff\x00:%d" % T0]
-    assert view_keys(table)["device_1m"][1] == [b"d\xff\x00"]
+    assert window_rows(table, KEYS, VIEWS, T0).keys == [b"tidemark:window:device_1m:temperature:d\xff\x00:%d" % T0]
 
 
 def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
     table = read(windows([("device_1m", "d1", T0, [1.0, 2.0, 6.0]), ("all_1m", "all", T0, [5.0])])).changes().windows
-    of = window_rows(table, KEYS, RETAIN)
+    of = window_rows(table, KEYS, VIEWS, T0)
     assert of.ttl == [3_600_000, 7_200_000]
     assert {name: float(text) for name, text in row(of).items()} == {
         "count": 3,
@@ -97,12 +96,10 @@ def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
     }
 
 
-def test_a_views_keys_occur_once_with_their_last_event_time() -> None:
-    batch = windows([("device_1m", "a", T0, [1.0]), ("device_1m", "a", T0 + 60_000, [1.0]), ("all_1m", "all", T0, [1])])
-    assert view_keys(read(batch).changes().windows) == {
-        "device_1m": ([T0 + 60_000], [b"a"]),
-        "all_1m": ([T0], [b"all"]),
-    }
+def test_a_views_keys_are_kept_for_a_window_and_its_expiry() -> None:
+    table = read(window([1.0])).changes().windows
+    assert window_rows(table, KEYS, VIEWS, T0).shared["views"]["device_1m"] == (3_660_000, str(T0 - 3_660_000))
+    assert window_rows(table, KEYS, VIEWS, 5).shared["views"]["device_1m"] == (3_660_000, "")
 
 
 def test_a_session_has_means_of_the_measures_it_has() -> None:
@@ -163,7 +160,7 @@ def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
 
 def test_calls_hold_at_most_a_chunk_of_rows_and_are_made_when_asked_for() -> None:
     table = read(windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(5)])).changes().windows
-    of = window_rows(table, KEYS, RETAIN)
+    of = window_rows(table, KEYS, VIEWS, T0)
     calls = [msgpack.unpackb(packed) for step, packed in of.calls(STAMP, 2) if step == "windows"]
     assert [len(call["keys"]) for call in calls] == [2, 2, 1]
     assert [call["epoch"] + "/" + call["batch"] for call in calls] == ["3/17"] * 3

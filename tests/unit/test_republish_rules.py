@@ -12,8 +12,6 @@ from service.pipeline.outcome import Outcome
 from service.publication.rows import (
     DEVICE,
     SESSION,
-    WINDOW,
-    WINDOW_AGAIN,
     Kind,
     Rows,
     Stamp,
@@ -23,6 +21,7 @@ from service.publication.rows import (
 from service.recompute.rebuild import Partition, Source, needed_from_ms, source
 from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
 from service.redis.keys import Keys
+from service.settings import View
 from tests.outputs import MINUTE, T0, settings, window_table
 
 COMMITTED = MicroBatch(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
@@ -159,27 +158,26 @@ def test_reading_begins_before_the_oldest_value_that_is_kept() -> None:
 
 def made_windows(*starts: int) -> Rows:
     table = window_table([("device_1m", f"d{start}", start, [1.0, 2.0]) for start in starts])
-    return window_rows(table, Keys("p"), {"device_1m": 3_600_000})
+    return window_rows(table, Keys("p"), [View(name="device_1m", window="1 m", retain="1 h")], T0)
 
 
 def test_a_window_of_the_past_is_complete_and_lives_no_longer_than_it_would_have() -> None:
     rows = made_windows(T0 - 90 * MINUTE, T0 - MINUTE, T0)
-    kept = as_of_watermark(rows, T0, gap_ms=30_000)
-    # Only complete windows may be written where progress calls them final.
-    assert (rows.kind, kept.kind) == (WINDOW, WINDOW_AGAIN)
-    [(step, packed)] = kept.calls(Stamp("3", "17", str(T0), 1000, 60_000), 10)
-    assert (step, msgpack.unpackb(packed)["again"]) == ("windows", True)
-    assert kept.keys == rows.keys[1:], "the first has expired, the last is open"
-    assert kept.fields == {name: column[1:] for name, column in rows.fields.items()}
+    complete, opened = as_of_watermark(rows, T0, gap_ms=30_000)
+    for part, is_complete in ((complete, True), (opened, None)):
+        [(step, packed)] = part.calls(Stamp("3", "17", str(T0), 1000, 60_000), 10)
+        arguments = msgpack.unpackb(packed)
+        assert (step, arguments["again"], arguments.get("complete")) == ("windows", True, is_complete)
+    assert [complete.keys, opened.keys] == [rows.keys[1:2], rows.keys[2:]], "the first has expired"
     # The last reading of the second was 59 s before the watermark.
-    assert kept.ttl == [3_600_000 - 59_000, 3_600_000]
+    assert (complete.ttl, opened.ttl) == ([3_600_000 - 59_000], [3_600_000])
 
 
 @pytest.mark.parametrize(("kind", "field"), [(SESSION, "last"), (DEVICE, "last_seen")])
 def test_sessions_and_devices_count_their_life_from_when_the_session_closed(kind: Kind, field: str) -> None:
     last = [b"100000", b"69999", b"40000", b"9999"]
     rows = Rows(kind, [b"a", b"b", b"c", b"d"], [60_000] * 4, {field: list(last), "x": [b"1", b"2", None, b"4"]})
-    kept = as_of_watermark(rows, 100_000, gap_ms=30_000)
+    [kept] = as_of_watermark(rows, 100_000, gap_ms=30_000)
     assert kept.kind is kind
     assert kept.keys == [b"a", b"b", b"c"]
     assert kept.ttl == [60_000, 59_999, 30_000]

@@ -42,7 +42,7 @@ VIEWS = [
     {"name": "all", "by": [], "measures": ["power"], "window_ms": MINUTE, "slide_ms": MINUTE},
 ]
 META = {
-    "contract": 2,
+    "contract": 3,
     "measures": ["temperature", "power"],
     "views": [{**view, "retain_ms": 86_400_000} for view in VIEWS],
     "sessions": {"gap_ms": 30_000, "max_duration_ms": 3_600_000, "retain_ms": 86_400_000},
@@ -81,7 +81,7 @@ def window(server: Server, name: str, start: int, *, length: int = MINUTE, count
     fields |= {"mean": 3.5, "min": 1, "max": 6, "stddev": "1e-7"}
     server.redis.hset(f"tidemark:window:{name}:{start}", mapping={**fields, **STAMP, **more})
     view, _, key = name.split(":", 2)
-    server.redis.zadd(f"tidemark:keys:{view}", {key: start + 5_000}, gt=True)
+    server.redis.zadd(f"tidemark:keys:{view}", {key: start}, gt=True)
 
 
 def device(server: Server, name: str, **fields: str) -> None:
@@ -115,8 +115,8 @@ def test_what_is_not_there_is_named(client: Any, server: Server, connect: Any) -
         client.current("all", "leeds")
     with pytest.raises(ContractError, match=r"no other:meta[.] Is 'other' the service's redis.prefix"):
         connect(server.url, prefix="other").views()
-    server.redis.set("tidemark:meta", json.dumps({**META, "contract": 3}))
-    with pytest.raises(ContractError, match="contract 3, this package reads 2"):
+    server.redis.set("tidemark:meta", json.dumps({**META, "contract": 4}))
+    with pytest.raises(ContractError, match="contract 4, this package reads 3"):
         client.current("all")
 
 
@@ -256,8 +256,8 @@ def test_windows_of_a_span_are_those_that_touch_it(client: Any, server: Server) 
 def test_keys_come_newest_first(client: Any, server: Server) -> None:
     for number, site in enumerate(["leeds", "york", "hull"]):
         window(server, f"site:power:{site}", T0 + number * MINUTE)
-    assert client.keys("site", limit=2) == [("hull", T0 + 2 * MINUTE + 5_000), ("york", T0 + MINUTE + 5_000)]
-    assert client.keys("site", since=T0 + 2 * MINUTE) == [("hull", T0 + 2 * MINUTE + 5_000)]
+    assert client.keys("site", limit=2) == [("hull", T0 + 2 * MINUTE), ("york", T0 + MINUTE)]
+    assert client.keys("site", since=T0 + 2 * MINUTE) == [("hull", T0 + 2 * MINUTE)]
     assert client.keys("all") == []
 
 
@@ -655,7 +655,7 @@ def test_close_ends_what_follows(connect: Any, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no JSON", "[]", "null", "{}", '{"contract": 2}', '{"contract": 2, "sessions": 5, "views": []}']
+    "text", ["", "no JSON", "[]", "null", "{}", '{"contract": 3}', '{"contract": 3, "sessions": 5, "views": []}']
 )
 def test_a_meta_of_something_else_is_named(client: Any, server: Server, text: str) -> None:
     server.redis.set("tidemark:meta", text)

@@ -86,7 +86,7 @@ class Client:
         return self.ask(queries.windows(view, key, since=since, until=until, measure=measure))
 
     def keys(self, view: str, *, since: int | None = None, limit: int = 100) -> list[tuple[str, int]]:
-        """The keys of a view that have readings since then, each with its last event time, the newest first."""
+        """The keys of a view whose newest window starts at `since` or later, each with that start, the newest first."""
         return self.ask(queries.keys(view, since=since, limit=limit))
 
     def device(self, device_id: str) -> Device | None:

@@ -112,8 +112,7 @@ def windows(
 ) -> Query[list[Window]]:
     """All windows with a reading that end after `since` and start before `until` (or ever), the oldest first.
 
-    They end with the key's last event time, which a batch writes after its windows. Raises TooManyWindowsError above
-    MOST_WINDOWS.
+    Raises TooManyWindowsError above MOST_WINDOWS.
     """
 
     def steps(names: Names) -> Steps[list[Window]]:
@@ -136,7 +135,7 @@ def windows(
 
 
 def keys(view: str, *, since: int | None = None, limit: int = 100) -> Query[list[tuple[str, int]]]:
-    """The keys of a view that have readings since then, each with its last event time, the newest first."""
+    """The keys of a view whose newest window starts at `since` or later, each with that start, the newest first."""
 
     def steps(names: Names) -> Steps[list[tuple[str, int]]]:
         (yield from _meta(names)).view(view)
@@ -344,7 +343,7 @@ def _meta(names: Names) -> Steps[Meta]:
 def _series(
     names: Names, view: str, key: KeyOf, measure: str | None, *more: Command
 ) -> Steps[tuple[_Series, int | None, list[Any]]]:
-    """A series, the last event time of its key, and the replies to more commands."""
+    """A series, the start of its key's newest window, and the replies to more commands."""
     series = _Series((yield from _meta(names)).view(view), key, measure)
     score, *replies = yield [("ZSCORE", names.keys(view), series.key), *more]
     return series, None if score is None else int(float(score)), replies
@@ -353,7 +352,7 @@ def _series(
 def _newest(
     names: Names, series: _Series, last: int, newest: int, accepts: Callable[[Window], bool], ahead_ms: int = 0
 ) -> Steps[Window | None]:
-    """The newest acceptable window that starts by `newest`, of a key with that last event time, which is of all its measures.
+    """The newest acceptable window that starts by `newest`, of a key whose newest window, of any measure, starts at `last`.
 
     The first round trip looks at the windows of `ahead_ms` and one more.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from tidemark_client.errors import ContractError, UnknownViewError
 from tidemark_client.names import KeyOf, Place, key_text
 
-CONTRACT = 2
+CONTRACT = 3
 """The version of the contract, schemas/redis.md of Tidemark, that this package reads."""
 
 Fields = Mapping[str, str]
