@@ -58,7 +58,7 @@ check: setup
 	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick tests/unit clients/python/tests
 
 bench: setup
-	@$(BIN)/python -m load.bench $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))

@@ -10,14 +10,15 @@ steady    the service at the same rate, after a warm-up: from the broker's time 
           values that include it
 state     what the steady run's state takes, and what was written of it for each byte of rows that changed
 rows      what a row costs Redis and the service, against plain HSET and PEXPIRE (load/bench_rows.py)
-ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis
+fleets    catch-up and steady with ten times the devices, beside those (only with --only fleets: it doubles the time)
+ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis; of fleets, the large one over
+          the other: steady_large_to_small (p50), catch_up_large_to_small; and of the large one rows_per_reading, close_to_median
+          (the longest batch, which is one that closes windows, over the median)
 
 The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
 """
 
 import argparse
-import json
-import os
 import sys
 import tempfile
 import threading
@@ -30,6 +31,7 @@ from typing import Any
 import psutil
 
 from load import bench_rows
+from load.bench_references import BARE_S, reference
 from load.child_process import Child, spawn
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator
@@ -37,16 +39,15 @@ from load.generator_options import seconds_of
 from load.report import machine, reported
 from load.servers import CREATE_TIME
 from load.testbed import ONE_BUCKET, ROOT, TOPIC, VIEWS, Testbed, percentile
-from service import settings
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "bench"
 SPAN_MS = 20 * 60_000
 START_MS = 1_790_000_000_000
 RATE = 10_000.0
-REPORT = "REPORT "
-"""Marks the line in which a reference's process reports."""
-BARE_S = 40
+LARGE = 10
+"""So many times the devices in the second half of `fleets`."""
+_TOTAL = "tidemark_batch_seconds"
 
 
 @dataclass
@@ -83,6 +84,40 @@ class Steady:
     batch_mean_ms: float
     phases_ms: dict[str, float]
     peak_memory_mb: float
+    rows_per_reading: float
+    longest_to_median: float
+
+
+@dataclass
+class Batches(threading.Thread):
+    """Samples how long batches take; `seconds` has the mean of those between two looks."""
+
+    testbed: Testbed
+    seconds: list[float] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def run(self) -> None:
+        """Until `done`."""
+        last: dict[str, float] = {}
+        while not self.done.wait(0.25):
+            total = {
+                name: self.testbed.metrics().get(f'{_TOTAL}_{name}{{phase="total"}}', 0.0) for name in ("sum", "count")
+            }
+            if last and total["count"] > last["count"]:
+                self.seconds.append((total["sum"] - last["sum"]) / (total["count"] - last["count"]))
+            last = total
+
+    def stop(self) -> float:
+        """End it; the longest batch over the median."""
+        self.done.set()
+        self.join()
+        return round(max(self.seconds) / sorted(self.seconds)[len(self.seconds) // 2], 2) if self.seconds else 0.0
 
 
 @dataclass
@@ -159,77 +194,6 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
     return CatchUp(round(total / seconds, 0), round(seconds, 2), total, batches, phases, peak)
 
 
-def reference(testbed: Testbed, name: str) -> Any:
-    """What a reference's own process, with a JVM of its own, has measured on the testbed's topic."""
-    log = testbed.folder / f"{name}.log"
-    command = [sys.executable, "-m", "load.bench", f"--{name}-of", str(testbed.config)]
-    child = spawn(command, cwd=ROOT, log=log, environ={**os.environ, "SPARK_LOCAL_DIRS": str(testbed.folder / "tmp")})
-    status = child.wait(600)
-    lines = [line for line in log.read_text().splitlines() if line.startswith(REPORT)]
-    if status or not lines:
-        message = f"The reference {name} could not be measured (status {status}); see {log}"
-        raise TidemarkError(message)
-    return json.loads(lines[-1].removeprefix(REPORT))
-
-
-def measure_bare(config: Path) -> dict[str, float]:
-    """Mean ms of the later half of the batches of a query that only counts, and of their planning."""
-    from pyspark.sql import DataFrame  # noqa: PLC0415 - only a reference's process needs Spark
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
-    from service.kafka import source  # noqa: PLC0415
-    from service.spark import session  # noqa: PLC0415
-
-    def discard(frame: DataFrame, _batch: int) -> None:
-        frame.write.format("noop").mode("append").save()
-
-    chosen = settings.load(config)
-    spark = session.build(chosen)
-    spark.sparkContext.setLogLevel("ERROR")
-    records = source.stream(spark, chosen.kafka)
-    counted = records.groupBy(F.pmod(F.xxhash64("value"), F.lit(10))).count()
-    writer = counted.writeStream.outputMode("update").option("checkpointLocation", str(config.parent / "bare"))
-    query = writer.foreachBatch(discard).trigger(processingTime="0 seconds").start()
-    query.awaitTermination(BARE_S)
-    batches = [each.durationMs for each in query.recentProgress if "addBatch" in each.durationMs]
-    query.stop()
-    spark.stop()
-    later = batches[len(batches) // 2 :]
-    means = {name: sum(each[name] for each in later) / len(later) for name in ("triggerExecution", "queryPlanning")}
-    return {"batch_ms": round(means["triggerExecution"], 1), "planning_ms": round(means["queryPlanning"], 1)}
-
-
-def measure_floor(config: Path) -> list[float]:
-    """In a process with a JVM of its own: read the topic as a batch, decode it, throw it away."""
-    from pyspark.sql import functions as F  # noqa: PLC0415 - only the floor's process needs Spark
-
-    from service.admission import decode  # noqa: PLC0415
-    from service.admission.schema_sources import load_schemas  # noqa: PLC0415
-    from service.kafka import source  # noqa: PLC0415
-    from service.spark import session  # noqa: PLC0415
-
-    chosen = settings.load(config)
-    spark = session.build(chosen)
-    spark.sparkContext.setLogLevel("ERROR")
-    options = {f"kafka.{k}": v for k, v in source.CONSUMER_OPTIONS.items()}
-    rates = []
-    for _ in range(3):
-        began = time.monotonic()
-        records = (
-            spark.read.format("kafka")
-            .options(**options)
-            .option("kafka.bootstrap.servers", chosen.kafka.bootstrap)
-            .option("subscribe", TOPIC)
-            .load()
-        )
-        decoder = decode.Decoder(chosen.input, chosen.admission.max_bytes, load_schemas(chosen))
-        record = records.select(decoder.record().alias("record"))
-        row = record.agg(F.count("record.device_id").alias("n"), F.sum("record.temperature").alias("t")).collect()[0]
-        rates.append(round(row["n"] / (time.monotonic() - began)))
-    spark.stop()
-    return rates
-
-
 def steady(
     devices: int, seconds: float, warm_up: float, seed: int
 ) -> tuple[Steady, dict[str, float], dict[str, float]]:
@@ -247,8 +211,11 @@ def steady(
         generator = _load(testbed, devices, seed, warm_up + seconds + 5)
         time.sleep(warm_up)
         before = testbed.metrics()
+        durations = Batches(testbed)
+        durations.start()
         time.sleep(seconds)
         after = testbed.metrics()
+        longest_to_median = durations.stop()
         generator.wait(120)
         peak = memory.stop_mb()
         testbed.stop_service()
@@ -265,6 +232,12 @@ def steady(
         batch_mean_ms=round(seconds / max(batches, 1) * 1000, 1),
         phases_ms={name: round(value / max(batches, 1) * 1000, 1) for name, value in phases.items()},
         peak_memory_mb=peak,
+        rows_per_reading=round(
+            delta.get('tidemark_redis_writes_total{outcome="written"}', 0.0)
+            / max(1.0, delta["tidemark_records_total"]),
+            2,
+        ),
+        longest_to_median=longest_to_median,
     )
     return figures, bare, _state(after, delta)
 
@@ -301,15 +274,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: five minutes")
-    parser.add_argument("--only", choices=("catch_up", "rows", "steady"))
+    parser.add_argument("--only", choices=("catch_up", "fleets", "rows", "steady"))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--floor-of", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--bare-of", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.floor_of or args.bare_of:
-        print(REPORT + json.dumps(measure_floor(args.floor_of) if args.floor_of else measure_bare(args.bare_of)))
-        return 0
     if args.quick:
         args.readings, args.steady, args.warm_up = args.readings // 3, args.steady / 3, args.warm_up / 3
     return reported(lambda: run(args), args.json)
@@ -327,17 +295,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 entry["rows"] = bench_rows.measure(Path(folder))
             print(f"run {number}: {entry['rows']}", flush=True)
         if args.only in {None, "catch_up"}:
-            rate = args.readings / (SPAN_MS / 1000)
-            fleet = Fleet(args.seed, FleetSettings(devices=args.devices, rate=rate, shares={}))
-            with Testbed(
-                FOLDER / "catch_up", fleet, views=VIEWS, sections=ONE_BUCKET, topic_config=CREATE_TIME
-            ) as testbed:
-                ends = prepare(testbed, args.readings)
-                entry["catch_up"] = asdict(catch_up(testbed, ends))
-                entry["floor"] = {"per_second": max(floors := reference(testbed, "floor")), "passes": floors}
-            print(
-                f"run {number}: {entry['catch_up']['per_second']:,.0f}/s, floor {entry['floor']['passes']}", flush=True
-            )
+            entry["catch_up"], floors = _catch_up(args, args.devices)
+            entry["floor"] = {"per_second": max(floors), "passes": floors}
+            print(f"run {number}: {entry['catch_up']['per_second']:,.0f}/s, floor {floors}", flush=True)
+        if args.only == "fleets":
+            entry["fleets"] = [_fleet(args, devices) for devices in (args.devices, LARGE * args.devices)]
         if args.only in {None, "steady"}:
             figures, entry["bare"], entry["state"] = steady(args.devices, args.steady, args.warm_up, args.seed)
             entry["steady"] = asdict(figures)
@@ -359,6 +321,22 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
+def _catch_up(args: argparse.Namespace, devices: int) -> tuple[dict[str, Any], list[int]]:
+    """The catch-up of a fleet, and the rates of the floor."""
+    rate = args.readings / (SPAN_MS / 1000)
+    fleet = Fleet(args.seed, FleetSettings(devices=devices, rate=rate, shares={}))
+    with Testbed(FOLDER / "catch_up", fleet, views=VIEWS, sections=ONE_BUCKET, topic_config=CREATE_TIME) as testbed:
+        ends = prepare(testbed, args.readings)
+        return asdict(catch_up(testbed, ends)), reference(testbed, "floor")
+
+
+def _fleet(args: argparse.Namespace, devices: int) -> dict[str, Any]:
+    caught_up, _ = _catch_up(args, devices)
+    figures, *_ = steady(devices, args.steady, args.warm_up, args.seed)
+    print(f"{devices:,} devices: {caught_up['per_second']:,.0f}/s, {figures}", flush=True)
+    return {"devices": devices, "catch_up": caught_up, "steady": asdict(figures)}
+
+
 def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
     ratios = {}
     if "steady" in entry:
@@ -366,6 +344,12 @@ def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
         ratios["plan_to_bare"] = entry["steady"]["phases_ms"].get("planning", 0.0) / entry["bare"]["planning_ms"]
     if "catch_up" in entry:
         ratios["catch_up_to_floor"] = entry["catch_up"]["per_second"] / entry["floor"]["per_second"]
+    if "fleets" in entry:
+        small, large = entry["fleets"]
+        ratios["steady_large_to_small"] = large["steady"]["p50_ms"] / small["steady"]["p50_ms"]
+        ratios["catch_up_large_to_small"] = large["catch_up"]["per_second"] / small["catch_up"]["per_second"]
+        ratios["rows_per_reading"] = large["steady"]["rows_per_reading"]
+        ratios["close_to_median"] = large["steady"]["longest_to_median"]
     if "rows" in entry:
         ratios |= bench_rows.ratios(entry["rows"])
     return {name: round(ratio, 3) for name, ratio in ratios.items()}
