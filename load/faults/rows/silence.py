@@ -158,7 +158,7 @@ def _correct(run: Run) -> int:
 def _values(run: Run, names: Sequence[str]) -> list[Hash]:
     """As `_hashes`, of some keys; a session, a device and windows."""
     values = {name: fields for kind in published.KINDS for name, fields in _hashes(run, kind).items() if name in names}
-    return [values[name] for name in names]
+    return [values.get(name, {}) for name in names]
 
 
 def _replay(run: Run) -> Figures:
