@@ -27,7 +27,7 @@ from rich.table import Table
 
 from load import published
 from load.child_process import Child, spawn
-from load.compare import Verdict, compare
+from load.comparer import Verdict, compare
 from load.fleet import Fleet, FleetSettings
 from load.generator_options import seconds_of
 from load.report import print_error

@@ -16,7 +16,7 @@ import psutil
 from redis.exceptions import RedisError
 
 from load.child_process import Child, spawn
-from load.compare import Verdict, compare
+from load.comparer import Verdict, compare
 from load.demo import SECTIONS, VIEWS
 from load.faults.history import Entry, History
 from load.faults.instance import Instance
@@ -287,7 +287,7 @@ class Run:
         self.testbed.wait_published(self.observer.ends(), STARTS_S)
 
     def compare(self, **options: Any) -> Verdict:
-        """The oracle's verdict on a service at rest, for the history; `options` are those of load.compare.compare."""
+        """The oracle's verdict on a service at rest, for the history; `options` are those of load.comparer.compare."""
         verdict = compare(self.testbed.config, **options)
         with self.testbed.redis.client() as client:
             violations = [str(each) for each in contract.check(client, "tidemark")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from load.compare import compare, main
+from load.comparer.compare import compare, main
 from load.oracle import Expected, expected, records
 from load.rules import read_reference, read_rules
 from load.servers import CREATE_TIME, Broker, Postgres, Redis

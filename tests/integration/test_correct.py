@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from load import feed, published
-from load.compare import Verdict, compare
+from load.comparer import Verdict, compare
 from load.server_process import PATIENCE
 from load.servers import Broker, Redis
 from schemas import contract

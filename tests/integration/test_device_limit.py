@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from load.compare import compare
+from load.comparer import compare
 from load.servers import Broker, Redis
 from service.rejects import reject_log
 from tests.integration.world import World

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from load.compare import Verdict, compare
+from load.comparer import Verdict, compare
 from load.demo import SECTIONS, VIEWS
 from load.fleet import Fleet, FleetSettings
 from load.generator import Generator, Summary

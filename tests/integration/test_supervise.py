@@ -23,7 +23,7 @@ import pytest
 
 from load.certificates import Authority
 from load.cluster import DEPLOY, ENDED, TASKS_IN_DRIVER, Cluster
-from load.compare import compare
+from load.comparer import compare
 from load.demo import SECTIONS
 from load.encode import SCHEMAS
 from load.fleet import Fleet, FleetSettings

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from load.compare import check_partitions, check_rejects
-from load.differences import EXAMPLES, Verdict, check_hashes, check_indexes
+from load.comparer.hashes import check_hashes, check_indexes
+from load.comparer.rejects import check_partitions, check_rejects
+from load.comparer.verdict import EXAMPLES, Verdict
 from load.expected import Readings, View, devices, sessions, windows
 from load.oracle import Expected, Partition, Record, digest
 

@@ -94,7 +94,7 @@ GOOD = {"device_id": "d", "at": NOW, "t": 20.5, "h": 50}
 
 
 def test_the_oracle_loads_nothing_of_the_service_nor_spark() -> None:
-    program = "import sys, load.compare; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    program = "import sys, load.comparer; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "load" in loaded
     assert not {"service", "state", "pyspark"} & set(loaded)

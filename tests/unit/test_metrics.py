@@ -10,33 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from load.web import answer
 from service.errors import SetupError
-from service.micro_batch import MicroBatch
 from service.monitoring import metrics
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from service.pipeline.batch_report import Progress
-from service.pipeline.builder import BatchReport
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
+from tests.reports import REPORT
 
-CUT = MicroBatch(epoch=3, batch=7, watermark_ms=1_700_000_000_500, start={"r": {0: 10}}, end={"r": {0: 15, 1: 4}})
-LATENCY = (0, 2, 1, *[0] * (len(LATENCY_BOUNDS_MS) - 4), 4)
-REPORT = BatchReport(
-    micro_batch=CUT,
-    outcome=Outcome(
-        rejects=2,
-        windows=5,
-        written=4,
-        refused_old=1,
-        latency=(*LATENCY, 1),
-        latency_ms=90_070,
-        sizes=((0, 9, 2, 1, 500, 50, 20), (1, 7, 3, 0, 300, 300, 40)),
-    ),
-    admitted=7,
-    rejected={"late": 2, "early": 0},
-    unknown=1,
-    phases={"run": 0.25, "publish": 0.01},
-)
 PROGRESS = Progress(
     batch=7,
     rows=9,

@@ -15,6 +15,7 @@ from state.layout import empty_state
 from state.rules import Rules
 from state.runs import schema
 from tests.runs import fold
+from tests.states import contents
 
 FAR = 1 << 41
 MEASURES = (("t",), ("t", "h"), ("h", "t"), ())
@@ -22,17 +23,6 @@ MEASURES = (("t",), ("t", "h"), ("h", "t"), ())
 
 def rules(measures=("t",)):
     return Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=measures)
-
-
-def rows(table):
-    """Types and rows; texts as such, and numbers so that -0.0 is not 0.0 and NaN is NaN."""
-    types = [(field.name, "text" if field.name in windows.TEXTS else field.type) for field in table.schema]
-    return types, repr(table.to_pylist())
-
-
-def contents(state):
-    """All that a state holds, with the order of its rows."""
-    return rows(state.runs), rows(state.devices), rows(state.windows)
 
 
 def through_bytes(before, after):

@@ -15,7 +15,7 @@ from state.layout import empty_state
 from state.rules import Rules
 from state.store import Cache, Store, restore
 from tests.runs import fold
-from tests.unit.test_state_delta import contents
+from tests.states import contents
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))
 FAR = 1 << 41

@@ -8,7 +8,7 @@ from service.errors import SinkError
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
 from service.monitoring.status import KEPT, Status, table
-from tests.unit.test_metrics import CUT, REPORT
+from tests.reports import CUT, REPORT
 
 
 def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from confluent_kafka.cimpl import NewPartitions
 
 from load import feed, published
-from load.compare import compare
+from load.comparer import compare
 from load.demo import SECTIONS
 from load.faults.hand import Reading, send
 from load.faults.history import now_ms

@@ -1,69 +1,20 @@
-"""Differences: the hashes and sorted sets of Redis, as they are, against what the oracle expects."""
+"""The hashes and sorted sets of Redis, as they are, against what the oracle expects."""
 
-import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 
+from load.comparer.verdict import Hash, Verdict
 from load.expected import Device, MeasureValue
 from load.oracle import Expected
 
-EXAMPLES = 20
 RELATIVE = 1e-9
 """Sums, means and deviations may differ by this share of themselves, or of the largest value that went into them."""
 
-Hash = Mapping[str, str]
 
-
-@dataclass(slots=True)
-class Verdict:
-    """What was compared and what differs; `kinds` counts differences as `<thing>.<missing, extra or the field>`.
-
-    `compared` counts expected things by name. `duplicates` are rejects stored again, `ahead` are rejects beyond
-    progress, `omitted` are rejects announced without their bytes for being too large, `merged` are sessions that say
-    they went into another, `refused` are readings that were rejected for what only the service knows; none of these
-    is a difference.
-    `partitions` has start, end, consumed, admitted and rejected by "topic[partition]".
-    """
-
-    kinds: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
-    compared: dict[str, int] = field(default_factory=dict)
-    partitions: dict[str, dict[str, int]] = field(default_factory=dict)
-    progress: dict[str, int] = field(default_factory=dict)
-    duplicates: int = 0
-    ahead: int = 0
-    omitted: int = 0
-    merged: int = 0
-    refused: int = 0
-
-    @property
-    def mismatches(self) -> int:
-        """All differences; a window with two wrong fields counts twice."""
-        return self.kinds.total()
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no difference."""
-        return not self.kinds
-
-    def add(self, kind: str, sentence: str) -> None:
-        """Count a difference; the first 20 are kept as sentences."""
-        self.kinds[kind] += 1
-        if len(self.examples) < EXAMPLES:
-            # A device id may be any bytes, and this is to be printed.
-            self.examples.append(f"{kind}: {sentence}".encode(errors="backslashreplace").decode())
-
-    def to_json(self) -> str:
-        """One JSON object of all fields, `ok` and `mismatches`."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps({"ok": self.ok, "mismatches": self.mismatches, **values}, indent=2)
-
-
-def check_hashes(wanted: Expected, prefix: str, hashes: Iterable[tuple[str, Hash]], verdict: Verdict) -> None:
+def check_hashes(expected: Expected, prefix: str, hashes: Iterable[tuple[str, Hash]], verdict: Verdict) -> None:
     """All window, session and device hashes, by key, in any order; a key that comes twice is looked at once."""
-    checks = _Checks(wanted, verdict)
+    checks = _Checks(expected, verdict)
     by_kind = {"window": checks.window, "session": checks.session, "device": checks.device}
     for key, actual in hashes:
         kind, _, name = key.removeprefix(f"{prefix}:").partition(":")
@@ -71,10 +22,10 @@ def check_hashes(wanted: Expected, prefix: str, hashes: Iterable[tuple[str, Hash
     checks.finish(prefix)
 
 
-def check_indexes(wanted: Expected, prefix: str, sets: Mapping[str, Mapping[str, float]], verdict: Verdict) -> None:
+def check_indexes(expected: Expected, prefix: str, sets: Mapping[str, Mapping[str, float]], verdict: Verdict) -> None:
     """The sorted sets by name: a view's keys by the start of their newest window."""
     right: dict[str, dict[str, float]] = {name: {} for name in sets}
-    for place, value in wanted.windows.items():
+    for place, value in expected.windows.items():
         keys = right[f"{prefix}:keys:{place[0]}"]
         keys[place[2]] = max(value.start, keys.get(place[2], value.start))
     for name, members in right.items():
@@ -92,9 +43,9 @@ def _window_key(prefix: str, place: tuple[object, ...]) -> str:
 class _Checks:
     """One method a kind of hash, called with its key, the key's name behind the kind, and the hash."""
 
-    def __init__(self, wanted: Expected, verdict: Verdict) -> None:
-        self._wanted, self._verdict = wanted, verdict
-        self._windows = bytearray(len(wanted.windows))
+    def __init__(self, expected: Expected, verdict: Verdict) -> None:
+        self._expected, self._verdict = expected, verdict
+        self._windows = bytearray(len(expected.windows))
         self._sessions: set[tuple[str, int]] = set()
         self._devices: set[str] = set()
         self._device_hashes: list[tuple[str, str, Hash]] = []
@@ -102,7 +53,7 @@ class _Checks:
         self._idle: set[tuple[str, int]] = set()
         self._merged: dict[tuple[str, int], tuple[str, Hash]] = {}
         self._starts: dict[str, list[int]] = {}
-        for device, start in wanted.sessions:
+        for device, start in expected.sessions:
             self._starts.setdefault(device, []).append(start)
 
     def window(self, key: str, name: str, actual: Hash) -> None:
@@ -110,14 +61,14 @@ class _Checks:
         measure, _, rest = rest.partition(":")
         text, _, start = rest.rpartition(":")
         place = (view, measure, text, _integer(start) or 0)
-        number = self._wanted.windows.number(place)
+        number = self._expected.windows.number(place)
         if number is None or key.rpartition(":")[2] != str(place[3]):
             self._is_extra("window", key, actual)
             return
         if self._windows[number]:
             return
         self._windows[number] = 1
-        right = self._wanted.windows[place]
+        right = self._expected.windows[place]
         check = _Fields("window", key, actual, self._verdict)
         for each in ("start", "end", "count", "first", "last"):
             check.integer(each, getattr(right, each))
@@ -133,7 +84,7 @@ class _Checks:
     def session(self, key: str, name: str, actual: Hash) -> None:
         device, _, text = name.rpartition(":")
         place = (device, _integer(text) or 0)
-        right = self._wanted.sessions.get(place) if text == str(place[1]) else None
+        right = self._expected.sessions.get(place) if text == str(place[1]) else None
         if right is None and actual.get("state") == "merged":
             self._merged[place] = key, actual
         elif right is None:
@@ -156,7 +107,7 @@ class _Checks:
                 _check_measure(check, measure, value)
 
     def device(self, key: str, name: str, actual: Hash) -> None:
-        right = self._wanted.devices.get(name)
+        right = self._expected.devices.get(name)
         if right is None:
             # One that has sent nothing but early readings has a hash that says so, and no more.
             if actual.get("last_seen") != "0" or not _integer(actual.get("early")):
@@ -167,31 +118,31 @@ class _Checks:
 
     def finish(self, prefix: str) -> None:
         """What never came, and whether merged sessions went into one that is expected."""
-        wanted, add = self._wanted, self._verdict.add
+        expected, add = self._expected, self._verdict.add
         for key, name, actual in self._device_hashes:
-            right = wanted.devices[name]
+            right = expected.devices[name]
             if right.session is not None and (name, right.session) in self._idle:
                 right = replace(right, status="offline", session=None)
             _check_device(_Fields("device", key, actual, self._verdict), right)
-        for number, window in enumerate(wanted.windows):
+        for number, window in enumerate(expected.windows):
             if not self._windows[number]:
-                add("window.missing", f"{_window_key(prefix, window)}, expected {wanted.windows[window]}")
-        for place in wanted.sessions.keys() - self._sessions:
-            add("session.missing", f"{prefix}:session:{place[0]}:{place[1]}, expected {wanted.sessions[place]}")
-        for device in wanted.devices.keys() - self._devices:
-            add("device.missing", f"{prefix}:device:{device}, expected {wanted.devices[device]}")
+                add("window.missing", f"{_window_key(prefix, window)}, expected {expected.windows[window]}")
+        for place in expected.sessions.keys() - self._sessions:
+            add("session.missing", f"{prefix}:session:{place[0]}:{place[1]}, expected {expected.sessions[place]}")
+        for device in expected.devices.keys() - self._devices:
+            add("device.missing", f"{prefix}:device:{device}, expected {expected.devices[device]}")
         for (device, start), (key, actual) in self._merged.items():
             self._verdict.merged += 1
-            if not any(wanted.sessions[device, s].last >= start > s for s in self._starts.get(device, ())):
+            if not any(expected.sessions[device, s].last >= start > s for s in self._starts.get(device, ())):
                 add("session.extra", f"{key}: is merged, and no expected session covers it; is {dict(actual)}")
             merged_into = actual.get("merged_into")
             into = (device, _integer(merged_into))
-            if into not in wanted.sessions and into not in self._merged:
+            if into not in expected.sessions and into not in self._merged:
                 add("session.merged_into", f"{key}: merged_into {merged_into} is no session of the device")
         self._verdict.compared |= {
-            "windows": len(wanted.windows),
-            "sessions": len(wanted.sessions),
-            "devices": len(wanted.devices),
+            "windows": len(expected.windows),
+            "sessions": len(expected.sessions),
+            "devices": len(expected.devices),
         }
 
     def _is_extra(self, kind: str, key: str, actual: Hash) -> None:

@@ -1,0 +1,14 @@
+"""All of a state, for a comparison that sees every difference."""
+
+from state import windows
+
+
+def rows(table):
+    """Types and rows; texts as such, and numbers so that -0.0 is not 0.0 and NaN is NaN."""
+    types = [(field.name, "text" if field.name in windows.TEXTS else field.type) for field in table.schema]
+    return types, repr(table.to_pylist())
+
+
+def contents(state):
+    """All that a state holds, with the order of its rows."""
+    return rows(state.runs), rows(state.devices), rows(state.windows)
