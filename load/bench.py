@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,69 +88,70 @@ class Steady:
     longest_to_median: float
 
 
-@dataclass
-class Batches(threading.Thread):
-    """Samples how long batches take; `seconds` has the mean of those between two looks."""
+class Sampler(threading.Thread):
+    """Looks every `every_s` seconds, from `start` to `end`."""
 
-    testbed: Testbed
-    seconds: list[float] = field(default_factory=list)
-    done: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
+    def __init__(self, every_s: float) -> None:
         super().__init__(daemon=True)
+        self._every_s, self._done = every_s, threading.Event()
 
-    def __hash__(self) -> int:
-        return id(self)
+    def look(self) -> None:
+        """Take one sample."""
+        raise NotImplementedError
 
     def run(self) -> None:
-        """Until `done`."""
-        last: dict[str, float] = {}
-        while not self.done.wait(0.25):
-            total = {
-                name: self.testbed.metrics().get(f'{_TOTAL}_{name}{{phase="total"}}', 0.0) for name in ("sum", "count")
-            }
-            if last and total["count"] > last["count"]:
-                self.seconds.append((total["sum"] - last["sum"]) / (total["count"] - last["count"]))
-            last = total
+        """Until `end`."""
+        while not self._done.wait(self._every_s):
+            self.look()
 
-    def stop(self) -> float:
-        """End it; the longest batch over the median."""
-        self.done.set()
+    def end(self) -> None:
+        """Look no more."""
+        self._done.set()
         self.join()
-        return round(max(self.seconds) / sorted(self.seconds)[len(self.seconds) // 2], 2) if self.seconds else 0.0
 
 
-@dataclass
-class Memory(threading.Thread):
-    """Samples the resident memory of a process and its children; `peak` is in bytes."""
+class Batches(Sampler):
+    """How long batches take: the mean of those between two looks."""
 
-    pid: int
-    peak: int = 0
-    done: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, testbed: Testbed) -> None:
+        super().__init__(0.25)
+        self._testbed = testbed
+        self._seconds: list[float] = []
+        self._last: tuple[float, float] | None = None
 
-    def __post_init__(self) -> None:
-        super().__init__(daemon=True)
+    def look(self) -> None:
+        """Read the time and the number of all batches so far, from one answer."""
+        metrics = self._testbed.metrics()
+        total_s, count = (metrics.get(f'{_TOTAL}_{name}{{phase="total"}}', 0.0) for name in ("sum", "count"))
+        if self._last is not None and count > self._last[1]:
+            self._seconds.append((total_s - self._last[0]) / (count - self._last[1]))
+        self._last = total_s, count
 
-    def __hash__(self) -> int:
-        return id(self)
+    def longest_to_median(self) -> float:
+        """The longest batch over the median one; 0 without any."""
+        durations = sorted(self._seconds)
+        return round(durations[-1] / durations[len(durations) // 2], 2) if durations else 0.0
 
-    def run(self) -> None:
-        """Until `done`."""
-        while not self.done.wait(0.5):
-            total = 0
-            try:
-                process = psutil.Process(self.pid)
-                for each in [process, *process.children(recursive=True)]:
-                    total += each.memory_info().rss
-            except psutil.NoSuchProcess:
-                continue
-            self.peak = max(self.peak, total)
 
-    def stop_mb(self) -> float:
-        """End it; the peak in MB."""
-        self.done.set()
-        self.join()
-        return round(self.peak / 1e6)
+class Memory(Sampler):
+    """The largest resident memory of a process and its children."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(0.5)
+        self._pid, self._peak = pid, 0
+
+    def look(self) -> None:
+        """Add up what they have now."""
+        try:
+            process = psutil.Process(self._pid)
+            processes = [process, *process.children(recursive=True)]
+            self._peak = max(self._peak, sum(each.memory_info().rss for each in processes))
+        except psutil.NoSuchProcess:
+            return
+
+    def peak_mb(self) -> float:
+        """In MB."""
+        return round(self._peak / 1e6)
 
 
 def prepare(testbed: Testbed, readings: int) -> dict[int, int]:
@@ -189,9 +190,9 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
         time.sleep(0.05)
     seconds = last - began
     phases = _phases(testbed.metrics())
-    peak = memory.stop_mb()
+    memory.end()
     testbed.stop_service()
-    return CatchUp(round(total / seconds, 0), round(seconds, 2), total, batches, phases, peak)
+    return CatchUp(round(total / seconds, 0), round(seconds, 2), total, batches, phases, memory.peak_mb())
 
 
 def steady(
@@ -215,9 +216,9 @@ def steady(
         durations.start()
         time.sleep(seconds)
         after = testbed.metrics()
-        longest_to_median = durations.stop()
+        durations.end()
         generator.wait(120)
-        peak = memory.stop_mb()
+        memory.end()
         testbed.stop_service()
     delta = {key: value - before.get(key, 0.0) for key, value in after.items()}
     batches = int(delta["tidemark_batch"])
@@ -231,13 +232,13 @@ def steady(
         batches=batches,
         batch_mean_ms=round(seconds / max(batches, 1) * 1000, 1),
         phases_ms={name: round(value / max(batches, 1) * 1000, 1) for name, value in phases.items()},
-        peak_memory_mb=peak,
+        peak_memory_mb=memory.peak_mb(),
         rows_per_reading=round(
             delta.get('tidemark_redis_writes_total{outcome="written"}', 0.0)
             / max(1.0, delta["tidemark_records_total"]),
             2,
         ),
-        longest_to_median=longest_to_median,
+        longest_to_median=durations.longest_to_median(),
     )
     return figures, bare, _state(after, delta)
 

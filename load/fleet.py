@@ -195,8 +195,8 @@ class Fleet:
         on = 1 - self._drops * (settings.dropout_ms / settings.dropout_every_ms)
         if settings.rate:
             # Duplicates are sent twice.
-            wanted = settings.rate / (1 + settings.shares.get(Kind.DUPLICATE, 0.0))
-            interval *= float((on * 1000 / interval).sum()) / wanted
+            once_rate = settings.rate / (1 + settings.shares.get(Kind.DUPLICATE, 0.0))
+            interval *= float((on * 1000 / interval).sum()) / once_rate
         self.interval_ms = interval
         self.rate = float((on * 1000 / interval).sum()) * (1 + settings.shares.get(Kind.DUPLICATE, 0.0))
         self._phase_ms = rng.uniform(0, 1, n) * interval

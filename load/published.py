@@ -20,7 +20,7 @@ def hashes(
     """
     progress: Any = client.hgetall(f"{prefix}:progress")
     for kind in kinds:
-        for page in _pages(client, f"{_escaped(prefix)}:{kind}:{within}*"):
+        for page in _pages(client, f"{contract.escaped(prefix)}:{kind}:{within}*"):
             pipe = client.pipeline(transaction=False)
             for key in page:
                 pipe.hgetall(key)
@@ -47,7 +47,3 @@ def _pages(client: "redis.Redis", pattern: str) -> Iterator[list[str]]:
         answer: Any = client.scan(max(cursor, 0), match=pattern, count=_PAGE)
         cursor, page = answer
         yield page
-
-
-def _escaped(prefix: str) -> str:
-    return "".join(f"\\{letter}" if letter in "*?[]^\\-" else letter for letter in prefix)

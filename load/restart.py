@@ -61,7 +61,7 @@ def restart(testbed: Testbed) -> Restart:
     killed = time.time()
     testbed.kill_driver()
     steps: dict[str, float] = {}
-    asked = 0.0
+    last_scrape_s = 0.0
     while int((progress := testbed.progress())["epoch"]) == before:
         now = time.time()
         if now - killed > AWAY_S:
@@ -75,8 +75,8 @@ def restart(testbed: Testbed) -> Restart:
             with testbed.redis.client() as client:
                 if int(client.get("tidemark:epoch") or 0) > before:
                     steps["epoch"] = round(now - killed, 2)
-        elif "query" not in steps and now - asked > ASK_S:
-            asked = now
+        elif "query" not in steps and now - last_scrape_s > ASK_S:
+            last_scrape_s = now
             if testbed.metrics().get("tidemark_query_running"):
                 steps["query"] = round(now - killed, 2)
         time.sleep(POLL_S)

@@ -26,7 +26,7 @@ _Fields = Mapping[str, str]
 class _Kind:
     """A kind of key: a pattern of names, and schemas."""
 
-    def __init__(self, name: str, document: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, document: Mapping[str, Any], json_texts: Mapping[str, Any]) -> None:
         kind = document["keys"][name]
         self.name: str = name
         # DOTALL: a device id may hold a line break.
@@ -35,7 +35,7 @@ class _Kind:
         self.expires: bool = kind["expires"]
         self.fields = _validator(kind.get("fields", True), document)
         self.value = _validator(kind.get("value", True), document)
-        self.json = {text: _validator(schema, document) for text, schema in document["json"].items()}
+        self.json_texts = json_texts
 
     def check_json(self, name: str, text: str) -> Iterator[str]:
         """A text that is JSON itself."""
@@ -44,7 +44,7 @@ class _Kind:
         except ValueError:
             yield f"{name} = {text!r} is not JSON"
             return
-        for problem in _problems(self.json[name], value):
+        for problem in _problems(self.json_texts[name], value):
             yield f"{name}: {problem}"
 
 
@@ -66,6 +66,11 @@ def _problems(validator: Any, value: object) -> Iterator[str]:
     for error in validator.iter_errors(value):
         place = ".".join(map(str, error.absolute_path))
         yield f"{place}: {error.message}" if place else error.message
+
+
+def escaped(prefix: str) -> str:
+    """A prefix of any characters, in a pattern for SCAN."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", prefix)
 
 
 def closed_by(window: Mapping[str, str], progress: Mapping[str, str]) -> str:
@@ -225,11 +230,12 @@ _OTHERS: Mapping[str, Callable[["redis.Redis", bytes, _Kind], Iterator[str]]] = 
 
 def _kinds() -> list[_Kind]:
     document = json.loads(CONTRACT.read_text(encoding="utf-8"))
-    return [_Kind(name, document) for name in document["keys"]]
+    json_texts = {name: _validator(schema, document) for name, schema in document["json"].items()}
+    return [_Kind(name, document, json_texts) for name in document["keys"]]
 
 
 def _scan(client: "redis.Redis", prefix: str) -> Iterator[bytes]:
-    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + ":*"
+    pattern = f"{escaped(prefix)}:*"
     seen: set[bytes] = set()
     for key in client.scan_iter(pattern, count=_PAGE):
         if key not in seen:

@@ -235,8 +235,9 @@ def _is_worker(process: psutil.Process) -> bool:
 
 def _written(fields: Mapping[str, object] | None) -> Mapping[str, object] | None:
     """Without what progress says of a window."""
-    is_window = fields is not None and "final" in fields
-    return {name: fields[name] for name in fields.keys() - {"final", "closed_by"}} if fields and is_window else fields
+    if fields is None or "final" not in fields:
+        return fields
+    return {name: fields[name] for name in fields.keys() - {"final", "closed_by"}}
 
 
 def _window(fields: Mapping[str, str]) -> dict[str, Any]:

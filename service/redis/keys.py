@@ -68,10 +68,6 @@ class Keys:
         """The number of the newest run that applies rejects: see service/rejects/fence.py."""
         return f"{self.prefix}:correction"
 
-    def view(self, view: str) -> str:
-        """The sorted set of a view's keys by last event time."""
-        return f"{self.prefix}:keys:{view}"
-
     def window(self, view: str, measure: str, key: str, start_ms: int) -> str:
         return f"{self.prefix}:window:{view}:{measure}:{key}:{start_ms}"
 
