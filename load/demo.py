@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -126,12 +127,13 @@ class Demo:
             status = testbed.stop_service()
             self.say(f"the service has stopped with status {status}; comparing all of Redis with the oracle")
             verdict = compare(testbed.config)
-            with testbed.redis.client() as client:
-                violations = contract.check(client, "tidemark")
+            shards = testbed.settings["redis"].get("shards", 1)
+            with testbed.redis_client() as client:
+                violations = contract.check(client, "tidemark", shards)
                 summary = self.summarise(sample, sent, verdict, [str(each) for each in violations], status, first_s)
-                windows = published.hashes(client, "tidemark", ("window",))
-                summary.windows_final = sum(bool(fields["closed_by"]) for _, fields in windows)
-                summary.sessions_closed = _count(client, "tidemark:session:*", "state", "closed")
+                hashes = published.hashes(client, "tidemark", ("window", "session"), shards=shards)
+                closed = Counter(key.split(":")[1] for key, fields in hashes if fields["closed_by"])
+                summary.windows_final, summary.sessions_closed = closed["window"], closed["session"]
         return summary
 
     def say(self, text: str) -> None:
@@ -300,14 +302,6 @@ def _fleet_options(args: argparse.Namespace) -> list[str]:
 def _by_label(metrics: Mapping[str, float], name: str) -> dict[str, float]:
     values = {key.split('"')[1]: value for key, value in metrics.items() if key.startswith(name + "{")}
     return dict(sorted(values.items(), key=lambda item: -item[1]))
-
-
-def _count(client: Any, pattern: str, field: str, value: str) -> int:
-    keys = list(client.scan_iter(pattern, count=2_000))
-    pipe = client.pipeline(transaction=False)
-    for key in keys:
-        pipe.hget(key, field)
-    return sum(current == value for current in pipe.execute())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -145,8 +145,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "self._link().run([call], budget, server)[0]",
-                "self._link().run([call], budget)[0]",
+                "self._link(shard).run([call], budget, server)[0]",
+                "self._link(shard).run([call], budget)[0]",
             ),
         ),
         (_PUBLISH + "test_a_batch_is_not_finished_on_a_redis_that_was_restarted_during_it",),
@@ -159,7 +159,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "replies = self._link().run(calls, budget)",
+                "replies = self._link(shard).run(calls, budget)",
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
                 "            who = {'epoch': self.micro_batch.epoch, 'batch': self.micro_batch.batch}\n"
@@ -367,7 +367,7 @@ MUTATIONS = (
         "a service goes on with the values of an earlier contract",
         "readers of either contract meet values of the other",
         ("P2",),
-        (Edit("service/recompute/republish.py", "if version != meta.CONTRACT:", "if version > meta.CONTRACT:"),),
+        (Edit("service/publication/meta.py", "if version != CONTRACT:", "if version > CONTRACT:"),),
         (
             "tests/integration/test_republish.py::"
             "test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone",
@@ -493,7 +493,7 @@ MUTATIONS = (
         "a second rebuild keeps the mark of the first, which ends earlier",
         "it asks for a republish too early, and windows that Redis lacks never come back",
         ("P1",),
-        (Edit("service/recompute/republish.py", "        if former:", "        if False:"),),
+        (Edit("service/publication/publish.lua", "stored == a.former", "false"),),
         (_REPUBLISH + "test_a_second_rebuild_does_not_end_with_the_first",),
     ),
     Mutation(
@@ -608,7 +608,13 @@ MUTATIONS = (
         "rows are not compared in a term in which lost or former values are written again",
         "a rebuild takes values back",
         ("P2",),
-        (Edit("service/recompute/republish.py", "if stored.republish_mark or stored.rebuild_mark:", "if False:"),),
+        (
+            Edit(
+                "service/recompute/republish.py",
+                "if any(shard.republish_mark or shard.rebuild_mark for shard in stored):",
+                "if False:",
+            ),
+        ),
         (_SETTLED + "test_a_term_that_does_not_go_on_where_the_last_one_was_reads_all_rows[republish]",),
     ),
     Mutation(
@@ -1370,7 +1376,7 @@ MUTATIONS = (
         "values of the past are written beside closed ones of the same time",
         "sessions and windows that never existed count readings a second time, after a change of a gap, a view or a site",
         ("P1", "P2"),
-        (Edit("service/pipeline/batch_publisher.py", "if self.covered is not None:", "if False:"),),
+        (Edit("service/pipeline/batch_publisher.py", "if self.covered:", "if False:"),),
         (
             _COVERED + "test_no_session_is_made_over_a_closed_one_of_its_device",
             _COVERED + "test_a_final_window_covers_its_start_where_the_reference_makes_the_keys",
@@ -1385,7 +1391,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/republish.py",
-                "if progress is not None and is_read_again(progress, committed):",
+                "if any(is_read_again(progress, committed) for progress in published):",
                 "if False:",
             ),
         ),
@@ -1407,8 +1413,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/closed_sink.py",
-                "Budget(self.settings.redis.retry_for_ms, place), self.server)",
-                "Budget(self.settings.redis.retry_for_ms, place))",
+                "calls, Budget(options.retry_for_ms, place), self.servers[shard]",
+                "calls, Budget(options.retry_for_ms, place)",
             ),
         ),
         (_CLOSED + "test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with",),

@@ -1,9 +1,15 @@
-"""What an application reads: every window, session and device of a prefix, a window with what progress says of it."""
+"""What an application reads: every window, session and device of a prefix, a window with what progress says of it.
+
+One Redis or a Redis Cluster, and any number of shards: a shard is a complete store under a prefix of its own.
+"""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
+import redis.cluster
 
 from schemas import contract
 
@@ -11,27 +17,52 @@ KINDS = "window", "session", "device"
 _PAGE = 2_000
 
 
-def hashes(
-    client: "redis.Redis", prefix: str, kinds: Sequence[str] = KINDS, within: str = ""
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Every hash of these kinds by key, of keys that go on with `within`; a key may come twice. `client` decodes its answers.
+def connect(url: str, *, cluster: bool = False, **options: Any) -> contract.Client:
+    """Return a client of one Redis, or of the Redis Cluster whose nodes `url` names, separated by commas.
 
-    A window has `closed_by` and `revision`, too, whatever is stored. Progress is read before the hashes.
+    Raises redis.RedisError or RedisClusterException when no node of a cluster answers.
     """
-    progress: Any = client.hgetall(f"{prefix}:progress")
-    for kind in kinds:
-        for page in _pages(client, f"{contract.escaped(prefix)}:{kind}:{within}*"):
-            pipe = client.pipeline(transaction=False)
-            for key in page:
-                pipe.hgetall(key)
-            for key, fields in zip(page, pipe.execute(), strict=True):
-                if fields:  # else it has expired
-                    yield key, _whole(kind, fields, progress)
+    if not cluster:
+        return redis.Redis.from_url(url, **options)
+    package: Any = redis.cluster  # ClusterNode is not typed
+    parts = urlsplit(url)
+    login, at, places = parts.netloc.rpartition("@")
+    first, *others = places.split(",")
+    nodes = [package.ClusterNode(place.hostname, place.port or 6379) for place in (urlsplit(f"//{o}") for o in others)]
+    client: redis.cluster.RedisCluster = package.RedisCluster(
+        url=parts._replace(netloc=f"{login}{at}{first}").geturl(), startup_nodes=nodes, **options
+    )
+    return client
 
 
-def read(client: Any, prefix: str, name: str) -> dict[str, str]:
-    """One hash, {} if there is none; `name` is the key without the prefix."""
-    progress, fields = client.hgetall(f"{prefix}:progress"), client.hgetall(f"{prefix}:{name}")
+def hashes(
+    client: contract.Client, prefix: str, kinds: Sequence[str] = KINDS, within: str = "", shards: int = 1
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield every hash of these kinds by key, of keys that go on with `within`; a key may come twice.
+
+    A key is named as in a prefix of one shard, whichever shard it is in. A window has `closed_by` and `revision`, too, whatever
+    is stored. The progress of a shard is read before its hashes. `client` decodes its answers.
+    """
+    for shard in contract.prefixes(prefix, shards):
+        progress = _hash(client, f"{shard}:progress")
+        for kind in kinds:
+            keys = contract.scan(client, shard, f"{kind}:{within}*")
+            while page := list(islice(keys, _PAGE)):
+                pipe = client.pipeline(transaction=False)
+                for key in page:
+                    pipe.hgetall(key)
+                for key, fields in zip(page, pipe.execute(), strict=True):
+                    if fields:  # else it has expired
+                        yield prefix + key.removeprefix(shard), _whole(kind, fields, progress)
+
+
+def read(client: contract.Client, prefix: str, name: str, shards: int = 1) -> dict[str, str]:
+    """Return one hash, {} if there is none. `name` is the key without the prefix.
+
+    A key that every shard has is read in shard 0.
+    """
+    shard = contract.prefixes(prefix, shards)[contract.shard_of(contract.sharded_by(name) or "", shards)]
+    progress, fields = _hash(client, f"{shard}:progress"), _hash(client, f"{shard}:{name}")
     return _whole(name.partition(":")[0], fields, progress) if fields else {}
 
 
@@ -41,9 +72,7 @@ def _whole(kind: str, fields: dict[str, str], progress: dict[str, str]) -> dict[
     return fields
 
 
-def _pages(client: "redis.Redis", pattern: str) -> Iterator[list[str]]:
-    cursor = -1
-    while cursor:
-        answer: Any = client.scan(max(cursor, 0), match=pattern, count=_PAGE)
-        cursor, page = answer
-        yield page
+def _hash(client: contract.Client, key: str) -> dict[str, str]:
+    answer: Any = client.hgetall(key)
+    fields: dict[str, str] = answer
+    return fields

@@ -60,7 +60,9 @@ class Rules:
     expected_interval: str | None
     reference: Mapping[str, Any] | None
     redis_url: str
+    redis_cluster: bool
     prefix: str
+    shards: int
 
 
 def amount(value: object) -> int:
@@ -111,7 +113,9 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         expected_interval=(reference or {}).get("expected_interval"),
         reference=None if reference is None else {**reference, "folder": folder},
         redis_url=_with_password(redis["url"], redis.get("password_file"), folder),
+        redis_cluster=str(redis.get("cluster", False)).lower() in {"true", "1", "yes", "on"},
         prefix=redis.get("prefix", "tidemark"),
+        shards=int(redis.get("shards", 1)),
     )
 
 

@@ -32,6 +32,7 @@ from load.child_process import Child, spawn
 from load.cluster import ENDED, Cluster
 from load.encode import SCHEMAS
 from load.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
+from load.redis_cluster import RedisCluster
 from load.server_process import PATIENCE
 from load.servers import HOST, LOG_APPEND_TIME, Broker, Redis, free_port
 from load.web import answer
@@ -60,7 +61,8 @@ class Testbed:
 
     `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
     `cluster`, by deploy/submit; `master` is of no account then. `redis` are settings of redis.conf. With an `authority`
-    the broker has listeners with TLS, too.
+    the broker has listeners with TLS, too. With `cluster_shards` > 0 there is a Redis Cluster, `redis_cluster`, in place of
+    `redis`, and the service has so many shards.
     """
 
     __test__ = False  # pytest takes every class whose name begins with Test for tests
@@ -78,6 +80,7 @@ class Testbed:
         supervised: bool = False,
         redis: Mapping[str, str] | None = None,
         authority: Authority | None = None,
+        cluster_shards: int = 0,
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
@@ -87,7 +90,9 @@ class Testbed:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
         self.broker = Broker(self.folder, authority=authority)
-        self.redis = Redis(self.folder, settings=redis)
+        server = RedisCluster if cluster_shards else Redis
+        self._redis = server(self.folder, settings=redis)
+        self._shards = cluster_shards
         self.metrics_port = free_port()
         self.config = self.folder / "tidemark.toml"
         self._service: Child | None = None
@@ -121,7 +126,7 @@ class Testbed:
                 "expectations": str(ROOT / "schemas" / "reference.expectations.json"),
             },
             "sessions": {"gap": "30 s", "max_duration": "1 h", "retain": "1 d"},
-            "redis": {"url": self.redis.url},
+            "redis": {"url": self._redis.url, **({"cluster": True, "shards": self._shards} if self._shards else {})},
             "metrics": {"address": HOST, "port": self.metrics_port},
         }
         for name, section in sections.items():
@@ -134,7 +139,7 @@ class Testbed:
     def __enter__(self) -> Self:
         try:
             self.broker.start()
-            self.redis.start()
+            self._redis.start()
             self.broker.create_topic(TOPIC, PARTITIONS, self._topic_config)
             write_reference_sqlite(self.folder / "reference.db", self.fleet)
             self.config.write_text(to_toml(self.settings), encoding="utf-8")
@@ -151,8 +156,24 @@ class Testbed:
     def close(self) -> None:
         """End all, in the order in which they need each other."""
         self.kill_service()
-        self.redis.close()
+        self._redis.close()
         self.broker.close()
+
+    @property
+    def redis(self) -> Redis:
+        """The Redis of a testbed without a Redis Cluster."""
+        assert isinstance(self._redis, Redis), "the testbed has a Redis Cluster"  # noqa: S101
+        return self._redis
+
+    @property
+    def redis_cluster(self) -> RedisCluster:
+        """The Redis Cluster of a testbed with `cluster_shards`."""
+        assert isinstance(self._redis, RedisCluster), "the testbed has no Redis Cluster"  # noqa: S101
+        return self._redis
+
+    def redis_client(self, **options: Any) -> Any:
+        """A new client of the Redis or of the Redis Cluster; answers are `str` unless `decode_responses=False` is given."""
+        return self._redis.client(**options)
 
     # The service.
 
@@ -285,10 +306,15 @@ class Testbed:
         return samples
 
     def progress(self) -> dict[str, Any]:
-        """The progress key; `offsets` is parsed. {} before the first batch."""
-        with self.redis.client() as client:
-            fields: Any = client.hgetall("tidemark:progress")
-        return {**fields, "offsets": json.loads(fields["offsets"])} if fields else {}
+        """The progress key; `offsets` is parsed. {} before the first batch. Of several shards: of the one that is most behind."""
+        shards = self.settings["redis"].get("shards", 1)
+        prefixes = [f"{{tidemark:{shard}}}" for shard in range(shards)] if shards > 1 else ["tidemark"]
+        with self.redis_client() as client:
+            all_fields: list[Any] = [client.hgetall(f"{prefix}:progress") for prefix in prefixes]
+        if not all(all_fields):
+            return {}
+        fields = min(all_fields, key=lambda each: (int(each["epoch"]), int(each["batch"])))
+        return {**fields, "offsets": json.loads(fields["offsets"])}
 
     def wait_ready(self, within_s: float = 120.0) -> None:
         """Until /readyz says so: the first batch is done."""

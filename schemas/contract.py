@@ -1,26 +1,41 @@
 """Checks what is in a Redis against the contract: schemas/redis.json, and the rules that no format can express.
 
-    violations = check(client, "tidemark")    # [] when the contract holds
+    violations = check(client, "tidemark")              # [] when the contract holds
+    violations = check(client, "tidemark", shards=3)
 
-It reads every key under the prefix. It may run beside a writer: each key is checked by itself, except where the writer
-changes two in one step.
+It reads every key of the prefix. It may run beside a writer: each key is checked by itself, except where the writer
+changes two in one step. A service that starts writes `meta` shard by shard.
 """
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jsonschema
 import redis
+from redis.cluster import RedisCluster
 
 CONTRACT = Path(__file__).with_name("redis.json")
 _PAGE = 500
+_KEYS = 2_000
 # A hash with all its fields and its expiry, read in one step.
 _READ = "return {redis.call('HGETALL', KEYS[1]), redis.call('PTTL', KEYS[1])}"
 
 _Fields = Mapping[str, str]
+
+Client: TypeAlias = redis.Redis | RedisCluster
+"""Of one Redis, or of a Redis Cluster; a RedisClusterException of the latter is no RedisError."""
+
+
+class _Shard(NamedTuple):
+    """Shard `number` of `shards`: a complete store under a prefix of its own."""
+
+    prefix: str
+    number: int
+    shards: int
 
 
 class _Kind:
@@ -68,6 +83,41 @@ def _problems(validator: Any, value: object) -> Iterator[str]:
         yield f"{place}: {error.message}" if place else error.message
 
 
+def prefixes(prefix: str, shards: int) -> tuple[str, ...]:
+    """Return the prefix of each shard. One shard has the plain prefix."""
+    return (prefix,) if shards == 1 else tuple(f"{{{prefix}:{number}}}" for number in range(shards))
+
+
+def shard_of(text: str | bytes, shards: int) -> int:
+    """Return the shard of a window's key or of a device. A `str` has bytes that are not UTF-8 as surrogates."""
+    return zlib.crc32(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text) % shards
+
+
+def sharded_by(name: str) -> str | None:
+    """Return the text that decides in which shard a key is, None for a key that every shard has.
+
+    `name` is the key without its prefix.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "window":
+        return rest.split(":", 2)[-1].rpartition(":")[0]
+    if kind == "session":
+        return rest.rpartition(":")[0]
+    return rest if kind in {"sessions", "device"} else None
+
+
+def scan(client: Client, prefix: str, names: str = "*") -> Iterator[Any]:
+    """Yield the keys of one shard whose names without the prefix match `names`. A key may come twice.
+
+    In a Redis Cluster only the primary that has the shard's slot is read. Redis looks at every key that it has.
+    """
+    options: dict[str, Any] = {"match": f"{escaped(prefix)}:{names}", "count": _KEYS}
+    if isinstance(client, RedisCluster) and prefix.startswith("{"):
+        cluster: Any = client  # get_node_from_key is not typed
+        options["target_nodes"] = cluster.get_node_from_key(f"{prefix}:")
+    return client.scan_iter(**options)
+
+
 def escaped(prefix: str) -> str:
     """A prefix of any characters, in a pattern for SCAN."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", prefix)
@@ -87,35 +137,84 @@ def closed_by(window: Mapping[str, str], progress: Mapping[str, str]) -> str:
     return "idle" if was_written <= was_silent else ""
 
 
-def check(client: "redis.Redis", prefix: str) -> list[str]:
-    """Every violation as "<key>: <what>", in no order; keys that expire meanwhile are passed over.
+def check(client: Client, prefix: str, shards: int = 1) -> list[str]:
+    """Return every violation as "<key>: <what>", in no order; keys that expire meanwhile are passed over.
 
-    `client` may or may not decode its answers. Raises redis.RedisError when Redis does not answer.
+    `client` may or may not decode its answers. Raises redis.RedisError or RedisClusterException when Redis does not answer.
     """
     kinds = _kinds()
-    return [f"{_text(key)}: {what}" for key in _scan(client, prefix) for what in _check_key(client, prefix, key, kinds)]
+    stores = [_Shard(each, number, shards) for number, each in enumerate(prefixes(prefix, shards))]
+    violations = [
+        f"{_text(key)}: {what}"
+        for shard in stores
+        for key in set(scan(client, shard.prefix))
+        for what in _check_key(client, shard, key, kinds)
+    ]
+    violations += _check_metas(client, stores)
+    if shards > 1:
+        violations += [f"{_text(key)}: is in none of the {shards} shards" for key in _strays(client, prefix, shards)]
+    return violations
 
 
-def _check_key(client: "redis.Redis", prefix: str, key: bytes, kinds: list[_Kind]) -> Iterator[str]:
-    name = _text(key).removeprefix(f"{prefix}:")
+def _strays(client: Client, prefix: str, shards: int) -> Iterator[Any]:
+    """Keys that the prefix would have with another number of shards."""
+    own = tuple(f"{each}:" for each in prefixes(prefix, shards))
+    pattern = re.compile(rf"({re.escape(prefix)}|\{{{re.escape(prefix)}:\d+\}}):.*", re.DOTALL)
+    for match in (f"{escaped(prefix)}:*", f"{{{escaped(prefix)}:*}}:*"):
+        for key in set(client.scan_iter(match=match, count=_KEYS)):
+            if pattern.fullmatch(_name(key)) and not _name(key).startswith(own):
+                yield key
+
+
+def _check_metas(client: Client, stores: list[_Shard]) -> Iterator[str]:
+    keys = [f"{shard.prefix}:meta" for shard in stores]
+    texts = [_answer(client.get(key)) if _text(client.type(key)) == "string" else None for key in keys]
+    first = next((text for text in texts if text is not None), None)
+    for key, text in zip(keys, texts, strict=True):
+        if text != first:
+            yield f"{key}: {'is missing' if text is None else 'is not that of the other shards'}"
+        try:
+            has = json.loads(text or "{}").get("shards", 1)
+        except (ValueError, AttributeError):
+            continue  # its schema is violated, too
+        if text is not None and has != len(stores):
+            yield f"{key}: shards = {has}, not {len(stores)}"
+
+
+def _check_key(client: Client, shard: _Shard, key: bytes, kinds: list[_Kind]) -> Iterator[str]:
+    name = _name(key).removeprefix(f"{shard.prefix}:")
     found = next(((kind, match) for kind in kinds if (match := kind.pattern.fullmatch(name))), None)
     if found is None:
         yield "is no key of the contract"
         return
     kind, match = found
+    text = sharded_by(name)
+    right = 0 if kind.name == "lease" else shard.number if text is None else shard_of(text, shard.shards)
+    if right != shard.number:
+        yield f"is in shard {shard.number}, and belongs to shard {right}"
     stored = _text(client.type(key))
     if stored not in {kind.type, "none"}:
         yield f"is a {stored}, the contract says {kind.type}"
     elif stored == "hash":
         yield from _check_hash(client, key, kind, match.groupdict())
         if kind.name == "session":
-            yield from _check_listed(client, prefix, key, match["start"])
+            yield from _check_listed(client, shard.prefix, key, match["start"])
     elif stored != "none":
         yield from _check_expiry(kind, int(_answer(client.pttl(key))))
         yield from _OTHERS.get(kind.name, _nothing)(client, key, kind)
+        if kind.name in {"keys", "skewed"} and shard.shards > 1:
+            yield from _check_members(client, key, shard)
 
 
-def _check_hash(client: "redis.Redis", key: bytes, kind: _Kind, place: Mapping[str, str]) -> Iterator[str]:
+def _check_members(client: Client, key: bytes, shard: _Shard) -> Iterator[str]:
+    """The keys of windows, or devices, in a sorted set."""
+    for member, _ in client.zscan_iter(key, count=_PAGE):
+        right = shard_of(member, shard.shards)
+        if right != shard.number:
+            yield f"has {_text(member)}, which belongs to shard {right}"
+
+
+def _check_hash(client: Client, key: bytes, kind: _Kind, place: Mapping[str, str]) -> Iterator[str]:
     flat, ttl_ms = _answer(client.eval(_READ, 1, key))
     texts = [_text(item) for item in flat]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
@@ -178,7 +277,7 @@ def _check_session(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
             yield f"{name}.count = {fields[f'{name}.count']} with {', '.join(has) or 'no values'}"
 
 
-def _check_listed(client: "redis.Redis", prefix: str, key: Any, start: str) -> Iterator[str]:
+def _check_listed(client: Client, prefix: str, key: Any, start: str) -> Iterator[str]:
     """A device's id may be any bytes, so its list is named by what the client gave."""
     kind, kinds = f"{prefix}:session:", f"{prefix}:sessions:"
     if isinstance(key, bytes):
@@ -190,19 +289,19 @@ def _check_listed(client: "redis.Redis", prefix: str, key: Any, start: str) -> I
         yield f"has the score {score} in the list of its device's sessions"
 
 
-def _check_string(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[str]:
+def _check_string(client: Client, key: bytes, kind: _Kind) -> Iterator[str]:
     value = _answer(client.get(key))
     if value is not None:
         yield from _problems(kind.value, _text(value))
 
 
-def _check_meta(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[str]:
+def _check_meta(client: Client, key: bytes, kind: _Kind) -> Iterator[str]:
     text = _answer(client.get(key))
     if text is not None:
         yield from kind.check_json("meta", _text(text))
 
 
-def _check_stream(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[str]:
+def _check_stream(client: Client, key: bytes, kind: _Kind) -> Iterator[str]:
     start = "-"
     while entries := _answer(client.xrange(key, min=start, count=_PAGE)):
         for number, fields in entries:
@@ -212,11 +311,11 @@ def _check_stream(client: "redis.Redis", key: bytes, kind: _Kind) -> Iterator[st
         start = f"({_text(entries[-1][0])}"
 
 
-def _nothing(_client: "redis.Redis", _key: bytes, _kind: _Kind) -> Iterator[str]:
+def _nothing(_client: Client, _key: bytes, _kind: _Kind) -> Iterator[str]:
     return iter(())
 
 
-_OTHERS: Mapping[str, Callable[["redis.Redis", bytes, _Kind], Iterator[str]]] = {
+_OTHERS: Mapping[str, Callable[[Client, bytes, _Kind], Iterator[str]]] = {
     "changes": _check_stream,
     "correction": _check_string,
     "ends": _check_string,
@@ -234,18 +333,14 @@ def _kinds() -> list[_Kind]:
     return [_Kind(name, document, json_texts) for name in document["keys"]]
 
 
-def _scan(client: "redis.Redis", prefix: str) -> Iterator[bytes]:
-    pattern = f"{escaped(prefix)}:*"
-    seen: set[bytes] = set()
-    for key in client.scan_iter(pattern, count=_PAGE):
-        if key not in seen:
-            seen.add(key)
-            yield key
-
-
 def _answer(reply: Any) -> Any:
     """redis-py types its replies as awaitable or not; this client's are not."""
     return reply
+
+
+def _name(key: Any) -> str:
+    """A key as text from which its bytes can be told."""
+    return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else str(key)
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,8 @@
 """The comparer: everything in Redis and in the rejects topics against the oracle, difference by difference.
 
 It wants a service at rest: progress is read first, and what Redis holds must be exactly what the records up to
-progress's offsets give under progress's watermark. It takes for granted that no key has expired: views and sessions are
+progress's offsets give under progress's watermark. All shards must have the same progress. Whether a key is in its right shard
+is a question for schemas.contract.check. The comparer takes for granted that no key has expired: views and sessions are
 retained for longer than the run took. Rejects may be there twice (they are delivered at least once) and ahead of
 progress (a batch that was not committed), both of which are counted.
 
@@ -14,14 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from load import published
 from load.comparer.hashes import check_hashes, check_indexes
 from load.comparer.rejects import check_partitions, check_rejects, reject_headers
 from load.comparer.verdict import Hash, Verdict
 from load.oracle import Coordinate, Offsets, Record, expected, records
 from load.rules import Reference, Rules, read_rules
+from schemas import contract
 
 
 def compare(
@@ -40,21 +40,18 @@ def compare(
     `lost` says of how many records each partition was robbed before anybody could read them. Readings that the service has
     rejected for being behind the watermark, or of too many devices, are differences, unless they `may_be_refused`: then they are
     counted.
-    Raises redis.RedisError and KafkaException when one of them cannot be read.
+    Raises redis.RedisError, RedisClusterException and KafkaException when one of them cannot be read.
     """
     rules = read_rules(Path(settings_path))
     verdict = Verdict()
     options: dict[str, Any] = {"decode_responses": True, "encoding_errors": "surrogateescape"}
-    with redis.Redis.from_url(redis_url or rules.redis_url, **options) as client:
-        answer: Any = client.hgetall(f"{rules.prefix}:progress")
-        progress: Hash = answer
-        if not {"epoch", "batch", "watermark", "final", "offsets"} <= progress.keys():
-            verdict.add("progress.missing", f"{rules.prefix}:progress has the fields {sorted(progress)}")
+    url = redis_url or rules.redis_url
+    with published.connect(url, cluster=rules.redis_cluster, **options) as client:
+        progress = _progress(client, rules, verdict)
+        if progress is None:
             return verdict
         ends = {t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(progress["offsets"]).items()}
-        verdict.progress = {name: int(progress[name]) for name in ("epoch", "batch", "watermark")}
-        is_silent = (progress.get("idle_epoch"), progress.get("idle_batch")) == (progress["epoch"], progress["batch"])
-        verdict.progress["idle"] = int(progress["idle"]) if is_silent else -1
+        verdict.progress = _reached(progress)
         refused = _refused(rules, bootstrap) if may_be_refused else {}
         verdict.refused = len(refused)
         right = expected(
@@ -69,13 +66,40 @@ def compare(
             corrected=corrected(rules, bootstrap),
             refused=refused,
         )
-        check_hashes(right, rules.prefix, published.hashes(client, rules.prefix), verdict)
-        names = [f"{rules.prefix}:keys:{view.name}" for view in rules.views]
-        check_indexes(right, rules.prefix, {name: _sorted_set(client, name) for name in names}, verdict)
+        check_hashes(right, rules.prefix, published.hashes(client, rules.prefix, shards=rules.shards), verdict)
+        names = [f"keys:{view.name}" for view in rules.views]
+        check_indexes(
+            right, rules.prefix, {f"{rules.prefix}:{n}": _sorted_set(client, rules, n) for n in names}, verdict
+        )
     topics = sorted({rules.rejects.format(topic=topic) for topic in rules.topics})
     stored = check_rejects(right, records(rules, topics, bootstrap), verdict)
     check_partitions(right, stored, ends, verdict, lost)
     return verdict
+
+
+def _progress(client: contract.Client, rules: Rules, verdict: Verdict) -> Hash | None:
+    """Progress of the shard that has the fewest batches, None when that of a shard is missing; all must be the same."""
+    hashes: dict[str, Hash] = {}
+    for shard in contract.prefixes(rules.prefix, rules.shards):
+        answer: Any = client.hgetall(f"{shard}:progress")
+        hashes[shard] = answer
+        if not {"epoch", "batch", "watermark", "final", "offsets"} <= answer.keys():
+            verdict.add("progress.missing", f"{shard}:progress has the fields {sorted(answer)}")
+    if verdict.kinds:
+        return None
+    reached = {shard: (_reached(each), json.loads(each["offsets"])) for shard, each in hashes.items()}
+    least = min(hashes, key=lambda shard: (int(hashes[shard]["epoch"]), int(hashes[shard]["batch"])))
+    for shard, place in reached.items():
+        if place != reached[least]:
+            verdict.add("progress.shards", f"{shard}:progress is at {place}, that of {least} at {reached[least]}")
+    return hashes[least]
+
+
+def _reached(progress: Hash) -> dict[str, int]:
+    """Epoch, batch, watermark, and up to where silence closes now, -1 while there is none."""
+    is_silent = (progress.get("idle_epoch"), progress.get("idle_batch")) == (progress["epoch"], progress["batch"])
+    numbers = {name: int(progress[name]) for name in ("epoch", "batch", "watermark")}
+    return {**numbers, "idle": int(progress["idle"]) if is_silent else -1}
 
 
 def corrected(rules: Rules, bootstrap: str | None = None) -> set[Coordinate]:
@@ -116,6 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if verdict.ok else 1
 
 
-def _sorted_set(client: "redis.Redis", name: str) -> Mapping[str, float]:
-    answer: Any = client.zrange(name, 0, -1, withscores=True)
-    return dict(answer)
+def _sorted_set(client: contract.Client, rules: Rules, name: str) -> Mapping[str, float]:
+    """The members of all shards."""
+    members: dict[str, float] = {}
+    for shard in contract.prefixes(rules.prefix, rules.shards):
+        answer: Any = client.zrange(f"{shard}:{name}", 0, -1, withscores=True)
+        members |= dict(answer)
+    return members

@@ -28,7 +28,8 @@ The runner imports every module in load/faults/rows/. `@row(testbed=...)` are ke
 load, waits until all is published, stops the service, compares everything with the oracle (`run.compare()`, which a row
 may also call in between) and lets the checker read the history. What a rule must know but cannot see is a note:
 
-    run.note("redis_lost")                   a value may be older than it was, or gone, until the fault around this ends (P2)
+    run.note("redis_lost")                   a value may be older than it was, or gone, until the fault around this ends (P2);
+                                             with `shard=2`, one of that shard only
     run.note("rebuild")                      progress may begin again with the next epoch: it is on a new checkpoint
     run.note("gap", records=120)             records that no reader can have any more (P7), and what the service counted:
     run.note("lost", records=120)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from load.faults.history import Entry, read
 from load.faults.recovery import Recovers
-from load.faults.rules import Loss, Observed, OneWriter, Recorded, Rule, Verdicts, Violation
+from load.faults.rules import EachShard, Loss, Observed, OneWriter, Recorded, Rule, Verdicts, Violation
 from load.faults.values import GoesBack, Torn
 
 
 def check(entries: Iterable[Entry]) -> list[Violation]:
     """Every violation of every rule, in the order in which they happened."""
-    rules: list[Rule] = [Recorded(), Verdicts(), GoesBack(), Torn(), OneWriter(), Loss(), Recovers(), Observed()]
+    rules: list[Rule] = [Recorded(), Verdicts(), EachShard(GoesBack), Torn(), EachShard(OneWriter)]
+    rules += [Loss(), Recovers(), Observed()]
     violations: list[Violation] = []
     for entry in entries:
         for rule in rules:

@@ -53,7 +53,7 @@ class Restarts:
     def take(self, entry: Entry) -> None:
         if entry["what"] == "fault" and entry["phase"] == "end" and entry.get("restarts"):
             self._killed = entry["at"], self._epoch
-        elif entry["what"] == "progress":
+        elif entry["what"] == "progress" and "shard" not in entry:
             if self._killed is not None and entry["epoch"] > self._killed[1]:
                 self.seconds.append(round((entry["at"] - self._killed[0]) / 1000, 2))
                 self._killed = None
@@ -94,7 +94,7 @@ class Counts:
         self.query_restarts = 0.0
         self._restarts = 0.0
         self._epochs: set[int] = set()
-        self._newest = -1
+        self._newest: dict[int, int] = {}
 
     @property
     def epochs(self) -> int:
@@ -107,16 +107,17 @@ class Counts:
             self.values += 1
         elif what == "feed":
             self.missed |= entry.get("missed", False)
+            shard = entry.get("shard", 0)
             for epoch, _, entries in entry["spans"]:
                 self.feed += entries
                 self._epochs.add(epoch)
-                self.overlapping += epoch < self._newest
-                self._newest = max(self._newest, epoch)
+                self.overlapping += epoch < self._newest.get(shard, -1)
+                self._newest[shard] = max(self._newest.get(shard, -1), epoch)
         elif what == "fault":
             self.faults += entry["phase"] == "begin"
             if entry.get("restarts"):
                 self.lives.append([])
-        elif what == "progress":
+        elif what == "progress" and "shard" not in entry:
             self.batches = max(self.batches, entry["batch"] + 1)
         elif what == "memory":
             self.lives[-1].append((entry["at"] / 60_000, entry["mb"]))

@@ -2,7 +2,7 @@
 
 An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is:
 
-    run       row, seed, short, rate                   once, first
+    run       row, seed, short, rate, shards           once, first
     load      phase begin | end, rate                  a generator
     fault     phase begin | end, name, ...             by the nemesis
     epoch     epoch                                    `<prefix>:epoch`, on change
@@ -18,6 +18,9 @@ An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is
     gap, lost records                                  see load/faults/__init__.py
     redis_lost, rebuild
     violation rule, text                               what a row or the runner itself recorded
+
+With several shards, `run` has their number `shards`, and an epoch, progress, feed or value has its `shard`. A progress without
+one is then as far as all shards have come. A `redis_lost` may have a `shard`, too.
 """
 
 import json

@@ -2,38 +2,36 @@
 
 Two threads, because a broker that is away must not keep anybody from watching Redis:
 
-    readers   every 250 ms: the epoch, the progress key, the change feed since the last look, and some hashes: of the keys
-              that the feed names and of keys looked at before
+    readers   every 250 ms, of each shard: the epoch, the progress key, the change feed since the last look, and some
+              hashes: of the keys that the feed names and of keys looked at before (shard.py)
     gauges    every second the lag, from the topic's ends and progress; every 2 s /metrics and the service's memory
 
 A value is written to the history when it differs from what it was at the last look.
 """
 
 import contextlib
-import json
 import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import psutil
 import redis
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException
+from redis.retry import Retry
 
-from load.faults.history import History, now_ms
+from load.faults.history import Entry, History, now_ms
+from load.faults.shard import Shard
 from load.testbed import TOPIC, Testbed
+from schemas import contract
 
 LOOK_S = 0.25
 GAUGE_S = 1.0
-CHANGED = 48
-"""Keys that are looked at for having changed, each look."""
-WATCHED = 96
-"""Keys that are looked at again and again; one in twelve gives way to another each look."""
-_PREFIX = "tidemark"
-_FEED = 20_000
-_CLOSING = "final", "idle", "idle_epoch", "idle_batch"
 _WANTED = (
     "tidemark_batch",
     "tidemark_sessions_closed",
@@ -60,7 +58,8 @@ class Observer:
     """Watches `testbed` from `start` to `stop`. `pids` gives the processes whose memory counts, `metrics` who writes now.
 
     `progress`, `lag` and `epoch` are what was seen last, for rows that wait for something. `closed` has when it was seen first
-    (ms) up to which event times windows are closed by the watermark and by silence (-1: not).
+    (ms) up to which event times windows are closed by the watermark and by silence (-1: not). With several shards, each is what
+    holds for all of them.
     """
 
     def __init__(
@@ -76,25 +75,22 @@ class Observer:
         self.lag: int | None = None
         self.epoch = -1
         self._history = history
-        self._random = random.Random(seed)
         self._pids = pids
         self._metrics = metrics
-        self._offsets: dict[str, int] = {}
+        self._offsets: Mapping[str, int] = {}
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(each, every_s), name=f"observer-{each.__name__}", daemon=True)
             for each, every_s in ((self._read, LOOK_S), (self._gauge, GAUGE_S))
         ]
-        self._redis = testbed.redis.client(
-            socket_timeout=1.0, socket_connect_timeout=1.0, encoding_errors="surrogateescape"
-        )
+        self._testbed = testbed
+        self._client: Any = None
         self._is_up: bool | None = None
-        self._feed_at = "0-0"
-        self._watched: list[str] = []
-        self._values: dict[str, dict[str, str]] = {}
-        # What progress says of windows; and by key, what it said before the value was read last.
-        self._closing: dict[str, str] = {}
-        self._closing_of: dict[str, dict[str, str]] = {}
+        settings, chance = testbed.settings["redis"], random.Random(seed)
+        prefixes = contract.prefixes(settings.get("prefix", "tidemark"), settings.get("shards", 1))
+        adds: list[Callable[..., None]] = [partial(history.add, shard=number) for number in range(len(prefixes))]
+        adds = adds if len(adds) > 1 else [history.add]
+        self._shards = [Shard(each, len(adds), add, chance) for each, add in zip(prefixes, adds, strict=True)]
         self.closed: list[tuple[int, int, int]] = []
         # Asks for offsets only: it never joins its group.
         self._consumer = Consumer(
@@ -114,7 +110,8 @@ class Observer:
             if thread.is_alive():
                 thread.join(30)
         self._read()
-        self._redis.close()
+        if self._client is not None:
+            self._client.close()
         self._consumer.close()
 
     def _run(self, look: Callable[[], None], every_s: float) -> None:
@@ -131,93 +128,46 @@ class Observer:
     # Readers.
 
     def _read(self) -> None:
-        try:
-            self._look()
-        except (redis.RedisError, OSError) as problem:
-            self._seen_up(False, f"{type(problem).__name__}: {problem}")
-        else:
-            self._seen_up(True, "")
+        """Look at each shard, also when another one cannot be read."""
+        problems = []
+        for shard in self._shards:
+            try:
+                shard.look(self._connected())
+            except (redis.RedisError, RedisClusterException, OSError) as problem:
+                problems.append(f"{type(problem).__name__}: {problem}")
+        self._seen_up(not problems, problems[0] if problems else "")
+        self._sum_up()
+
+    def _connected(self) -> Any:
+        if self._client is None:  # the client of a cluster connects when it is made
+            options: dict[str, Any] = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+            if self._testbed.settings["redis"].get("cluster"):
+                # By default redis-py 8.1 tries 11 times: for 11 s with a node that hangs.
+                options["retry"] = Retry(NoBackoff(), 1)
+            self._client = self._testbed.redis_client(**options, encoding_errors="surrogateescape")
+        return self._client
 
     def _seen_up(self, is_up: bool, why: str) -> None:
         if is_up != self._is_up:
             self._is_up = is_up
             self._history.add("redis", up=is_up, why=why)
 
-    def _look(self) -> None:
-        epoch: Any = self._redis.get(f"{_PREFIX}:epoch")
-        if epoch is not None and int(epoch) != self.epoch:
-            self.epoch = int(epoch)
-            self._history.add("epoch", epoch=self.epoch)
-        self._look_at_progress()
-        changed = self._look_at_feed()
-        # What is watched leaves now and then, so that a long run sees more than its first minute's keys.
-        for _ in range(max(1, WATCHED // 12)):
-            if len(self._watched) >= WATCHED:
-                self._values.pop(self._watched.pop(self._random.randrange(len(self._watched))), None)
-        sample = self._random.sample(changed, min(CHANGED, len(changed)))
-        room = WATCHED - len(self._watched)
-        self._watched += [key for key in sample if key not in self._values][: max(0, room)]
-        watched = set(self._watched)
-        for key in sample:
-            if key not in watched:
-                self._values.pop(key, None)
-        self._look_at_values(sorted(watched | set(sample)))
-
-    def _look_at_progress(self) -> None:
-        progress: Any = self._redis.hgetall(f"{_PREFIX}:progress")
-        if not {"epoch", "batch", "watermark", "final", "offsets"} <= progress.keys():
+    def _sum_up(self) -> None:
+        """What holds for all shards. With several, it is an entry of its own: a batch is published when each of them has it."""
+        self.epoch = min(shard.epoch for shard in self._shards)
+        every = [shard.progress for shard in self._shards if shard.progress is not None]
+        if len(every) < len(self._shards):
             return
-        self._closing = {name: progress[name] for name in _CLOSING if name in progress}
-        closed = int(progress["final"]), int(progress.get("idle", -1))
+        closed = min(each["final"] for each in every), min(shard.idle for shard in self._shards)
         if not self.closed or self.closed[-1][1:] != closed:
             self.closed.append((now_ms(), *closed))
-        now = int(progress["epoch"]), int(progress["batch"])
+        now = min((each["epoch"], each["batch"]) for each in every)
         if now != self.progress:
             self.progress = now
-            self._offsets = json.loads(progress["offsets"]).get(TOPIC, {})
-            watermark, final = int(progress["watermark"]), int(progress["final"])
-            facts = {"watermark": watermark, "final": final, "offsets": self._offsets}
-            self._history.add("progress", epoch=now[0], batch=now[1], **facts)
-
-    def _look_at_feed(self) -> list[str]:
-        """The keys that changed since the last look; the feed's epochs and batches go to the history as spans."""
-        changed: dict[str, None] = {}
-        while True:
-            entries: Any = self._redis.xrange(f"{_PREFIX}:changes", f"({self._feed_at}", "+", count=_FEED)
-            if not entries:
-                break
-            missed = self._has_been_trimmed()
-            spans: list[list[int]] = []
-            for _, entry in entries:
-                term = [int(entry["epoch"]), int(entry["batch"])]
-                keys = json.loads(entry["keys"])
-                if spans and spans[-1][:2] == term:
-                    spans[-1][2] += len(keys)
-                else:
-                    spans.append([*term, len(keys)])
-                if entry["kind"] != "progress":
-                    changed |= dict.fromkeys(keys)
-            self._feed_at = entries[-1][0]
-            self._history.add("feed", spans=spans, **({"missed": True} if missed else {}))
-            if len(entries) < _FEED:
-                break
-        return list(changed)
-
-    def _has_been_trimmed(self) -> bool:
-        """Whether entries that nobody saw are gone from the feed."""
-        first: Any = self._redis.xrange(f"{_PREFIX}:changes", "-", "+", count=1)
-        return self._feed_at != "0-0" and bool(first) and _place(first[0][0]) > _place(self._feed_at)
-
-    def _look_at_values(self, keys: list[str]) -> None:
-        pipe = self._redis.pipeline(transaction=False)
-        for key in keys:
-            pipe.hgetall(key)
-        for key, fields in zip(keys, pipe.execute(), strict=True):
-            if fields != self._values.get(key):
-                if fields or key in self._values:
-                    self._history.add("value", key=key, hash=fields or None, closing=self._closing_of.get(key, {}))
-                self._values[key] = fields
-            self._closing_of[key] = self._closing
+            least = _least(every)
+            self._offsets = least["offsets"]
+            if len(every) > 1:
+                self._history.add("progress", **least)
 
     # Gauges.
 
@@ -257,6 +207,10 @@ class Observer:
             self._history.add("memory", mb=round(resident / 1e6, 1), processes=processes, busy=os.getloadavg()[0])
 
 
-def _place(stream_id: str) -> tuple[int, int]:
-    ms, _, number = stream_id.partition("-")
-    return int(ms), int(number)
+def _least(every: list[Entry]) -> Entry:
+    """Progress as far as all shards have it."""
+    epoch, batch = min((each["epoch"], each["batch"]) for each in every)
+    partitions = {partition for each in every for partition in each["offsets"]}
+    offsets = {partition: min(each["offsets"].get(partition, 0) for each in every) for partition in sorted(partitions)}
+    times = {name: min(each[name] for each in every) for name in ("watermark", "final")}
+    return {"epoch": epoch, "batch": batch, **times, "offsets": offsets}

@@ -49,7 +49,7 @@ class Recovers:
         what, at = entry["what"], entry["at"]
         if what == "load":
             yield from self._take_load(entry)
-        elif what == "progress":
+        elif what == "progress" and "shard" not in entry:
             self._term = entry["epoch"], entry["batch"]
             if self._rates:
                 self._first, self._newest = self._first or entry, entry

@@ -8,10 +8,13 @@
     P8        Recovers    after the last fault of a series the lag is back under two triggers within 60 s
     observed  Observed    something was there to be judged: an empty history is no proof of anything
 
-They share nothing with the service but the contract in schemas/redis.md. P2 and P3 are in values.py, P8 in recovery.py.
+They share nothing with the service but the contract in schemas/redis.md. P2 and P3 are in values.py, P8 in recovery.py. P2 and P5
+hold in each shard by itself (`EachShard`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -37,6 +40,35 @@ class Rule(Protocol):
     def end(self) -> Iterator[Violation]:
         """What is only known when there are no more entries."""
         ...
+
+
+class EachShard:
+    """A rule for each shard by itself, and for all shards together, of which only progress is recorded.
+
+    An entry that is not of Redis is for each of them. A `redis_lost` of one shard is not for the other shards.
+    """
+
+    OF_REDIS: ClassVar = {"epoch", "progress", "feed", "value"}
+
+    def __init__(self, rule: Callable[[], Rule]) -> None:
+        self._all = rule()
+        self._rules: dict[int, Rule] = {}
+
+    def take(self, entry: Entry) -> Iterator[Violation]:
+        shard = entry.get("shard")
+        if entry["what"] in self.OF_REDIS and shard is not None:
+            # What was for each until now was for this shard, too.
+            yield from self._rules.setdefault(shard, deepcopy(self._all)).take(entry)
+            return
+        yield from self._all.take(entry)
+        if entry["what"] not in self.OF_REDIS:
+            for number, rule in self._rules.items():
+                if entry["what"] != "redis_lost" or shard in {None, number}:
+                    yield from rule.take(entry)
+
+    def end(self) -> Iterator[Violation]:
+        for rule in (self._all, *self._rules.values()):
+            yield from rule.end()
 
 
 class Recorded:
@@ -139,19 +171,23 @@ class Observed:
     """For some ten seconds with a writer: the observer reads the lag once a second, /metrics every other one."""
 
     def __init__(self) -> None:
-        self._seen = dict.fromkeys(self.LEAST, 0)
+        self._seen: Counter[tuple[str, int | None]] = Counter()
+        self._shards: list[int | None] = [None]
         self._at = 0
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         self._at = entry["at"]
-        if entry["what"] in self._seen:
-            self._seen[entry["what"]] += 1
+        if entry["what"] == "run" and entry.get("shards", 1) > 1:
+            self._shards = list(range(entry["shards"]))
+        self._seen[entry["what"], entry.get("shard")] += 1
         yield from ()
 
     @property
     def lacking(self) -> dict[str, int]:
-        """What there is too little of, and how many entries of it there are."""
-        return {what: count for what, count in self._seen.items() if count < self.LEAST[what]}
+        """What there is too little of, and how many entries of it there are: of the shard that has the fewest of it."""
+        counts = {what: self._seen[what, None] for what in self.LEAST}
+        counts |= {what: min(self._seen[what, shard] for shard in self._shards) for what in ("value", "feed")}
+        return {what: count for what, count in counts.items() if count < self.LEAST[what]}
 
     def end(self) -> Iterator[Violation]:
         for what, count in self.lacking.items():

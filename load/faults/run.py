@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from load.child_process import Child, spawn
 from load.comparer import Verdict, compare
@@ -106,6 +106,7 @@ class Run:
         if self.proxy is not None:
             self.testbed.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy.port}/0"
         self.is_supervised = bool(options.get("supervised"))
+        self.shards = int(self.testbed.settings["redis"].get("shards", 1))
         self._recovers = Recovers()
         self._observed = Observed()
         self.history = History(self.folder / "history.jsonl", self._heard)
@@ -122,7 +123,7 @@ class Run:
         self._is_started = False
 
     def __enter__(self) -> "Run":
-        self.note("run", row=self.row.id, seed=self.seed, short=self.short, rate=self.row.rate)
+        self.note("run", row=self.row.id, seed=self.seed, short=self.short, rate=self.row.rate, shards=self.shards)
         try:
             if self.proxy is not None:
                 self._parts.enter_context(self.proxy)
@@ -289,8 +290,8 @@ class Run:
     def compare(self, **options: Any) -> Verdict:
         """The oracle's verdict on a service at rest, for the history; `options` are those of load.comparer.compare."""
         verdict = compare(self.testbed.config, **options)
-        with self.testbed.redis.client() as client:
-            violations = [str(each) for each in contract.check(client, "tidemark")]
+        with self.testbed.redis_client() as client:
+            violations = contract.check(client, "tidemark", self.shards)
         facts = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
         self.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
         self.verdict = verdict
@@ -307,9 +308,11 @@ class Run:
 
     def count_refused(self) -> int:
         """Writes of stale epochs that Redis refused, by its own count; a Redis that restarts begins at 0 again."""
-        with contextlib.suppress(RedisError), self.testbed.redis.client() as client:
-            answer: Any = client.info("errorstats")
-            self.stale_refused = int(answer.get("errorstat_FENCED", {}).get("count", 0))
+        with contextlib.suppress(RedisError, RedisClusterException), self.testbed.redis_client() as client:
+            is_cluster = self.testbed.settings["redis"].get("cluster")
+            nodes = map(client.get_redis_connection, client.get_primaries()) if is_cluster else [client]
+            errors = [node.info("errorstats").get("errorstat_FENCED", {}) for node in nodes]
+            self.stale_refused = sum(int(each.get("count", 0)) for each in errors)
             self.note("refused", writes=self.stale_refused)
         return self.stale_refused
 

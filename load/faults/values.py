@@ -1,6 +1,7 @@
 """P2 and P3: what a reader may see in one key, look after look. The contract is schemas/redis.md."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from load.faults.history import Entry
@@ -97,7 +98,7 @@ class GoesBack:
 
 
 def _back(key: str, before: Hash, now: Hash, closing: Hash) -> Iterator[str]:
-    kind = key.split(":")[1]
+    kind = _kind(key)
     if _term(now) < _term(before):
         yield f"(epoch, batch) is {_term(now)} after {_term(before)}"
     rising = {"window": "count", "device": "last_seen"}.get(kind)
@@ -125,7 +126,7 @@ class Torn:
         if entry["what"] != "value" or entry["hash"] is None:
             return
         key, fields = entry["key"], entry["hash"]
-        kind = key.split(":")[1]
+        kind = _kind(key)
         check = {"window": _window, "session": _session, "device": _device}[kind]
         try:
             whys = list(check(key, fields))
@@ -197,6 +198,12 @@ def _missing(fields: Hash, names: Iterable[str]) -> Iterator[str]:
     lacking = [name for name in names if name not in fields]
     if lacking:
         yield f"it lacks {', '.join(lacking)}"
+
+
+def _kind(key: str) -> str:
+    """Of a key in one shard or in one of several."""
+    found = re.match(r"(\{.*?\}|[^:]*):(\w+)", key)
+    return found[2] if found else ""
 
 
 def _term(fields: Hash) -> tuple[int, int]:

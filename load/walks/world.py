@@ -126,7 +126,8 @@ class World:
         """A term: what service/recompute/republish.py finds when nothing is lost."""
         self._seen, self._tables = Seen(), None
         stored = republish.read(self._sink())
-        self.after = (stored.progress.epoch, stored.progress.batch) if stored.progress else None
+        progress = stored[0].progress
+        self.after = (progress.epoch, progress.batch) if progress else None
         self.settled_ms = republish.settled_ms(stored, self.settings)
 
     def attempt(
@@ -148,7 +149,7 @@ class World:
         for each in readings:
             self.offsets[each.partition] = max(each.offset + 1, self.offsets.get(each.partition, 0))
         sink, outcome, rejects = self._sink(), Outcome(), dict[tuple[int, int], str]()
-        server = sink.server()
+        servers = sink.servers()
         parts = self._computed(readings, unread, chance, rejects)
         self.frozen = [*self.frozen, (sink, parts)][-3:]
         if dies == COMPUTED:
@@ -161,7 +162,7 @@ class World:
         if dies == WRITTEN:
             return None
         sink = replace(sink, micro_batch=replace(sink.micro_batch, watermark_ms=after.watermark_ms))
-        sink.progress(server)
+        sink.progress(servers)
         self.after = self.epoch, self.batch
         if dies == PUBLISHED:
             return None

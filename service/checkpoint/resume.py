@@ -26,7 +26,7 @@ from service.kafka import clients, topics
 from service.kafka.offsets import Edges, committed, edges
 from service.micro_batch import Offsets, parse_offsets
 from service.redis import link as redis_link
-from service.redis.keys import Keys
+from service.redis.keys import shards
 from service.settings import Kafka, Settings
 from service.spark.files import RESTORE, Files, unusable
 
@@ -161,8 +161,11 @@ def _require_all_of_it(settings: Settings) -> None:
     """
     kafka = settings.kafka
     with _consumer(kafka) as consumer:
-        source, stored = f"Redis, key {Keys(settings.redis.prefix).progress},", redis_link.progress(settings, "offsets")
-        before = parse_offsets(stored.decode()) if stored else {}
+        source = f"Redis, key {shards(settings.redis)[0].progress},"
+        # Of the newest batch: a writer that was killed may have left shards a batch apart.
+        texts = [stored.decode() for stored in redis_link.progress(settings.redis, "offsets") if stored]
+        of_shards = [parse_offsets(text) for text in texts]
+        before = max(of_shards, key=lambda offsets: sum(sum(each.values()) for each in offsets.values()), default={})
         if not before:
             source, before = f"Kafka's consumer group {kafka.group}", committed(consumer, kafka)
         if not before:

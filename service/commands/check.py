@@ -34,9 +34,9 @@ from service.errors import (
 from service.kafka import clients, topics
 from service.monitoring import status
 from service.redis import client as redis_client
-from service.redis.keys import Keys
+from service.redis.keys import Keys, shards
 from service.reference.expectations import usable
-from service.settings import Settings, load
+from service.settings import Redis, Settings, load
 from service.spark import session
 from service.spark.files import Local, local
 from service.units import format_duration
@@ -238,12 +238,20 @@ _TRY = "redis.call('SET', KEYS[1], cmsgpack.pack(ARGV[1]), 'PX', 1000) return re
 
 
 def _redis(settings: Settings) -> Iterator[Line]:
-    where = redis_client.address(settings.redis)
-    client = redis_client.client(settings.redis)
-    keys = Keys(settings.redis.prefix)
+    stores, findings = shards(settings.redis), list[Line]()
+    versions = [_shard(settings.redis, keys, findings.append) for keys in stores]
+    several = f", all {len(stores)} shards" if len(stores) > 1 else ""
+    yield ok("redis", f"{redis_client.address(settings.redis)} is {versions[0]} and may be written{several}")
+    yield from findings
+
+
+def _shard(options: Redis, keys: Keys, say: Callable[[Line], object]) -> str:
+    """Try a shard and return the version of its Redis."""
+    where = redis_client.address(options, keys)
+    client = redis_client.client(options, keys)
     try:
         client.ping()
-        client.eval(_TRY, 1, f"{settings.redis.prefix}:check", "check")
+        client.eval(_TRY, 1, f"{keys.prefix}:check", "check")
         information: dict[str, Any] = client.info()
         epoch, lease, ttl_ms = client.get(keys.epoch), client.get(keys.lease), client.pttl(keys.lease)
     except redis.RedisError as error:
@@ -258,14 +266,14 @@ def _redis(settings: Settings) -> Iterator[Line]:
     if tuple(map(int, version.split(".")[:2])) < REDIS_VERSION:
         what = f"Redis at {where} is {version}, {'.'.join(map(str, REDIS_VERSION))} is needed"
         raise SinkError(what, remedy="Use a newer Redis")
-    yield ok("redis", f"{where} is {version} and may be written")
     policy = str(information.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
         detail = f"maxmemory-policy is {policy}: Redis may drop windows, sessions and the epoch itself"
-        yield Line("redis memory", "warn", detail, "Set maxmemory-policy noeviction")
+        say(Line("redis memory", "warn", detail, "Set maxmemory-policy noeviction"))
     elif information.get("role") == "slave":
-        yield failed("redis role", SinkError(f"{where} is a replica", remedy="Point redis.url at the primary"))
+        say(failed("redis role", SinkError(f"{where} is a replica", remedy="Point redis.url at the primary")))
     if lease is not None:
         owner = lease.decode(errors="replace")
         detail = f"epoch {(epoch or b'0').decode()} is running: {owner} holds the lease for {ttl_ms} ms more"
-        yield Line("redis lease", "warn", detail, "A second service with this prefix waits until the first one ends")
+        say(Line("redis lease", "warn", detail, "A second service with this prefix waits until the first one ends"))
+    return version

@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 
 from service.errors import SinkError
 from service.redis import client as redis_client
-from service.redis.keys import Keys
+from service.redis.keys import Keys, shards
 from service.settings import Redis
 
 _FIELDS = ("early", "early.at", "early.ahead", "last_seen")
@@ -15,21 +15,24 @@ _FIELDS = ("early", "early.at", "early.ahead", "last_seen")
 
 def skewed(settings: Redis) -> list[dict[str, Any]]:
     """The devices with early readings, newest early reading first; times in ms. Raises SinkError."""
-    keys = Keys(settings.prefix)
+    devices = [device for keys in shards(settings) for device in _skewed(settings, keys)]
+    return sorted(devices, key=lambda device: device["early.at"] or 0, reverse=True)
+
+
+def _skewed(settings: Redis, keys: Keys) -> Iterator[dict[str, Any]]:
     try:
-        with redis_client.client(settings, decode_responses=True, encoding_errors="backslashreplace") as client:
+        with redis_client.client(settings, keys, decode_responses=True, encoding_errors="backslashreplace") as client:
             marked: Any = client.zrevrange(keys.skewed, 0, -1)
             pipe = client.pipeline(transaction=False)
             for device in marked:
                 pipe.hmget(keys.device(device), *_FIELDS)
             hashes = pipe.execute()
     except RedisError as error:
-        what = f"Redis at {redis_client.address(settings)} does not answer: {error}"
+        what = f"Redis at {redis_client.address(settings, keys)} does not answer: {error}"
         raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
-    return [
-        {"device": device, **{name: int(text) if text else None for name, text in zip(_FIELDS, values, strict=True)}}
-        for device, values in zip(marked, hashes, strict=True)
-    ]
+    for device, values in zip(marked, hashes, strict=True):
+        fields = {name: int(text) if text else None for name, text in zip(_FIELDS, values, strict=True)}
+        yield {"device": device, **fields}
 
 
 def table(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:

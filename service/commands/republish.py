@@ -16,13 +16,14 @@ from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term
 from service.recompute import rebuild
 from service.recompute.republish import ASKED, LOOK_S, Republisher, mark, summary
-from service.redis import client as redis_client
-from service.redis.keys import Keys
-from service.redis.link import Budget, Place
+from service.redis.keys import shards
+from service.redis.link import reader
 from service.reference import snapshots
 from service.reference.snapshots import snapshot_folder
 from service.settings import Settings
 from service.spark import session
+
+_REQUEST = "the request to republish"
 
 
 def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = False) -> None:
@@ -57,11 +58,11 @@ def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = Fal
 
 def _ask(settings: Settings) -> None:
     """Set the mark, and wait until the service has taken it away."""
-    key, budget = Keys(settings.redis.prefix).republish, Budget(settings.redis.retry_for_ms, _place(settings))
-    with redis_client.client(settings.redis) as client:
+    keys = shards(settings.redis)[0]  # the service publishes all shards again for a mark in one
+    key = keys.republish
+    with reader(settings.redis, keys, _REQUEST) as (client, budget):
         budget.attempt(lambda: client.set(key, mark(ASKED), nx=True))
-        asked = budget.attempt(lambda: client.get(key))
-        while asked is not None and budget.attempt(lambda: client.get(key)) == asked:
+        while budget.attempt(lambda: client.get(key)) is not None:
             time.sleep(LOOK_S)
 
 
@@ -76,9 +77,9 @@ def _committed(spark: SparkSession, settings: Settings) -> MicroBatch:
 
 def _foretell(settings: Settings, say: Callable[[str], object]) -> None:
     """Say what `by_hand` would do here, were no service running."""
-    with redis_client.client(settings.redis) as client:
-        budget = Budget(settings.redis.retry_for_ms, _place(settings))
-        holder = budget.attempt(lambda: client.get(Keys(settings.redis.prefix).lease))
+    keys = shards(settings.redis)[0]
+    with reader(settings.redis, keys, _REQUEST) as (client, budget):
+        holder = budget.attempt(lambda: client.get(keys.lease))
     if holder is not None:
         say(f"{holder.decode()} holds the lease: it would be asked, and use its own checkpoint")
         return
@@ -120,7 +121,3 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         raise failure.classify(error) from error
     finally:
         spark.stop()
-
-
-def _place(settings: Settings) -> Place:
-    return Place(redis_client.address(settings.redis), "the request to republish")

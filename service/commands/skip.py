@@ -75,7 +75,7 @@ def _chosen(
             for t, each in edges_now(settings.kafka, uncommitted=True).items()
         }
         refuse(new, begin, ends)
-        published = int(redis_link.progress(settings, "batch") or -1)
+        published = max(int(batch or -1) for batch in redis_link.progress(settings.redis, "batch"))
         if position is not None and logs.last_batch(folder) == position.batch <= published:
             what = f"Batch {position.batch} is published: its records were read"
             raise SettingsError(what, remedy="Start the service, which commits it; then see what is left to skip")

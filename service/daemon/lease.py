@@ -3,6 +3,9 @@
 The lease (`<prefix>:lease`, expires) decides which writer may start. The epoch (`<prefix>:epoch`, does not expire, only grows) is
 the fencing token: publish.lua refuses every other epoch, so a writer that was frozen or cut off cannot write, even while it
 takes the lease for its own. One script changes both in Redis.
+
+With several shards, the lease is in the first one. Its holder then puts the epoch into the others, and begins its term when all
+have it: each shard refuses the former writer for itself.
 """
 
 import secrets
@@ -17,7 +20,7 @@ from redis.exceptions import RedisError
 from service.daemon import owner
 from service.errors import FencedError, TidemarkError
 from service.redis import client as redis_client
-from service.redis.keys import Keys
+from service.redis.keys import Keys, shards
 from service.redis.link import Budget, EpochLostError, Place, WritesLostError
 from service.settings import Settings
 
@@ -33,8 +36,9 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {1, epoch}
 """
 
-# KEYS lease, epoch, progress; ARGV token, ttl in ms, epoch, epoch and batch that progress has reached or ''. Returns 'kept', or
-# why not. An expired lease is taken again if the epoch is the same, because then no other writer has acquired it.
+# KEYS lease, epoch, progress; ARGV token, ttl in ms or '' for a shard without the lease, epoch, epoch and batch that progress
+# has reached or ''. Returns 'kept', or why not. An expired lease is taken again if the epoch is the same, because then no
+# other writer has acquired it.
 _RENEW = """
 local holder, epoch = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 if epoch ~= ARGV[3] then return 'the epoch is ' .. (epoch or 'gone') end
@@ -47,8 +51,16 @@ if ARGV[4] ~= '' then
     return 'progress is at batch ' .. reached_batch .. ' of epoch ' .. reached_epoch
   end
 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+if ARGV[2] ~= '' then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
 return 'kept'
+"""
+
+# KEYS epoch, progress of another shard; ARGV epoch. Returns the epoch that is there then: a larger one stays.
+_FOLLOW = """
+local epoch = math.max(
+  tonumber(redis.call('GET', KEYS[1]) or 0), tonumber(redis.call('HGET', KEYS[2], 'epoch') or 0), tonumber(ARGV[1]))
+redis.call('SET', KEYS[1], string.format('%d', epoch))
+return epoch
 """
 
 # KEYS lease; ARGV token. Returns 1 when the token held the lease.
@@ -82,7 +94,7 @@ class Lease:
     def __init__(self, settings: Settings, name: str) -> None:
         self._options = settings.redis
         self._ttl_ms = settings.service.lease_ms
-        self._keys = Keys(settings.redis.prefix)
+        self._shards = shards(settings.redis)
         # A restarted writer of the same name must wait for its former process, unless that process is known to be gone.
         self.token = f"{name}:{secrets.token_hex(4)}"
         self.epoch = 0
@@ -91,7 +103,7 @@ class Lease:
         self.reason = ""
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
-        self._client: Any = None
+        self._clients: dict[Keys, Any] = {}
 
     def acquire(
         self,
@@ -108,13 +120,16 @@ class Lease:
         """
         self._stop_renewing()
         stop = stop or threading.Event()
-        keys = [self._keys.lease, self._keys.epoch, self._keys.progress]
+        first, *others = self._shards
         gone = ""
         while not stop.is_set():
-            ask = partial(self._eval, _ACQUIRE, keys, self.token, self._ttl_ms, at_least, gone)
-            reply = self._budget().attempt(ask)
+            ask = partial(self._eval, first, _ACQUIRE, _keys(first), self.token, self._ttl_ms, at_least, gone)
+            reply = self._budget(first).attempt(ask)
             if reply[0]:
                 self.epoch = int(reply[1])
+                at_least = max((self._follow(keys) for keys in others), default=self.epoch)
+                if at_least > self.epoch:
+                    continue  # the first shard has lost its epoch, or another writer has just begun
                 self.reached = None
                 self._start_renewing()
                 return self.epoch
@@ -133,16 +148,19 @@ class Lease:
 
         Raises redis.RedisError or OSError when Redis does not answer.
         """
-        keys = [self._keys.lease, self._keys.epoch, self._keys.progress]
-        reply = self._eval(_RENEW, keys, self.token, self._ttl_ms, self.epoch, *(self.reached or ("", "")))
-        if reply != b"kept":
-            self.reason = reply.decode()
-            self.lost.set()
+        reached, first = self.reached or ("", ""), self._shards[0]
+        for keys in self._shards:
+            ttl_ms = self._ttl_ms if keys is first else ""
+            reply = self._eval(keys, _RENEW, _keys(keys), self.token, ttl_ms, self.epoch, *reached)
+            if reply != b"kept":
+                self.reason = reply.decode()
+                self.lost.set()
+                break
         return not self.lost.is_set()
 
     def confirm(self) -> bool:
         """Renew once, with retries; raises SinkError when Redis does not answer."""
-        return self._budget().attempt(self.renew)
+        return self._budget(self._shards[0]).attempt(self.renew)
 
     def loss(self) -> TidemarkError:
         """The error of a lost lease: `reason` tells a loss of data in Redis from a newer writer."""
@@ -160,31 +178,39 @@ class Lease:
         """End the term, so that the next writer need not wait; False when the lease was lost or Redis is away."""
         self._stop_renewing()
         try:
-            return bool(self._eval(_RELEASE, [self._keys.lease], self.token))
+            first = self._shards[0]
+            return bool(self._eval(first, _RELEASE, [first.lease], self.token))
         except (RedisError, OSError):
             return False
         finally:
-            self._drop()
+            for shard in self._shards:
+                self._drop(shard)
 
-    def _budget(self) -> Budget:
+    def _follow(self, keys: Keys) -> int:
+        """Put the epoch into another shard. Returns the epoch that it has then, which may be a larger one."""
+        ask = partial(self._eval, keys, _FOLLOW, [keys.epoch, keys.progress], self.epoch)
+        return int(self._budget(keys).attempt(ask))
+
+    def _budget(self, keys: Keys) -> Budget:
         # Short, because the callers retry, and check between two calls whether to stop.
-        return Budget(
-            min(self._options.retry_for_ms, self._ttl_ms // 3), Place(redis_client.address(self._options), "the lease")
-        )
+        place = Place(redis_client.address(self._options, keys), "the lease")
+        return Budget(min(self._options.retry_for_ms, self._ttl_ms // 3), place)
 
-    def _eval(self, script: str, keys: list[str], *arguments: str | int) -> Any:
-        if self._client is None:
+    def _eval(self, shard: Keys, script: str, keys: list[str], *arguments: str | int) -> Any:
+        client = self._clients.get(shard)
+        if client is None:
             # The lease must not expire during one call.
             timeout_ms = min(self._options.timeout_ms, self._ttl_ms)
-            self._client = redis_client.client(self._options.model_copy(update={"timeout_ms": timeout_ms}))
+            options = self._options.model_copy(update={"timeout_ms": timeout_ms})
+            client = self._clients[shard] = redis_client.client(options, shard)
         try:
-            return self._client.eval(script, len(keys), *keys, *arguments)
+            return client.eval(script, len(keys), *keys, *arguments)
         except (RedisError, OSError):
-            self._drop()
+            self._drop(shard)
             raise
 
-    def _drop(self) -> None:
-        client, self._client = self._client, None
+    def _drop(self, shard: Keys) -> None:
+        client = self._clients.pop(shard, None)
         if client is not None:
             client.close()
 
@@ -208,3 +234,7 @@ class Lease:
                     return
             except (RedisError, OSError):
                 continue  # Redis is away, which does not lose the lease
+
+
+def _keys(shard: Keys) -> list[str]:
+    return [shard.lease, shard.epoch, shard.progress]

@@ -10,19 +10,22 @@ values, so every step may be repeated, also in part. publish.lua checks each wri
 
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
                  progress must not be behind what this writer has seen there, else WritesLostError
-    progress     is written only to the run of Redis that the batch began with: a restarted one may lack the batch's values
+    progress     is written only to the runs of Redis that the batch began with: a restarted one may lack its values
     a key        refuses an older (epoch, batch) and accepts the same one again;
                  compares a row with an open value only until the watermark has passed Sink.settled_ms;
                  a final window or closed session does not change; if silence has closed it, it may, and its revision grows;
                  a window's count and a device's last_seen do not fall, whoever writes
+
+Each shard is such a store, written and checked for itself; the batch is published when all shards have its progress.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,13 +45,14 @@ from service.publication.rows import (
     Rows,
     Stamp,
     as_of_watermark,
+    by_shard,
     device_rows,
     script_keys,
     session_rows,
     window_rows,
 )
 from service.redis import client as redis_client
-from service.redis.keys import Keys
+from service.redis.keys import shards
 from service.redis.link import Budget, Link, Place, Reply, link
 from service.reference.attributes import Attributes
 from service.rejects import delivery
@@ -59,6 +63,9 @@ from state.columns import Ints
 from state.layout import Changes, session_schema, status_schema
 from state.watermark import EventTime
 
+T = TypeVar("T")
+_AT_ONCE = 8  # shards that a task writes to at a time
+
 
 @dataclass(frozen=True, slots=True)
 class Sink:
@@ -67,8 +74,8 @@ class Sink:
     Each process that writes keeps its own connections between batches; Redis's password file must exist there.
     `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, or None. With
     `republishing`, complete rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is
-    reduced by their age. `closed_by` is the reason why closed sessions are closed. Values in `covered` spans are not
-    written. Once the watermark has passed `settled_ms`, rows are compared only with stored values that are closed; None
+    reduced by their age. `closed_by` is the reason why closed sessions are closed. Values in a shard's `covered` spans are
+    not written. Once the watermark has passed `settled_ms`, rows are compared only with stored values that are closed; None
     for never.
     """
 
@@ -78,7 +85,7 @@ class Sink:
     after: tuple[int, int] | None = None
     republishing: bool = False
     closed_by: Literal["watermark", "idle"] = "watermark"
-    covered: Covered | None = None
+    covered: Sequence[Covered] = ()
     settled_ms: int | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
@@ -99,35 +106,52 @@ class Sink:
         return self._write_values(output)
 
     def scan(self, step: str, kind: str, **arguments: Any) -> int:
-        """Run a step of publish.lua page by page over all keys of a kind. Returns how many keys it removed."""
-        pattern = Keys(self.settings.redis.prefix).matching(f"{kind}:*")
+        """Run a step of publish.lua page by page over all keys of a kind. Returns how many keys it removed.
+
+        Raises SinkError when another run of Redis answers meanwhile: its pages have other keys.
+        """
+        return sum(self._over_shards(lambda shard: self._scan(shard, step, kind, arguments)))
+
+    def _scan(self, shard: int, step: str, kind: str, arguments: Mapping[str, Any]) -> int:
+        pattern = shards(self.settings.redis)[shard].matching(f"{kind}:*")
         limit, cursor, removed = self.settings.redis.chunk, "", 0
+        link, budget = self._link(shard), self._budget(shard, step)
+        server = link.server(budget)
         while cursor != "0":
-            reply = self.run(step, cursor=cursor or "0", pattern=pattern, limit=limit, **arguments)
+            call = self._stamp().call(step, cursor=cursor or "0", pattern=pattern, limit=limit, **arguments)
+            reply = link.run([call], budget, server)[0]
             cursor, removed = str(int(reply[0])), removed + int(reply[1])
         return removed
 
-    def run(self, step: str, **arguments: Any) -> Reply:
-        """One call of publish.lua; raises SinkError, WritesLostError, FencedError."""
-        return self._link().run([self._stamp().call(step, **arguments)], self._budget(step))[0]
+    def run(self, step: str, **arguments: Any) -> list[Reply]:
+        """One call of publish.lua for each shard; returns their replies. Raises SinkError, WritesLostError, FencedError."""
+        return self._over_shards(lambda shard: self.run_in(shard, step, **arguments))
+
+    def run_in(self, shard: int, step: str, **arguments: Any) -> Reply:
+        """One call of publish.lua for one shard."""
+        return self._link(shard).run([self._stamp().call(step, **arguments)], self._budget(shard, step))[0]
 
     def count_skewed(self) -> int:
         """How many devices are marked skewed."""
         floor = max(0, self.micro_batch.watermark_ms - self.settings.sessions.retain_ms)
-        return int(self.run("skewed", floor=str(floor))[0])
+        return sum(int(reply[0]) for reply in self.run("skewed", floor=str(floor)))
 
-    def server(self) -> str:
-        """The id of the run of Redis that answers now. Pass it to `progress` at the end of the batch."""
-        return self._link().server(self._budget("beginning"))
+    def servers(self) -> tuple[str, ...]:
+        """The id of the run of Redis that answers now, for each shard. Pass it to `progress` at the end of the batch."""
+        return tuple(self._over_shards(lambda shard: self._link(shard).server(self._budget(shard, "beginning"))))
 
-    def progress(self, server: str = "") -> tuple[int, int] | None:
-        """Step 3. Returns the (epoch, batch) that progress held before, None when there was none.
+    def progress(self, servers: Sequence[str] = ()) -> tuple[int, int] | None:
+        """Step 3. Returns the (epoch, batch) that progress of all shards held before, None when one had none.
 
-        Raises FencedError when progress holds a later batch of this epoch, SinkError when `server` no longer answers: another
-        run of Redis may lack values that were acknowledged, so the batch must be written again.
+        Raises FencedError when progress holds a later batch of this epoch, SinkError when one of `servers` no longer answers:
+        another run of Redis may lack values that were acknowledged, so the batch must be written again.
         """
+        former = self._over_shards(lambda shard: self._progress(shard, servers[shard] if servers else ""))
+        return min((each for each in former if each), default=None) if all(former) else None
+
+    def _progress(self, shard: int, server: str) -> tuple[int, int] | None:
         micro_batch = self.micro_batch
-        budget = self._budget("progress")
+        budget = self._budget(shard, "progress")
         call = self._stamp().call(
             "progress",
             watermark=str(micro_batch.watermark_ms),
@@ -137,7 +161,7 @@ class Sink:
             reference=micro_batch.reference,
             meta=meta(self.settings),
         )
-        accepted, epoch, batch = self._link().run([call], budget, server)[0]
+        accepted, epoch, batch = self._link(shard).run([call], budget, server)[0]
         if not accepted:
             msg = f"{budget.place}: refused, batch {int(batch)} of epoch {int(epoch)} is there already"
             raise FencedError(msg, remedy="Another writer uses this epoch: this process must end")
@@ -149,7 +173,7 @@ class Sink:
         if is_first:
             # Kafka has no epoch. A writer that was frozen calls Redis, which fences it, before its first reject. Rejects sent
             # while it is being fenced carry its epoch, so that a reader can tell them apart.
-            self.run("read_progress")
+            self.run_in(0, "read_progress")
         rejects = codec.unpack(b"J", payload).to_pylist()
         delivery.copy(self.settings.kafka, rejects, self.micro_batch)
         for reject in rejects:
@@ -159,22 +183,45 @@ class Sink:
     # Step 2
 
     def _write_values(self, output: "_Output") -> Outcome:
-        changes, left_out = output.changes(), 0
-        if self.covered is not None:
-            changes, left_out = self.covered.leave_out(changes)
-        rows = self._rows(changes)
-        budget, counter = self._budget("values"), _CallCounter()
+        parts = self._by_shard(output.changes())
+        written = self._over_shards(lambda shard: self._write_shard(shard, parts[shard], output.early))
+        tally = task_counters.total(output.tallies)
+        latency_ms, latency = latency_counts(tally, clock.now_ms())
+        return sum(written, Outcome()) + Outcome(
+            rejects=output.rejects,
+            latency_ms=latency_ms,
+            admitted=tally.sum(task_counters.ADMITTED),
+            unknown=tally.sum(task_counters.UNKNOWN),
+            behind=tally.sum(task_counters.BEHIND),
+            rejected=tuple(tally.sum(task_counters.REJECTED, of) for of in range(len(REASONS))),
+            latency=latency,
+            event_times=tuple(output.event_times),
+            times=tuple((code, *span) for code, span in task_counters.times(tally).items()),
+            sizes=tuple(output.sizes),
+        )
+
+    def _by_shard(self, changes: Changes) -> list[Changes]:
+        count = self.settings.redis.shards
+        columns = {"sessions": "device", "devices": "device", "windows": "key"}
+        parts = {name: by_shard(getattr(changes, name), column, count) for name, column in columns.items()}
+        return [Changes(**{name: tables[shard] for name, tables in parts.items()}) for shard in range(count)]
+
+    def _write_shard(self, shard: int, changes: Changes, early: Early) -> Outcome:
+        left_out = 0
+        if self.covered:
+            changes, left_out = self.covered[shard].leave_out(changes)
+        rows = self._rows(shard, changes)
+        if not rows and not early:
+            return Outcome(refused_old=left_out)
+        budget, counter = self._budget(shard, "values"), _CallCounter()
         begun = [] if self.republishing else [self._stamp().call("begin")]
-        calls = chain(begun, counter.count(self._calls(rows, output.early)))
-        replies = self._link().run(calls, budget)
+        calls = chain(begun, counter.count(self._calls(shard, rows, early)))
+        replies = self._link(shard).run(calls, budget)
         totals = _totals(rows, replies[len(begun) :], self.settings.redis.chunk)
         _, written, unchanged, old, closed_before, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
         sessions, *_, opened, closed = totals["session"].tolist()
         devices, *_, new_devices, _ = totals["device"].tolist()
-        tally = task_counters.total(output.tallies)
-        latency_ms, latency = latency_counts(tally, clock.now_ms())
         return Outcome(
-            rejects=output.rejects,
             windows=int(totals["window"][0]),
             sessions=sessions,
             devices=devices,
@@ -187,19 +234,10 @@ class Sink:
             closed=closed,
             bytes=counter.bytes,
             retries=budget.retries,
-            latency_ms=latency_ms,
-            admitted=tally.sum(task_counters.ADMITTED),
-            unknown=tally.sum(task_counters.UNKNOWN),
-            behind=tally.sum(task_counters.BEHIND),
-            rejected=tuple(tally.sum(task_counters.REJECTED, of) for of in range(len(REASONS))),
-            latency=latency,
-            event_times=tuple(output.event_times),
-            times=tuple((code, *span) for code, span in task_counters.times(tally).items()),
-            sizes=tuple(output.sizes),
         )
 
-    def _rows(self, changes: Changes) -> list[Rows]:
-        keys, retain_ms = Keys(self.settings.redis.prefix), self.settings.sessions.retain_ms
+    def _rows(self, shard: int, changes: Changes) -> list[Rows]:
+        keys, retain_ms = shards(self.settings.redis)[shard], self.settings.sessions.retain_ms
         rows: list[Rows] = []
         if changes.windows.num_rows:
             watermark_ms = self.micro_batch.watermark_ms
@@ -213,19 +251,31 @@ class Sink:
         watermark_ms, gap_ms = self.micro_batch.watermark_ms, self.settings.sessions.gap_ms
         return [part for each in rows for part in as_of_watermark(each, watermark_ms, gap_ms)]
 
-    def _calls(self, rows: Sequence[Rows], early: Early) -> Iterator[Call]:
+    def _calls(self, shard: int, rows: Sequence[Rows], early: Early) -> Iterator[Call]:
         stamp = self._stamp()
         for each in rows:
             yield from each.calls(stamp, self.settings.redis.chunk)
-        for arguments in early.calls(Keys(self.settings.redis.prefix), self.settings):
+        for arguments in early.calls(shard, self.settings):
             yield stamp.call("early", **arguments)
 
-    def _link(self) -> Link:
-        return link(self.settings.redis, SCRIPT, script_keys(Keys(self.settings.redis.prefix)))
+    def _over_shards(self, action: Callable[[int], T]) -> list[T]:
+        """The results of an action for each shard, some at a time. Raises the first shard's error when all have ended."""
+        count = self.settings.redis.shards
+        if count == 1:
+            return [action(0)]
+        with ThreadPoolExecutor(min(count, _AT_ONCE)) as pool:
+            return list(pool.map(action, range(count)))
 
-    def _budget(self, action: str) -> Budget:
-        what = f"{action} of batch {self.micro_batch.batch}, epoch {self.micro_batch.epoch}"
-        return Budget(self.settings.redis.retry_for_ms, Place(redis_client.address(self.settings.redis), what))
+    def _link(self, shard: int) -> Link:
+        keys = shards(self.settings.redis)[shard]
+        return link(self.settings.redis, keys, SCRIPT, script_keys(keys))
+
+    def _budget(self, shard: int, action: str) -> Budget:
+        options, what = (
+            self.settings.redis,
+            f"{action} of batch {self.micro_batch.batch}, epoch {self.micro_batch.epoch}",
+        )
+        return Budget(options.retry_for_ms, Place(redis_client.address(options, shards(options)[shard]), what))
 
     def _stamp(self) -> Stamp:
         epoch, batch, now_ms = self.micro_batch.epoch, self.micro_batch.batch, clock.now_ms()

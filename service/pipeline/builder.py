@@ -158,7 +158,7 @@ class Publication:
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)
-        server = sink.server()
+        servers = sink.servers()
         planned = clock.monotonic_s()
         outcome, ran = self._run(frame, sink, small=micro_batch.rows <= settings.redis.driver_rows)
         published = clock.monotonic_s()
@@ -167,12 +167,12 @@ class Publication:
         micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
         sink = replace(sink, micro_batch=micro_batch)
         skewed = sink.count_skewed()
-        sink.progress(server)
+        sink.progress(servers)
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
         self.times.note(batch, after, self.limit.list_after(batch, devices, sizes))
         term.published = term.epoch, batch
-        if term.covered is not None and micro_batch.watermark_ms >= term.covered.until_ms:
-            term.covered = None
+        if term.covered and micro_batch.watermark_ms >= max(each.until_ms for each in term.covered):
+            term.covered = ()
         failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()
         phases = {

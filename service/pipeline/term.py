@@ -48,8 +48,8 @@ class Term:
     """The snapshot of a command, which runs no query."""
     published: tuple[int, int] | None = None
     """(epoch, batch) of the last batch whose progress is in Redis; None when that is not known."""
-    covered: Covered | None = None
-    """Values of another checkpoint that the query must not write again; None for none."""
+    covered: tuple[Covered, ...] = ()
+    """By shard, values of another checkpoint that the query must not write again; () for none."""
     settled_ms: int | None = None
     """From this watermark on, every window that was in Redis when the term began is closed. Then rows are compared with closed
     values only (docs/decisions/0021). None where lost or former values are written again."""

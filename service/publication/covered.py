@@ -22,9 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.redis import client as redis_client
-from service.redis import keys as redis_keys
-from service.redis.link import Budget, Place, progress
+from service.errors import SinkError
+from service.redis.keys import Keys as RedisKeys
+from service.redis.keys import shards
+from service.redis.link import progress, reader
 from service.settings import Settings, View
 from state.columns import Bools, Ints, Keys, ints
 from state.layout import MERGED, Changes
@@ -106,32 +107,48 @@ class Covered:
         return covered
 
 
-def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None) -> Covered:
-    """Return what Redis covers, by a scan of all keys of the prefix. Raises SinkError.
+def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None) -> tuple[Covered, ...]:
+    """Return what each shard covers, by a scan of all its keys. Raises SinkError.
+
+    A shard covers nothing for another one, because one may have lost what another has.
 
     A window counts if it was written before `before_ms` by the writer's clock, so that a repeated republish ignores its own
     windows, and if it ends by `until_ms` in event time, up to which Redis was whole (None: no limit). `epoch` is the term's.
     """
-    prefix = settings.redis.prefix
-    final_ms = int(progress(settings, "final") or -1)
-    if until_ms is not None:
-        final_ms = min(final_ms, until_ms)
-    scan = _Scan(settings, epoch, before_ms, until_ms, final_ms)
-    pattern = redis_keys.Keys(prefix).matching("*")
-    budget = Budget(settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the stored values"))
-    with redis_client.client(settings.redis) as client:
-        cursor = None
-        while cursor != 0:
-            cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=pattern, count=_PAGE))
-            budget.attempt(partial(scan.take, client, [name.removeprefix(f"{prefix}:".encode()) for name in names]))
-    return scan.covered()
+    covered = []
+    for keys, final in zip(shards(settings.redis), progress(settings.redis, "final"), strict=True):
+        final_ms = int(final or -1)
+        if until_ms is not None:
+            final_ms = min(final_ms, until_ms)
+        scan = _Scan(settings, keys, epoch, before_ms, until_ms, final_ms)
+        with reader(settings.redis, keys, "the stored values") as (client, budget):
+            server = budget.attempt(partial(_server, client, keys))
+            cursor = None
+            while cursor != 0:
+                cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=keys.matching("*"), count=_PAGE))
+                budget.attempt(
+                    partial(scan.take, client, [name.removeprefix(f"{keys.prefix}:".encode()) for name in names])
+                )
+            if budget.attempt(partial(_server, client, keys)) != server:
+                msg = f"{budget.place}: Redis was restarted or failed over meanwhile: its pages have other keys"
+                raise SinkError(msg, remedy="The scan begins again")
+        covered.append(scan.covered())
+    return tuple(covered)
+
+
+def _server(client: Any, keys: RedisKeys) -> str:
+    """The run id of the Redis that has all keys of the shard; an error while they move to another."""
+    client.exists(keys.absent)
+    return str(client.info("server")["run_id"])
 
 
 class _Scan:
     """Collects the covered spans of a scan. A page may be taken twice."""
 
-    def __init__(self, settings: Settings, epoch: int, before_ms: int, until_ms: int | None, final_ms: int) -> None:
-        self._prefix = f"{settings.redis.prefix}:".encode()
+    def __init__(
+        self, settings: Settings, keys: RedisKeys, epoch: int, before_ms: int, until_ms: int | None, final_ms: int
+    ) -> None:
+        self._prefix = f"{keys.prefix}:".encode()
         self._epoch, self._before_ms, self._until_ms, self._final_ms = epoch, before_ms, until_ms, final_ms
         self._views = {view.name: view for view in settings.views}
         self._sessions: dict[tuple[bytes, int], tuple[int, bool]] = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.redis.keys import Keys
+from service.redis.keys import shard_of, shards
 from service.settings import Settings
 
 
@@ -27,6 +27,9 @@ class Early:
 
     _devices: dict[str, _Device] = field(default_factory=dict)
 
+    def __len__(self) -> int:
+        return len(self._devices)
+
     def take(self, reject: Mapping[str, Any]) -> None:
         """Count a row of row_schemas.REJECT_TYPE if it is an early reading."""
         name, at_ms, ahead_ms = reject.get("device"), reject["broker_ms"], reject.get("ahead_ms")
@@ -38,9 +41,10 @@ class Early:
         if at_ms >= device.last_ms:
             device.last_ms, device.ahead_ms = at_ms, ahead_ms
 
-    def calls(self, keys: Keys, settings: Settings) -> Iterator[dict[str, Any]]:
-        """Arguments of publish.lua's step `early`, for each chunk of devices."""
-        names, size = list(self._devices), settings.redis.chunk
+    def calls(self, shard: int, settings: Settings) -> Iterator[dict[str, Any]]:
+        """Arguments of publish.lua's step `early`, for each chunk of a shard's devices."""
+        keys, count, size = shards(settings.redis)[shard], settings.redis.shards, settings.redis.chunk
+        names = [name for name in self._devices if shard_of(name.encode("utf-8", "surrogateescape"), count) == shard]
         for start in range(0, len(names), size):
             part = names[start : start + size]
             devices = [self._devices[name] for name in part]

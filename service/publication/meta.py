@@ -2,18 +2,22 @@
 
 import json
 
-from service.settings import Settings
+from service.errors import SinkRefusedError
+from service.redis.keys import Keys, shards
+from service.redis.link import reader
+from service.settings import Redis, Settings
 
 CONTRACT = 3
 """The version of schemas/redis.md. A service refuses a prefix whose values were written by another one."""
 
 
 def meta(settings: Settings) -> str:
-    """JSON: the contract's version, the views, the sessions and the measures; durations in ms, as in the settings."""
+    """JSON: the contract's version, the number of shards, the views, the sessions and the measures; durations in ms."""
     sessions = settings.sessions
     return json.dumps(
         {
             "contract": CONTRACT,
+            "shards": settings.redis.shards,
             "measures": list(settings.input.measures),
             "views": [
                 {
@@ -37,7 +41,37 @@ def meta(settings: Settings) -> str:
 
 def contract_of(text: str) -> int:
     """The version in such a text; 1 without one."""
+    return _number(text, "contract")
+
+
+def require(options: Redis, text: str) -> None:
+    """Raise SinkRefusedError when this version, with these settings, must not write where the text of meta was written."""
+    remedy = "Choose another prefix, or delete this one's keys: what Kafka and the state still have is published again"
+    version, shards_there = contract_of(text), _number(text, "shards")
+    if version != CONTRACT:
+        what = (
+            f"redis.prefix = {options.prefix!r}: its values are of contract {version}, this version writes {CONTRACT}"
+        )
+        raise SinkRefusedError(what, remedy=remedy)
+    if shards_there != options.shards:
+        what = f"redis.shards = {options.shards}: the values of prefix {options.prefix!r} are in {shards_there}"
+        raise SinkRefusedError(what, remedy=f"Set redis.shards to {shards_there}. {remedy}")
+
+
+def require_no_other_layout(options: Redis) -> None:
+    """Raise SinkRefusedError when the prefix has values in one shard and the settings say several, or the reverse."""
+    if options.cluster:
+        return  # its prefixes can be used in one way only
+    several = options.model_copy(update={"shards": 2})
+    other = Keys(options.prefix) if options.shards > 1 else shards(several)[0]
+    with reader(options, other, "meta") as (client, budget):
+        stored = budget.attempt(lambda: client.get(other.meta))
+    if stored is not None:
+        require(options, stored.decode("utf-8", "replace"))
+
+
+def _number(text: str, name: str) -> int:
     try:
-        return int(json.loads(text)["contract"])
+        return int(json.loads(text)[name])
     except (ValueError, KeyError, TypeError):
         return 1

@@ -1,9 +1,11 @@
 -- Writes the values that readers see; only correct.lua writes some of them, too. One call is atomic.
 --   KEYS  1 epoch  2 changes (the feed)  3 ends (the event time by which every window ends)  4 progress  5 republish
---         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta
+--         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta  9 absent
 --   ARGV  1 the step: begin | windows | write | early | skewed | idle | progress | read_progress | mark | forget | stale | unmark
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
--- Needs Redis 6.2 or later, one node: the arguments name keys, which Redis Cluster does not allow.
+-- Needs Redis 6.2 or later. The arguments name keys with the prefix of KEYS: in a cluster they are in the same slot. While a slot
+-- moves to another node, Redis looks at KEYS alone to decide where a call may run, and `absent`, which never exists, makes it
+-- refuse all of them. Else a key that has moved, or has not yet, would be missing in the middle of a call.
 -- Numbers arrive as text, because Lua's own formatting keeps 14 digits of a double.
 
 local call = redis.call
@@ -422,10 +424,11 @@ local function read_progress()
   return values
 end
 
--- Sets the mark `republish` or, with a.rebuild, `rebuild`, unless it is set already. Returns {the mark}.
+-- Sets the mark `republish` or, with a.rebuild, `rebuild`, unless another than a.former is set already. Returns {the mark}.
 local function mark()
   local key = a.rebuild and KEYS[7] or KEYS[5]
-  call('SET', key, a.mark, 'NX')
+  local stored = call('GET', key)
+  if not stored or stored == a.former then call('SET', key, a.mark) end
   return {call('GET', key)}
 end
 

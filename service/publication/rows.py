@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.aggregation import moments
-from service.redis.keys import Keys, Texts, decimal, texts
+from service.redis.keys import Keys, Texts, decimal, shard_numbers, texts
 from service.reference.attributes import Attributes
 from service.settings import Sessions, View
 from state.layout import CLOSED
@@ -29,7 +29,8 @@ SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
 def script_keys(keys: Keys) -> tuple[str, ...]:
     """KEYS of publish.lua, in its order."""
-    return keys.epoch, keys.changes, keys.ends, keys.progress, keys.republish, keys.skewed, keys.rebuild, keys.meta
+    known = keys.epoch, keys.changes, keys.ends, keys.progress, keys.republish, keys.skewed, keys.rebuild, keys.meta
+    return *known, keys.absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,16 @@ class Rows:
                 ttl=self.ttl[part],
                 columns=[column[part] for column in columns],
             )
+
+
+def by_shard(table: pa.Table, column: str, count: int) -> list[pa.Table]:
+    """The rows of each of `count` shards, in their order; `column` has the windows' keys or the devices' ids."""
+    if count == 1:
+        return [table]
+    numbers = shard_numbers(table[column], count)
+    ordered = table.take(np.argsort(numbers, kind="stable"))
+    ends = np.cumsum(np.bincount(numbers, minlength=count)).tolist()
+    return [ordered.slice(start, end - start) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def window_rows(table: pa.Table, keys: Keys, views: Collection[View], watermark_ms: int) -> Rows:

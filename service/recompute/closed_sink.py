@@ -1,7 +1,8 @@
 """Write corrected values to Redis, by correct.lua, and read what a correction needs from Redis first."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.publication.rows import Call, Rows, Stamp
 from service.redis import client as redis_client
-from service.redis.keys import Keys
-from service.redis.link import Budget, Link, Place, Reply, link
-from service.settings import Settings
+from service.redis.keys import Keys, shard_of, shards
+from service.redis.link import Budget, Link, Place, Reply, link, reader
+from service.settings import Redis, Settings
 
 SCRIPT = Path(__file__).with_name("correct.lua").read_bytes()
+_BEGINNING = "the beginning of a correction"
 _AGAIN = "Nothing is lost: run it again"
 
 _SAME = {"window": ("count", "end"), "session": ("count", "last", "reason", "state")}
@@ -37,32 +39,35 @@ class Written:
 class ClosedSink:
     """Write as of `micro_batch`, read from progress, under the fence's `number`, to one run of Redis.
 
-    `server` is the run id of Redis, read before `micro_batch`. `mark` is the mark of a republish that writes corrected values
-    again. Raises SinkError when Redis does not answer, was restarted, has lost data or is being republished to by another;
-    FencedError when another run has begun.
+    `servers` has the run id of Redis for each shard, read before `micro_batch`. `mark` is the mark of a republish that writes
+    corrected values again. Raises SinkError when Redis does not answer, was restarted, has lost data or is being republished
+    to by another; FencedError when another run has begun.
     """
 
     settings: Settings
     micro_batch: MicroBatch
     number: int
-    server: str
+    servers: tuple[str, ...]
     mark: str = ""
 
-    def write(self, rows: Rows) -> Written:
-        """Write final windows, or closed or merged sessions, as `rows.as_of_watermark` returns them."""
-        if not len(rows):
-            return Written()
+    def write(self, rows: Sequence[Rows]) -> Written:
+        """Write each shard's final windows, or closed or merged sessions, as `rows.as_of_watermark` returns them."""
+        parts = [self._write(each, shard) for shard, each in enumerate(rows) if len(each)]
+        return Written(*(sum(counts) for counts in zip(*map(astuple, parts), strict=True)))
+
+    def _write(self, rows: Rows, shard: int) -> Written:
         what = f"{rows.kind.name}s"
-        replies = self._run(self._calls(rows), what)
+        replies = self._run(shard, self._calls(rows), what)
         written = Written(*(sum(map(int, column)) for column in zip(*replies, strict=True)))
         if written.opened and not self.mark:  # during a republish the daemon writes open values
-            msg = f"{self._place(what)}: {written.opened} are open, though progress says that they are closed"
+            msg = f"{self._place(shard, what)}: {written.opened} are open, though progress says that they are closed"
             raise SinkError(msg, remedy=_AGAIN)
         return written
 
     def confirm(self) -> None:
         """Raise SinkError if Redis was restarted after the writes."""
-        self._run([], "the values")
+        for shard in range(len(self.servers)):
+            self._run(shard, [], "the values")
 
     def _calls(self, rows: Rows) -> Iterator[Call]:
         stamp, size = self._stamp(), self.settings.redis.chunk
@@ -83,17 +88,20 @@ class ClosedSink:
                 **part.shared,
             )
 
-    def _run(self, calls: Iterable[Call], what: str) -> list[Reply]:
-        place = self._place(what)
-        replies = _link(self.settings).run(calls, Budget(self.settings.redis.retry_for_ms, place), self.server)
+    def _run(self, shard: int, calls: Iterable[Call], what: str) -> list[Reply]:
+        place, options = self._place(shard, what), self.settings.redis
+        replies = _link(options, shards(options)[shard]).run(
+            calls, Budget(options.retry_for_ms, place), self.servers[shard]
+        )
         for reply in replies:
             if reply[0] == -1:
                 msg = f"{place}: refused, {_text(reply[1])}"
                 raise SinkError(msg, remedy=_AGAIN)
         return replies
 
-    def _place(self, what: str) -> Place:
-        return Place(redis_client.address(self.settings.redis), f"{what} of correction {self.number}")
+    def _place(self, shard: int, what: str) -> Place:
+        options = self.settings.redis
+        return Place(redis_client.address(options, shards(options)[shard]), f"{what} of correction {self.number}")
 
     def _stamp(self) -> Stamp:
         micro_batch = self.micro_batch
@@ -102,33 +110,37 @@ class ClosedSink:
         return Stamp(str(micro_batch.epoch), str(micro_batch.batch), now, *feed, (micro_batch.epoch, micro_batch.batch))
 
 
-def server(settings: Settings) -> str:
-    """The run id of Redis; raises SinkError."""
-    return _link(settings).server(Budget(settings.redis.retry_for_ms, _beginning(settings)))
+def servers(settings: Settings) -> tuple[str, ...]:
+    """The run id of Redis for each shard; raises SinkError."""
+    options = settings.redis
+    return tuple(
+        _link(options, keys).server(
+            Budget(options.retry_for_ms, Place(redis_client.address(options, keys), _BEGINNING))
+        )
+        for keys in shards(options)
+    )
 
 
-def _beginning(settings: Settings) -> Place:
-    return Place(redis_client.address(settings.redis), "the beginning of a correction")
-
-
-def _link(settings: Settings) -> Link:
-    keys = Keys(settings.redis.prefix)
-    return link(settings.redis, SCRIPT, (keys.correction, keys.changes, keys.progress, keys.republish))
+def _link(options: Redis, keys: Keys) -> Link:
+    return link(options, keys, SCRIPT, (keys.correction, keys.changes, keys.progress, keys.republish, keys.absent))
 
 
 def progress(settings: Settings, mark: str = "") -> MicroBatch:
-    """Progress in Redis; raises SinkError without it, or when values are being republished under another mark."""
-    keys, place = Keys(settings.redis.prefix), _beginning(settings)
-    budget = Budget(settings.redis.retry_for_ms, place)
-    with redis_client.client(settings.redis) as client:
+    """What all shards have; raises SinkError without it, or when values are being republished under another mark."""
+    batches = [_progress(settings.redis, keys, mark) for keys in shards(settings.redis)]
+    return min(batches, key=lambda batch: (batch.epoch, batch.batch))
+
+
+def _progress(options: Redis, keys: Keys, mark: str) -> MicroBatch:
+    with reader(options, keys, _BEGINNING) as (client, budget):
         stored = budget.attempt(lambda: client.hgetall(keys.progress))
         republishing = budget.attempt(lambda: client.get(keys.republish))
     if _text(republishing or b"") != mark:
-        msg = f"{place}: values are being republished"
+        msg = f"{budget.place}: values are being republished"
         raise SinkError(msg, remedy=f"Run it again when {keys.republish} is gone")
     fields = {_text(name): _text(value) for name, value in stored.items()}
     if not {"epoch", "batch", "watermark", "offsets"} <= fields.keys():
-        msg = f"{place}: there is no progress"
+        msg = f"{budget.place}: there is no progress"
         raise SinkError(msg, remedy="Start the service first: it has published nothing yet")
     ends, epoch, batch = parse_offsets(fields["offsets"]), int(fields["epoch"]), int(fields["batch"])
     return MicroBatch(epoch, batch, int(fields["watermark"]), {}, ends, fields.get("reference", ""))
@@ -136,15 +148,17 @@ def progress(settings: Settings, mark: str = "") -> MicroBatch:
 
 def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list[int]]:
     """The starts of the devices' open and closed sessions in Redis, in order. Raises SinkError."""
-    keys, starts = Keys(settings.redis.prefix), dict[str, list[int]]()
-    budget = Budget(
-        settings.redis.retry_for_ms, Place(redis_client.address(settings.redis), "the sessions that there are")
-    )
-    with redis_client.client(settings.redis) as client:
-        for device in sorted(set(devices)):
-            for start in map(int, budget.attempt(partial(client.zrange, keys.sessions_of(device), 0, -1))):
-                if budget.attempt(partial(client.hget, keys.session(device, start), "state")) in {b"open", b"closed"}:
-                    starts.setdefault(device, []).append(start)
+    by_shard, starts = defaultdict[int, list[str]](list), dict[str, list[int]]()
+    for device in sorted(set(devices)):
+        by_shard[shard_of(device.encode("utf-8", "surrogateescape"), settings.redis.shards)].append(device)
+    for shard, some in by_shard.items():
+        keys = shards(settings.redis)[shard]
+        with reader(settings.redis, keys, "the sessions that there are") as (client, budget):
+            for device in some:
+                for start in map(int, budget.attempt(partial(client.zrange, keys.sessions_of(device), 0, -1))):
+                    state = budget.attempt(partial(client.hget, keys.session(device, start), "state"))
+                    if state in {b"open", b"closed"}:
+                        starts.setdefault(device, []).append(start)
     return starts
 
 

@@ -1,5 +1,5 @@
 -- Writes corrections over closed values, and over nothing else. Only the daemon writes open values (publish.lua).
---   KEYS  1 correction (the fence)  2 changes (the feed)  3 progress  4 republish
+--   KEYS  1 correction (the fence)  2 changes (the feed)  3 progress  4 republish  5 absent (see publish.lua)
 --   ARGV  1 the step: write
 --         2 its arguments, msgpack (service/recompute/closed_sink.py packs them)
 -- Returns the step's counts, or {-1, the reason why nothing was written}.

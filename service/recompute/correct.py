@@ -27,13 +27,13 @@ from service.admission import schema_catalog
 from service.aggregation.sessions import rules
 from service.errors import ReferenceDataError
 from service.pipeline import batch_report, failure
-from service.publication.rows import as_of_watermark, session_rows, window_rows
+from service.publication.rows import as_of_watermark, by_shard, session_rows, window_rows
 from service.recompute import closed_sink, correction, late, rebuild
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.correction import Partials
 from service.recompute.late import Log
 from service.recompute.rebuild import Recomputation
-from service.redis.keys import Keys
+from service.redis.keys import shards
 from service.reference import snapshots
 from service.reference.attributes import SERVING, Attributes
 from service.reference.snapshots import snapshot_folder
@@ -106,8 +106,8 @@ def correct(
         if not todo:
             say("no late reading is to be corrected")
             return Report()
-        server = closed_sink.server(settings)
-        sink = ClosedSink(settings, closed_sink.progress(settings), 0 if fence is None else fence.number, server)
+        servers = closed_sink.servers(settings)
+        sink = ClosedSink(settings, closed_sink.progress(settings), 0 if fence is None else fence.number, servers)
         running = spark or session.build(settings, master="local[*]")
         try:
             report = Correction(running, sink, log, dry=dry).run(todo)
@@ -129,7 +129,7 @@ def restore(spark: SparkSession, settings: Settings, mark: str) -> Report:
 
     Raises TidemarkError.
     """
-    server = closed_sink.server(settings)
+    servers = closed_sink.servers(settings)
     micro_batch, log = closed_sink.progress(settings, mark), late.in_values(settings)
     from_ms = rebuild.needed_from_ms(settings, micro_batch.watermark_ms)
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
@@ -137,7 +137,7 @@ def restore(spark: SparkSession, settings: Settings, mark: str) -> Report:
         return Report()
     fence = Fence(settings.redis)
     try:
-        sink = ClosedSink(settings, micro_batch, fence.number, server, mark)
+        sink = ClosedSink(settings, micro_batch, fence.number, servers, mark)
         return Correction(spark, sink, log, is_marking=False).run(todo)
     finally:
         fence.close()
@@ -222,16 +222,26 @@ class Correction:
     def _write(self, windows: pa.Table, sessions: pa.Table, whole_ms: int) -> None:
         """Step 6."""
         settings, report = self._settings, self._report
-        keys = Keys(settings.redis.prefix)
         watermark_ms = self._sink.micro_batch.watermark_ms
         whole = windows.filter(pc.greater_equal(windows["start"], whole_ms))
         report.unrecoverable["windows"] += windows.num_rows - whole.num_rows
         if self._dry:
             report.windows, report.sessions = report.windows + whole.num_rows, report.sessions + sessions.num_rows
             return
-        at = watermark_ms, settings.sessions.gap_ms
-        final = self._sink.write(as_of_watermark(window_rows(whole, keys, settings.views, watermark_ms), *at)[0])
-        closed = self._sink.write(as_of_watermark(session_rows(sessions, keys, settings.sessions), *at)[0])
+        at, stores = (watermark_ms, settings.sessions.gap_ms), shards(settings.redis)
+        windows_of, sessions_of = by_shard(whole, "key", len(stores)), by_shard(sessions, "device", len(stores))
+        final = self._sink.write(
+            [
+                as_of_watermark(window_rows(part, keys, settings.views, watermark_ms), *at)[0]
+                for keys, part in zip(stores, windows_of, strict=True)
+            ]
+        )
+        closed = self._sink.write(
+            [
+                as_of_watermark(session_rows(part, keys, settings.sessions), *at)[0]
+                for keys, part in zip(stores, sessions_of, strict=True)
+            ]
+        )
         report.windows, report.sessions = report.windows + final.written, report.sessions + closed.written
         report.same += final.same + closed.same
         report.poorer += final.poorer + closed.poorer

@@ -7,6 +7,8 @@ replica promoted too early. One of three checks detects the loss:
     the lease's renewal             the same, so that it needs no input
     the beginning of a term         progress is gone or behind the checkpoint: lost while no service ran
 
+Each shard of a Redis Cluster is checked by itself. If one has lost data, all are published again: values that are there stay.
+
 The first two end the term, which stops the query. The next term begins with these steps:
 
     1  set the mark `<prefix>:republish`                                       before the query starts
@@ -36,7 +38,7 @@ from pyspark.sql import DataFrame
 from service import clock
 from service.checkpoint import skips
 from service.checkpoint.skips import Span
-from service.errors import SinkError, SinkRefusedError
+from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Sink
@@ -46,6 +48,7 @@ from service.pipeline.term import Term
 from service.publication import covered, meta
 from service.recompute import correct, late, rebuild
 from service.recompute.rebuild import Recomputation
+from service.redis.link import Reply
 from service.settings import Settings
 from service.spark.files import Files
 
@@ -60,6 +63,16 @@ _log = logging.getLogger(__name__)
 def mark(why: str, whole_ms: int | None = None) -> str:
     """The text of the mark: the reason, the time, and the watermark up to which Redis was whole (None: that of progress)."""
     return f"{why} {clock.now_ms()}" + ("" if whole_ms is None else f" {whole_ms}")
+
+
+def _joined(marks: Sequence[str]) -> str:
+    """One mark in place of those of several shards: as early, and as little known to be whole, as any of them."""
+    if len(set(marks)) < 2:
+        return marks[0] if marks else ""
+    times, whole = zip(*map(parse_mark, marks), strict=True)
+    why = LOST if any(text.startswith(LOST) for text in marks) else ASKED
+    known = [ms for ms in whole if ms is not None]
+    return f"{why} {min(times)}" + (f" {min(known)}" if known else "")
 
 
 def parse_mark(text: str) -> tuple[int, int | None]:
@@ -106,7 +119,7 @@ def is_read_again(progress: MicroBatch, committed: MicroBatch | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What Redis has: progress, None without it; the marks of a republish and of a rebuild; meta.
+    """What a shard has: progress, None without it; the marks of a republish and of a rebuild; meta.
 
     `ends_ms` is the event time by which every window ends, `final_ms` that up to which windows are final.
     """
@@ -119,10 +132,14 @@ class Stored:
     final_ms: int
 
 
-def read(sink: Sink) -> Stored:
-    """What Redis has. Raises SinkError, WritesLostError, FencedError."""
+def read(sink: Sink) -> list[Stored]:
+    """What each shard has. Raises SinkError, WritesLostError, FencedError."""
+    return list(map(_stored, sink.run("read_progress")))
+
+
+def _stored(reply: Reply) -> Stored:
     epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text, ends, final = map(
-        _text, sink.run("read_progress")
+        _text, reply
     )
     progress = None
     if epoch and batch and watermark and offsets:
@@ -130,12 +147,26 @@ def read(sink: Sink) -> Stored:
     return Stored(progress, republish_mark, rebuild_mark, meta_text, int(ends or 0), int(final or -1))
 
 
-def settled_ms(stored: Stored, settings: Settings) -> int | None:
+def settled_ms(stored: Sequence[Stored], settings: Settings) -> int | None:
     """Term.settled_ms, given what Redis has at the term's beginning; None while lost or former values are written again."""
-    if stored.republish_mark or stored.rebuild_mark:
+    if any(shard.republish_mark or shard.rebuild_mark for shard in stored):
         return None
     # A view may have got a longer window since: one that begins before `ends_ms` has the key of a stored one.
-    return stored.ends_ms + max(view.window_ms for view in settings.views)
+    return max(shard.ends_ms for shard in stored) + max(view.window_ms for view in settings.views)
+
+
+def _rebuild_mark(stored: Sequence[Stored]) -> str:
+    """The mark of a rebuild, of any shard: a writer that is killed may leave it in some only."""
+    return next((shard.rebuild_mark for shard in stored if shard.rebuild_mark), "")
+
+
+def _set_mark(sink: Sink, text: str) -> str:
+    """Set the mark of a republish in all shards. Where they have several, one replaces all of them. Returns it."""
+    marks = [_text(reply[0]) for reply in sink.run("mark", mark=text)]
+    while len(set(marks)) > 1:
+        text = _joined(marks)
+        marks = [_text(sink.run_in(shard, "mark", mark=text, former=each)[0]) for shard, each in enumerate(marks)]
+    return marks[0]
 
 
 class Republisher:
@@ -162,30 +193,37 @@ class Republisher:
         """
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
         stored = read(self._sink(committed or MicroBatch(0, 0, 0, {}, {})))
-        progress, rebuild_mark = stored.progress, stored.rebuild_mark
-        if progress is not None:
-            self._require_contract(stored.meta)
-        why = known or lost(progress, committed, skips.read(Files(self._spark, self._settings.service.checkpoint)))
-        if progress is not None and is_read_again(progress, committed):
-            rebuild_mark = self._mark_rebuild(stored.final_ms, former=rebuild_mark)
+        published = [shard.progress for shard in stored if shard.progress is not None]
+        for shard in stored:
+            if shard.progress is not None:
+                meta.require(self._settings.redis, shard.meta)
+        meta.require_no_other_layout(self._settings.redis)
+        skipped = skips.read(Files(self._spark, self._settings.service.checkpoint))
+        losses = [loss for shard in stored if (loss := lost(shard.progress, committed, skipped))]
+        why = known or (losses[0] if losses else "")
+        rebuild_mark = _rebuild_mark(stored)
+        if any(is_read_again(progress, committed) for progress in published):
+            rebuild_mark = self._mark_rebuild(stored)
         if rebuild_mark:
             at_ms, until_ms, _ = map(int, rebuild_mark.split())
             self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
         if not why or committed is None:
-            self.term.published = (progress.epoch, progress.batch) if progress else None
+            if len(published) == len(stored):
+                self.term.published = min((progress.epoch, progress.batch) for progress in published)
             if not rebuild_mark:
                 self.term.settled_ms = settled_ms(stored, self._settings)
             return
         self.term.metrics.redis_loses_data()
         _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
         sink = self._sink(committed)
-        server = sink.server()
-        self._begun = _text(sink.run("mark", mark=mark(LOST, max(stored.final_ms, 0)))[0])
+        servers = sink.servers()
+        final_ms = min(shard.final_ms for shard in stored)
+        self._begun = _set_mark(sink, mark(LOST, max(final_ms, 0)))
         removed = 0
-        if stored.final_ms < committed.watermark_ms:
+        if final_ms < committed.watermark_ms:
             removed = sink.scan("forget", "window", watermark=str(committed.watermark_ms))
         self._open(sink)
-        sink.progress(server)
+        sink.progress(servers)
         if removed:
             _log.warning("%d windows that the watermark has passed were not known to be whole and are removed", removed)
         self.term.published = self._epoch, committed.batch
@@ -202,7 +240,7 @@ class Republisher:
         """Do steps 3 and 5 to 8 for the mark `text`, as of the last committed batch. Raises as `begin`, and SourceError."""
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
         sink = self._sink(committed or MicroBatch(0, 0, 0, {}, {}))
-        server = sink.server()
+        servers = sink.servers()
         if committed is not None:
             if text != self._begun:  # else `begin` has done it
                 self._open(sink)
@@ -214,21 +252,22 @@ class Republisher:
             self._closed(replace(sink, covered=known), committed)
             self._remove_stale(sink, self._epoch)
             self._corrected(text)
-        if sink.server() != server:
+        if sink.servers() != servers:
             what = "Redis was restarted or failed over meanwhile, and may lack what was republished"
             raise SinkError(what, remedy="It is republished again")
         sink.run("unmark", mark=text)
 
     def asked(self, otherwise: str = "") -> str:
-        """Return the mark in Redis. Without a mark, set `otherwise` and return it."""
+        """Return the mark in Redis, which all shards have then. Without a mark, set `otherwise` and return it."""
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
-        return _text(sink.run("mark", mark=otherwise)[0]) if otherwise else read(sink).republish_mark
+        marks = [otherwise] if otherwise else [shard.republish_mark for shard in read(sink) if shard.republish_mark]
+        return _set_mark(sink, marks[0]) if marks else ""
 
     def end_rebuild(self) -> None:
         """When a new checkpoint has caught up with the former values, remove the sessions that it does not have, and ask for a
         republish of what was final."""
         sink = self._sink(MicroBatch(self._epoch, 0, 0, {}, {}))
-        rebuild_mark = read(sink).rebuild_mark
+        rebuild_mark = _rebuild_mark(read(sink))
         if not rebuild_mark:
             return
         _, until_ms, epoch = map(int, rebuild_mark.split())
@@ -249,12 +288,13 @@ class Republisher:
         if text:
             self.everything(text)
 
-    def _mark_rebuild(self, until_ms: int, former: str) -> str:
+    def _mark_rebuild(self, stored: Sequence[Stored]) -> str:
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
-        if former:  # of another checkpoint that was read again, and has gone on since
-            sink.run("unmark", mark=former, rebuild=True)
-        text = f"{clock.now_ms()} {until_ms} {self._epoch}"
-        return _text(sink.run("mark", mark=text, rebuild=True)[0])
+        text = f"{clock.now_ms()} {max(shard.final_ms for shard in stored)} {self._epoch}"
+        for number, shard in enumerate(stored):
+            # A former mark is of another checkpoint that was read again, and has gone on since.
+            sink.run_in(number, "mark", mark=text, former=shard.rebuild_mark, rebuild=True)
+        return text
 
     def _failed(self, error: Exception) -> None:
         self.term.metrics.fails("republish")
@@ -306,17 +346,6 @@ class Republisher:
         snapshot = self.term.snapshot
         micro_batch = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
         return Sink(self._settings, micro_batch, builder.attributes(snapshot, self._settings), republishing=True)
-
-    def _require_contract(self, meta_text: str) -> None:
-        """Raise SinkRefusedError when a version of Tidemark with another contract has written the prefix's values."""
-        version = meta.contract_of(meta_text)
-        if version != meta.CONTRACT:
-            prefix = self._settings.redis.prefix
-            what = (
-                f"redis.prefix = {prefix!r}: its values are of contract {version}, this version writes {meta.CONTRACT}"
-            )
-            remedy = "Choose another prefix, or delete this one's keys: what Kafka and the state still have is published again"
-            raise SinkRefusedError(what, remedy=remedy)
 
 
 def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:

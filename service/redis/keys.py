@@ -1,14 +1,20 @@
 """Names of the keys in Redis and the text of their values, by the contract in schemas/redis.md.
 
 schemas/redis.json is its machine-checked form. Text is bytes here, so that publishing does not fail on ids that are not UTF-8.
+A shard is a complete store under a prefix of its own.
 """
 
 import re
+import zlib
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from service.settings import Redis
+from state.columns import Ints
 
 Array: TypeAlias = "pa.Array[Any]"  # a string: Arrow's classes take no arguments when the program runs
 Texts = list[bytes | None]
@@ -68,6 +74,11 @@ class Keys:
         """The number of the newest run that applies rejects: see service/rejects/fence.py."""
         return f"{self.prefix}:correction"
 
+    @property
+    def absent(self) -> str:
+        """No such key exists. A call that names it is refused whole while a cluster moves the shard's keys to another node."""
+        return f"{self.prefix}:absent"
+
     def window(self, view: str, measure: str, key: str, start_ms: int) -> str:
         return f"{self.prefix}:window:{view}:{measure}:{key}:{start_ms}"
 
@@ -98,6 +109,26 @@ class Keys:
         join: Any = pc.binary_join_element_wise
         joined: Array = join(pa.scalar(f"{self.prefix}:{kind}".encode()), *columns, pa.scalar(b":"))
         return joined
+
+
+def shards(options: Redis) -> tuple[Keys, ...]:
+    """The keys of each shard. The braces are a hash tag: a Redis Cluster keeps all keys of a shard on one node."""
+    if options.shards == 1:
+        return (Keys(options.prefix),)
+    return tuple(Keys(f"{{{options.prefix}:{number}}}") for number in range(options.shards))
+
+
+def shard_of(text: bytes, count: int) -> int:
+    """The shard of a window's key or of a device's id."""
+    return zlib.crc32(text) % count
+
+
+def shard_numbers(column: Any, count: int) -> Ints:
+    """`shard_of` each element of a table's string column; a null window key is "(none)"."""
+    encoded: Any = pc.fill_null(_binary(column.combine_chunks()), pa.scalar(NO_KEY)).dictionary_encode()
+    numbers = np.array([shard_of(text, count) for text in encoded.dictionary.to_pylist()], np.int64)
+    taken: Ints = numbers[encoded.indices.to_numpy()]
+    return taken
 
 
 def _binary(array: Array) -> Array:

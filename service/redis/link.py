@@ -2,6 +2,8 @@
 
     Redis is slow, away, loading, read-only or out of memory    retried with back-off, then SinkError
     the script is not in Redis's cache (NOSCRIPT)               retried on a new connection, which loads it
+    the keys are on another node of the cluster, or on their    retried on a new connection to the node that has them
+    way there (MOVED, ASK, TRYAGAIN, CLUSTERDOWN)
     the epoch in Redis is newer than the writer's (FENCED)      FencedError, at once
     the epoch in Redis is missing or older (EPOCHLOST)          EpochLostError, at once
     progress in Redis is missing or older (WRITESLOST)          WritesLostError, at once
@@ -19,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha1
 from typing import Any, TypeVar
 
@@ -33,13 +36,16 @@ from redis.exceptions import (
 from service import clock, settings
 from service.errors import FencedError, SinkError, SinkRefusedError
 from service.redis import client as redis_client
-from service.redis.keys import Keys
+from service.redis.keys import Keys, shards
 
 IN_FLIGHT = 3
 """Calls without a reply: Redis runs one, another waits in the socket, and the next one is packed."""
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 2.0
-_TEMPORARY = ("NOSCRIPT", "OOM", "READONLY", "LOADING", "MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY", "TRYAGAIN")
+_TEMPORARY: tuple[str, ...] = ("NOSCRIPT", "OOM", "READONLY", "LOADING", "MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY")
+_TEMPORARY += "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"
+_HALF_MOVED = "non local key"
+"""In Redis's message when a script has come to a key that has moved already; what it wrote before that is repeated later."""
 _CODES = re.compile(rf"\b({'|'.join(_TEMPORARY)}|WRONGTYPE)\b")
 _REMEDIES = {
     "OOM": "Raise Redis's maxmemory, or lower the views' retain or redis.feed_length; keep maxmemory-policy noeviction",
@@ -47,6 +53,7 @@ _REMEDIES = {
     "LOADING": "Redis was still reading its data: raise redis.retry_for",
     "MISCONF": "Redis cannot save to its disk: see its log",
     "WRONGTYPE": "Another program wrote a key under redis.prefix: remove the key or choose another prefix",
+    "CLUSTERDOWN": "The cluster lacks a primary: see its nodes' logs; raise redis.retry_for if a failover takes longer",
     "NOREPLICAS": "Redis waits for replicas (min-replicas-to-write): bring them back",
 }
 _UNREACHABLE = "Check that Redis runs and can be reached from here; the batch is replayed from the checkpoint"
@@ -128,13 +135,20 @@ class Budget:
                 return result
 
 
-def progress(settings: settings.Settings, name: str) -> bytes | None:
-    """Return a field of progress in Redis, None when nothing is published. Raises SinkError."""
-    place = Place(redis_client.address(settings.redis), "the progress")
-    with redis_client.client(settings.redis) as client:
-        budget = Budget(settings.redis.retry_for_ms, place)
-        value: bytes | None = budget.attempt(lambda: client.hget(Keys(settings.redis.prefix).progress, name))
-    return value
+@contextmanager
+def reader(options: settings.Redis, keys: Keys, what: str) -> Iterator[tuple[Any, Budget]]:
+    """A client of a shard for plain commands, and the budget for their retries, which names `what` they are for."""
+    with redis_client.client(options, keys) as client:
+        yield client, Budget(options.retry_for_ms, Place(redis_client.address(options, keys), what))
+
+
+def progress(options: settings.Redis, name: str) -> list[bytes | None]:
+    """Return a field of progress of each shard, None when it has published nothing. Raises SinkError."""
+    values = []
+    for keys in shards(options):
+        with reader(options, keys, "the progress") as (client, budget):
+            values.append(budget.attempt(partial(client.hget, keys.progress, name)))
+    return values
 
 
 def _code(error: Exception) -> str:
@@ -147,7 +161,7 @@ def _code(error: Exception) -> str:
 def _is_temporary(error: Exception) -> bool:
     if isinstance(error, AuthenticationError | AuthorizationError):
         return False
-    return not isinstance(error, ResponseError) or _code(error) in _TEMPORARY
+    return not isinstance(error, ResponseError) or _code(error) in _TEMPORARY or _HALF_MOVED in str(error)
 
 
 def _sink_error(error: Exception, place: Place, retries: int, spent_s: float) -> SinkError:
@@ -183,11 +197,12 @@ def raise_refusal(error: Exception, place: Place) -> None:
 
 
 class Link:
-    """One connection for one script. Threads may share it; one at a time uses it."""
+    """One connection to a shard for one script. Threads may share it; one at a time uses it."""
 
-    def __init__(self, options: settings.Redis, script: bytes, keys: tuple[str, ...]) -> None:
+    def __init__(self, options: settings.Redis, shard: Keys, script: bytes, keys: tuple[str, ...]) -> None:
         self.options = options
         self.script = script
+        self._shard = shard
         self._keys = keys
         self._sha = sha1(script, usedforsecurity=False).hexdigest()
         self._turn = threading.Lock()
@@ -269,7 +284,7 @@ class Link:
 
     def _connected(self) -> Any:
         if self._connection is None:
-            connection = redis_client.connection(self.options)
+            connection = redis_client.connection(self.options, self._shard)
             try:
                 connection.connect()
                 connection.send_command("SCRIPT", "LOAD", self.script)
@@ -287,10 +302,10 @@ class Link:
 _links: dict[tuple[object, ...], Link] = {}
 
 
-def link(options: settings.Redis, script: bytes, keys: tuple[str, ...]) -> Link:
-    """Return this process's connection for these settings and this script. It stays open between batches."""
+def link(options: settings.Redis, shard: Keys, script: bytes, keys: tuple[str, ...]) -> Link:
+    """Return this process's connection to a shard for these settings and this script. It stays open between batches."""
     # With the process id, because a forked worker must not use its parent's socket.
     identity = (os.getpid(), options.url.get_secret_value(), options.password_file, options.timeout_ms, keys, script)
     if identity not in _links:
-        _links[identity] = Link(options, script, keys)
+        _links[identity] = Link(options, shard, script, keys)
     return _links[identity]

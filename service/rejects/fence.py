@@ -1,16 +1,18 @@
 """The fence of commands that apply rejects (corrections and replays): only the run that began last may continue.
 
-Each run writes a random number to Redis when it begins, and an older run finds another number in its next step. The fence needs
-no renewal and no wait: a killed run blocks no other run. A counter would begin again in a Redis that lost its data, and an
-older run could find its own number there.
+Each run writes a random number to every shard when it begins, and an older run finds another number in its next step. If two
+begin at once, each may find the other's number in one shard: then both end. The fence needs no renewal and no wait: a killed
+run blocks no other run. A counter would begin again in a Redis that lost its data, and an older run could find its own number
+there.
 """
 
 import secrets
+from contextlib import ExitStack
+from functools import partial
 
 from service.errors import FencedError
-from service.redis import client as redis_client
-from service.redis.keys import Keys
-from service.redis.link import Budget, Place
+from service.redis.keys import shards
+from service.redis.link import reader
 from service.settings import Redis
 
 _REMEDY = (
@@ -23,20 +25,24 @@ class Fence:
 
     def __init__(self, options: Redis) -> None:
         """Fence every run that began earlier. Raises SinkError."""
-        self.key = Keys(options.prefix).correction
-        self._place = Place(redis_client.address(options), "the fence of corrections and replays")
-        self._budget = Budget(options.retry_for_ms, self._place)
-        self._client = redis_client.client(options)
+        self._stack = ExitStack()
+        self._shards = [
+            (keys.correction, *self._stack.enter_context(reader(options, keys, "the fence of corrections and replays")))
+            for keys in shards(options)
+        ]
         self.number = secrets.randbits(62)
-        self._budget.attempt(lambda: self._client.set(self.key, self.number))
+        for key, client, budget in self._shards:
+            budget.attempt(partial(client.set, key, self.number))
 
     def check(self) -> None:
         """Raise FencedError if another run has begun since."""
-        stored = self._budget.attempt(lambda: self._client.get(self.key))
-        if stored is None or int(stored) != self.number:
-            newest = "gone" if stored is None else int(stored)
-            what = f"{self._place}: another correction or replay has begun: the number is {newest}, not {self.number}"
-            raise FencedError(what, remedy=_REMEDY)
+        for key, client, budget in self._shards:
+            stored = budget.attempt(partial(client.get, key))
+            if stored is None or int(stored) != self.number:
+                newest = "gone" if stored is None else int(stored)
+                what = f"another correction or replay has begun: the number is {newest}, not {self.number}"
+                msg = f"{budget.place}: {what}"
+                raise FencedError(msg, remedy=_REMEDY)
 
     def close(self) -> None:
-        self._client.close()
+        self._stack.close()

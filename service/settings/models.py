@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -271,11 +272,15 @@ class Sessions(Section):
 
 class Redis(Section):
     url: SecretStr
+    """With `cluster`, of any nodes of a Redis Cluster, separated by commas."""
     password_file: Path | None = None
     """Replaces the password of the URL."""
     ca_file: Path | None = None
     """Certificates to trust, for rediss://; the system's when not given."""
+    cluster: bool = False
     prefix: str = "tidemark"
+    shards: int = Field(default=1, gt=0, le=1_024)
+    """The number of stores that keys are spread over by hash tags (schemas/redis.md). A prefix keeps the number it began with."""
     feed_length: int = Field(default=10_000, gt=0)
     feed_retain_ms: Positive = Field(default=86_400_000, alias="feed_retain")
     """The change feed keeps about `feed_length` entries of up to 100 keys, and none that are much older than this."""
@@ -285,6 +290,23 @@ class Redis(Section):
     chunk: int = Field(default=1_000, gt=0, le=10_000)
     driver_rows: int = Field(default=100_000, ge=0)
     """The driver publishes a batch of at most this many records; the executors publish a larger one."""
+
+    @model_validator(mode="after")
+    def _has_hash_tags(self) -> Self:
+        if self.shards > 1 and set(self.prefix) & set("{}"):
+            msg = f"prefix {self.prefix!r} must not have braces: redis.shards = {self.shards} puts hash tags around it"
+            raise ValueError(msg)
+        if self.cluster and self.shards == 1 and not re.search(r"^[^{]*\{[^}]+\}", self.prefix):
+            msg = (
+                f"shards = 1 leaves a cluster one slot: choose more, such as 4 for each primary, "
+                f'or give prefix a hash tag, such as "{{{self.prefix}}}"'
+            )
+            raise ValueError(msg)
+        path = urlsplit(self.url.get_secret_value()).path
+        if self.cluster and path not in {"", "/", "/0"}:
+            msg = "url names a database: a Redis Cluster has only 0"
+            raise ValueError(msg)
+        return self
 
 
 class Metrics(Section):

@@ -15,7 +15,7 @@ from service.errors import FencedError, SinkError
 from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import Sink
 from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
-from service.recompute.closed_sink import ClosedSink, Written, progress, server, session_starts
+from service.recompute.closed_sink import ClosedSink, Written, progress, servers, session_starts
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
 from state.layout import session_schema
@@ -36,21 +36,21 @@ class Target:
         self.client: Any = part.client()
         self.client.set(f"{prefix}:epoch", 1)
         self.fence = Fence(self.settings.redis)
-        self.sink = ClosedSink(self.settings, PASSED, self.fence.number, server(self.settings))
+        self.sink = ClosedSink(self.settings, PASSED, self.fence.number, servers(self.settings))
 
     def publish(self, *rows: pa.RecordBatch, passed: MicroBatch = PASSED) -> None:
         sink = Sink(self.settings, replace(passed, watermark_ms=T0))
         sink.write(rows)
         replace(sink, micro_batch=passed).progress()
 
-    def windows(self, values: list[float], key: str = "d1", start: int = T0) -> Rows:
+    def windows(self, values: list[float], key: str = "d1", start: int = T0) -> list[Rows]:
         table = window_table([("device_1m", key, start, values)])
         rows = window_rows(table, self.keys, self.settings.views, PASSED.watermark_ms)
-        return as_of_watermark(rows, PASSED.watermark_ms, 0)[0]
+        return as_of_watermark(rows, PASSED.watermark_ms, 0)[:1]
 
-    def sessions(self, *rows: dict[str, Any]) -> Rows:
+    def sessions(self, *rows: dict[str, Any]) -> list[Rows]:
         table = pa.Table.from_pylist(list(rows), schema=session_schema(MEASURES))
-        return session_rows(table, self.keys, self.settings.sessions)
+        return [session_rows(table, self.keys, self.settings.sessions)]
 
     def window(self, key: str = "d1") -> dict[str, str]:
         return self.read(f"window:device_1m:temperature:{key}:{T0}")

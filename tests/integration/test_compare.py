@@ -13,6 +13,7 @@ from load.comparer.compare import compare, main
 from load.oracle import Expected, expected, records
 from load.rules import read_reference, read_rules
 from load.servers import CREATE_TIME, Broker, Postgres, Redis
+from schemas import contract
 
 pytestmark = pytest.mark.integration
 
@@ -114,38 +115,44 @@ def send_rejects(stand: Stand) -> None:
     assert producer.flush(30) == 0
 
 
-def publish(stand: Stand, values: Expected, progress: Expected) -> None:
+def publish(stand: Stand, values: Expected, progress: Expected, shards: int = 1) -> None:
     """Write `values` into an empty Redis, with the progress that belongs to `progress`."""
+    prefixes = contract.prefixes(PREFIX, shards)
+
+    def shard_of(text: str) -> str:
+        return prefixes[contract.shard_of(text, shards)]
+
     with stand.redis.client() as client:
         client.flushall()
         pipe = client.pipeline(transaction=False)
 
         def write(key: str, fields: Mapping[str, object]) -> None:
             text = {name: repr(value) if isinstance(value, float) else str(value) for name, value in fields.items()}
-            pipe.hset(f"{PREFIX}:{key}", mapping={**text, "epoch": "1", "batch": "4"})
+            pipe.hset(key, mapping={**text, "epoch": "1", "batch": "4"})
 
         for (view, measure, key, start), window in values.windows.items():
             names = ("start", "end", "count", "sum", "mean", "min", "max", "stddev", "first", "last")
             fields = {name: getattr(window, name) for name in names}
-            write(f"window:{view}:{measure}:{key}:{start}", fields)
-            pipe.zadd(f"{PREFIX}:keys:{view}", {key: window.start}, gt=True)
+            write(f"{shard_of(key)}:window:{view}:{measure}:{key}:{start}", fields)
+            pipe.zadd(f"{shard_of(key)}:keys:{view}", {key: window.start}, gt=True)
         for (name, start), session in values.sessions.items():
             fields = {
                 name: getattr(session, name) for name in ("start", "last", "count", "state", "reason", "closed_by")
             }
             for measure, statistics in session.measures.items():
                 fields |= {f"{measure}.{each}": getattr(statistics, each) for each in ("count", "mean", "min", "max")}
-            write(f"session:{name}:{start}", {**fields, "duration": session.last - session.start})
+            write(f"{shard_of(name)}:session:{name}:{start}", {**fields, "duration": session.last - session.start})
         for name, device in values.devices.items():
             fields = {"status": device.status, "last_seen": device.last_seen, "session": device.session or ""}
             fields |= {measure: value for measure, (value, _) in device.values.items()}
             fields |= {f"{measure}.at": at for measure, (_, at) in device.values.items()}
-            write(f"device:{name}", fields)
+            write(f"{shard_of(name)}:device:{name}", fields)
         offsets: dict[str, dict[int, int]] = {}
         for (topic, number), partition in progress.partitions.items():
             offsets.setdefault(topic, {})[number] = partition.end
         reached = {"watermark": progress.watermark_ms, "final": progress.watermark_ms}
-        write("progress", {**reached, "offsets": json.dumps(offsets), "reference": ""})
+        for prefix in prefixes:
+            write(f"{prefix}:progress", {**reached, "offsets": json.dumps(offsets), "reference": ""})
         pipe.execute()
 
 
@@ -256,6 +263,43 @@ def test_windows_that_silence_has_closed_are_no_difference_and_one_written_after
         assert verdict.ok
         client.hset(f"{PREFIX}:window:all:temperature:all:{BROKER_MS - 10_000}", "batch", "5")
         assert compare(stand.settings()).kinds == {"window.batch": 1, "window.closed_by": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        (lambda client, _: client.ping(), {}),
+        (lambda client, key: client.hset(key, "count", 9), {"window.count": 1}),
+        (lambda client, key: client.delete(key), {"window.missing": 1}),
+        (lambda client, _: client.zadd(f"{{{PREFIX}:2}}:keys:device", {"d:x": 0}), {"keys.score": 1}),
+        (lambda client, _: client.delete(f"{{{PREFIX}:1}}:progress"), {"progress.missing": 1}),
+        (lambda client, _: client.hincrby(f"{{{PREFIX}:0}}:progress", "batch"), {"progress.shards": 1}),
+        (lambda client, _: client.hincrby(f"{{{PREFIX}:2}}:progress", "watermark"), {"progress.shards": 1}),
+    ],
+)
+def test_shards_are_compared_as_one_store(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, change: Change, kinds: Mapping[str, int]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_REDIS__SHARDS", "3")
+    right = stand.expected()
+    publish(stand, right, right, 3)
+    with stand.redis.client() as client:
+        change(client, f"{{{PREFIX}:{contract.shard_of('all', 3)}}}:window:all:temperature:all:{BROKER_MS - 30_000}")
+    verdict = compare(stand.settings())
+    assert verdict.kinds == kinds
+    assert verdict.compared.get("devices") == (None if "progress.missing" in kinds else 7)
+
+
+def test_a_window_is_judged_by_the_progress_of_its_shard(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_REDIS__SHARDS", "3")
+    right = stand.expected()
+    publish(stand, right, right, 3)
+    with stand.redis.client() as client:
+        client.hset(f"{{{PREFIX}:2}}:progress", "final", str(BROKER_MS))
+    early = [place for place, window in right.windows.items() if not window.final and window.end <= BROKER_MS]
+    wrong = [place for place in early if contract.shard_of(place[2], 3) == 2]
+    assert 0 < len(wrong) < len(early)
+    assert compare(stand.settings()).kinds == {"window.closed_by": len(wrong)}
 
 
 def test_a_reject_that_is_lost_is_red(stand: Stand, published: Expected) -> None:

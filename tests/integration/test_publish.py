@@ -24,7 +24,6 @@ from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.publication.early import Early
-from service.redis.keys import Keys
 from service.redis.link import EpochLostError, WritesLostError
 from service.reference.attributes import Index
 from service.rejects import delivery
@@ -384,7 +383,7 @@ def early(target: Target, batch: int, name: str, count: int, at_ms: int = T0, ah
     early_readings = Early()
     for number in range(count):
         early_readings.take({"device": name, "ahead_ms": ahead_ms, "broker_ms": at_ms - number})
-    for arguments in early_readings.calls(Keys(target.prefix), target.settings):
+    for arguments in early_readings.calls(0, target.settings):
         target.sink(batch).run("early", **arguments)
 
 
@@ -887,18 +886,18 @@ def test_a_batch_is_not_finished_on_a_redis_that_was_restarted_during_it(tmp_pat
     with Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"}) as part:
         target = Target(part, "tidemark", retry_for="60 s")
         sink = target.sink(1)
-        server = sink.server()
+        servers = sink.servers()
         sink.write([window([1.0])])
         part.kill()
         part.start()
         with pytest.raises(SinkError, match="restarted or failed over") as caught:
-            sink.progress(server)
+            sink.progress(servers)
         assert not isinstance(caught.value, SinkRefusedError)
         assert target.read("progress") == {}
         again = target.sink(1)
-        server = again.server()
+        servers = again.servers()
         assert again.write([window([1.0])]).unchanged == 1
-        assert again.progress(server) is None
+        assert again.progress(servers) is None
 
 
 def test_a_redis_that_stays_away_fails_the_batch_by_name(tmp_path: Path) -> None:

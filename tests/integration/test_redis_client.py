@@ -9,10 +9,12 @@ from load.servers import Redis
 from service import settings
 from service.errors import SinkRefusedError
 from service.redis import client as redis_client
+from service.redis.keys import Keys
 from service.redis.link import Budget, Link, Place
 
 pytestmark = pytest.mark.integration
 
+KEYS = Keys("tidemark")
 FIRST, SECOND = "pa/ss9@:#?% ä", "another"
 
 
@@ -29,10 +31,10 @@ def test_a_password_file_replaces_the_password_of_the_url(tmp_path: Path, secret
         admin.config_set("requirepass", FIRST)
         url = part.url.replace("//", f"//{user}")
         given = settings.Redis.model_validate({"url": url, "password_file": secret})
-        with redis_client.client(given) as client:
+        with redis_client.client(given, KEYS) as client:
             assert client.ping()
         budget = Budget(0, Place(redis_client.address(given), "a test"))
-        link = Link(given, b"return {1}", ())
+        link = Link(given, KEYS, b"return {1}", ())
         assert link.run([("step", b"")], budget) == [[1]]
         # The file is read for each connection: a new password needs no new process.
         admin.config_set("requirepass", SECOND)
@@ -43,5 +45,8 @@ def test_a_password_file_replaces_the_password_of_the_url(tmp_path: Path, secret
         assert link.run([("step", b"")], budget) == [[1]]
         link.close()
         secret.unlink()
-        with redis_client.client(given) as client, pytest.raises(redis.ConnectionError, match="secret cannot be read"):
+        with (
+            redis_client.client(given, KEYS) as client,
+            pytest.raises(redis.ConnectionError, match="secret cannot be read"),
+        ):
             client.ping()

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from load.servers import Broker, Redis
+from schemas import contract
 from service.errors import CheckpointError, SinkRefusedError
 from service.recompute.republish import ASKED, LOST, mark
 from service.redis.link import WritesLostError
@@ -162,6 +163,53 @@ def test_what_redis_has_lost_is_there_again_as_it_was(world: Losing) -> None:
     world.term()
     assert_same(world.values(), grown)
     assert (world.lost, len(world.republications) - earlier, world.redis.get(world.key("republish"))) == (3, 2, None)
+
+
+def test_what_one_shard_has_lost_is_there_again_and_the_others_keep_theirs(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> None:
+    world = Losing(spark, broker_server, redis_server, tmp_path, prefix, redis={"shards": 3})
+    world.term(*minutes(0, 20))
+    backup = world.backup(shard=1)
+    world.term(*minutes(20, 40))
+    before = world.values()
+    assert min(kinds(before).values()) > 2
+    assert {contract.shard_of(f"d{number}", 3) for number in range(6)} | {contract.shard_of("all", 3)} == {0, 1, 2}
+
+    def marks() -> set[str | None]:
+        return {world.redis.get(f"{each}:republish") for each in world.prefixes}
+
+    # All of one shard.
+    world.lose(shard=2)
+    world.term()
+    assert_same(world.values(), before)
+    assert (world.lost, marks()) == (1, {None})
+
+    # One is back at an older backup. Another one had asked for a republish, and the writer was killed before its end.
+    world.lose(shard=1)
+    world.restore(backup)
+    asked = mark(ASKED)
+    world.redis.set(f"{world.prefixes[2]}:republish", asked)
+    world.epoch += 1
+    for each in world.prefixes:
+        world.redis.set(f"{each}:epoch", world.epoch)
+    republisher = world.republisher()
+    republisher.begin()
+    [agreed] = marks()  # all shards have one: readers and `tidemark correct` find the same everywhere
+    assert agreed is not None
+    assert agreed.startswith("lost ")
+    assert agreed.split()[1] == asked.split()[1]
+    world.publish(None)
+    republisher.everything(republisher.asked())
+    assert_same(world.values(), before)
+    assert (world.lost, marks()) == (2, {None})
+
+    # A writer was killed between the progress of two shards: the next one goes on, and nothing is lost.
+    world.redis.hset(f"{world.prefixes[0]}:progress", mapping={"batch": 99, "updated": 1})
+    world.term(*minutes(40, 42))
+    assert (world.lost, marks()) == (2, {None})
+    assert kinds(world.values())["final"] > kinds(before)["final"]
+    world.redis.close()
 
 
 def test_what_kafka_has_only_a_part_of_is_not_told(world: Losing) -> None:

@@ -6,6 +6,8 @@ The embedded Redis and PostgreSQL are built without TLS: load/proxy.py ends it f
 import hashlib
 import traceback
 from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from load.certificates import Authority
 from load.proxy import Proxy
+from load.redis_cluster import RedisCluster
 from load.registry import Registry
 from load.servers import HOST, Broker, Postgres, Redis
 from service import settings
@@ -27,8 +30,11 @@ from service.errors import ReferenceDataError, RegistryError
 from service.kafka import clients, source, topics
 from service.kafka.offsets import edges
 from service.redis import client as redis_client
+from service.redis.keys import Keys, shards
+from service.redis.link import Budget, Link, Place
 from service.reference.database import fetch
 from service.settings import Kafka
+from tests.integration.daemon import until
 from tests.stream.records import make_settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -151,7 +157,11 @@ def test_redis_over_tls_lets_each_user_do_what_it_is_for(
             ca_file = trusted.ca_file
             return settings.Redis.model_validate({"url": url, "password_file": secret, "ca_file": ca_file})
 
-        with redis_client.client(of("tidemark")) as service, redis_client.client(of("tidemark_reader")) as reader:
+        keys = Keys("tidemark")
+        with (
+            redis_client.client(of("tidemark"), keys) as service,
+            redis_client.client(of("tidemark_reader"), keys) as reader,
+        ):
             service.eval("redis.call('HSET', KEYS[1], 'mean', ARGV[1])", 1, "tidemark:window:a", "20")
             assert service.info("server")["redis_version"]
             assert reader.hgetall("tidemark:window:a") == {b"mean": b"20"}
@@ -171,16 +181,65 @@ def test_redis_over_tls_lets_each_user_do_what_it_is_for(
                 with pytest.raises(redis.ResponseError, match=r"(?i)no ?perm|permission|can't access"):
                     call()
         with (
-            redis_client.client(of("tidemark", stranger)) as fooled,
+            redis_client.client(of("tidemark", stranger), keys) as fooled,
             pytest.raises(redis.ConnectionError, match="verify"),
         ):
             fooled.ping()
         secret.write_text(CANARY)
-        with redis_client.client(of("tidemark")) as service, pytest.raises(redis.ConnectionError) as error:
+        with redis_client.client(of("tidemark"), keys) as service, pytest.raises(redis.ConnectionError) as error:
             service.ping()
         assert CANARY not in "".join(traceback.format_exception(error.value))
         with part.client() as admin:
             assert admin.dbsize() == 1
+
+
+def test_a_redis_cluster_over_tls_lets_each_user_do_what_it_is_for(
+    tmp_path: Path, secret: Path, authority: Authority
+) -> None:
+    users = (DEPLOY / "redis-users.conf").read_text().replace("~tidemark:", "~{tidemark:")
+    password = hashlib.sha256(AWKWARD.encode()).hexdigest()
+    (tmp_path / "users.conf").write_text(users.replace("0" * 64, password))
+    cluster = RedisCluster(tmp_path, replicas=0, settings={"include": str(tmp_path / "users.conf")})
+    with ExitStack() as stack:
+        for node in cluster.nodes:  # the cluster tells its clients the addresses with TLS
+            node.announced_port = stack.enter_context(Proxy(HOST, node.port, tls=authority.server("redis"))).port
+        stack.enter_context(cluster)
+        ports = {node.announced_port for node in cluster.nodes}
+
+        def told(node: Redis) -> set[int]:
+            with node.client() as client:
+                answer: Any = client.execute_command("CLUSTER SLOTS")
+                return {int(primary[1]) for _first, _last, primary in answer}
+
+        until(lambda: all(told(node) == ports for node in cluster.nodes), 30, "the nodes to know the addresses")
+
+        def of(user: str) -> settings.Redis:
+            url = f"rediss://{user}@{','.join(f'{HOST}:{port}' for port in ports)}/0"
+            given = {"url": url, "password_file": secret, "ca_file": authority.ca_file, "cluster": True, "shards": 5}
+            return settings.Redis.model_validate(given)
+
+        for keys in shards(of("tidemark")):
+            with (
+                redis_client.client(of("tidemark"), keys) as service,
+                redis_client.client(of("tidemark_reader"), keys) as reader,
+            ):
+                service.eval("redis.call('HSET', KEYS[1], 'mean', ARGV[1])", 1, keys.window("v", "m", "k", 0), "20")
+                assert service.info("server")["redis_version"]
+                assert reader.hgetall(keys.window("v", "m", "k", 0)) == {b"mean": b"20"}
+                for call in (
+                    service.flushall,
+                    partial(service.set, "elsewhere", "1"),
+                    partial(reader.set, keys.meta, "1"),
+                ):
+                    with pytest.raises(redis.ResponseError, match=r"(?i)no ?perm|permission|MOVED"):
+                        call()
+        link = Link(of("tidemark"), keys, b"return {1}", (keys.epoch,))
+        assert link.run([("step", b"")], Budget(0, Place("here", "a test"))) == [[1]]
+        link.close()
+        secret.write_text(CANARY)
+        with redis_client.client(of("tidemark"), keys) as service, pytest.raises(redis.ConnectionError) as error:
+            service.ping()
+        assert CANARY not in "".join(traceback.format_exception(error.value))
 
 
 # PostgreSQL and the registry

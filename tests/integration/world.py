@@ -67,6 +67,11 @@ class World(TermMetrics):
     def key(self, name: str) -> str:
         return f"{self.prefix}:{name}"
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Those of the shards."""
+        return contract.prefixes(self.prefix, self.settings.redis.shards)
+
     def send(self, records: Iterable[Record]) -> list[Coordinates]:
         """Send to the partitions in turn; returns each record's place."""
         places = []
@@ -90,7 +95,8 @@ class World(TermMetrics):
     def term(self, *records: Record) -> list[Coordinates]:
         """A term of a writer: what was lost is published again, then these and whatever waits in the topic."""
         self.epoch += 1
-        self.redis.set(self.key("epoch"), self.epoch)
+        for prefix in self.prefixes:
+            self.redis.set(f"{prefix}:epoch", self.epoch)
         republisher = self.republisher()
         republisher.begin()
         term = republisher.term
@@ -110,7 +116,7 @@ class World(TermMetrics):
         after: tuple[int, int] | None,
         *records: Record,
         on_batch: Callable[[], object] = lambda: None,
-        covered: Covered | None = None,
+        covered: tuple[Covered, ...] = (),
         settled_ms: int | None = None,
     ) -> list[Coordinates]:
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
@@ -130,9 +136,8 @@ class World(TermMetrics):
 
     def hashes(self) -> dict[str, dict[str, str]]:
         """Every hash that readers see."""
-        return {
-            key.removeprefix(f"{self.prefix}:"): fields for key, fields in published.hashes(self.redis, self.prefix)
-        }
+        found = published.hashes(self.redis, self.prefix, shards=len(self.prefixes))
+        return {key.removeprefix(f"{self.prefix}:"): fields for key, fields in found}
 
     def values(self) -> dict[str, Any]:
         """Every value that readers see and that can be published again, without OWN, and the indexes."""
@@ -141,16 +146,16 @@ class World(TermMetrics):
             for name, value in self.hashes().items()
             if value.get("state") != "merged"
         }
-        indexes = self.redis.scan_iter(self.key("keys:*"))
-        values |= {
-            key.removeprefix(f"{self.prefix}:"): self.redis.zrange(key, 0, -1, withscores=True) for key in indexes
-        }
-        assert contract.check(self.redis, self.prefix) == []
+        for number, prefix in enumerate(self.prefixes):
+            for key in self.redis.scan_iter(f"{prefix}:keys:*"):
+                name = key.removeprefix(f"{prefix}:") + (f" of shard {number}" if number else "")
+                values[name] = self.redis.zrange(key, 0, -1, withscores=True)
+        assert contract.check(self.redis, self.prefix, len(self.prefixes)) == []
         return values
 
-    def backup(self) -> dict[str, bytes]:
+    def backup(self, shard: int = 0) -> dict[str, bytes]:
         with self.part.client(decode_responses=False) as client:
-            return {key: client.dump(key) for key in client.scan_iter(f"{self.prefix}:*")}
+            return {key: client.dump(key) for key in client.scan_iter(f"{self.prefixes[shard]}:*")}
 
     def restore(self, backup: dict[str, bytes]) -> None:
         with self.part.client(decode_responses=False) as client:
@@ -163,8 +168,8 @@ class World(TermMetrics):
                     value,
                 )
 
-    def lose(self, pattern: str = "*") -> None:
-        for key in self.redis.scan_iter(f"{self.prefix}:{pattern}"):
+    def lose(self, pattern: str = "*", shard: int = 0) -> None:
+        for key in self.redis.scan_iter(f"{self.prefixes[shard]}:{pattern}"):
             self.redis.delete(key)
 
     def window(self, device: str, seconds: int = 0) -> dict[str, str]:

@@ -13,7 +13,7 @@ from load.faults.history import Entry, History, read
 from load.faults.nemesis import Nemesis
 from load.faults.recovery import Recovers
 from load.faults.row import ORDER, find, rows
-from load.faults.rules import Loss, Observed, OneWriter, Recorded, Rule, Verdicts
+from load.faults.rules import EachShard, Loss, Observed, OneWriter, Recorded, Rule, Verdicts
 from load.faults.values import GoesBack, Torn
 from service.errors import SetupError
 
@@ -377,6 +377,80 @@ def test_another_fault_within_the_minute_begins_the_wait_anew() -> None:
 def test_a_fault_long_after_the_one_before_does_not_excuse_it() -> None:
     history = [*STEADY, fault(11, "begin"), fault(12, "end"), fault(80, "begin"), fault(81, "end"), progress(1, 12, 90)]
     assert len(broken(Recovers(), *history, entry("lag", 91, records=10))) == 1
+
+
+# Shards
+
+
+def shards(number: int, *entries: Entry) -> list[Entry]:
+    """What the observer has seen of one shard."""
+    return [{**each, "shard": number} for each in entries]
+
+
+def test_shards_that_are_a_batch_apart_are_fine() -> None:
+    history = [*shards(0, progress(1, 5), progress(1, 6)), *shards(1, progress(1, 5)), progress(1, 5)]
+    history += [*shards(0, progress(1, 7)), *shards(1, progress(1, 6)), progress(1, 6)]
+    assert broken(EachShard(GoesBack), *history) == []
+    assert broken(GoesBack(), *history) != []
+    feeds = [*shards(0, feed([1, 5, 9], [2, 6, 1])), *shards(1, feed([1, 5, 9])), *shards(0, feed([2, 7, 1]))]
+    assert broken(EachShard(OneWriter), *feeds) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "before", "after", "why"),
+    [
+        (GoesBack, progress(2, 6), progress(2, 5), "progress is at (epoch, batch) (2, 5)"),
+        (GoesBack, progress(2, 6, final=6), progress(2, 6), "windows were final up to 6"),
+        (GoesBack, value("window", batch="8"), value("window"), "(2, 7) after (2, 8)"),
+        (OneWriter, feed([2, 6, 1]), feed([1, 7, 1]), "overlapping epochs"),
+        (OneWriter, entry("epoch", epoch=3), entry("epoch", epoch=2), "the epoch is 2 after 3"),
+    ],
+)
+def test_what_goes_back_in_one_shard_is_found(rule: type[Rule], before: Entry, after: Entry, why: str) -> None:
+    texts = broken(EachShard(rule), *shards(0, before), *shards(1, before), *shards(0, before), *shards(1, after))
+    assert why in texts[0]
+
+
+@pytest.mark.parametrize(("lost", "is_fine"), [({}, True), ({"shard": 1}, True), ({"shard": 0}, False)])
+def test_what_one_shard_has_lost_the_others_have_not(lost: Mapping[str, int], is_fine: bool) -> None:
+    history = [*shards(0, progress(1, 5)), *shards(1, progress(1, 5)), fault(1, "begin", shard=1)]
+    history += [entry("redis_lost", **lost), *shards(1, progress(1, 3)), progress(1, 3), fault(2, "end", shard=1)]
+    assert (broken(EachShard(GoesBack), *history) == []) == is_fine
+
+
+def test_a_shard_that_is_seen_late_is_judged_by_what_was_noted_before() -> None:
+    again = shards(1, progress(1, 5), progress(2, 0, watermark=3, offset=2))
+    assert broken(EachShard(GoesBack), *again) != []
+    assert broken(EachShard(GoesBack), entry("rebuild"), *again) == []
+
+
+def test_a_torn_hash_in_a_shard_is_found() -> None:
+    torn = value("window", sum="61")
+    key = torn["key"].replace("tidemark", "{tidemark:2}")
+    assert broken(Torn(), *shards(2, {**value("window"), "key": key})) == []
+    assert broken(Torn(), *shards(2, {**torn, "key": key})) != []
+
+
+def test_a_lag_is_back_when_all_shards_have_the_batch() -> None:
+    history = [
+        *STEADY,
+        fault(11, "begin"),
+        fault(12, "end"),
+        *shards(0, progress(1, 11, 14)),
+        entry("lag", 15, records=0),
+    ]
+    assert len(broken(Recovers(), *history)) == 1
+    assert broken(Recovers(), *history, progress(1, 11, 16), entry("lag", 17, records=0)) == []
+
+
+def test_a_shard_without_a_feed_proves_nothing() -> None:
+    enough = [entry(what) for what, least in Observed.LEAST.items() for _ in range(least)]
+    both = [each for number in (0, 1) for each in shards(number, *enough)]
+    run = entry("run", shards=2)
+    assert broken(Observed(), run, *enough, *both) == []
+    assert broken(Observed(), run, *both) != []
+    lacking = [each for each in both if each["what"] != "feed" or each["shard"] == 0]
+    assert broken(Observed(), run, *enough, *lacking) == ["0 entries of 'feed': too few to judge by"]
 
 
 # The rest
