@@ -56,6 +56,7 @@ _QUALITY = "tests/unit/test_quality.py::"
 _TIME = "tests/unit/test_watermark.py::"
 _WINDOWS = "tests/unit/test_state_windows.py::"
 _STORE = "tests/unit/test_state_store.py::"
+_SHARDS = "tests/integration/test_shards.py::"
 _CLOSED = "tests/integration/test_closed_sink.py::"
 _COVERED = "tests/integration/test_covered.py::"
 _WALKS = "tests/integration/test_walks.py::test_a_random_walk_ends_as_plain_lists_say"
@@ -159,7 +160,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "replies = self._link(shard).run(calls, budget)",
+                "replies = self._link(shard).run(chain(begun, [first], calls), budget)",
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
                 "            who = {'epoch': self.micro_batch.epoch, 'batch': self.micro_batch.batch}\n"
@@ -469,7 +470,7 @@ MUTATIONS = (
         "nobody asks for the final windows that a rebuild did not write",
         "windows that Redis had lost before the rebuild never come back",
         ("P1",),
-        (Edit("service/recompute/republish.py", '            sink.run("mark", mark=mark(ASKED))\n', ""),),
+        (Edit("service/recompute/republish.py", '            sink.run("mark", servers, mark=mark(ASKED))\n', ""),),
         (_REPUBLISH + "test_a_rebuild_ends_with_the_final_windows_that_redis_did_not_have",),
     ),
     Mutation(
@@ -1402,8 +1403,62 @@ MUTATIONS = (
         "a republish leaves closed values as they are where a correction is lost",
         "late readings that are marked as corrected are in no value, for ever",
         ("P1",),
-        (Edit("service/recompute/republish.py", "            self._corrected(text)\n", ""),),
+        (Edit("service/recompute/republish.py", "            self._corrected(marks)\n", ""),),
         (_CORRECT + "test_what_redis_loses_of_a_correction_comes_back_when_it_is_asked_to",),
+    ),
+    Mutation(
+        "shards-one-epoch",
+        "a term takes an epoch that another shard has already",
+        "two writers have one epoch when the first shard has lost its newest writes: neither is refused",
+        ("P5",),
+        (Edit("service/daemon/lease.py", "if at_least >= self.epoch:", "if at_least > self.epoch:"),),
+        (_SHARDS + "test_a_lease_fences_every_shard_before_its_term_begins[one Redis]",),
+    ),
+    Mutation(
+        "shards-unfenced",
+        "a term puts its epoch into the first shard only",
+        "a former writer goes on in the other shards",
+        ("P5",),
+        (
+            Edit(
+                "service/daemon/lease.py",
+                "at_least = max((self._follow(keys) for keys in others), default=0)",
+                "at_least = 0",
+            ),
+        ),
+        (_SHARDS + "test_a_lease_fences_every_shard_before_its_term_begins[one Redis]",),
+    ),
+    Mutation(
+        "shard-same-run",
+        "a primary that was failed over and back counts as the same one",
+        "progress says that values are there which it has dropped meanwhile",
+        ("P1",),
+        (Edit("service/redis/link.py", "(?:run_id|master_replid):", "(?:run_id):"),),
+        (_SHARDS + "test_a_primary_that_was_failed_over_and_back_is_another_one",),
+    ),
+    Mutation(
+        "half-moved-call",
+        "a call does not name a key that never exists",
+        "while its slot moves, a call runs until it comes to a key that has moved, or to a new one",
+        ("P3",),
+        (Edit("service/publication/rows.py", "return *known, keys.absent", "return known"),),
+        (_SHARDS + "test_a_call_waits_while_its_slot_moves[marks1]",),
+    ),
+    Mutation(
+        "shards-changed",
+        "a service starts on a prefix with another number of shards",
+        "readers and writer look for a key in different shards",
+        ("P2",),
+        (Edit("service/publication/meta.py", "if shards_there != options.shards:", "if False:"),),
+        (_SHARDS + "test_a_prefix_keeps_its_number_of_shards[3-4]",),
+    ),
+    Mutation(
+        "loss-in-all-shards",
+        "a loss in one shard is repaired in all of them",
+        "shards that have lost nothing go back to the last committed batch",
+        ("P2",),
+        (Edit("service/recompute/republish.py", ", only=frozenset(losses))", ")"),),
+        (_REPUBLISH + "test_what_one_shard_has_lost_is_there_again_and_the_others_keep_theirs",),
     ),
     Mutation(
         "correction-to-any-redis",

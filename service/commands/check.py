@@ -33,6 +33,7 @@ from service.errors import (
 )
 from service.kafka import clients, topics
 from service.monitoring import status
+from service.publication import meta
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
 from service.reference.expectations import usable
@@ -240,6 +241,7 @@ _TRY = "redis.call('SET', KEYS[1], cmsgpack.pack(ARGV[1]), 'PX', 1000) return re
 def _redis(settings: Settings) -> Iterator[Line]:
     stores, findings = shards(settings.redis), list[Line]()
     versions = [_shard(settings.redis, keys, findings.append) for keys in stores]
+    meta.require_stored(settings.redis)
     several = f", all {len(stores)} shards" if len(stores) > 1 else ""
     yield ok("redis", f"{redis_client.address(settings.redis)} is {versions[0]} and may be written{several}")
     yield from findings

@@ -6,6 +6,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from service.errors import SinkError
+from service.publication import meta
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
 from service.settings import Redis
@@ -15,6 +16,7 @@ _FIELDS = ("early", "early.at", "early.ahead", "last_seen")
 
 def skewed(settings: Redis) -> list[dict[str, Any]]:
     """The devices with early readings, newest early reading first; times in ms. Raises SinkError."""
+    meta.require_stored(settings)
     devices = [device for keys in shards(settings) for device in _skewed(settings, keys)]
     return sorted(devices, key=lambda device: device["early.at"] or 0, reverse=True)
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -43,27 +44,29 @@ def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = Fal
         taken.set()
 
     lease = Lease(settings, owner.here())
-    epoch = lease.acquire(waiting, taken)
-    if epoch is None:
-        say(f"{holders[0]} holds the lease: asking it")
-        _ask(settings)
-        say("done: its log says what was republished")
-        return
-    say(f"no service runs: republishing under epoch {epoch}")
     try:
-        _alone(settings, epoch, say)
+        epoch = lease.acquire(waiting, taken)
+        if epoch is not None:
+            say(f"no service runs: republishing under epoch {epoch}")
+            _alone(settings, epoch, say)
+            return
     finally:
         lease.release()
+    say(f"{holders[0]} holds the lease: asking it")
+    _ask(settings)
+    say("done: its log says what was republished")
 
 
 def _ask(settings: Settings) -> None:
     """Set the mark, and wait until the service has taken it away."""
-    keys = shards(settings.redis)[0]  # the service publishes all shards again for a mark in one
-    key = keys.republish
-    with reader(settings.redis, keys, _REQUEST) as (client, budget):
-        budget.attempt(lambda: client.set(key, mark(ASKED), nx=True))
-        while budget.attempt(lambda: client.get(key)) is not None:
-            time.sleep(LOOK_S)
+    text = mark(ASKED)
+    for keys in shards(settings.redis):
+        with reader(settings.redis, keys, _REQUEST) as (client, budget):
+            budget.attempt(partial(client.set, keys.republish, text, nx=True))
+    for keys in shards(settings.redis):
+        with reader(settings.redis, keys, _REQUEST) as (client, budget):
+            while budget.attempt(partial(client.get, keys.republish)) is not None:
+                time.sleep(LOOK_S)
 
 
 def _committed(spark: SparkSession, settings: Settings) -> MicroBatch:

@@ -55,12 +55,12 @@ if ARGV[2] ~= '' then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
 return 'kept'
 """
 
-# KEYS epoch, progress of another shard; ARGV epoch. Returns the epoch that is there then: a larger one stays.
+# KEYS epoch, progress of another shard; ARGV epoch. Returns the epoch that was there, and replaces a smaller one.
 _FOLLOW = """
-local epoch = math.max(
-  tonumber(redis.call('GET', KEYS[1]) or 0), tonumber(redis.call('HGET', KEYS[2], 'epoch') or 0), tonumber(ARGV[1]))
-redis.call('SET', KEYS[1], string.format('%d', epoch))
-return epoch
+local stored = math.max(
+  tonumber(redis.call('GET', KEYS[1]) or 0), tonumber(redis.call('HGET', KEYS[2], 'epoch') or 0))
+if stored < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+return stored
 """
 
 # KEYS lease; ARGV token. Returns 1 when the token held the lease.
@@ -127,9 +127,9 @@ class Lease:
             reply = self._budget(first).attempt(ask)
             if reply[0]:
                 self.epoch = int(reply[1])
-                at_least = max((self._follow(keys) for keys in others), default=self.epoch)
-                if at_least > self.epoch:
-                    continue  # the first shard has lost its epoch, or another writer has just begun
+                at_least = max((self._follow(keys) for keys in others), default=0)
+                if at_least >= self.epoch:
+                    continue  # the first shard has lost an epoch that a former writer may still use
                 self.reached = None
                 self._start_renewing()
                 return self.epoch
@@ -148,14 +148,20 @@ class Lease:
 
         Raises redis.RedisError or OSError when Redis does not answer.
         """
-        reached, first = self.reached or ("", ""), self._shards[0]
+        reached, first, failure = self.reached or ("", ""), self._shards[0], None
         for keys in self._shards:
             ttl_ms = self._ttl_ms if keys is first else ""
-            reply = self._eval(keys, _RENEW, _keys(keys), self.token, ttl_ms, self.epoch, *reached)
+            try:
+                reply = self._eval(keys, _RENEW, _keys(keys), self.token, ttl_ms, self.epoch, *reached)
+            except (RedisError, OSError) as error:
+                failure = failure or error  # the others are asked all the same
+                continue
             if reply != b"kept":
                 self.reason = reply.decode()
                 self.lost.set()
                 break
+        if failure is not None and not self.lost.is_set():
+            raise failure
         return not self.lost.is_set()
 
     def confirm(self) -> bool:
@@ -187,7 +193,7 @@ class Lease:
                 self._drop(shard)
 
     def _follow(self, keys: Keys) -> int:
-        """Put the epoch into another shard. Returns the epoch that it has then, which may be a larger one."""
+        """Put the epoch into another shard if it is larger than what was there, which is returned."""
         ask = partial(self._eval, keys, _FOLLOW, [keys.epoch, keys.progress], self.epoch)
         return int(self._budget(keys).attempt(ask))
 

@@ -20,11 +20,14 @@ Each shard is such a store, written and checked for itself; the batch is publish
 """
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -53,7 +56,7 @@ from service.publication.rows import (
 )
 from service.redis import client as redis_client
 from service.redis.keys import shards
-from service.redis.link import Budget, Link, Place, Reply, link
+from service.redis.link import Budget, Link, Place, Reply, WritesLostError, link
 from service.reference.attributes import Attributes
 from service.rejects import delivery
 from service.row_schemas import CHANGES, REJECTS, SIZE, SIZES, TIMES
@@ -64,7 +67,14 @@ from state.layout import Changes, session_schema, status_schema
 from state.watermark import EventTime
 
 T = TypeVar("T")
-_AT_ONCE = 8  # shards that a task writes to at a time
+_AT_ONCE = 8  # shards that a process writes to at a time
+_GRAVEST = FencedError, WritesLostError, Exception
+
+
+@cache
+def _threads(_process: int) -> ThreadPoolExecutor:
+    # For each process: a forked worker has none of its parent's threads.
+    return ThreadPoolExecutor(_AT_ONCE, "tidemark-shard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,7 @@ class Sink:
     `republishing`, complete rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is
     reduced by their age. `closed_by` is the reason why closed sessions are closed. Values in a shard's `covered` spans are
     not written. Once the watermark has passed `settled_ms`, rows are compared only with stored values that are closed; None
-    for never.
+    for never. `only` are the shards to write, None for all.
     """
 
     settings: Settings
@@ -85,8 +95,15 @@ class Sink:
     after: tuple[int, int] | None = None
     republishing: bool = False
     closed_by: Literal["watermark", "idle"] = "watermark"
-    covered: Sequence[Covered] = ()
+    covered: Mapping[int, Covered] = field(default_factory=dict)
     settled_ms: int | None = None
+    only: frozenset[int] | None = None
+
+    @property
+    def numbers(self) -> list[int]:
+        """The shards that are written."""
+        every = range(self.settings.redis.shards)
+        return [number for number in every if self.only is None or number in self.only]
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Steps 1 and 2 for rows of row_schemas.OUTPUT: a partition's, or all of the batch.
@@ -110,7 +127,7 @@ class Sink:
 
         Raises SinkError when another run of Redis answers meanwhile: its pages have other keys.
         """
-        return sum(self._over_shards(lambda shard: self._scan(shard, step, kind, arguments)))
+        return sum(self._over_shards(lambda shard: self._scan(shard, step, kind, arguments)).values())
 
     def _scan(self, shard: int, step: str, kind: str, arguments: Mapping[str, Any]) -> int:
         pattern = shards(self.settings.redis)[shard].matching(f"{kind}:*")
@@ -123,31 +140,36 @@ class Sink:
             cursor, removed = str(int(reply[0])), removed + int(reply[1])
         return removed
 
-    def run(self, step: str, **arguments: Any) -> list[Reply]:
-        """One call of publish.lua for each shard; returns their replies. Raises SinkError, WritesLostError, FencedError."""
-        return self._over_shards(lambda shard: self.run_in(shard, step, **arguments))
+    def run(self, step: str, servers: Mapping[int, str] = MappingProxyType({}), **arguments: Any) -> dict[int, Reply]:
+        """One call of publish.lua for each shard; returns their replies.
 
-    def run_in(self, shard: int, step: str, **arguments: Any) -> Reply:
+        With `servers`, as `progress`. Raises SinkError, WritesLostError, FencedError.
+        """
+        return self._over_shards(lambda shard: self.run_in(shard, step, servers.get(shard, ""), **arguments))
+
+    def run_in(self, shard: int, step: str, server: str = "", **arguments: Any) -> Reply:
         """One call of publish.lua for one shard."""
-        return self._link(shard).run([self._stamp().call(step, **arguments)], self._budget(shard, step))[0]
+        call = self._stamp().call(step, **arguments)
+        return self._link(shard).run([call], self._budget(shard, step), server)[0]
 
     def count_skewed(self) -> int:
         """How many devices are marked skewed."""
         floor = max(0, self.micro_batch.watermark_ms - self.settings.sessions.retain_ms)
-        return sum(int(reply[0]) for reply in self.run("skewed", floor=str(floor)))
+        return sum(int(reply[0]) for reply in self.run("skewed", floor=str(floor)).values())
 
-    def servers(self) -> tuple[str, ...]:
-        """The id of the run of Redis that answers now, for each shard. Pass it to `progress` at the end of the batch."""
-        return tuple(self._over_shards(lambda shard: self._link(shard).server(self._budget(shard, "beginning"))))
+    def servers(self) -> dict[int, str]:
+        """An id of the Redis that answers now, for each shard. Pass it to `progress` at the end of the batch."""
+        return self._over_shards(lambda shard: self._link(shard).server(self._budget(shard, "beginning")))
 
-    def progress(self, servers: Sequence[str] = ()) -> tuple[int, int] | None:
+    def progress(self, servers: Mapping[int, str] = MappingProxyType({})) -> tuple[int, int] | None:
         """Step 3. Returns the (epoch, batch) that progress of all shards held before, None when one had none.
 
         Raises FencedError when progress holds a later batch of this epoch, SinkError when one of `servers` no longer answers:
         another run of Redis may lack values that were acknowledged, so the batch must be written again.
         """
-        former = self._over_shards(lambda shard: self._progress(shard, servers[shard] if servers else ""))
-        return min((each for each in former if each), default=None) if all(former) else None
+        former = self._over_shards(lambda shard: self._progress(shard, servers.get(shard, ""))).values()
+        known = [each for each in former if each is not None]
+        return min(known) if len(known) == len(former) else None
 
     def _progress(self, shard: int, server: str) -> tuple[int, int] | None:
         micro_batch = self.micro_batch
@@ -187,7 +209,7 @@ class Sink:
         written = self._over_shards(lambda shard: self._write_shard(shard, parts[shard], output.early))
         tally = task_counters.total(output.tallies)
         latency_ms, latency = latency_counts(tally, clock.now_ms())
-        return sum(written, Outcome()) + Outcome(
+        return sum(written.values(), Outcome()) + Outcome(
             rejects=output.rejects,
             latency_ms=latency_ms,
             admitted=tally.sum(task_counters.ADMITTED),
@@ -210,13 +232,13 @@ class Sink:
         left_out = 0
         if self.covered:
             changes, left_out = self.covered[shard].leave_out(changes)
-        rows = self._rows(shard, changes)
-        if not rows and not early:
+        rows, budget, counter = self._rows(shard, changes), self._budget(shard, "values"), _CallCounter()
+        calls = counter.count(self._calls(shard, rows, early))
+        first = next(calls, None)
+        if first is None:
             return Outcome(refused_old=left_out)
-        budget, counter = self._budget(shard, "values"), _CallCounter()
         begun = [] if self.republishing else [self._stamp().call("begin")]
-        calls = chain(begun, counter.count(self._calls(shard, rows, early)))
-        replies = self._link(shard).run(calls, budget)
+        replies = self._link(shard).run(chain(begun, [first], calls), budget)
         totals = _totals(rows, replies[len(begun) :], self.settings.redis.chunk)
         _, written, unchanged, old, closed_before, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
         sessions, *_, opened, closed = totals["session"].tolist()
@@ -258,13 +280,18 @@ class Sink:
         for arguments in early.calls(shard, self.settings):
             yield stamp.call("early", **arguments)
 
-    def _over_shards(self, action: Callable[[int], T]) -> list[T]:
-        """The results of an action for each shard, some at a time. Raises the first shard's error when all have ended."""
-        count = self.settings.redis.shards
-        if count == 1:
-            return [action(0)]
-        with ThreadPoolExecutor(min(count, _AT_ONCE)) as pool:
-            return list(pool.map(action, range(count)))
+    def _over_shards(self, action: Callable[[int], T]) -> dict[int, T]:
+        """The results of an action for each shard, some at a time. When all have ended, raises the gravest of their errors."""
+        numbers = self.numbers
+        if len(numbers) == 1:
+            return {numbers[0]: action(numbers[0])}
+        futures = {number: _threads(os.getpid()).submit(action, number) for number in numbers}
+        errors = [error for future in futures.values() if (error := future.exception()) is not None]
+        for family in _GRAVEST:
+            for error in errors:
+                if isinstance(error, family):
+                    raise error
+        return {number: future.result() for number, future in futures.items()}
 
     def _link(self, shard: int) -> Link:
         keys = shards(self.settings.redis)[shard]

@@ -171,8 +171,8 @@ class Publication:
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
         self.times.note(batch, after, self.limit.list_after(batch, devices, sizes))
         term.published = term.epoch, batch
-        if term.covered and micro_batch.watermark_ms >= max(each.until_ms for each in term.covered):
-            term.covered = ()
+        if term.covered and micro_batch.watermark_ms >= max(each.until_ms for each in term.covered.values()):
+            term.covered = {}
         failpoint.hit("after_publish_before_commit")
         done = clock.monotonic_s()
         phases = {

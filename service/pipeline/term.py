@@ -1,6 +1,7 @@
 """The term: what the parts of one writer share that publish under one epoch."""
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -48,8 +49,8 @@ class Term:
     """The snapshot of a command, which runs no query."""
     published: tuple[int, int] | None = None
     """(epoch, batch) of the last batch whose progress is in Redis; None when that is not known."""
-    covered: tuple[Covered, ...] = ()
-    """By shard, values of another checkpoint that the query must not write again; () for none."""
+    covered: Mapping[int, Covered] = field(default_factory=dict)
+    """By shard, values of another checkpoint that the query must not write again."""
     settled_ms: int | None = None
     """From this watermark on, every window that was in Redis when the term began is closed. Then rows are compared with closed
     values only (docs/decisions/0021). None where lost or former values are written again."""

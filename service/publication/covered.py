@@ -13,7 +13,7 @@ changed, that gives other values than readers have seen, and readings count twic
 A session that silence alone has closed covers nothing: the watermark may still close it in another way.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -107,17 +107,19 @@ class Covered:
         return covered
 
 
-def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None) -> tuple[Covered, ...]:
-    """Return what each shard covers, by a scan of all its keys. Raises SinkError.
+def read(
+    settings: Settings, epoch: int, numbers: Iterable[int] | None = None, *, before_ms: int, until_ms: int | None
+) -> dict[int, Covered]:
+    """Return what each of some shards covers (None: of all), by a scan of all its keys. Raises SinkError.
 
     A shard covers nothing for another one, because one may have lost what another has.
 
     A window counts if it was written before `before_ms` by the writer's clock, so that a repeated republish ignores its own
     windows, and if it ends by `until_ms` in event time, up to which Redis was whole (None: no limit). `epoch` is the term's.
     """
-    covered = []
-    for keys, final in zip(shards(settings.redis), progress(settings.redis, "final"), strict=True):
-        final_ms = int(final or -1)
+    covered, stores, finals = {}, shards(settings.redis), progress(settings.redis, "final")
+    for number in range(len(stores)) if numbers is None else numbers:
+        keys, final_ms = stores[number], int(finals[number] or -1)
         if until_ms is not None:
             final_ms = min(final_ms, until_ms)
         scan = _Scan(settings, keys, epoch, before_ms, until_ms, final_ms)
@@ -132,14 +134,14 @@ def read(settings: Settings, epoch: int, *, before_ms: int, until_ms: int | None
             if budget.attempt(partial(_server, client, keys)) != server:
                 msg = f"{budget.place}: Redis was restarted or failed over meanwhile: its pages have other keys"
                 raise SinkError(msg, remedy="The scan begins again")
-        covered.append(scan.covered())
-    return tuple(covered)
+        covered[number] = scan.covered()
+    return covered
 
 
 def _server(client: Any, keys: RedisKeys) -> str:
-    """The run id of the Redis that has all keys of the shard; an error while they move to another."""
+    """An id of the Redis that has all keys of the shard, as Link.server; an error while they move to another."""
     client.exists(keys.absent)
-    return str(client.info("server")["run_id"])
+    return f"{client.info('server')['run_id']} {client.info('replication')['master_replid']}"
 
 
 class _Scan:

@@ -27,9 +27,6 @@ class Early:
 
     _devices: dict[str, _Device] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self._devices)
-
     def take(self, reject: Mapping[str, Any]) -> None:
         """Count a row of row_schemas.REJECT_TYPE if it is an early reading."""
         name, at_ms, ahead_ms = reject.get("device"), reject["broker_ms"], reject.get("ahead_ms")

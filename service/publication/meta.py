@@ -1,6 +1,7 @@
 """What a reader has to know of the service: the text of `<prefix>:meta`."""
 
 import json
+from functools import partial
 
 from service.errors import SinkRefusedError
 from service.redis.keys import Keys, shards
@@ -58,16 +59,17 @@ def require(options: Redis, text: str) -> None:
         raise SinkRefusedError(what, remedy=f"Set redis.shards to {shards_there}. {remedy}")
 
 
-def require_no_other_layout(options: Redis) -> None:
-    """Raise SinkRefusedError when the prefix has values in one shard and the settings say several, or the reverse."""
-    if options.cluster:
-        return  # its prefixes can be used in one way only
+def require_stored(options: Redis) -> None:
+    """`require` for what the prefix has, in one shard or in several, whatever the settings say. Raises SinkError, too."""
     several = options.model_copy(update={"shards": 2})
-    other = Keys(options.prefix) if options.shards > 1 else shards(several)[0]
-    with reader(options, other, "meta") as (client, budget):
-        stored = budget.attempt(lambda: client.get(other.meta))
-    if stored is not None:
-        require(options, stored.decode("utf-8", "replace"))
+    layouts = {shards(options)[0]}
+    if not options.cluster:  # there a prefix can be used in one way only
+        layouts |= {Keys(options.prefix), shards(several)[0]}
+    for keys in layouts:
+        with reader(options, keys, "meta") as (client, budget):
+            stored = budget.attempt(partial(client.get, keys.meta))
+        if stored is not None:
+            require(options, stored.decode("utf-8", "replace"))
 
 
 def _number(text: str, name: str) -> int:

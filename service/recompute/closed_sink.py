@@ -1,14 +1,16 @@
 """Write corrected values to Redis, by correct.lua, and read what a correction needs from Redis first."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from service import clock, failpoint
 from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
+from service.publication import meta
 from service.publication.rows import Call, Rows, Stamp
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shard_of, shards
@@ -39,37 +41,37 @@ class Written:
 class ClosedSink:
     """Write as of `micro_batch`, read from progress, under the fence's `number`, to one run of Redis.
 
-    `servers` has the run id of Redis for each shard, read before `micro_batch`. `mark` is the mark of a republish that writes
-    corrected values again. Raises SinkError when Redis does not answer, was restarted, has lost data or is being republished
-    to by another; FencedError when another run has begun.
+    `servers` has the id of Redis for each shard to be written, read before `micro_batch`. `marks` has, by shard, the marks of
+    a republish that writes corrected values again. Raises SinkError when Redis does not answer, was restarted, has lost data
+    or is being republished to by another; FencedError when another run has begun.
     """
 
     settings: Settings
     micro_batch: MicroBatch
     number: int
-    servers: tuple[str, ...]
-    mark: str = ""
+    servers: Mapping[int, str]
+    marks: Mapping[int, str] = field(default_factory=dict)
 
     def write(self, rows: Sequence[Rows]) -> Written:
         """Write each shard's final windows, or closed or merged sessions, as `rows.as_of_watermark` returns them."""
-        parts = [self._write(each, shard) for shard, each in enumerate(rows) if len(each)]
+        parts = [self._write(each, shard) for shard, each in enumerate(rows) if len(each) and shard in self.servers]
         return Written(*(sum(counts) for counts in zip(*map(astuple, parts), strict=True)))
 
     def _write(self, rows: Rows, shard: int) -> Written:
         what = f"{rows.kind.name}s"
-        replies = self._run(shard, self._calls(rows), what)
+        replies = self._run(shard, self._calls(rows, self.marks.get(shard, "")), what)
         written = Written(*(sum(map(int, column)) for column in zip(*replies, strict=True)))
-        if written.opened and not self.mark:  # during a republish the daemon writes open values
+        if written.opened and shard not in self.marks:  # during a republish the daemon writes open values
             msg = f"{self._place(shard, what)}: {written.opened} are open, though progress says that they are closed"
             raise SinkError(msg, remedy=_AGAIN)
         return written
 
     def confirm(self) -> None:
         """Raise SinkError if Redis was restarted after the writes."""
-        for shard in range(len(self.servers)):
+        for shard in self.servers:
             self._run(shard, [], "the values")
 
-    def _calls(self, rows: Rows) -> Iterator[Call]:
+    def _calls(self, rows: Rows, mark: str) -> Iterator[Call]:
         stamp, size = self._stamp(), self.settings.redis.chunk
         for start in range(0, len(rows), size):
             if start:
@@ -78,7 +80,7 @@ class ClosedSink:
             yield stamp.call(
                 "write",
                 number=str(self.number),
-                mark=self.mark,
+                mark=mark,
                 kind=rows.kind.name,
                 keys=part.keys,
                 ttl=part.ttl,
@@ -110,14 +112,16 @@ class ClosedSink:
         return Stamp(str(micro_batch.epoch), str(micro_batch.batch), now, *feed, (micro_batch.epoch, micro_batch.batch))
 
 
-def servers(settings: Settings) -> tuple[str, ...]:
-    """The run id of Redis for each shard; raises SinkError."""
+def servers(settings: Settings, numbers: Iterable[int] | None = None) -> dict[int, str]:
+    """An id of Redis for each of some shards, all if not given; raises SinkError."""
     options = settings.redis
-    return tuple(
-        _link(options, keys).server(
-            Budget(options.retry_for_ms, Place(redis_client.address(options, keys), _BEGINNING))
-        )
-        for keys in shards(options)
+    chosen = range(options.shards) if numbers is None else numbers
+    return {number: _server(options, shards(options)[number]) for number in chosen}
+
+
+def _server(options: Redis, keys: Keys) -> str:
+    return _link(options, keys).server(
+        Budget(options.retry_for_ms, Place(redis_client.address(options, keys), _BEGINNING))
     )
 
 
@@ -125,9 +129,17 @@ def _link(options: Redis, keys: Keys) -> Link:
     return link(options, keys, SCRIPT, (keys.correction, keys.changes, keys.progress, keys.republish, keys.absent))
 
 
-def progress(settings: Settings, mark: str = "") -> MicroBatch:
-    """What all shards have; raises SinkError without it, or when values are being republished under another mark."""
-    batches = [_progress(settings.redis, keys, mark) for keys in shards(settings.redis)]
+def progress(settings: Settings, marks: Mapping[int, str] = MappingProxyType({})) -> MicroBatch:
+    """What all shards have, or those with these marks of a republish.
+
+    Raises SinkError without it, or when they are being republished under another mark, SinkRefusedError when the prefix has
+    another number of shards.
+    """
+    meta.require_stored(settings.redis)
+    stores = shards(settings.redis)
+    batches = [
+        _progress(settings.redis, stores[number], marks.get(number, "")) for number in marks or range(len(stores))
+    ]
     return min(batches, key=lambda batch: (batch.epoch, batch.batch))
 
 

@@ -124,20 +124,20 @@ def correct(
     return report
 
 
-def restore(spark: SparkSession, settings: Settings, mark: str) -> Report:
-    """Write corrected values again where Redis has older ones, as a part of the republish with this `mark`.
+def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, str]) -> Report:
+    """Write corrected values again where Redis has older ones, as a part of the republish of the shards with these marks.
 
     Raises TidemarkError.
     """
-    servers = closed_sink.servers(settings)
-    micro_batch, log = closed_sink.progress(settings, mark), late.in_values(settings)
+    servers = closed_sink.servers(settings, shard_marks)
+    micro_batch, log = closed_sink.progress(settings, shard_marks), late.in_values(settings)
     from_ms = rebuild.needed_from_ms(settings, micro_batch.watermark_ms)
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
     if log is None or not todo:
         return Report()
     fence = Fence(settings.redis)
     try:
-        sink = ClosedSink(settings, micro_batch, fence.number, servers, mark)
+        sink = ClosedSink(settings, micro_batch, fence.number, servers, shard_marks)
         return Correction(spark, sink, log, is_marking=False).run(todo)
     finally:
         fence.close()

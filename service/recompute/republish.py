@@ -7,7 +7,7 @@ replica promoted too early. One of three checks detects the loss:
     the lease's renewal             the same, so that it needs no input
     the beginning of a term         progress is gone or behind the checkpoint: lost while no service ran
 
-Each shard of a Redis Cluster is checked by itself. If one has lost data, all are published again: values that are there stay.
+Each shard is checked by itself, and only those that have lost data, or that have the mark, are published again.
 
 The first two end the term, which stops the query. The next term begins with these steps:
 
@@ -30,7 +30,7 @@ service the command takes the lease and does these steps itself.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -38,7 +38,6 @@ from pyspark.sql import DataFrame
 from service import clock
 from service.checkpoint import skips
 from service.checkpoint.skips import Span
-from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Sink
@@ -46,8 +45,11 @@ from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.publication import covered, meta
+from service.publication.covered import Covered
 from service.recompute import correct, late, rebuild
 from service.recompute.rebuild import Recomputation
+from service.redis import client as redis_client
+from service.redis.keys import shards
 from service.redis.link import Reply
 from service.settings import Settings
 from service.spark.files import Files
@@ -63,16 +65,6 @@ _log = logging.getLogger(__name__)
 def mark(why: str, whole_ms: int | None = None) -> str:
     """The text of the mark: the reason, the time, and the watermark up to which Redis was whole (None: that of progress)."""
     return f"{why} {clock.now_ms()}" + ("" if whole_ms is None else f" {whole_ms}")
-
-
-def _joined(marks: Sequence[str]) -> str:
-    """One mark in place of those of several shards: as early, and as little known to be whole, as any of them."""
-    if len(set(marks)) < 2:
-        return marks[0] if marks else ""
-    times, whole = zip(*map(parse_mark, marks), strict=True)
-    why = LOST if any(text.startswith(LOST) for text in marks) else ASKED
-    known = [ms for ms in whole if ms is not None]
-    return f"{why} {min(times)}" + (f" {min(known)}" if known else "")
 
 
 def parse_mark(text: str) -> tuple[int, int | None]:
@@ -134,7 +126,7 @@ class Stored:
 
 def read(sink: Sink) -> list[Stored]:
     """What each shard has. Raises SinkError, WritesLostError, FencedError."""
-    return list(map(_stored, sink.run("read_progress")))
+    return [_stored(reply) for reply in sink.run("read_progress").values()]
 
 
 def _stored(reply: Reply) -> Stored:
@@ -160,15 +152,6 @@ def _rebuild_mark(stored: Sequence[Stored]) -> str:
     return next((shard.rebuild_mark for shard in stored if shard.rebuild_mark), "")
 
 
-def _set_mark(sink: Sink, text: str) -> str:
-    """Set the mark of a republish in all shards. Where they have several, one replaces all of them. Returns it."""
-    marks = [_text(reply[0]) for reply in sink.run("mark", mark=text)]
-    while len(set(marks)) > 1:
-        text = _joined(marks)
-        marks = [_text(sink.run_in(shard, "mark", mark=text, former=each)[0]) for shard, each in enumerate(marks)]
-    return marks[0]
-
-
 class Republisher:
     """Finds what Redis has lost in a term, and publishes it again.
 
@@ -184,7 +167,8 @@ class Republisher:
         self._spark, self._settings, self._epoch = term.spark, term.settings, term.epoch
         self._on_done = on_done
         self._job = SideJob(term.spark, "tidemark-republish", self._look, self._failed, LOOK_S)
-        self._begun = ""
+        self._begun: dict[int, str] = {}
+        self._ahead = False
 
     def begin(self, known: str = "") -> None:
         """Do steps 1 to 4 if needed; no query may run. Sets the term's `published`, `covered` and `settled_ms`.
@@ -197,36 +181,54 @@ class Republisher:
         for shard in stored:
             if shard.progress is not None:
                 meta.require(self._settings.redis, shard.meta)
-        meta.require_no_other_layout(self._settings.redis)
+        meta.require_stored(self._settings.redis)
         skipped = skips.read(Files(self._spark, self._settings.service.checkpoint))
-        losses = [loss for shard in stored if (loss := lost(shard.progress, committed, skipped))]
-        why = known or (losses[0] if losses else "")
+        losses = {
+            number: loss for number, shard in enumerate(stored) if (loss := lost(shard.progress, committed, skipped))
+        }
+        if known and not losses:
+            losses = dict.fromkeys(range(len(stored)), known)
         rebuild_mark = _rebuild_mark(stored)
         if any(is_read_again(progress, committed) for progress in published):
             rebuild_mark = self._mark_rebuild(stored)
         if rebuild_mark:
             at_ms, until_ms, _ = map(int, rebuild_mark.split())
             self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
-        if not why or committed is None:
-            if len(published) == len(stored):
-                self.term.published = min((progress.epoch, progress.batch) for progress in published)
-            if not rebuild_mark:
-                self.term.settled_ms = settled_ms(stored, self._settings)
-            return
+        reached = {
+            number: (shard.progress.epoch, shard.progress.batch)
+            for number, shard in enumerate(stored)
+            if shard.progress is not None
+        }
+        if committed is not None and losses:
+            self._repair(committed, stored, losses)
+            reached |= dict.fromkeys(losses, (self._epoch, committed.batch))
+        elif not rebuild_mark:
+            self.term.settled_ms = settled_ms(stored, self._settings)
+        if len(reached) == len(stored):
+            self.term.published = min(reached.values())
+        if committed is not None and not rebuild_mark:
+            self._ahead = max([batch for _, batch in reached.values()], default=0) > committed.batch
+
+    def _repair(self, committed: MicroBatch, stored: Sequence[Stored], losses: Mapping[int, str]) -> None:
+        """Steps 1 to 4 for the shards that have lost data."""
         self.term.metrics.redis_loses_data()
-        _log.warning("Redis has lost writes: %s. Open windows and sessions are republished", why)
-        sink = self._sink(committed)
+        for number, loss in losses.items():
+            where = redis_client.address(self._settings.redis, shards(self._settings.redis)[number])
+            _log.warning("Redis at %s has lost writes: %s. Open windows and sessions are republished", where, loss)
+        sink = replace(self._sink(committed), only=frozenset(losses))
         servers = sink.servers()
-        final_ms = min(shard.final_ms for shard in stored)
-        self._begun = _set_mark(sink, mark(LOST, max(final_ms, 0)))
         removed = 0
-        if final_ms < committed.watermark_ms:
-            removed = sink.scan("forget", "window", watermark=str(committed.watermark_ms))
+        for number in losses:
+            final_ms = stored[number].final_ms
+            reply = sink.run_in(number, "mark", mark=mark(LOST, max(final_ms, 0)))
+            self._begun[number] = _text(reply[0])
+            if final_ms < committed.watermark_ms:
+                of_shard = replace(sink, only=frozenset({number}))
+                removed += of_shard.scan("forget", "window", watermark=str(committed.watermark_ms))
         self._open(sink)
         sink.progress(servers)
         if removed:
             _log.warning("%d windows that the watermark has passed were not known to be whole and are removed", removed)
-        self.term.published = self._epoch, committed.batch
 
     def start(self) -> None:
         """Do steps 5 to 8, and requests by hand, in a thread of its own, beside the query."""
@@ -236,32 +238,40 @@ class Republisher:
         """End the thread; the next term begins its work again."""
         self._job.close()
 
-    def everything(self, text: str) -> None:
-        """Do steps 3 and 5 to 8 for the mark `text`, as of the last committed batch. Raises as `begin`, and SourceError."""
+    def everything(self, marks: Mapping[int, str]) -> None:
+        """Do steps 3 and 5 to 8 for the shards that have these marks, as of the last committed batch.
+
+        Raises as `begin`, and SourceError.
+        """
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
-        sink = self._sink(committed or MicroBatch(0, 0, 0, {}, {}))
+        only = frozenset(marks)
+        sink = replace(self._sink(committed or MicroBatch(0, 0, 0, {}, {})), only=only)
         servers = sink.servers()
         if committed is not None:
-            if text != self._begun:  # else `begin` has done it
-                self._open(sink)
+            waiting = {number for number, text in marks.items() if text != self._begun.get(number)}
+            if waiting:  # `begin` has done it for the others
+                self._open(replace(sink, only=frozenset(waiting)))
                 # Meanwhile the stream may have made windows final that were open: these are published as closed ones.
                 committed = batch_report.committed(self._spark, self._settings.service.checkpoint) or committed
-                sink = self._sink(committed)
-            at_ms, whole_ms = parse_mark(text)
-            known = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=whole_ms)
+                sink = replace(self._sink(committed), only=only)
+            known: dict[int, Covered] = {}
+            for text in set(marks.values()):
+                at_ms, whole_ms = parse_mark(text)
+                numbers = [number for number in marks if marks[number] == text]
+                known |= covered.read(self._settings, self._epoch, numbers, before_ms=at_ms, until_ms=whole_ms)
             self._closed(replace(sink, covered=known), committed)
-            self._remove_stale(sink, self._epoch)
-            self._corrected(text)
-        if sink.servers() != servers:
-            what = "Redis was restarted or failed over meanwhile, and may lack what was republished"
-            raise SinkError(what, remedy="It is republished again")
-        sink.run("unmark", mark=text)
+            # A session of a batch that is published and not committed yet is in no state.
+            self._remove_stale(sink, self._epoch, committed.watermark_ms - self._gap_ms if self._ahead else None)
+            self._corrected(marks)
+        for number, text in marks.items():
+            sink.run_in(number, "unmark", servers[number], mark=text)
 
-    def asked(self, otherwise: str = "") -> str:
-        """Return the mark in Redis, which all shards have then. Without a mark, set `otherwise` and return it."""
+    def asked(self, otherwise: str = "") -> dict[int, str]:
+        """Return the marks in Redis by shard. With `otherwise`, set it in every shard that has none."""
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
-        marks = [otherwise] if otherwise else [shard.republish_mark for shard in read(sink) if shard.republish_mark]
-        return _set_mark(sink, marks[0]) if marks else ""
+        if otherwise:
+            return {number: _text(reply[0]) for number, reply in sink.run("mark", mark=otherwise).items()}
+        return {number: shard.republish_mark for number, shard in enumerate(read(sink)) if shard.republish_mark}
 
     def end_rebuild(self) -> None:
         """When a new checkpoint has caught up with the former values, remove the sessions that it does not have, and ask for a
@@ -273,20 +283,25 @@ class Republisher:
         _, until_ms, epoch = map(int, rebuild_mark.split())
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
         if committed is not None and committed.watermark_ms >= until_ms:  # else its last batch may be repeated
-            reference, sessions = self._settings.reference, self._settings.sessions
-            has_own_gaps = reference is not None and reference.session_gap is not None
-            gap_ms = sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
             sink = replace(sink, micro_batch=replace(committed, epoch=self._epoch))
-            self._remove_stale(sink, epoch, committed.watermark_ms - gap_ms)
+            servers = sink.servers()
+            self._remove_stale(sink, epoch, committed.watermark_ms - self._gap_ms)
             # Windows that were final before and that Redis did not have were not written: the next look writes them whole.
-            sink.run("mark", mark=mark(ASKED))
-            sink.run("unmark", mark=rebuild_mark, rebuild=True)
+            sink.run("mark", servers, mark=mark(ASKED))
+            sink.run("unmark", servers, mark=rebuild_mark, rebuild=True)
+
+    @property
+    def _gap_ms(self) -> int:
+        """No session that is open has its last reading so far behind the watermark."""
+        reference, sessions = self._settings.reference, self._settings.sessions
+        has_own_gaps = reference is not None and reference.session_gap is not None
+        return sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
 
     def _look(self) -> None:
         self.end_rebuild()
-        text = self.asked()
-        if text:
-            self.everything(text)
+        marks = self.asked()
+        if marks:
+            self.everything(marks)
 
     def _mark_rebuild(self, stored: Sequence[Stored]) -> str:
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
@@ -322,9 +337,9 @@ class Republisher:
         outcome = self._write(closed.frame, sink)
         self._done("what is closed", outcome, closed.unrecoverable)
 
-    def _corrected(self, text: str) -> None:
+    def _corrected(self, marks: Mapping[int, str]) -> None:
         """Step 7. Step 5 does not write over closed values, so corrections of them are written here."""
-        report = correct.restore(self._spark, self._settings, text)
+        report = correct.restore(self._spark, self._settings, marks)
         if report.windows + report.sessions:
             _log.info("corrections of %d windows and %d sessions are there again", report.windows, report.sessions)
 

@@ -21,7 +21,8 @@ from service.redis.keys import Keys
 from service.settings import Redis
 
 _ELSEWHERE = AskError, ClusterDownError, ReadOnlyError  # MovedError is an AskError
-_nodes: dict[str, set[tuple[str, int]]] = {}
+_NO_CLUSTER = "not enabled"  # in redis-py's message
+_nodes: dict[str, frozenset[tuple[str, int]]] = {}
 """The nodes of a cluster by the settings' URL, as seen last: those in the URL may be gone."""
 
 
@@ -44,7 +45,7 @@ def address(settings: Redis, keys: Keys | None = None) -> str:
     if url.scheme == "unix":
         place = url.path
     else:
-        hosts = ",".join(f"{host}:{port}" for host, port in _hosts(url))
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in _hosts(url))
         place = f"{hosts}{url.path if url.path not in {'', '/'} else '/0'}"
     return place if keys is None or keys.prefix == settings.prefix else f"{place}, shard {keys.prefix}"
 
@@ -74,11 +75,11 @@ def _pool(settings: Redis, keys: Keys, options: dict[str, Any]) -> redis.Connect
         user = pool.connection_kwargs.pop("username", None)
         pool.connection_kwargs["credential_provider"] = _PasswordFile(user, settings.password_file)
     if settings.cluster:
-        places = _nodes.setdefault(text, set(_hosts(url)))
+        _nodes.setdefault(text, frozenset(_hosts(url)))
         is_encrypted = url.scheme == "rediss"
         how = {name: value for name, value in pool.connection_kwargs.items() if name not in {"host", "port", "db"}}
         how["ssl"] = is_encrypted
-        pool.connection_kwargs |= {"key": keys.epoch, "places": places, "how": how}
+        pool.connection_kwargs |= {"key": keys.epoch, "url": text, "how": how}
         pool.connection_class = _OfShardEncrypted if is_encrypted else _OfShard
     return pool
 
@@ -87,14 +88,11 @@ _Connection: Any = redis.Connection  # redis-py types its connections only in pa
 
 
 class _OfShard(_Connection):  # type: ignore[misc]
-    """A connection to the primary that has `key`.
+    """A connection to the primary that has `key`. `how` are redis-py's options of a connection to the nodes of `url`."""
 
-    `places` are nodes to ask for it, kept up to date; `how` are redis-py's options of a connection to them.
-    """
-
-    def __init__(self, *, key: str, places: set[tuple[str, int]], how: dict[str, Any], **options: Any) -> None:
+    def __init__(self, *, key: str, url: str, how: dict[str, Any], **options: Any) -> None:
         super().__init__(**options)
-        self._key, self._places, self._how = key, places, how
+        self._key, self._url, self._how = key, url, how
 
     def _connect(self) -> Any:
         self.host, self.port = self._primary()
@@ -102,15 +100,19 @@ class _OfShard(_Connection):  # type: ignore[misc]
 
     def _primary(self) -> tuple[str, int]:
         node: Any = ClusterNode
-        nodes = [node(*place) for place in sorted(self._places)]
+        nodes = [node(*place) for place in sorted(_nodes[self._url])]
         try:
             with RedisCluster(startup_nodes=nodes, **self._how) as cluster:
                 primary = cluster.get_node_from_key(self._key)
                 known = {(str(node.host), int(node.port)) for node in cluster.get_nodes()}
         except RedisClusterException as error:  # not a RedisError
+            if isinstance(error.__cause__, redis.AuthenticationError | redis.exceptions.ResponseError):
+                raise error.__cause__ from None
+            if _NO_CLUSTER in str(error):
+                msg = "NOCLUSTER redis.cluster = true, but this Redis is no node of a cluster"
+                raise redis.ResponseError(msg) from error
             raise redis.ConnectionError(str(error)) from error
-        self._places.clear()
-        self._places.update(known)
+        _nodes[self._url] = frozenset(known)
         return str(primary.host), int(primary.port)
 
     def read_response(self, *args: Any, **options: Any) -> Any:

@@ -7,6 +7,7 @@ A shard is a complete store under a prefix of its own.
 import re
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -112,10 +113,14 @@ class Keys:
 
 
 def shards(options: Redis) -> tuple[Keys, ...]:
-    """The keys of each shard. The braces are a hash tag: a Redis Cluster keeps all keys of a shard on one node."""
-    if options.shards == 1:
-        return (Keys(options.prefix),)
-    return tuple(Keys(f"{{{options.prefix}:{number}}}") for number in range(options.shards))
+    """The keys of each shard."""
+    return _shards(options.prefix, options.shards)
+
+
+@cache
+def _shards(prefix: str, count: int) -> tuple[Keys, ...]:
+    # The braces are a hash tag: a Redis Cluster keeps all keys of a shard on one node.
+    return (Keys(prefix),) if count == 1 else tuple(Keys(f"{{{prefix}:{number}}}") for number in range(count))
 
 
 def shard_of(text: bytes, count: int) -> int:

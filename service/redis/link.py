@@ -46,18 +46,21 @@ _TEMPORARY: tuple[str, ...] = ("NOSCRIPT", "OOM", "READONLY", "LOADING", "MISCON
 _TEMPORARY += "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"
 _HALF_MOVED = "non local key"
 """In Redis's message when a script has come to a key that has moved already; what it wrote before that is repeated later."""
-_CODES = re.compile(rf"\b({'|'.join(_TEMPORARY)}|WRONGTYPE)\b")
+_CODES = re.compile(rf"\b({'|'.join(_TEMPORARY)}|WRONGTYPE|NOCLUSTER)\b")
 _REMEDIES = {
     "OOM": "Raise Redis's maxmemory, or lower the views' retain or redis.feed_length; keep maxmemory-policy noeviction",
     "READONLY": "redis.url names a replica: point it at the primary",
     "LOADING": "Redis was still reading its data: raise redis.retry_for",
     "MISCONF": "Redis cannot save to its disk: see its log",
     "WRONGTYPE": "Another program wrote a key under redis.prefix: remove the key or choose another prefix",
+    "MOVED": "Set redis.cluster = true if redis.url names a node of a Redis Cluster; else raise redis.retry_for",
+    "NOCLUSTER": "Set redis.cluster = false: redis.url names a Redis that is no cluster",
     "CLUSTERDOWN": "The cluster lacks a primary: see its nodes' logs; raise redis.retry_for if a failover takes longer",
     "NOREPLICAS": "Redis waits for replicas (min-replicas-to-write): bring them back",
 }
 _UNREACHABLE = "Check that Redis runs and can be reached from here; the batch is replayed from the checkpoint"
-_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
+_SECTIONS = "server", "replication"
+_IDS = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
 _random = random.SystemRandom()
 
 Reply = list[int | bytes]
@@ -151,6 +154,15 @@ def progress(options: settings.Redis, name: str) -> list[bytes | None]:
     return values
 
 
+def server_id(information: bytes) -> str:
+    """Return an id from INFO's sections `server` and `replication`.
+
+    The run id changes with a restart. A primary that was failed over and is primary again has the same run id, and has lost
+    what it had not sent to the other: the replication id changes whenever a replica becomes a primary.
+    """
+    return " ".join(found.decode() for found in _IDS.findall(information))
+
+
 def _code(error: Exception) -> str:
     """Return Redis's code for the error, "" if it has none. An error inside a script has its code within other text."""
     status = getattr(error, "status_code", None) or ""
@@ -219,19 +231,19 @@ class Link:
             return self._run(iter(calls), budget, server)
 
     def server(self, budget: Budget) -> str:
-        """Return the id of the run of Redis that answers: it changes with each restart and fail-over. Raises SinkError."""
+        """Return an id of the Redis that answers, which changes with each restart and fail-over. Raises SinkError."""
         with self._turn:
             return budget.attempt(self._server)
 
     def _server(self) -> str:
         try:
             connection = self._connected()
-            connection.send_command("INFO", "server")
-            run_id = _RUN_ID.search(connection.read_response())
+            for section in _SECTIONS:
+                connection.send_command("INFO", section)
+            return server_id(b"".join(connection.read_response() for _ in _SECTIONS))
         except BaseException:
             self.close()
             raise
-        return run_id[1].decode() if run_id else ""
 
     def _run(self, source: Iterator[tuple[str, bytes]], budget: Budget, server: str) -> list[Reply]:
         replies: list[Reply] = []

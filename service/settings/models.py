@@ -31,6 +31,10 @@ RESERVED_MEASURES = frozenset(
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
+_HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?"
+_REDIS_URL = re.compile(
+    rf"rediss?://([A-Za-z0-9._~%!$&'()*+,;=:-]*@)?{_HOST}(,{_HOST})*(/[0-9]*)?(\?[^#\s]*)?|unix://([^@/?#\s]*@)?/[^#\s]+"
+)
 LARGEST = 1e150
 """The limit of a measure without a range: the square of a larger value could make a standard deviation infinite."""
 YEAR_MS = 366 * 86_400_000
@@ -291,20 +295,36 @@ class Redis(Section):
     driver_rows: int = Field(default=100_000, ge=0)
     """The driver publishes a batch of at most this many records; the executors publish a larger one."""
 
+    @field_validator("url")
+    @classmethod
+    def _is_redis_url(cls, url: SecretStr) -> SecretStr:
+        if not _REDIS_URL.fullmatch(url.get_secret_value()):  # no part of it is shown: any may be the password
+            msg = (
+                "must be redis://user@host:6379/0, rediss:// for TLS, or unix:///path. In user and password, write %2F for /, "
+                "and so on for all but letters, digits and -._~!$&'()*+,;=: or use password_file"
+            )
+            raise ValueError(msg)
+        return url
+
     @model_validator(mode="after")
-    def _has_hash_tags(self) -> Self:
+    def _suits_a_cluster(self) -> Self:
+        url = urlsplit(self.url.get_secret_value())
         if self.shards > 1 and set(self.prefix) & set("{}"):
             msg = f"prefix {self.prefix!r} must not have braces: redis.shards = {self.shards} puts hash tags around it"
             raise ValueError(msg)
-        if self.cluster and self.shards == 1 and not re.search(r"^[^{]*\{[^}]+\}", self.prefix):
+        if not self.cluster:
+            if "," in url.netloc.rpartition("@")[2]:
+                msg = "url names several hosts: set cluster = true if they are nodes of a Redis Cluster"
+                raise ValueError(msg)
+            return self
+        if self.shards == 1 and not re.match(r"[^{]*\{[^}]+\}", self.prefix):
             msg = (
-                f"shards = 1 leaves a cluster one slot: choose more, such as 4 for each primary, "
-                f'or give prefix a hash tag, such as "{{{self.prefix}}}"'
+                "shards = 1 leaves a cluster one slot: choose more, such as 4 for each primary, or give prefix a hash tag, "
+                f'such as "{{{self.prefix}}}"'
             )
             raise ValueError(msg)
-        path = urlsplit(self.url.get_secret_value()).path
-        if self.cluster and path not in {"", "/", "/0"}:
-            msg = "url names a database: a Redis Cluster has only 0"
+        if url.scheme == "unix" or url.path not in {"", "/", "/0"} or "db=" in url.query:
+            msg = "url must name nodes by host and port, and no database: a Redis Cluster has only 0"
             raise ValueError(msg)
         return self
 

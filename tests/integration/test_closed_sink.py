@@ -186,8 +186,8 @@ def test_who_republishes_corrects_under_its_own_mark_alone(target: Target) -> No
     target.client.set(f"{target.prefix}:republish", "lost 17 1")
     for mark in ("", "lost 18 1"):
         with pytest.raises(SinkError, match="values are being republished"):
-            replace(target.sink, mark=mark).write(target.windows([20.0, 30.0]))
-    assert replace(target.sink, mark="lost 17 1").write(target.windows([20.0, 30.0])).written == 1
+            replace(target.sink, marks={0: mark}).write(target.windows([20.0, 30.0]))
+    assert replace(target.sink, marks={0: "lost 17 1"}).write(target.windows([20.0, 30.0])).written == 1
     target.client.delete(f"{target.prefix}:republish")
     with pytest.raises(SinkError, match="values are being republished"):
-        replace(target.sink, mark="lost 17 1").write(target.windows([20.0, 30.0, 40.0]))
+        replace(target.sink, marks={0: "lost 17 1"}).write(target.windows([20.0, 30.0, 40.0]))

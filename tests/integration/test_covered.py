@@ -40,11 +40,13 @@ class Target:
         self.client.set(f"{self.prefix}:epoch", 2)
 
     def read(self, before_ms: int | None = None, until_ms: int | None = None) -> Covered:
-        [shard] = covered.read(self.settings, 2, before_ms=before_ms or clock.now_ms() + 1, until_ms=until_ms)
-        return shard
+        shards = covered.read(self.settings, 2, before_ms=before_ms or clock.now_ms() + 1, until_ms=until_ms)
+        return shards[0]
 
     def again(self, *rows: pa.RecordBatch, **of: Any) -> Outcome:
-        return Sink(self.settings, micro_batch(2, 2, LATER), republishing=True, covered=[self.read(**of)]).write(rows)
+        return Sink(self.settings, micro_batch(2, 2, LATER), republishing=True, covered={0: self.read(**of)}).write(
+            rows
+        )
 
     def names(self, kind: str) -> set[str]:
         return {key.removeprefix(f"{self.prefix}:{kind}:") for key in self.client.scan_iter(f"{self.prefix}:{kind}:*")}

@@ -116,7 +116,9 @@ def test_every_value_is_in_the_shard_of_its_key_with_its_progress(target: Target
 
 
 def test_a_lease_fences_every_shard_before_its_term_begins(target: Target) -> None:
-    target.client.set(target.key(2, "epoch"), 7)  # the first shard has lost what others have
+    for shard in (1, 2):
+        target.client.set(target.key(shard, "epoch"), 7)  # the first shard has lost what others have
+    target.client.set(target.key(0, "epoch"), 6)
     lease = Lease(target.settings, "a")
     try:
         assert lease.acquire() == 8
@@ -161,15 +163,32 @@ def test_a_prefix_keeps_its_number_of_shards(redis_server: Redis, prefix: str, f
         before, after = (settings(redis_server.url, prefix, shards=number) for number in (first, then))
         for keys in shards(before.redis):
             client.set(keys.meta, meta.meta(before))
-
-        def require(each: Settings) -> None:
-            meta.require_no_other_layout(each.redis)
-            meta.require(each.redis, client.get(shards(each.redis)[0].meta))
-
         with pytest.raises(SinkRefusedError, match=f"redis.shards = {then}.*are in {first}") as caught:
-            require(after)
+            meta.require_stored(after.redis)
         assert f"Set redis.shards to {first}" in caught.value.remedy
-        require(before)
+        meta.require_stored(before.redis)
+
+
+def test_the_gravest_error_of_several_shards_is_raised(target: Target) -> None:
+    target.publish(1, 1)
+    target.client.delete(target.key(0, "progress"))
+    target.client.set(target.key(2, "epoch"), 5)
+    with pytest.raises(FencedError, match="the epoch is 5"):
+        target.sink(2, after=(1, 1)).write(rows(2))
+
+
+def test_other_shards_are_asked_when_one_does_not_answer_the_renewal(target: Target) -> None:
+    lease = Lease(target.settings, "a")
+    try:
+        epoch = lease.acquire()
+        target.client.set(target.key(1, "progress"), "of another type")
+        lease.reached = 1, 1
+        target.client.hset(target.key(0, "progress"), mapping={"epoch": 1, "batch": 1})
+        target.client.set(target.key(2, "epoch"), 99)
+        assert not lease.renew()
+        assert (epoch, lease.reason) == (2, "the epoch is 99")
+    finally:
+        lease.release()
 
 
 # What only a cluster does
@@ -193,6 +212,31 @@ def test_a_batch_that_a_failover_interrupts_is_not_finished(cluster: RedisCluste
     on_cluster.publish(2, 2, after=(1, 1))
     assert on_cluster.counts() == {"2"}
     assert contract.check(on_cluster.client, on_cluster.prefix, SHARDS) == []
+
+
+def test_a_primary_that_was_failed_over_and_back_is_another_one(cluster: RedisCluster, on_cluster: Target) -> None:
+    """It has the same run id, and it has dropped what the other one had not got."""
+    on_cluster.publish(1, 1)
+    sink, key = on_cluster.sink(2, after=(1, 1)), on_cluster.key(1, "progress")
+    servers = sink.servers()
+    primary = cluster.primary_of(key)
+    replica = cluster.freeze_replica(primary)
+    sink.write(rows(2))
+    primary.pause()
+    replica.resume()
+    with replica.control() as client:
+        client.execute_command("CLUSTER FAILOVER TAKEOVER")
+    cluster.wait_ok()
+    primary.resume()
+    cluster.wait_ok()
+    with primary.control() as client:
+        client.execute_command("CLUSTER FAILOVER TAKEOVER")
+    cluster.wait_ok()
+    assert cluster.primary_of(key) is primary
+    assert None not in on_cluster.counts()
+    assert on_cluster.counts() == {"1", "2"}
+    with pytest.raises(SinkError, match="restarted or failed over"):
+        sink.progress(servers)
 
 
 def test_a_primary_that_is_killed_is_waited_for(cluster: RedisCluster, on_cluster: Target) -> None:

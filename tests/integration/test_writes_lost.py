@@ -115,8 +115,8 @@ def test_a_session_that_has_not_ended_long_enough_ago_is_no_stale_one(target: Ta
 def test_a_mark_stays_until_the_one_who_set_it_takes_it_away(target: Target) -> None:
     sink = target.sink(3)
     assert sink.run("read_progress")[0][5] == b""
-    assert sink.run("mark", mark="lost 17") == [[b"lost 17"]]
-    assert sink.run("mark", mark="asked 18") == [[b"lost 17"]]
+    assert sink.run("mark", mark="lost 17") == {0: [b"lost 17"]}
+    assert sink.run("mark", mark="asked 18") == {0: [b"lost 17"]}
     assert sink.run("read_progress")[0][5] == b"lost 17"
     assert contract.check(target.client, target.prefix) == []
     sink.run("unmark", mark="asked 18")
@@ -184,7 +184,7 @@ def test_two_threads_take_turns_on_one_connection(target: Target) -> None:
 
     def ask(step: str) -> None:
         for _ in range(300):
-            [reply] = target.sink(3).run(step, **({"mark": "lost 1"} if step == "mark" else {}))
+            reply = target.sink(3).run_in(0, step, **({"mark": "lost 1"} if step == "mark" else {}))
             if len(reply) != (10 if step == "read_progress" else 1):
                 wrong.append(reply)
 

@@ -1,7 +1,8 @@
 """A writer of its own for a test, on the shared Spark session, broker and Redis: its topic, settings, checkpoint and prefix."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Producer
@@ -102,8 +103,8 @@ class World(TermMetrics):
         term = republisher.term
         places = self.publish(term.published, *records, covered=term.covered, settled_ms=term.settled_ms)
         republisher.end_rebuild()
-        if mark := republisher.asked():
-            republisher.everything(mark)
+        if marks := republisher.asked():
+            republisher.everything(marks)
         return places
 
     def begin_again(self, folder: Path, **sections: Any) -> None:
@@ -116,7 +117,7 @@ class World(TermMetrics):
         after: tuple[int, int] | None,
         *records: Record,
         on_batch: Callable[[], object] = lambda: None,
-        covered: tuple[Covered, ...] = (),
+        covered: Mapping[int, Covered] = MappingProxyType({}),
         settled_ms: int | None = None,
     ) -> list[Coordinates]:
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""

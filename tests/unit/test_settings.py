@@ -512,3 +512,31 @@ def test_a_reference_with_limits_names_measures_that_there_are_and_lives_longer_
     assert "max_age 1 h must be longer than refresh 1 h" in line
     (line,) = problems(reference={**source, "max_shrink": 1.5})
     assert line.startswith("reference.max_shrink")
+
+
+def test_shards_and_clusters_are_refused_where_they_cannot_work():
+    def refusal(**redis):
+        (line,) = problems(redis={"url": "redis://cache:6379/0", **redis})
+        return line
+
+    several = "redis://one:7000,two:7001"
+    assert "must not have braces" in refusal(shards=2, prefix="{a}")
+    assert 'give prefix a hash tag, such as "{tidemark}"' in refusal(cluster=True)
+    assert "set cluster = true" in refusal(url=several)
+    for url in ("redis://cache/3", "redis://cache?db=3", "unix:///run/redis.sock"):
+        assert "no database: a Redis Cluster has only 0" in refusal(url=url, cluster=True, shards=4)
+    for given in ({"cluster": True, "prefix": "{a}"}, {"cluster": True, "shards": 12}, {"shards": 3}):
+        assert parse(document(redis={"url": several if given.get("cluster") else "redis://cache", **given}))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cache:6379", "http://cache", "redis://", "redis://cache:port", "redis://one,,two", "redis://one, two", "redis://u:hunter2@one,u:hunter2@two",
+        "redis://u:hun/ter2@cache", "redis://u:hunter2#@cache", "redis://u:hunter2？@cache", "redis://u:[hunter2]x@cache",
+    ],
+)  # fmt: skip
+def test_a_redis_url_that_cannot_be_read_is_refused_and_not_shown(url):
+    (line,) = problems(redis={"url": url, "cluster": True, "shards": 4})
+    assert line.startswith("redis.url = ***: must be redis://user@host:6379/0")
+    assert "hunter" not in line
