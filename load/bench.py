@@ -9,11 +9,11 @@ bare      a micro-batch of this engine at 10,000 readings a second: Kafka, one n
 steady    the service at the same rate, after a warm-up: from the broker's time for a reading to Redis having acknowledged the
           values that include it
 state     what the steady run's state takes, and what was written of it for each byte of rows that changed
-rows      what a row costs Redis and the service, against plain HSET and PEXPIRE (load/bench_rows.py)
+rows      what a row costs Redis and the service, against plain HSET and PEXPIRE, and on a cluster (load/bench_rows.py)
 fleets    catch-up and steady with ten times the devices, beside those (only with --only fleets: it doubles the time)
-ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis; of fleets, the large one over
-          the other: steady_large_to_small (p50), catch_up_large_to_small; and of the large one rows_per_reading, close_to_median
-          (the longest batch, which is one that closes windows, over the median)
+ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, redis_cluster_publish; of fleets,
+          the large one over the other: steady_large_to_small (p50), catch_up_large_to_small; and of the large one
+          rows_per_reading, close_to_median (the longest batch, which is one that closes windows, over the median)
 
 The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
 """
@@ -293,7 +293,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.only in {None, "rows"}:
             FOLDER.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-                entry["rows"] = bench_rows.measure(Path(folder))
+                entry["rows"] = bench_rows.measure(Path(folder)) | bench_rows.measure_cluster(Path(folder))
             print(f"run {number}: {entry['rows']}", flush=True)
         if args.only in {None, "catch_up"}:
             entry["catch_up"], floors = _catch_up(args, args.devices)
@@ -352,7 +352,7 @@ def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
         ratios["rows_per_reading"] = large["steady"]["rows_per_reading"]
         ratios["close_to_median"] = large["steady"]["longest_to_median"]
     if "rows" in entry:
-        ratios |= bench_rows.ratios(entry["rows"])
+        ratios |= bench_rows.ratios(entry["rows"]) | bench_rows.cluster_ratios(entry["rows"])
     return {name: round(ratio, 3) for name, ratio in ratios.items()}
 
 
