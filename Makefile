@@ -55,7 +55,7 @@ test: setup
 	@$(TIMED); $(STATIC) && $(PYTEST) --durations=15 $(ARGS)
 
 check: setup
-	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick tests/unit clients/python/tests
+	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick -m "not cluster and not hostile" tests/unit clients/python/tests
 
 bench: setup
 	@$(BIN)/python -m load.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

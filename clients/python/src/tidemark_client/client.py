@@ -4,47 +4,84 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 import redis
+import redis.cluster
 
-from tidemark_client import queries
-from tidemark_client.connection import BLOCK_S, CLOSED, OPTIONS, Outage, answered, block_ms, checked, failure, positive
+from tidemark_client import blocking, queries
+from tidemark_client.cluster import connect, is_cluster, single, where
+from tidemark_client.connection import (
+    BLOCK_S,
+    CLOSED,
+    FAILURES,
+    OPTIONS,
+    Outage,
+    answered,
+    block_ms,
+    checked,
+    failure,
+    failure_at,
+    layout,
+    positive,
+)
+from tidemark_client.devices import DevicePages
 from tidemark_client.errors import ClosedError, UnavailableError
-from tidemark_client.names import KeyOf, Names, Place
-from tidemark_client.queries import Command, Pause, Query, Snapshot
+from tidemark_client.names import KeyOf, Place
+from tidemark_client.queries import Snapshot
+from tidemark_client.steps import Query, Step
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
 
 T = TypeVar("T")
+Connection = Union[redis.Redis, redis.cluster.RedisCluster]
 
 
 class Client:
-    """Reads what a service of Tidemark keeps in Redis under a prefix. It never writes.
+    """Reads what a service of Tidemark keeps in Redis, or in a Redis Cluster, under a prefix. It never writes.
 
     Times are event times in ms. `view` is a view's name; `key` is a text for a view of one column, a sequence of values for a
-    view of several, and is left out for a view over all devices. `measure` may be left out where the view has only one. Every
-    method raises UnavailableError and RefusedError; those that take a view raise ContractError, UnknownViewError and
-    KeyTextError, too.
+    view of several, and is left out for a view over all devices. `measure` may be left out where the view has only one.
+
+    The number of shards is found with the first question, and kept. Every method raises UnavailableError, RefusedError, and
+    ContractError where the prefix has another version or another number of shards; those that take a view raise ContractError
+    without a meta, UnknownViewError and KeyTextError, too. A cluster without a meta is a ContractError everywhere.
     """
 
-    def __init__(self, connection: redis.Redis, prefix: str = "tidemark") -> None:
+    def __init__(self, connection: Connection, prefix: str = "tidemark") -> None:
         """`connection` must decode its answers (decode_responses=True). It stays the caller's: close it yourself."""
         self._redis: Any = checked(connection, is_async=False)
-        self._names = Names(prefix)
+        self._steps = (blocking.Cluster if is_cluster(connection) else blocking.One)(connection)
+        self._layout = layout(connection, prefix)
         self._is_ours, self._is_closed = False, False
 
     @classmethod
-    def from_url(cls, url: str, prefix: str = "tidemark", **options: Any) -> Client:
-        """A client of redis://, rediss:// or unix://; `options` are redis-py's, such as password or ssl_ca_certs."""
-        client = cls(redis.Redis.from_url(url, **{**OPTIONS, **options}), prefix)
+    def from_url(cls, url: str, prefix: str = "tidemark", *, cluster: bool = False, **options: Any) -> Client:
+        """A client of redis://, rediss:// or unix://; `options` are redis-py's, such as password or ssl_ca_certs.
+
+        With `cluster`, the URL names nodes of a Redis Cluster, any of them: redis://user:password@host:port,host:port. It
+        connects at once: raises UnavailableError, RefusedError, ArgumentError.
+        """
+        options = {**OPTIONS, **options}
+        connection: Any
+        if cluster:
+            try:
+                connection = connect(url, redis.cluster.RedisCluster, redis.cluster.ClusterNode, options)
+            except FAILURES as error:
+                raise failure_at(where(url), error) from error
+        else:
+            connection = redis.Redis.from_url(single(url), **options)
+        client = cls(connection, prefix)
         client._is_ours = True
         return client
 
     def close(self) -> None:
-        """End what `follow` gives, and close the connection of `from_url`. Then nothing can be asked any more."""
+        """End what `follow` gives, and close the connection of `from_url`. Then nothing can be asked any more.
+
+        In a cluster, a question that another thread has asked ends first: `follow` after about 0.1 s, if the nodes answer.
+        """
         self._is_closed = True
         if self._is_ours:
-            self._redis.close()
+            self._steps.close()
 
     def __enter__(self) -> Client:
         return self
@@ -61,7 +98,10 @@ class Client:
         return dict(self.meta().views)
 
     def progress(self) -> Progress | None:
-        """What all values include, and which windows are final; None before the first batch, and after a loss of data."""
+        """What all values include, and which windows are final; None before the first batch, and after a loss of data.
+
+        Of several shards it is what all of them have, see Progress.of_all: a shard may be one batch ahead of it.
+        """
         return self.ask(queries.progress())
 
     def window(self, view: str, key: KeyOf, start: int, measure: str | None = None) -> Window | None:
@@ -96,16 +136,11 @@ class Client:
     def devices(self, page: int = 500) -> Iterator[list[Device]]:
         """All devices, a page at a time, in no order; a device may come twice.
 
-        It walks over all keys of the Redis (SCAN): where a view by device serves, `keys` costs less.
+        It walks over all keys of the Redis, or of the cluster (SCAN): where a view by device serves, `keys` costs less.
         """
-        pattern, found, page = self._names.every_device, list[str](), positive("page", page)
-        for name in self._scan(pattern, page):
-            found.append(name)
-            if len(found) == page:
-                yield self._devices(found)
-                found = []
-        if found:
-            yield self._devices(found)
+        pages = DevicePages(positive("page", page))
+        while (found := self.ask(pages.next())) is not None:
+            yield found
 
     def session(self, device_id: str, start: int | None = None) -> Session | None:
         """A device's session that starts then, or its open one; None where there is none."""
@@ -121,18 +156,14 @@ class Client:
 
     def ask(self, query: Query[T]) -> T:
         """The answer to a query of `tidemark_client.queries`."""
-        steps, replies = query.steps(self._names), None
+        steps, replies = self._layout.ask(query), None
         while True:
             try:
                 step = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 answer: T = end.value
                 return answer
-            if isinstance(step, Pause):
-                time.sleep(step.seconds)
-                replies = []
-            else:
-                replies = self._execute(step)
+            replies = self._take(step)
 
     def ask_all(self, questions: Iterable[Query[Any]]) -> list[Any]:
         """The answers in the order of the questions, together in as few round trips as one of them needs."""
@@ -145,12 +176,13 @@ class Client:
     def changes(self, after: str, block_s: float = 0.0) -> list[Change]:
         """The next entries of the change feed, the oldest first; waits so long for one, but half of `socket_timeout` at most.
 
-        After "0-0", all that are still there. Raises ChangesLostError where entries after that one were not read and are gone.
+        After "0-0", all that are still there. Each shard has a feed of its own: there is no order between two of them. Raises
+        ChangesLostError where entries after that one were not read and are gone, in any feed.
         """
         return self.ask(queries.changes(after, block_ms(self._redis, block_s)))
 
     def end_of_feed(self) -> str:
-        """The id of the newest entry of the change feed, to follow from."""
+        """The id of the newest entry of the change feed, to follow from; with several shards the ids of all, joined by commas."""
         return self.ask(queries.end_of_feed())
 
     def follow(self, after: str | None = None, *, retry_for_s: float = 60.0) -> Iterator[Change]:
@@ -176,29 +208,16 @@ class Client:
                 last = change.id
                 yield change
 
-    def _execute(self, commands: list[Command]) -> list[Any]:
+    def _take(self, step: Step) -> list[Any]:
         if self._is_closed:
             raise ClosedError(CLOSED)
         try:
-            with self._redis.pipeline(transaction=False) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                replies: list[Any] = pipeline.execute(raise_on_error=False)
+            replies = self._steps.take(step)
         except Exception as error:
             # When another thread closes the client meanwhile, redis-py fails with errors of any class.
             if self._is_closed:
                 raise ClosedError(CLOSED) from error
-            if not isinstance(error, (redis.RedisError, UnicodeError)):
+            if not isinstance(error, FAILURES):
                 raise
             raise failure(self._redis, error) from error
         return answered(self._redis, replies)
-
-    def _scan(self, pattern: str, count: int) -> Iterator[str]:
-        try:
-            yield from self._redis.scan_iter(pattern, count=count)
-        except (redis.RedisError, UnicodeError) as error:
-            raise failure(self._redis, error) from error
-
-    def _devices(self, names: list[str]) -> list[Device]:
-        places = [self._names.parse(name) for name in names]
-        return [each for each in self.ask_all(queries.device(place.key) for place in places) if each is not None]

@@ -8,9 +8,14 @@ from typing import Any, TypeVar
 
 import redis
 
+from tidemark_client.cluster import REPLICAS, is_cluster
 from tidemark_client.errors import ArgumentError, RefusedError, TidemarkClientError, UnavailableError
+from tidemark_client.layout import Layout
+from tidemark_client.names import Names
 
 C = TypeVar("C")
+FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, UnicodeError)
+"""What redis-py raises."""
 
 OPTIONS = {
     "decode_responses": True,
@@ -27,8 +32,10 @@ _AWAY = (
     redis.InvalidResponse,
     redis.exceptions.ClusterDownError,
     redis.exceptions.TryAgainError,
+    redis.exceptions.RedisClusterException,
 )
 _FULL: Any = getattr(redis.exceptions, "MaxConnectionsError", ())
+_NO_CLUSTER = "luster mode is not enabled"
 _LONGEST_PAUSE_S = 5.0
 
 
@@ -41,7 +48,14 @@ def checked(connection: C, *, is_async: bool) -> C:
     if not made.get_encoder().decode_responses:
         msg = "the connection answers with bytes: make it with decode_responses=True, or use from_url"
         raise TypeError(msg)
+    if getattr(made, "read_from_replicas", False) or getattr(made, "load_balancing_strategy", None) is not None:
+        raise TypeError(REPLICAS)
     return connection
+
+
+def layout(connection: Any, prefix: str) -> Layout:
+    """The layout of a prefix, with texts encoded as the connection sends them."""
+    return Layout(Names(prefix, in_cluster=is_cluster(connection), encode=connection.get_encoder().encode))
 
 
 def positive(name: str, value: int) -> int:
@@ -64,21 +78,40 @@ def block_ms(connection: Any, block_s: float) -> int:
 
 def failure(connection: Any, error: Exception) -> TidemarkClientError:
     """An error of redis-py as one of ours, with the place."""
-    options = connection.get_connection_kwargs()
-    where = ", ".join(f"{name} {options[name]}" for name in ("host", "port", "path", "db") if name in options)
+    return failure_at(_where(connection), error)
+
+
+def failure_at(where: str, error: Exception) -> TidemarkClientError:
+    """An error of redis-py as one of ours. Where no node of a cluster serves, the cause is the last node's error."""
+    cause = error.__cause__ if isinstance(error, redis.exceptions.RedisClusterException) else None
+    if isinstance(cause, Exception):
+        return failure_at(where, cause)
     if isinstance(error, UnicodeError):
         return ArgumentError(f"a text cannot be sent to Redis ({where}), or is not UTF-8 there: {error}")
     if _FULL and isinstance(error, _FULL):
         return UnavailableError(f"all connections of this client are in use: {error}. Give it a larger max_connections")
     # A server that is busy with a script answers with an error that has no class of its own.
     is_away = isinstance(error, _AWAY) or "BUSY " in str(error)
-    if is_away and not isinstance(error, redis.AuthenticationError):
+    if is_away and not isinstance(error, redis.AuthenticationError) and _NO_CLUSTER not in str(error):
         return UnavailableError(
             f"Redis ({where}) does not answer: {error}. Check the address and the server, then ask again"
         )
-    return RefusedError(
-        f"Redis ({where}) refuses: {error}. Reading takes a user with +@read +@connection and the keys of the prefix"
-    )
+    remedy = "Reading takes a user with +@read +@connection, in a cluster +cluster too, and the keys of the prefix"
+    if str(error).startswith(("MOVED ", "ASK ")) or isinstance(
+        error, redis.exceptions.AskError
+    ):  # by the text up to 5.0
+        remedy = "It is a node of a Redis Cluster: use from_url with cluster=True"
+    if _NO_CLUSTER in str(error):
+        remedy = "It is no node of a Redis Cluster: leave out cluster=True"
+    return RefusedError(f"Redis ({where}) refuses: {error}. {remedy}")
+
+
+def _where(connection: Any) -> str:
+    if is_cluster(connection):
+        nodes = sorted(connection.nodes_manager.startup_nodes)
+        return f"cluster {', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}"
+    options = connection.get_connection_kwargs()
+    return ", ".join(f"{name} {options[name]}" for name in ("host", "port", "path", "db") if name in options)
 
 
 def answered(connection: Any, replies: list[Any]) -> list[Any]:

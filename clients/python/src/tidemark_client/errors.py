@@ -16,7 +16,7 @@ class RefusedError(TidemarkClientError):
 
 
 class ContractError(TidemarkClientError):
-    """Under the prefix there are no values of Tidemark, or values of a version that this package does not know."""
+    """The prefix has no values of Tidemark, those of an unknown version, or another number of shards than before."""
 
 
 class UnknownViewError(TidemarkClientError, LookupError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Callable, Union
 
-from tidemark_client.errors import KeyTextError
+from tidemark_client.errors import ArgumentError, KeyTextError
 
 NO_VALUE = "(none)"
 """Stands in a key for an attribute that the reference does not have."""
@@ -16,11 +17,53 @@ KeyOf = Union[str, Sequence[Union[str, None]]]
 """The key of a view: a text for a view of one column, one value for each column for others, () for a view over all devices."""
 
 
+def utf_8(text: str) -> bytes:
+    """The bytes of a text as `from_url` has redis-py send it."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 @dataclass(frozen=True)
 class Names:
-    """Key names under a prefix."""
+    """Key names under a prefix. Several shards are stores of one shard each: names are those of a store."""
 
     prefix: str = "tidemark"
+    shards: int = 1
+    in_cluster: bool = False
+    encode: Callable[[str], bytes] = utf_8
+
+    @property
+    def stores(self) -> list[Names]:
+        """The names of each shard, in their order."""
+        return [self.shard(number) for number in range(self.shards)]
+
+    def shard(self, number: int) -> Names:
+        """The names of a shard: of the only one, or those under a hash tag of its own."""
+        return self if self.shards == 1 else Names(f"{{{self.prefix}:{number}}}")
+
+    def store(self, text: str) -> Names:
+        """The names of the shard that has a view's key, or a device. Raises ArgumentError."""
+        if self.shards == 1:
+            return self
+        try:
+            return self.shard(zlib.crc32(self.encode(text)) % self.shards)
+        except UnicodeError as error:
+            msg = f"{text!r} cannot be sent to Redis: {error}"
+            raise ArgumentError(msg) from error
+
+    def number_of(self, key: object) -> int | None:
+        """The number of the shard that has a key, None for a key of none."""
+        if self.shards == 1:
+            return 0 if str(key).startswith(f"{self.prefix}:") else None
+        match = re.match(rf"\{{{re.escape(self.prefix)}:(0|[1-9][0-9]*)\}}:", str(key))
+        return int(match[1]) if match and int(match[1]) < self.shards else None
+
+    def device_of(self, key: str) -> tuple[int, str] | None:
+        """The shard and the id of a device's key, None for another one."""
+        number = self.number_of(key)
+        if number is None:
+            return None
+        start = self.shard(number).device("")
+        return (number, key[len(start) :]) if key.startswith(start) else None
 
     @property
     def meta(self) -> str:
@@ -51,8 +94,9 @@ class Names:
 
     @property
     def every_device(self) -> str:
-        """A pattern for SCAN, whatever characters the prefix has."""
-        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix) + ":device:*"
+        """A pattern for SCAN, of all shards, whatever characters the prefix has."""
+        prefix = re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix)
+        return f"{prefix}:device:*" if self.shards == 1 else f"{{{prefix}:*}}:device:*"
 
     def parse(self, name: str) -> Place:
         """The parts of the name of a window, a session, a device or progress."""

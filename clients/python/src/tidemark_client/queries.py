@@ -9,63 +9,64 @@ No query does I/O: client.py and aio.py do it, one with blocking calls, one with
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Generic, TypeVar, Union, cast
+from typing import Any, Callable, TypeVar, cast
 
-from tidemark_client.errors import ArgumentError, BusyError, ChangesLostError, TooManyWindowsError
+from tidemark_client import layout
+from tidemark_client.errors import BusyError, TooManyWindowsError
+from tidemark_client.feed import changes, end_of_feed
 from tidemark_client.names import KeyOf, Names, Place
-from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
+from tidemark_client.steps import Command, Pause, Query, Steps
+from tidemark_client.values import Device, Meta, Progress, Session, View, Window
+
+__all__ = [
+    "Query",
+    "Snapshot",
+    "changes",
+    "current",
+    "device",
+    "end_of_feed",
+    "keys",
+    "latest_complete",
+    "meta",
+    "progress",
+    "session",
+    "sessions",
+    "snapshot",
+    "together",
+    "value",
+    "window",
+    "windows",
+]
 
 T = TypeVar("T")
-
-Command = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Pause:
-    """Asks for a wait before the next step."""
-
-    seconds: float
-
-
-Step = Union[list[Command], Pause]
-"""Commands that are sent together, or a pause. The reply to commands is the list of their replies; to a pause it is []."""
-
-Steps = Generator[Step, list[Any], T]
-
-
-@dataclass(frozen=True)
-class Query(Generic[T]):
-    """A question; it can be asked any number of times."""
-
-    steps: Callable[[Names], Steps[T]]
-    pauses: bool = False
-
 
 MOST_WINDOWS = 10_000
 """Windows in one answer, and windows that are looked at to find the newest one."""
 SOME, MORE = 100, 1_000
 """Windows that are looked at in the second round trip, and in each one after it."""
-ENTRIES = 100
-"""Entries of the change feed in one answer."""
 RETRY_S = 0.05
 """Between two attempts of a snapshot."""
 
 
 def meta() -> Query[Meta]:
     """The service's views, measures and session lengths."""
-    return Query(_meta)
+    return Query(layout.meta)
 
 
 def progress() -> Query[Progress | None]:
-    """What all values include, or None."""
+    """What all values include, or None; of several shards what all of them have, see Progress.of_all."""
 
     def steps(names: Names) -> Steps[Progress | None]:
-        [fields] = yield [("HGETALL", names.progress)]
-        return Progress.of(fields)
+        stores, meta = names.stores, [("GET", names.shard(0).meta)] if names.shards > 1 else []
+        replies = yield [*(("HGETALL", store.progress) for store in stores), *meta]
+        for text in replies[len(stores) :]:
+            layout.check_meta(names, text)
+        found = Progress.of_all(replies[: len(stores)])
+        if found is None:
+            yield from layout.check(names)
+        return found
 
     return Query(steps)
 
@@ -74,8 +75,8 @@ def window(view: str, key: KeyOf, start: int, measure: str | None = None) -> Que
     """One window, or None where it has no readings or has expired."""
 
     def steps(names: Names) -> Steps[Window | None]:
-        series = _Series((yield from _meta(names)).view(view), key, measure)
-        [found] = yield from _read(names, [series.place(start)])
+        series, store = yield from _series(names, view, key, measure)
+        [found] = yield from _read(store, [series.place(start)])
         return found
 
     return Query(steps)
@@ -85,8 +86,9 @@ def current(view: str, key: KeyOf = (), measure: str | None = None) -> Query[Win
     """The newest window of a key that has readings, final or not; None where none of the last MOST_WINDOWS has any."""
 
     def steps(names: Names) -> Steps[Window | None]:
-        series, last, _ = yield from _series(names, view, key, measure)
-        return None if last is None else (yield from _newest(names, series, last, last, lambda _: True))
+        series, store = yield from _series(names, view, key, measure)
+        last, _ = yield from _last(series, store)
+        return None if last is None else (yield from _newest(store, series, last, last, lambda _: True))
 
     return Query(steps)
 
@@ -95,14 +97,15 @@ def latest_complete(view: str, key: KeyOf = (), measure: str | None = None) -> Q
     """The newest window of a key that has readings and is final; None where none of the last MOST_WINDOWS is."""
 
     def steps(names: Names) -> Steps[Window | None]:
-        series, last, [fields] = yield from _series(names, view, key, measure, ("HGETALL", names.progress))
+        series, store = yield from _series(names, view, key, measure)
+        last, [fields] = yield from _last(series, store, ("HGETALL", store.progress))
         progress = Progress.of(fields)
         if last is None or progress is None:
             return None
         # All that start by `sure` are final. Those that start after it, up to `newest`, are if silence has closed them.
         sure, newest = (until - series.view.window_ms for until in (progress.final, progress.closed_until))
         newest = min(newest, last)
-        return (yield from _newest(names, series, last, newest, lambda each: each.final, max(0, newest - sure)))
+        return (yield from _newest(store, series, last, newest, lambda each: each.final, max(0, newest - sure)))
 
     return Query(steps)
 
@@ -116,7 +119,8 @@ def windows(
     """
 
     def steps(names: Names) -> Steps[list[Window]]:
-        series, last, _ = yield from _series(names, view, key, measure)
+        series, store = yield from _series(names, view, key, measure)
+        last, _ = yield from _last(series, store)
         ends = [each for each in (last, None if until is None else until - 1) if each is not None]
         if not ends:
             return []
@@ -128,7 +132,7 @@ def windows(
                 "Ask for less at once, with `until`"
             )
             raise TooManyWindowsError(msg)
-        found = yield from _read(names, [series.place(start) for start in starts])
+        found = yield from _read(store, [series.place(start) for start in starts])
         return [each for each in found if each is not None]
 
     return Query(steps)
@@ -138,10 +142,14 @@ def keys(view: str, *, since: int | None = None, limit: int = 100) -> Query[list
     """The keys of a view whose newest window starts at `since` or later, each with that start, the newest first."""
 
     def steps(names: Names) -> Steps[list[tuple[str, int]]]:
-        (yield from _meta(names)).view(view)
+        (yield from layout.meta(names)).view(view)
         low = "-inf" if since is None else str(since)
-        [rows] = yield [("ZREVRANGEBYSCORE", names.keys(view), "+inf", low, "WITHSCORES", "LIMIT", 0, limit)]
-        return [(str(member), int(float(score))) for member, score in _pairs(rows)]
+        limits = ("+inf", low, "WITHSCORES", "LIMIT", 0, limit)
+        replies = yield [("ZREVRANGEBYSCORE", store.keys(view), *limits) for store in names.stores]
+        found = [(str(member), int(float(score))) for rows in replies for member, score in _pairs(rows)]
+        if names.shards > 1:
+            found.sort(key=lambda each: (each[1], each[0]), reverse=True)
+        return found if limit < 0 else found[:limit]
 
     return Query(steps)
 
@@ -150,7 +158,9 @@ def device(device_id: str) -> Query[Device | None]:
     """A device, or None where it is unknown or has expired."""
 
     def steps(names: Names) -> Steps[Device | None]:
-        [fields] = yield [("HGETALL", names.device(device_id))]
+        [fields] = yield [("HGETALL", names.store(device_id).device(device_id))]
+        if not fields:
+            yield from layout.check(names)
         return Device.of(device_id, fields) if fields else None
 
     return Query(steps)
@@ -159,21 +169,24 @@ def device(device_id: str) -> Query[Device | None]:
 def session(device_id: str, start: int | None = None) -> Query[Session | None]:
     """A device's session that starts then, or its open one; None where there is none."""
 
-    def of(names: Names, begin: int) -> Steps[Session | None]:
-        [fields] = yield [("HGETALL", names.session(device_id, begin))]
+    def of(store: Names, begin: int) -> Steps[Session | None]:
+        [fields] = yield [("HGETALL", store.session(device_id, begin))]
         return Session.of(Place("session", device_id, start=begin), fields) if fields else None
 
     def steps(names: Names) -> Steps[Session | None]:
+        store = names.store(device_id)
         if start is not None:
-            return (yield from of(names, start))
+            return (yield from of(store, start))
         # A batch writes sessions before devices: what a device names may be closed by now, or begin earlier.
         named: set[str] = set()
         while True:
-            [text] = yield [("HGET", names.device(device_id), "session")]
+            [text] = yield [("HGET", store.device(device_id), "session")]
+            if text is None:
+                yield from layout.check(names)
             if not text or text in named:
                 return None
             named.add(text)
-            found = yield from of(names, int(text))
+            found = yield from of(store, int(text))
             if found is not None and found.state == "open":
                 return found
 
@@ -184,9 +197,10 @@ def sessions(device_id: str, since: int | None = None) -> Query[list[Session]]:
     """A device's sessions that began at `since` or later, the oldest first, without those that became part of another."""
 
     def steps(names: Names) -> Steps[list[Session]]:
-        [texts] = yield [("ZRANGEBYSCORE", names.sessions(device_id), "-inf" if since is None else since, "+inf")]
+        store = names.store(device_id)
+        [texts] = yield [("ZRANGEBYSCORE", store.sessions(device_id), "-inf" if since is None else since, "+inf")]
         starts = [int(text) for text in texts]
-        replies = yield [("HGETALL", names.session(device_id, start)) for start in starts]
+        replies = yield [("HGETALL", store.session(device_id, start)) for start in starts]
         places = [Place("session", device_id, start=start) for start in starts]
         found = [Session.of(place, fields) for place, fields in zip(places, replies) if fields]
         return [session for session in found if session.state != "merged"]
@@ -204,7 +218,7 @@ def value(place: Place) -> Query[Window | Session | Device | Progress | None]:
             return (yield from device(place.key).steps(names))
         if place.kind == "session":
             return (yield from session(place.key, place.start).steps(names))
-        [found] = yield from _read(names, [place])
+        [found] = yield from _read(names.store(place.key), [place])
         return found
 
     return Query(steps)
@@ -250,21 +264,20 @@ class Snapshot:
 
 
 def snapshot(questions: Iterable[Query[Any]], attempts: int = 50) -> Query[Snapshot]:
-    """Their answers as of one batch. Raises BusyError where a batch was being written in each attempt."""
+    """Their answers as of one batch. Raises BusyError where a batch was being written in each attempt.
+
+    `progress` is what the shards of the answers have.
+    """
     all_of_them = together(questions)
 
     def steps(names: Names) -> Steps[Snapshot]:
         for _ in range(attempts):
-            [before] = yield [("HGETALL", names.progress)]
-            as_of = Progress.of(before)
-            if as_of is not None and "writing" not in before:
-                answers = yield from all_of_them.steps(names)
-                [after] = yield [("HGETALL", names.progress)]
-                if before == after:
-                    return Snapshot(as_of, answers)
+            found = yield from _as_of_one_batch(names, all_of_them)
+            if found is not None:
+                return found
             yield Pause(RETRY_S)
         msg = (
-            f"{names.progress}: in each of {attempts} attempts a batch was being written, or there was no progress. "
+            f"prefix {names.prefix!r}: in each of {attempts} attempts a batch was being written, or there was no progress. "
             "Try again, or ask for less at once"
         )
         raise BusyError(msg)
@@ -272,57 +285,39 @@ def snapshot(questions: Iterable[Query[Any]], attempts: int = 50) -> Query[Snaps
     return Query(steps, pauses=True)
 
 
-FIRST = "0-0"
-"""Before every entry of the change feed."""
+def _as_of_one_batch(names: Names, questions: Query[list[Any]]) -> Steps[Snapshot | None]:
+    """One attempt; the progress of a shard is read just before its first value, in the same round trip, and at the end."""
+    running, before, replies = questions.steps(names), dict[int, dict[str, str]](), None
+    while True:
+        try:
+            commands = cast("list[Command]", next(running) if replies is None else running.send(replies))
+        except StopIteration as end:
+            answers: list[Any] = end.value
+            break
+        # GET is for meta, which belongs to no batch.
+        read = {names.number_of(command[1]) for command in commands if command[0] != "GET"}
+        new = sorted(each for each in read if each is not None and each not in before)
+        replies = yield [*_progress(names, new), *commands]
+        before.update(zip(new, replies))
+        replies = replies[len(new) :]
+        if not _is_one_batch(before):
+            return None
+    if not before:
+        every = list(range(names.shards))
+        before = dict(zip(every, (yield _progress(names, every))))
+    after = dict(zip(before, (yield _progress(names, list(before)))))
+    progress = Progress.of_all(list(after.values()))
+    return Snapshot(progress, answers) if progress and before == after and _is_one_batch(after) else None
 
 
-def end_of_feed() -> Query[str]:
-    """The id of the newest entry of the change feed."""
-
-    def steps(names: Names) -> Steps[str]:
-        [newest] = yield [("XREVRANGE", names.changes, "+", "-", "COUNT", 1)]
-        return str(newest[0][0]) if newest else FIRST
-
-    return Query(steps)
+def _progress(names: Names, shards: Sequence[int]) -> list[Command]:
+    return [("HGETALL", names.shard(number).progress) for number in shards]
 
 
-def changes(after: str, block_ms: int = 0) -> Query[list[Change]]:
-    """The next entries of the change feed, the oldest first; waits so long for one. After FIRST, all that are still there.
-
-    Raises ChangesLostError where entries were trimmed away before they were read, or where Redis is an older copy of itself.
-    """
-    position = _position(after)
-
-    def steps(names: Names) -> Steps[list[Change]]:
-        feed = names.changes
-        wait: list[Command] = [("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", feed, after)] if block_ms else []
-        # The oldest entry is read after the others: what was answered was not trimmed in between.
-        read = ("XRANGE", feed, f"({after}", "+", "COUNT", ENTRIES), ("XRANGE", feed, "-", "+", "COUNT", 1)
-        *_, entries, oldest, newest = yield [*wait, *read, ("XREVRANGE", feed, "+", "-", "COUNT", 1)]
-        lowest, highest = (_position(each[0][0]) if each else None for each in (oldest, newest))
-        is_lost = position > _position(FIRST) and (lowest is None or lowest > position)
-        if is_lost or (highest is not None and highest < position):
-            msg = (
-                f"{feed}: entries after {after} were trimmed away, or Redis has lost them. Read the keys again and follow from "
-                "the end; a longer redis.feed_length of the service keeps more"
-            )
-            raise ChangesLostError(msg)
-        return [_change(names, entry_id, fields) for entry_id, fields in entries]
-
-    return Query(steps)
-
-
-def _change(names: Names, entry_id: str, fields: dict[str, str]) -> Change:
-    places = tuple(names.parse(key) for key in json.loads(fields["keys"]))
-    return Change(entry_id, fields["kind"], places, int(fields["epoch"]), int(fields["batch"]))
-
-
-def _position(entry_id: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", entry_id)
-    if match is None:
-        msg = f"{entry_id!r} is no id of the change feed: give that of an entry, or {FIRST!r} for all that is there"
-        raise ArgumentError(msg)
-    return int(match[1]), int(match[2] or 0)
+def _is_one_batch(progress: Mapping[int, Mapping[str, str]]) -> bool:
+    """Whether these shards have all of one batch, and nothing of the next one."""
+    is_whole = all("offsets" in fields and "writing" not in fields for fields in progress.values())
+    return is_whole and len({(fields["epoch"], fields["batch"]) for fields in progress.values()}) <= 1
 
 
 class _Series:
@@ -335,22 +330,20 @@ class _Series:
         return Place("window", self.key, self.view.name, self.measure, start)
 
 
-def _meta(names: Names) -> Steps[Meta]:
-    [text] = yield [("GET", names.meta)]
-    return Meta.of(text, names.prefix)
+def _series(names: Names, view: str, key: KeyOf, measure: str | None) -> Steps[tuple[_Series, Names]]:
+    """A series, and the names of its shard."""
+    series = _Series((yield from layout.meta(names)).view(view), key, measure)
+    return series, names.store(series.key)
 
 
-def _series(
-    names: Names, view: str, key: KeyOf, measure: str | None, *more: Command
-) -> Steps[tuple[_Series, int | None, list[Any]]]:
-    """A series, the start of its key's newest window, and the replies to more commands."""
-    series = _Series((yield from _meta(names)).view(view), key, measure)
-    score, *replies = yield [("ZSCORE", names.keys(view), series.key), *more]
-    return series, None if score is None else int(float(score)), replies
+def _last(series: _Series, store: Names, *more: Command) -> Steps[tuple[int | None, list[Any]]]:
+    """The start of the newest window of a series' key, and the replies to more commands."""
+    score, *replies = yield [("ZSCORE", store.keys(series.view.name), series.key), *more]
+    return None if score is None else int(float(score)), replies
 
 
 def _newest(
-    names: Names, series: _Series, last: int, newest: int, accepts: Callable[[Window], bool], ahead_ms: int = 0
+    store: Names, series: _Series, last: int, newest: int, accepts: Callable[[Window], bool], ahead_ms: int = 0
 ) -> Steps[Window | None]:
     """The newest acceptable window that starts by `newest`, of a key whose newest window, of any measure, starts at `last`.
 
@@ -361,17 +354,17 @@ def _newest(
     looked, page = 0, min(-(-ahead_ms // slide) + 1, MORE)
     while start >= oldest and looked < MOST_WINDOWS:
         places = [series.place(start - back * slide) for back in range(page)]
-        for each in (yield from _read(names, places)):
+        for each in (yield from _read(store, places)):
             if each is not None and accepts(each):
                 return each
         start, looked, page = start - page * slide, looked + page, MORE if looked else SOME
     return None
 
 
-def _read(names: Names, places: Sequence[Place]) -> Steps[list[Window | None]]:
+def _read(store: Names, places: Sequence[Place]) -> Steps[list[Window | None]]:
     """Windows, and before them, in the same round trip, the progress that says which are closed."""
-    windows = [("HGETALL", names.window(each.view, each.measure, each.key, each.start or 0)) for each in places]
-    progress, *replies = yield [("HGETALL", names.progress), *windows]
+    windows = [("HGETALL", store.window(each.view, each.measure, each.key, each.start or 0)) for each in places]
+    progress, *replies = yield [("HGETALL", store.progress), *windows]
     return [Window.of(place, fields, progress) if fields else None for place, fields in zip(places, replies)]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark_client.errors import ContractError, UnknownViewError
@@ -49,32 +49,31 @@ class View:
 
 @dataclass(frozen=True)
 class Meta:
-    """What the service says of itself."""
+    """What the service says of itself. `shards` is the number of stores that its values are spread over."""
 
     measures: tuple[str, ...]
     views: Mapping[str, View]
     session_gap_ms: int
     session_max_duration_ms: int
     session_retain_ms: int
+    shards: int = 1
 
     @staticmethod
-    def of(text: str | None, prefix: str) -> Meta:
-        """Raises ContractError."""
-        if text is None:
-            msg = f"there is no {prefix}:meta. Is {prefix!r} the service's redis.prefix, and has it written its first batch?"
-            raise ContractError(msg)
+    def of(text: str, key: str) -> Meta:
+        """The meta that a key has. Raises ContractError."""
         try:
             document = json.loads(text)
             contract, sessions = document["contract"], document.get("sessions")
             if contract == CONTRACT:
-                lengths = (sessions[name] for name in ("gap_ms", "max_duration_ms", "retain_ms"))
+                gap_ms, longest_ms, retain_ms = (sessions[name] for name in ("gap_ms", "max_duration_ms", "retain_ms"))
                 views = {each["name"]: _view(each) for each in document["views"]}
-                return Meta(tuple(document["measures"]), views, *lengths)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            msg = f"{prefix}:meta is not what a service of Tidemark writes: {error!r}. Is the prefix the service's?"
+                shards = range(1, document.get("shards", 1) + 1)[-1]  # raises unless it is a whole number from 1
+                return Meta(tuple(document["measures"]), views, gap_ms, longest_ms, retain_ms, shards)
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            msg = f"{key} is not what a service of Tidemark writes: {error!r}. Is the prefix the service's?"
             raise ContractError(msg) from error
         msg = (
-            f"{prefix}:meta is of contract {contract}, this package reads {CONTRACT}. "
+            f"{key} is of contract {contract}, this package reads {CONTRACT}. "
             "Install the tidemark-client of the service's version"
         )
         raise ContractError(msg)
@@ -312,6 +311,34 @@ class Progress:
             idle_batch=_int(fields.get("idle_batch")),
         )
 
+    @staticmethod
+    def of_all(shards: Sequence[Fields]) -> Progress | None:
+        """What all shards have; None where one has no progress.
+
+        That is the smallest of each: of (epoch, batch), `watermark`, `final`, `closed_until`, `updated`, (`idle_epoch`,
+        `idle_batch`), and of each partition's offsets. `reference` is that of the smallest (epoch, batch). So `silent` is as of
+        the smallest batch: it stays true until all shards have the batch that ends the silence.
+        """
+        found = [each for each in map(Progress.of, shards) if each is not None]
+        if len(found) < len(shards) or len(found) == 1:
+            return found[0] if len(shards) == 1 and found else None
+        oldest = min(found, key=lambda each: (each.epoch, each.batch))
+        final, until = min(each.final for each in found), min(each.closed_until for each in found)
+        silences = [(each.idle_epoch, each.idle_batch) for each in found if each.idle is not None]
+        idles = [each.idle for each in found if each.idle is not None]
+        idle = until if until > final else min(idles) if len(idles) == len(found) else None
+        idle_epoch, idle_batch = (None, None) if idle is None else min(silences)
+        return replace(
+            oldest,
+            watermark=min(each.watermark for each in found),
+            final=final,
+            offsets=_smallest([each.offsets for each in found]),
+            updated=min(each.updated for each in found),
+            idle=idle,
+            idle_epoch=idle_epoch,
+            idle_batch=idle_batch,
+        )
+
     @property
     def closed_until(self) -> int:
         """No window that ends later is closed. Of those that end after `final`, some may be open again."""
@@ -339,6 +366,19 @@ class Change:
     places: tuple[Place, ...]
     epoch: int
     batch: int
+
+
+def _smallest(offsets: Sequence[Mapping[str, Mapping[int, int]]]) -> dict[str, dict[int, int]]:
+    """Each partition's smallest next offset; a partition that one of them does not have is left out."""
+    first, *others = offsets
+    return {
+        topic: {
+            number: min(end, *(each[topic][number] for each in others))
+            for number, end in ends.items()
+            if all(number in each.get(topic, {}) for each in others)
+        }
+        for topic, ends in first.items()
+    }
 
 
 def _int(text: str | None) -> int | None:
