@@ -1392,7 +1392,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/republish.py",
-                "if any(is_read_again(progress, committed) for progress in published):",
+                "if any(is_read_again(progress, committed) for progress in published.values()):",
                 "if False:",
             ),
         ),

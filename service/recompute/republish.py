@@ -168,7 +168,7 @@ class Republisher:
         self._on_done = on_done
         self._job = SideJob(term.spark, "tidemark-republish", self._look, self._failed, LOOK_S)
         self._begun: dict[int, str] = {}
-        self._ahead = False
+        self._batch = -1  # the last one that was published before this term, of the same checkpoint
 
     def begin(self, known: str = "") -> None:
         """Do steps 1 to 4 if needed; no query may run. Sets the term's `published`, `covered` and `settled_ms`.
@@ -177,10 +177,9 @@ class Republisher:
         """
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
         stored = read(self._sink(committed or MicroBatch(0, 0, 0, {}, {})))
-        published = [shard.progress for shard in stored if shard.progress is not None]
-        for shard in stored:
-            if shard.progress is not None:
-                meta.require(self._settings.redis, shard.meta)
+        published = {number: shard.progress for number, shard in enumerate(stored) if shard.progress is not None}
+        for number in published:
+            meta.require(self._settings.redis, stored[number].meta)
         meta.require_stored(self._settings.redis)
         skipped = skips.read(Files(self._spark, self._settings.service.checkpoint))
         losses = {
@@ -189,16 +188,14 @@ class Republisher:
         if known and not losses:
             losses = dict.fromkeys(range(len(stored)), known)
         rebuild_mark = _rebuild_mark(stored)
-        if any(is_read_again(progress, committed) for progress in published):
+        if any(is_read_again(progress, committed) for progress in published.values()):
             rebuild_mark = self._mark_rebuild(stored)
         if rebuild_mark:
             at_ms, until_ms, _ = map(int, rebuild_mark.split())
             self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
-        reached = {
-            number: (shard.progress.epoch, shard.progress.batch)
-            for number, shard in enumerate(stored)
-            if shard.progress is not None
-        }
+        elif published:
+            self._batch = max(progress.batch for progress in published.values())
+        reached = {number: (progress.epoch, progress.batch) for number, progress in published.items()}
         if committed is not None and losses:
             self._repair(committed, stored, losses)
             reached |= dict.fromkeys(losses, (self._epoch, committed.batch))
@@ -206,8 +203,6 @@ class Republisher:
             self.term.settled_ms = settled_ms(stored, self._settings)
         if len(reached) == len(stored):
             self.term.published = min(reached.values())
-        if committed is not None and not rebuild_mark:
-            self._ahead = max([batch for _, batch in reached.values()], default=0) > committed.batch
 
     def _repair(self, committed: MicroBatch, stored: Sequence[Stored], losses: Mapping[int, str]) -> None:
         """Steps 1 to 4 for the shards that have lost data."""
@@ -260,8 +255,9 @@ class Republisher:
                 numbers = [number for number in marks if marks[number] == text]
                 known |= covered.read(self._settings, self._epoch, numbers, before_ms=at_ms, until_ms=whole_ms)
             self._closed(replace(sink, covered=known), committed)
-            # A session of a batch that is published and not committed yet is in no state.
-            self._remove_stale(sink, self._epoch, committed.watermark_ms - self._gap_ms if self._ahead else None)
+            # A session of a batch that was published and is not committed yet is in no state.
+            is_ahead = committed.batch < self._batch
+            self._remove_stale(sink, self._epoch, committed.watermark_ms - self._gap_ms if is_ahead else None)
             self._corrected(marks)
         for number, text in marks.items():
             sink.run_in(number, "unmark", servers[number], mark=text)
