@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if len(reports) > 1:
-        print("\n".join(f"{each['id']:4} {each['violations']} violations" for each in reports))
+        print("\n".join(f"{each['id']:7} {each['violations']} violations" for each in reports))
     return 1 if total else 0
 
 

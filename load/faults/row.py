@@ -16,7 +16,7 @@ Figures: TypeAlias = dict[str, Any]
 
 Play = Callable[["Run"], Figures]
 
-ORDER = ("U", "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12", "F13", "F14", "H")
+ORDER = ("U", "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12", "F13", "F14", "H", "cluster")
 
 _rows: dict[str, "Row"] = {}
 

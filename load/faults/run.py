@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import psutil
 from redis.exceptions import RedisClusterException, RedisError
 
+from load import published
 from load.child_process import Child, spawn
 from load.comparer import Verdict, compare
 from load.demo import SECTIONS, VIEWS
@@ -325,6 +326,21 @@ class Run:
             if samples.get("tidemark_query_running"):
                 return samples
         return own
+
+    def finals(self) -> dict[str, str]:
+        """The count of every final window and closed session, by key; it never changes again."""
+        with self.testbed.redis_client(encoding_errors="surrogateescape") as client:
+            values = published.hashes(client, "tidemark", ("window", "session"), shards=self.shards)
+            return {
+                key: fields["count"]
+                for key, fields in values
+                if fields["closed_by"] and fields.get("state") != "merged"
+            }
+
+    def newest_commit(self) -> int:
+        """The newest batch that the testbed's checkpoint has committed, -1 for none."""
+        files = (self.testbed.folder / "checkpoint" / "commits").iterdir()
+        return max((int(path.name) for path in files if path.name.isdecimal()), default=-1)
 
     def pids(self) -> list[int]:
         """The service's processes whose children are the rest of it."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from service import clock
 from service.daemon import owner
 from service.errors import FencedError, TidemarkError
 from service.redis import client as redis_client
@@ -149,7 +150,10 @@ class Lease:
         Raises redis.RedisError or OSError when Redis does not answer.
         """
         reached, first, failure = self.reached or ("", ""), self._shards[0], None
+        deadline_s = clock.monotonic_s() + self._ttl_ms / 3000
         for keys in self._shards:
+            if clock.monotonic_s() > deadline_s:
+                break  # the lease is to be renewed in time; each call checks its own shard
             ttl_ms = self._ttl_ms if keys is first else ""
             try:
                 reply = self._eval(keys, _RENEW, _keys(keys), self.token, ttl_ms, self.epoch, *reached)
@@ -206,7 +210,7 @@ class Lease:
         client = self._clients.get(shard)
         if client is None:
             # The lease must not expire during one call.
-            timeout_ms = min(self._options.timeout_ms, self._ttl_ms)
+            timeout_ms = min(self._options.timeout_ms, self._ttl_ms // (1 if shard is self._shards[0] else 3))
             options = self._options.model_copy(update={"timeout_ms": timeout_ms})
             client = self._clients[shard] = redis_client.client(options, shard)
         try:

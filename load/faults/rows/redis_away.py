@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from load import published
 from load.faults.row import Figures, row
 from load.faults.run import Run
 
@@ -22,9 +21,6 @@ COMMITTED_S = 3.0
 """So long may the commit of a batch take that was acknowledged before."""
 
 _LOST = "tidemark_redis_data_lost_total"
-
-Finals = dict[str, str]
-"""Of every final window and closed session by key: its count, which never changes again."""
 
 
 @row(
@@ -71,23 +67,18 @@ def _outage(run: Run, name: str, seconds: float, begin: Callable[[], object], en
     with run.fault(name):
         begin()
         run.run_on(COMMITTED_S)
-        before = _newest_commit(run)
+        before = run.newest_commit()
         run.run_on(seconds)
-        committed = _newest_commit(run)
+        committed = run.newest_commit()
         end()
     if committed > before:
         run.violation("P1", f"{name}: batch {committed} was committed, though nothing was written since {before}")
     run.recover()
 
 
-def _newest_commit(run: Run) -> int:
-    files = (run.testbed.folder / "checkpoint" / "commits").iterdir()
-    return max((int(path.name) for path in files if path.name.isdecimal()), default=-1)
-
-
 def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
     """Redis loses data: how long until it is noticed, and until all that was final is there again."""
-    finals = _finals(run)
+    finals = run.finals()
     before, batch = run.testbed.metrics().get(_LOST, 0.0), run.observer.progress[1]
     noticed_s = None
     with run.fault(name):
@@ -99,7 +90,7 @@ def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
             run.run_on(0.2)
             if noticed_s is None and run.testbed.metrics().get(_LOST, 0.0) > before:
                 noticed_s = round(time.monotonic() - began, 1)
-            there = _finals(run)
+            there = run.finals()
             missing = sum(there.get(key) != count for key, count in finals.items())
         seconds = round(time.monotonic() - began, 1)
     if missing:
@@ -113,14 +104,6 @@ def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
         "republished_s": seconds,
         "batches_until_lag_was_back": batches,
     }
-
-
-def _finals(run: Run) -> Finals:
-    with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
-        values = published.hashes(client, "tidemark", ("window", "session"))
-        return {
-            key: fields["count"] for key, fields in values if fields["closed_by"] and fields.get("state") != "merged"
-        }
 
 
 def _put_back(run: Run, backup: Path) -> None:

@@ -1,0 +1,323 @@
+"""Row `cluster`: F2 to F5 on a Redis Cluster, with one of its three primaries as the victim, and slots that move.
+
+A primary acknowledges a write before its replica has it. SIGKILL between the two loses the write, but that takes microseconds on
+loopback: here only `_fails_over_with_loss` loses writes, and the rules take every other value that goes back for a violation.
+"""
+
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from redis.crc import key_slot
+from redis.exceptions import RedisError
+
+from load.faults.by_hand import start_again
+from load.faults.instance import send, tree
+from load.faults.recovery import BACK_S
+from load.faults.row import Figures, row
+from load.faults.run import STARTS_S, Run
+from load.redis_cluster import ClusterNode
+from load.server_process import PATIENCE
+from schemas import contract
+from service.errors import SetupError
+
+SHARDS = 6
+LACKING = 3
+"""Batches that the promoted replica lacks."""
+PAUSED_S = 10.0
+"""For so long a paused primary stays paused after its replica was elected."""
+REPUBLISHED_S = 60.0 * PATIENCE
+"""By then every final value must be there again."""
+PAGES = 10
+"""Of the keys of a slot that moves, about."""
+MOVES_S, MOVES_SLOWLY_S = 8.0, 45.0
+"""How long a slot moves: through several triggers, and for longer than redis.retry_for."""
+BROKER_BACK_S = 120.0
+"""As F4 allows."""
+ENDS_S = 60.0
+ROUNDS = 3
+"""A frozen writer may have been between two batches; then it is frozen again, until Redis has refused a write of it."""
+
+_FENCED = 7
+_LOST, _RETRIES = "tidemark_redis_data_lost_total", "tidemark_redis_retries_total"
+
+
+@row(
+    "cluster",
+    "a primary of a Redis Cluster goes away, and slots move",
+    rate=1_000,
+    devices=1_000,
+    testbed={"cluster_shards": SHARDS},
+)
+def redis_cluster(run: Run) -> Figures:
+    """Short: a failover that loses writes, and slots that move."""
+    faults: dict[str, Figures] = {}
+    run.start()
+    run.load()
+    run.steady()
+    if not run.short:
+        faults["primary_killed"] = _primary_killed(run)
+        faults["primary_paused"] = _primary_paused(run)
+    faults["failover_with_loss"] = _fails_over_with_loss(run)
+    moved = run.nemesis.shuffled(range(SHARDS))[: 1 if run.short else 3]
+    for shard in moved:
+        faults[f"shard_{shard}_moved"], faults[f"shard_{shard}_moved_back"] = _there_and_back(run, shard)
+    if not run.short:
+        faults["slow_move"] = _moved(run, run.nemesis.pick(moved), MOVES_SLOWLY_S)
+        faults["driver_killed"] = _driver_killed(run)
+        faults |= _second_instance(run)
+        faults["broker_killed"] = _broker_killed(run)
+    return {
+        "by_fault": faults,
+        "lag_back_s_by_fault": {name: each["lag_back_s"] for name, each in faults.items()},
+        "republications": sum(each["republications"] for each in faults.values()),
+    }
+
+
+# As F5.
+
+
+def _primary_killed(run: Run) -> Figures:
+    victim, shards = _victim(run)
+    with _judged(run, "primary killed", shards=shards) as figures:
+        victim.kill()
+        figures["elected_s"] = _wait_elected(run, victim, shards[0])
+        _come_back(run, victim)
+    return figures
+
+
+def _primary_paused(run: Run) -> Figures:
+    """It wakes up as the primary that it was, with calls to run that the service has given up."""
+    victim, shards = _victim(run)
+    with _judged(run, "primary paused", shards=shards) as figures:
+        victim.pause()
+        figures["elected_s"] = _wait_elected(run, victim, shards[0])
+        run.run_on(PAUSED_S)
+        victim.resume()
+        run.testbed.redis_cluster.wait_ok()
+    return figures
+
+
+def _fails_over_with_loss(run: Run) -> Figures:
+    """The promoted replica lacks some batches: how long until that is noticed, and until all that was final is there again."""
+    cluster = run.testbed.redis_cluster
+    victim, shards = _victim(run)
+    replica = cluster.freeze_replica(victim)
+    run.steady(LACKING)
+    finals, before = run.finals(), run.metrics().get(_LOST, 0.0)
+    noticed_s = None
+    with _judged(run, "failover with loss", shards=shards) as figures:
+        for shard in shards:
+            run.note("redis_lost", shard=shard)
+        began = time.monotonic()
+        cluster.promote(replica)
+        missing, lacked = len(finals), 0
+        while (missing or noticed_s is None) and time.monotonic() - began < REPUBLISHED_S:
+            run.run_on(0.2)
+            if noticed_s is None and run.metrics().get(_LOST, 0.0) > before:
+                noticed_s = round(time.monotonic() - began, 1)
+            there = run.finals()
+            missing = sum(there.get(key) != count for key, count in finals.items())
+            lacked = max(lacked, missing)
+        figures["republished_s"] = round(time.monotonic() - began, 1)
+        _come_back(run, victim)
+    if noticed_s is None:
+        run.violation("P1", f"a failover that lost {LACKING} batches of the shards {shards} was not noticed")
+    if missing:
+        run.violation("P1", f"{missing} of {len(finals)} final values are missing after {figures['republished_s']} s")
+    return {
+        **figures,
+        "noticed_s": noticed_s,
+        "finals": len(finals),
+        "finals_lacked": lacked,
+        "finals_missing": missing,
+    }
+
+
+# Slots move.
+
+
+def _there_and_back(run: Run, shard: int) -> tuple[Figures, Figures]:
+    home = run.testbed.redis_cluster.primary_of(_key(run, shard))
+    there = _moved(run, shard, MOVES_S)
+    return there, _moved(run, shard, MOVES_S, home)
+
+
+def _moved(run: Run, shard: int, seconds: float, to: ClusterNode | None = None) -> Figures:
+    """Move a shard's slot to this primary, or to any other one, in about so many seconds, while batches write to it."""
+    cluster, key = run.testbed.redis_cluster, _key(run, shard)
+    source = cluster.primary_of(key)
+    target = to or run.nemesis.pick([node for node in _primaries(run) if node is not source])
+    with source.control() as client:
+        keys = int(client.execute_command("CLUSTER COUNTKEYSINSLOT", key_slot(key.encode())))
+    before = run.metrics()
+    began = run.observer.progress
+    with _judged(run, "slot moved", shard=shard, seconds=seconds) as figures:
+        try:
+            page = max(1, keys // PAGES)
+            cluster.move_slot(key, target, page=page, between=lambda _: run.run_on(seconds / PAGES))
+        except RedisError as problem:
+            what = f"The slot of shard {shard} does not move from {source.address} to {target.address}: {problem}"
+            raise SetupError(what) from problem
+    after = run.metrics()
+    met = {name: _total(after, name) - _total(before, name) for name in (_RETRIES, "tidemark_query_restarts_total")}
+    if not any(met.values()):
+        run.violation("observed", f"no batch met the move of shard {shard} after {began}: nothing is proven")
+    return {**figures, "keys": keys, **met}
+
+
+# As F2, F3 and F4.
+
+
+def _driver_killed(run: Run) -> Figures:
+    victim, shards = _victim(run)
+    with _judged(run, "driver killed while a primary is down", shards=shards, restarts=True) as figures:
+        victim.kill()
+        time.sleep(run.nemesis.between(0.2, 1.5))
+        run.kill_driver(run.nemesis.pick((0, 1)))
+        figures["elected_s"] = _wait_elected(run, victim, shards[0])
+        figures["starts_again"] = start_again(run)
+        _come_back(run, victim)
+    return figures
+
+
+def _second_instance(run: Run) -> dict[str, Figures]:
+    """The writer is frozen, the second instance takes over, the primary with the lease fails over, and the writer wakes up."""
+    other = run.instance("second")
+    faults: dict[str, Figures] = {}
+    refused = rounds = 0
+    while not refused and rounds < ROUNDS:
+        rounds += 1
+        other.start()
+        run.wait(other.is_waiting, STARTS_S, "the second instance to wait for the lease")
+        begun = run.count_refused()
+        zombie = _zombie(run)
+        # A primary that has restarted counts from 0 again: the count is a lower bound.
+        refused = max(0, run.count_refused() - begun)
+        run.wait(
+            lambda: "holds the lease" in run.testbed.get("/readyz")[1], STARTS_S, "the first to wait for the lease"
+        )
+        with _judged(run, "second instance stopped", restarts=True) as stopped:
+            status = other.stop()
+        if status:
+            run.violation("stop", f"the second instance ended with status {status}: {other.last_words()}")
+        faults[f"writer_frozen_{rounds}"] = {**zombie, "stale_writes_refused": refused}
+        faults[f"second_stopped_{rounds}"] = stopped
+    if not refused:
+        run.violation("P5", f"Redis refused no stale write in {ROUNDS} rounds: nothing is proven")
+    return faults
+
+
+def _zombie(run: Run) -> Figures:
+    cluster, epoch = run.testbed.redis_cluster, run.observer.epoch
+    victim = cluster.primary_of(_key(run, 0))  # it has the lease
+    processes = tree([run.testbed.service_pid])
+    with _judged(run, "writer frozen", restarts=True) as figures:
+        _in_a_batch(run)
+        send(signal.SIGSTOP, processes)
+        began = time.monotonic()
+        run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "a batch of the second instance")
+        figures["taken_over_s"] = _since(began)
+        victim.kill()
+        figures["elected_s"] = _wait_elected(run, victim, 0)
+        _come_back(run, victim)
+        send(signal.SIGCONT, processes)
+        woken = time.monotonic()
+        run.until(lambda: run.testbed.exit_status is not None, ENDS_S, "the frozen writer to end")
+        figures["zombie_ends_s"] = _since(woken)
+        words = run.testbed.last_words()
+        if run.testbed.exit_status != _FENCED or "tidemark: FENCED" not in words:
+            run.violation("P5", f"the frozen writer ended with status {run.testbed.exit_status}: {words}")
+        run.start_again()  # as its supervisor would
+    return figures
+
+
+def _in_a_batch(run: Run) -> None:
+    """Until a batch has just begun: a writer frozen there has something left to write."""
+    run.until(lambda: 0 < run.testbed.metrics().get("tidemark_batch_running_seconds", 0) < 0.5, 30, "a batch to begin")
+
+
+def _broker_killed(run: Run) -> Figures:
+    victim, shards = _victim(run)
+    broker = run.testbed.broker
+    with _judged(run, "broker killed while a primary fails over", BROKER_BACK_S, shards=shards) as figures:
+        victim.kill()
+        broker.kill()
+        figures["elected_s"] = _wait_elected(run, victim, shards[0])
+        broker.start()
+        _come_back(run, victim)
+    return figures
+
+
+# What they share.
+
+
+@contextmanager
+def _judged(run: Run, name: str, within_s: float = 2 * BACK_S, **facts: object) -> Iterator[Figures]:
+    """A fault, and what is measured of each; the block may add figures. Returns when the lag is back."""
+    before, began = run.metrics().get(_LOST, 0.0), time.monotonic()
+    figures: Figures = {}
+    with run.fault(name, **facts):
+        yield figures
+    ended = time.monotonic()
+    run.recover(within_s)
+    after = run.metrics().get(_LOST, 0.0)
+    figures["fault_s"], figures["lag_back_s"] = round(ended - began, 1), _since(ended)
+    figures["republications"] = int(after - before if after >= before else after)  # a new process counts from 0
+
+
+def _victim(run: Run) -> tuple[ClusterNode, list[int]]:
+    """Any primary that has shards, and these."""
+    primaries = _primaries(run)
+    victim = run.nemesis.pick(list(primaries))
+    return victim, primaries[victim]
+
+
+def _primaries(run: Run) -> dict[ClusterNode, list[int]]:
+    """The shards of each primary that has some, in the order of the shards."""
+    held: dict[ClusterNode, list[int]] = {}
+    for shard in range(run.shards):
+        held.setdefault(run.testbed.redis_cluster.primary_of(_key(run, shard)), []).append(shard)
+    return held
+
+
+def _key(run: Run, shard: int) -> str:
+    return f"{contract.prefixes('tidemark', run.shards)[shard]}:progress"
+
+
+def _wait_elected(run: Run, victim: ClusterNode, shard: int) -> float:
+    """Wait until a replica of the victim has its slots; the seconds. What is committed before that was not acknowledged.
+
+    One batch may be: the primary had acknowledged it before.
+    """
+    cluster, key, began = run.testbed.redis_cluster, _key(run, shard), time.monotonic()
+    before = committed = run.newest_commit()
+
+    def is_elected() -> bool:
+        nonlocal committed
+        newest = run.newest_commit()
+        if cluster.primary_of(key) is not victim:
+            return True
+        committed = newest
+        return False
+
+    run.until(is_elected, STARTS_S, f"a replica of {victim.address} to be elected")
+    seconds = _since(began)
+    if committed > before + 1:
+        run.violation("P1", f"batch {committed} was committed, though shard {shard} had no primary since {before}")
+    return seconds
+
+
+def _come_back(run: Run, victim: ClusterNode) -> None:
+    """The killed node becomes a replica."""
+    victim.start()
+    run.testbed.redis_cluster.wait_ok()
+
+
+def _total(samples: Mapping[str, float], name: str) -> float:
+    return sum(value for key, value in samples.items() if key.startswith(name))
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 1)
