@@ -252,7 +252,8 @@ class Link:
         while True:
             with self._recovering(budget):
                 if server and (now := self._server()) != server:
-                    msg = f"{budget.place}: Redis was restarted or failed over meanwhile (it was {server}, is {now})"
+                    what = "Redis was restarted or failed over, or the shard has moved"
+                    msg = f"{budget.place}: {what} (it was {server}, is {now})"
                     raise SinkError(msg, remedy="Redis may have lost values: the next attempt writes them again")
                 connection = self._connected()
                 sent = 0
