@@ -32,7 +32,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from load.server_process import _PORTS, HOST, PATIENCE, POLL_S, Started, _reserve, port_is_free
+from load.server_process import HOST, PATIENCE, POLL_S, PORTS, Started, port_is_free, reserve
 from load.servers import Redis
 from service.errors import SetupError
 
@@ -113,7 +113,7 @@ class RedisCluster(Started):
     ) -> None:
         self.folder = Path(folder).absolute() / "redis-cluster"
         self.node_timeout_ms = node_timeout_ms
-        given = {
+        node_settings = {
             "appendonly": "yes" if appendonly else "no",
             "cluster-enabled": "yes",
             "cluster-config-file": "nodes.conf",
@@ -124,7 +124,7 @@ class RedisCluster(Started):
             **(settings or {}),
         }
         self.nodes = tuple(
-            ClusterNode(self.folder / f"node{number}", given) for number in range(PRIMARIES * (1 + replicas))
+            ClusterNode(self.folder / f"node{number}", node_settings) for number in range(PRIMARIES * (1 + replicas))
         )
 
     @property
@@ -347,8 +347,8 @@ def _seen(line: Mapping[str, Any]) -> _Seen:
 
 def _port_with_bus() -> int:
     """As load.server_process.free_port, of a port whose bus port is free and below the ephemeral range, too."""
-    for port in random.SystemRandom().sample(range(_PORTS.start, _PORTS.stop - _BUS), 200):
-        if port_is_free(port) and port_is_free(port + _BUS) and _reserve(port) and _reserve(port + _BUS):
+    for port in random.SystemRandom().sample(range(PORTS.start, PORTS.stop - _BUS), 200):
+        if port_is_free(port) and port_is_free(port + _BUS) and reserve(port) and reserve(port + _BUS):
             return port
     what = f"None of 200 ports tried has a free bus port {_BUS} above it"
     raise SetupError(what, remedy="Stop what holds them.")

@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 # Below Linux's ephemeral range (32768-60999): a client that polls for a part not yet up cannot be given the part's own
 # port as its source port, which would connect it to itself and keep the part from binding.
-_PORTS = range(20_000, 32_000)
+PORTS = range(20_000, 32_000)
 PATIENCE = float(os.environ.get("TIDEMARK_PATIENCE", "1"))
 """Factor for the waits of tests and load programs, and for P8's minute: above 1 where other work keeps the cores busy."""
 START_S = 90.0 * PATIENCE
@@ -48,14 +48,15 @@ def free_port() -> int:
     A bound UDP socket on the same number is the reservation: it is in no TCP server's way, and the kernel releases it when
     the process ends. Two processes of tests would otherwise give away the same port before either of them listens on it.
     """
-    for port in random.SystemRandom().sample(_PORTS, 200):
-        if port_is_free(port) and _reserve(port):
+    for port in random.SystemRandom().sample(PORTS, 200):
+        if port_is_free(port) and reserve(port):
             return port
-    what = f"None of 200 ports tried in {_PORTS.start}-{_PORTS.stop} is free"
+    what = f"None of 200 ports tried in {PORTS.start}-{PORTS.stop} is free"
     raise SetupError(what, remedy="Stop what holds them.")
 
 
-def _reserve(port: int) -> bool:
+def reserve(port: int) -> bool:
+    """Keep a port from every other process of tests while this one lives; False when another one has it."""
     reservation = socket.socket(type=socket.SOCK_DGRAM)
     try:
         reservation.bind((HOST, port))

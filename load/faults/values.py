@@ -202,8 +202,8 @@ def _missing(fields: Hash, names: Iterable[str]) -> Iterator[str]:
 
 def _kind(key: str) -> str:
     """Of a key in one shard or in one of several."""
-    found = re.match(r"(\{.*?\}|[^:]*):(\w+)", key)
-    return found[2] if found else ""
+    match = re.match(r"(\{.*?\}|[^:]*):(\w+)", key)
+    return match[2] if match else ""
 
 
 def _term(fields: Hash) -> tuple[int, int]:

@@ -41,7 +41,7 @@ class Early:
     def calls(self, shard: int, settings: Settings) -> Iterator[dict[str, Any]]:
         """Arguments of publish.lua's step `early`, for each chunk of a shard's devices."""
         keys, count, size = shards(settings.redis)[shard], settings.redis.shards, settings.redis.chunk
-        names = [name for name in self._devices if shard_of(name.encode("utf-8", "surrogateescape"), count) == shard]
+        names = [name for name in self._devices if shard_of(name, count) == shard]
         for start in range(0, len(names), size):
             part = names[start : start + size]
             devices = [self._devices[name] for name in part]

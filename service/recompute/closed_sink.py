@@ -162,7 +162,7 @@ def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list
     """The starts of the devices' open and closed sessions in Redis, in order. Raises SinkError."""
     by_shard, starts = defaultdict[int, list[str]](list), dict[str, list[int]]()
     for device in sorted(set(devices)):
-        by_shard[shard_of(device.encode("utf-8", "surrogateescape"), settings.redis.shards)].append(device)
+        by_shard[shard_of(device, settings.redis.shards)].append(device)
     for shard, some in by_shard.items():
         keys = shards(settings.redis)[shard]
         with reader(settings.redis, keys, "the sessions that there are") as (client, budget):

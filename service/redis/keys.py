@@ -123,9 +123,10 @@ def _shards(prefix: str, count: int) -> tuple[Keys, ...]:
     return (Keys(prefix),) if count == 1 else tuple(Keys(f"{{{prefix}:{number}}}") for number in range(count))
 
 
-def shard_of(text: bytes, count: int) -> int:
+def shard_of(text: str | bytes, count: int) -> int:
     """The shard of a window's key or of a device's id."""
-    return zlib.crc32(text) % count
+    encoded = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    return zlib.crc32(encoded) % count
 
 
 def shard_numbers(column: Any, count: int) -> Ints:

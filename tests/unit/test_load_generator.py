@@ -63,7 +63,7 @@ def test_free_ports_are_free_distinct_and_outside_the_range_of_clients() -> None
 
 def test_a_port_that_was_given_away_is_not_given_to_another_process() -> None:
     given = [free_port() for _ in range(200)]
-    program = f"from load import server_process; print([server_process._reserve(port) for port in {given}].count(True))"
+    program = f"from load import server_process; print([server_process.reserve(port) for port in {given}].count(True))"
     assert subprocess.check_output([sys.executable, "-c", program]).strip() == b"0"
 
 

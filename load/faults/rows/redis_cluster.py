@@ -276,10 +276,10 @@ def _victim(run: Run) -> tuple[ClusterNode, list[int]]:
 
 def _primaries(run: Run) -> dict[ClusterNode, list[int]]:
     """The shards of each primary that has some, in the order of the shards."""
-    held: dict[ClusterNode, list[int]] = {}
+    shards_of: dict[ClusterNode, list[int]] = {}
     for shard in range(run.shards):
-        held.setdefault(run.testbed.redis_cluster.primary_of(_key(run, shard)), []).append(shard)
-    return held
+        shards_of.setdefault(run.testbed.redis_cluster.primary_of(_key(run, shard)), []).append(shard)
+    return shards_of
 
 
 def _key(run: Run, shard: int) -> str:
