@@ -25,6 +25,7 @@ SPARK_JARS  := $(BUILD)/jars/spark/.done
 BROKER_JARS := $(BUILD)/jars/broker/.done
 CLASSES     := $(BUILD)/jars/classes/.done
 INSTALLED   := $(VENV)/.done
+NODE        := $(BUILD)/node/.done
 
 FOR ?= 60s
 RATE ?= 5000
@@ -51,7 +52,7 @@ STATIC := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imp
   $(BIN)/mypy && $(BIN)/mypy --config-file clients/python/pyproject.toml
 TIMED   = begin=$$(date +%s); trap 'echo "make $@: $$(($$(date +%s) - begin)) s"' EXIT
 
-test: setup
+test: setup $(NODE)
 	@$(TIMED); $(STATIC) && $(PYTEST) --durations=15 $(ARGS)
 
 check: setup
@@ -95,6 +96,12 @@ client: setup
 	done
 
 classes: $(CLASSES)
+
+# What the JavaScript examples of docs/application-developer.md import, by the Node that pip has installed.
+$(NODE): tests/javascript/package.json tests/javascript/package-lock.json $(INSTALLED)
+	@rm -rf $(@D) && mkdir -p $(@D) && cp tests/javascript/package*.json $(@D)
+	@$(BIN)/npm ci --prefix $(@D) --silent --ignore-scripts || deploy/need npm-packages
+	@touch $@
 
 $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml
 	@deploy/need python "$(PYTHON)"
