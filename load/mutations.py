@@ -1433,7 +1433,7 @@ MUTATIONS = (
         "a primary that was failed over and back counts as the same one",
         "progress says that values are there which it has dropped meanwhile",
         ("P1",),
-        (Edit("service/redis/link.py", "(?:run_id|master_replid):", "(?:run_id):"),),
+        (Edit("service/redis/link.py", " {information['master_replid']}", ""),),
         (_SHARDS + "test_a_primary_that_was_failed_over_and_back_is_another_one",),
     ),
     Mutation(

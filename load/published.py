@@ -6,12 +6,12 @@ One Redis or a Redis Cluster, and any number of shards: a shard is a complete st
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
 import redis.cluster
 
 from schemas import contract
+from tidemark_client import cluster as tidemark_cluster
 
 KINDS = "window", "session", "device"
 _PAGE = 2_000
@@ -25,12 +25,8 @@ def connect(url: str, *, cluster: bool = False, **options: Any) -> contract.Clie
     if not cluster:
         return redis.Redis.from_url(url, **options)
     package: Any = redis.cluster  # ClusterNode is not typed
-    parts = urlsplit(url)
-    login, at, places = parts.netloc.rpartition("@")
-    first, *others = places.split(",")
-    nodes = [package.ClusterNode(place.hostname, place.port or 6379) for place in (urlsplit(f"//{o}") for o in others)]
-    client: redis.cluster.RedisCluster = package.RedisCluster(
-        url=parts._replace(netloc=f"{login}{at}{first}").geturl(), startup_nodes=nodes, **options
+    client: redis.cluster.RedisCluster = tidemark_cluster.connect(
+        url, package.RedisCluster, package.ClusterNode, options
     )
     return client
 

@@ -224,8 +224,7 @@ class Sink:
 
     def _by_shard(self, changes: Changes) -> list[Changes]:
         count = self.settings.redis.shards
-        columns = {"sessions": "device", "devices": "device", "windows": "key"}
-        parts = {name: by_shard(getattr(changes, name), column, count) for name, column in columns.items()}
+        parts = {name: by_shard(getattr(changes, name), count) for name in ("sessions", "devices", "windows")}
         return [Changes(**{name: tables[shard] for name, tables in parts.items()}) for shard in range(count)]
 
     def _write_shard(self, shard: int, changes: Changes, early: Early) -> Outcome:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from service.errors import SinkError
 from service.redis.keys import Keys as RedisKeys
 from service.redis.keys import shards
-from service.redis.link import progress, reader
+from service.redis.link import progress, reader, server_id
 from service.settings import Settings, View
 from state.columns import Bools, Ints, Keys, ints
 from state.layout import MERGED, Changes
@@ -124,24 +124,18 @@ def read(
             final_ms = min(final_ms, until_ms)
         scan = _Scan(settings, keys, epoch, before_ms, until_ms, final_ms)
         with reader(settings.redis, keys, "the stored values") as (client, budget):
-            server = budget.attempt(partial(_server, client, keys))
+            server = budget.attempt(partial(server_id, client, keys))
             cursor = None
             while cursor != 0:
                 cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=keys.matching("*"), count=_PAGE))
                 budget.attempt(
                     partial(scan.take, client, [name.removeprefix(f"{keys.prefix}:".encode()) for name in names])
                 )
-            if budget.attempt(partial(_server, client, keys)) != server:
+            if budget.attempt(partial(server_id, client, keys)) != server:
                 msg = f"{budget.place}: Redis was restarted or failed over meanwhile: its pages have other keys"
                 raise SinkError(msg, remedy="The scan begins again")
         covered[number] = scan.covered()
     return covered
-
-
-def _server(client: Any, keys: RedisKeys) -> str:
-    """An id of the Redis that has all keys of the shard, as Link.server; an error while they move to another."""
-    client.exists(keys.absent)
-    return f"{client.info('server')['run_id']} {client.info('replication')['master_replid']}"
 
 
 class _Scan:

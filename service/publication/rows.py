@@ -121,11 +121,11 @@ class Rows:
             )
 
 
-def by_shard(table: pa.Table, column: str, count: int) -> list[pa.Table]:
-    """The rows of each of `count` shards, in their order; `column` has the windows' keys or the devices' ids."""
+def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
+    """The rows of each of `count` shards, in their order. A window belongs to that of its key, all else to that of its device."""
     if count == 1:
         return [table]
-    numbers = shard_numbers(table[column], count)
+    numbers = shard_numbers(table["key" if "key" in table.column_names else "device"], count)
     ordered = table.take(np.argsort(numbers, kind="stable"))
     ends = np.cumsum(np.bincount(numbers, minlength=count)).tolist()
     return [ordered.slice(start, end - start) for start, end in zip([0, *ends], ends, strict=False)]

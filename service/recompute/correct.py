@@ -229,7 +229,7 @@ class Correction:
             report.windows, report.sessions = report.windows + whole.num_rows, report.sessions + sessions.num_rows
             return
         at, stores = (watermark_ms, settings.sessions.gap_ms), shards(settings.redis)
-        windows_of, sessions_of = by_shard(whole, "key", len(stores)), by_shard(sessions, "device", len(stores))
+        windows_of, sessions_of = by_shard(whole, len(stores)), by_shard(sessions, len(stores))
         final = self._sink.write(
             [
                 as_of_watermark(window_rows(part, keys, settings.views, watermark_ms), *at)[0]

@@ -18,7 +18,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -60,7 +60,7 @@ _REMEDIES = {
 }
 _UNREACHABLE = "Check that Redis runs and can be reached from here; the batch is replayed from the checkpoint"
 _SECTIONS = "server", "replication"
-_IDS = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
+_INFORMATION = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
 _random = random.SystemRandom()
 
 Reply = list[int | bytes]
@@ -154,13 +154,19 @@ def progress(options: settings.Redis, name: str) -> list[bytes | None]:
     return values
 
 
-def server_id(information: bytes) -> str:
-    """Return an id from INFO's sections `server` and `replication`.
+def server_id(client: Any, keys: Keys) -> str:
+    """Return the id that Link.server has, by a client for plain commands; an error while the shard moves to another Redis."""
+    client.exists(keys.absent)
+    return _id({name: value for section in _SECTIONS for name, value in client.info(section).items()})
+
+
+def _id(information: Mapping[str, str]) -> str:
+    """Of a run of Redis, from these sections of INFO.
 
     The run id changes with a restart. A primary that was failed over and is primary again has the same run id, and has lost
     what it had not sent to the other: the replication id changes whenever a replica becomes a primary.
     """
-    return " ".join(found.decode() for found in _IDS.findall(information))
+    return f"{information['run_id']} {information['master_replid']}"
 
 
 def _code(error: Exception) -> str:
@@ -240,7 +246,8 @@ class Link:
             connection = self._connected()
             for section in _SECTIONS:
                 connection.send_command("INFO", section)
-            return server_id(b"".join(connection.read_response() for _ in _SECTIONS))
+            answers = [connection.read_response().decode() for _ in _SECTIONS]
+            return _id(dict(_INFORMATION.findall("".join(answers))))
         except BaseException:
             self.close()
             raise

@@ -23,9 +23,8 @@ def examples(page: Path, **given: Any) -> "dict[str, Any]":
     return given
 
 
+@pytest.mark.parametrize("stores", ["cluster"], indirect=True)
 def test_the_readme_connects_to_a_cluster(stores: Stores) -> None:
-    if "cluster" not in stores.options:
-        pytest.skip("takes a cluster")
     made = examples(ROOT / "clients" / "python" / "README.md", Client=Client)
     with made["connect_to_cluster"](stores.options["url"]) as client:
         assert client.meta().shards == stores.shards

@@ -251,9 +251,8 @@ def test_a_snapshot_of_several_shards_is_of_one_batch(client: Any, stores: Store
         thread.join()
 
 
+@pytest.mark.parametrize("stores", ["three shards", "cluster"], indirect=True)
 def test_a_snapshot_waits_for_the_shards_that_it_reads(client: Any, stores: Stores) -> None:
-    if stores.shards == 1:
-        pytest.skip("takes several shards")
     first, second, *_ = stores.names()
     for name in (first, second):
         stores.device(name)
