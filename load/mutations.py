@@ -207,8 +207,30 @@ MUTATIONS = (
         "a new session does not enter the list of its device",
         "readers who ask for a device's sessions do not get it, and corrections take it for none",
         ("P1",),
-        (Edit("service/publication/publish.lua", "call('ZADD', list, start, start)", "local unlisted"),),
+        (Edit("service/publication/publish.lua", "call('ZADD', list, unpack(pairs_of))", "local unlisted"),),
         (_PUBLISH + "test_a_devices_sessions_are_listed_until_they_expire",),
+    ),
+    Mutation(
+        "session-misfiled",
+        "a session enters the list of another device, whose id begins as its own does",
+        "readers who ask for the sessions of one device get a start that it never had, and not their own",
+        ("P1",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "following:match('^%-?%d+$', #stem + 1)",
+                "following:match('^%-?%d+', #stem + 1)",
+            ),
+        ),
+        (_PUBLISH + "test_sessions_that_come_together_are_listed_by_device",),
+    ),
+    Mutation(
+        "window-unlisted",
+        "the windows of a call that fails halfway do not enter the sets of their views",
+        "the repeat finds them written: readers who ask for the keys of a view do not get theirs",
+        ("P1",),
+        (Edit("service/publication/publish.lua", "if #members > 0 then enter_all(view) end", "local lost = view"),),
+        (_PUBLISH + "test_a_call_that_fails_halfway_has_announced_and_listed_what_it_wrote",),
     ),
     Mutation(
         "feed-without-age",
@@ -400,7 +422,7 @@ MUTATIONS = (
                 "for kind in pairs(is_done and changed or {}) do announce_all(kind) end",
             ),
         ),
-        (_PUBLISH + "test_a_call_that_fails_halfway_has_announced_what_it_wrote",),
+        (_PUBLISH + "test_a_call_that_fails_halfway_has_announced_and_listed_what_it_wrote",),
     ),
     Mutation(
         "commit-before-publish",

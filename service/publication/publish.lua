@@ -64,6 +64,23 @@ local function is_older(stored_epoch, stored_batch)
   return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)
 end
 
+local MOST = 100  -- members that one ZADD adds
+local entered = {}  -- by view: starts and keys of windows that are not in the view's set yet
+
+local function enter_all(view)
+  call('ZADD', PREFIX .. 'keys:' .. view, 'GT', unpack(entered[view]))
+  entered[view] = {}
+end
+
+local function enter_window(key)
+  local view, member, start = key:match('^window:([^:]*):[^:]*:(.*):(%-?%d+)$', #PREFIX + 1)
+  if entered[view] and #entered[view] == 2 * MOST then enter_all(view) end
+  local members = entered[view] or {}
+  members[#members + 1] = start
+  members[#members + 1] = member
+  entered[view] = members
+end
+
 -- Notes in progress that values of this batch are being written. `progress` and `idle` remove the note.
 local function begin()
   local stored, term = call('HMGET', KEYS[4], 'epoch', 'writing'), a.epoch .. ' ' .. a.batch
@@ -77,14 +94,25 @@ local function list_of(session)
   return PREFIX .. 'sessions:' .. session:sub(#PREFIX + #'session:' + 1, -#start - 2), start
 end
 
--- Adds a session to its device's list. Each new one takes out up to two of the oldest that have expired, so the list stays short.
-local function enter_session(key, ttl_ms)
-  local list, start = list_of(key)
-  for _, oldest in ipairs(call('ZRANGE', list, 0, 1)) do
-    if call('EXISTS', key:sub(1, -#start - 1) .. oldest) == 0 then call('ZREM', list, oldest) end
+-- Adds the session keys[i], and with it those of its device that follow it, to the device's list; returns the last one's number.
+-- Each session takes out up to two of the oldest that have expired, so the list stays short.
+local function enter_sessions(keys, i, ttl_ms)
+  local list, start = list_of(keys[i])
+  local stem, pairs_of = keys[i]:sub(1, -#start - 1), {}
+  local last, n = i - 1, 0
+  repeat
+    pairs_of[n + 1], pairs_of[n + 2] = start, start
+    last, n = last + 1, n + 2
+    local following = keys[last + 1]
+    start = n < 2 * MOST and following and following:sub(1, #stem) == stem and following:match('^%-?%d+$', #stem + 1)
+  until not start
+  for _, oldest in ipairs(call('ZRANGE', list, 0, n - 1)) do
+    if call('EXISTS', stem .. oldest) == 1 then break end
+    call('ZREM', list, oldest)
   end
-  call('ZADD', list, start, start)
+  call('ZADD', list, unpack(pairs_of))
   call('PEXPIRE', list, ttl_ms)
+  return last
 end
 
 local function remove_session(key)
@@ -123,13 +151,6 @@ local function windows()
   local latest = tonumber(call('GET', KEYS[3]) or nil) or -1
   local known = latest
 
-  local entered = {}
-  local function enter(key)
-    local view, member, start = key:sub(#PREFIX + 1):match('^window:([^:]*):[^:]*:(.*):(%-?%d+)$')
-    call('ZADD', PREFIX .. 'keys:' .. view, 'GT', start, member)
-    entered[view] = true
-  end
-
   for i = 1, #keys do
     local key, ends_at, must_write, revision = keys[i], tonumber(ends[i]), true, nil
     -- In a settled term nothing speaks against a window that is open: it is not compared.
@@ -149,7 +170,7 @@ local function windows()
         elseif is_same and (is_final or is_idle or (its_epoch == epoch and its_batch == batch)) then
           unchanged, must_write = unchanged + 1, false
           if not is_final then call('PEXPIRE', key, ttl[i]) end
-          if a.again then enter(key) end
+          if a.again then enter_window(key) end
         elseif is_final then
           refused, must_write = refused + 1, false
         elseif is_idle then
@@ -164,7 +185,7 @@ local function windows()
       args[2] = key
       for j = 1, width do args[fixed + 2 * j] = columns[j][i] end
       local added = call(unpack(args, 1, last))
-      if added == last / 2 - 1 then enter(key) end
+      if added == last / 2 - 1 then enter_window(key) end
       if revision then call('HSET', key, 'revision', revision) end
       call('PEXPIRE', key, ttl[i])
       if ends_at > latest then latest = ends_at end
@@ -174,6 +195,7 @@ local function windows()
 
   for view in pairs(entered) do
     local set, keep_ms, floor = PREFIX .. 'keys:' .. view, unpack(a.views[view])
+    enter_all(view)
     if floor ~= '' then call('ZREMRANGEBYSCORE', set, '-inf', floor) end
     call('PEXPIRE', set, keep_ms)
   end
@@ -274,10 +296,16 @@ local function write()
     end
   end
 
+  -- Sessions that are new come with others of their device that are in the list already, or new themselves.
+  local entered = 0
+  local function enter(i)
+    if i > entered then entered = enter_sessions(keys, i, a.list_ttl) end
+  end
+
   for i = 1, #keys do
     local key, must_write, revision, is_idle = keys[i], true, nil, false
     local stored, stored_epoch
-    if a.again and a.list_ttl then enter_session(key, a.list_ttl) end
+    if a.again and a.list_ttl then enter(i) end
     local mark = is_settled and call('HGET', key, mark_field)
     if is_settled and (not mark or mark == plain_mark) then
       if mark then stored_epoch = epoch end
@@ -311,7 +339,7 @@ local function write()
         local former, current_start = tonumber(stored_start), tonumber(column_of.session[i] or nil)
         if former and (not current_start or current_start < former) then drop(key, stored_start) end
       end
-      if a.list_ttl and (not stored_epoch or state[i] == 'closed') then enter_session(key, a.list_ttl) end
+      if a.list_ttl and (not stored_epoch or state[i] == 'closed') then enter(i) end
       announce(kind, key)
       args[2] = key
       local n = fixed
@@ -477,13 +505,17 @@ local steps = {
   begin = begin, windows = windows, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
   read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
--- The feed names what a step has changed, also when one of the step's commands has failed: a repeat finds those values unchanged.
+-- The feed and the views' sets name what a step has written, also when one of its commands has failed: a repeat finds those
+-- values unchanged.
 local is_done, reply = pcall(steps[ARGV[1]])
 for kind in pairs(changed) do announce_all(kind) end
 if newest_entry then
   call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed)
   -- An id begins with Redis' clock in ms.
   call('XTRIM', KEYS[2], 'MINID', '~', string.format('%.0f', math.max(0, tonumber(newest_entry:match('%d+')) - a.feed_ms)))
+end
+for view, members in pairs(entered) do
+  if #members > 0 then enter_all(view) end
 end
 if not is_done then error(reply, 0) end
 return reply

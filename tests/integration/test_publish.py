@@ -303,6 +303,20 @@ def test_a_devices_sessions_are_listed_until_they_expire(target: Target) -> None
     assert any("list of its device's" in violation for violation in contract.check(target.client, target.prefix))
 
 
+def test_sessions_that_come_together_are_listed_by_device(target: Target) -> None:
+    numbers = {"a": 130, "a:1": 3, "a:-5": 1, "[a*": 2, "1": 3}
+    expired = [T0 + number for number in range(4)]
+    for batch, start in enumerate(expired):
+        target.write(batch, changes([session("1", start, last=start)]))
+        target.client.delete(target.key(f"session:1:{start}"))
+    starts = {name: [T0 + MINUTE * (1 + number) for number in range(count)] for name, count in numbers.items()}
+    target.write(9, changes([session(name, start, last=start) for name in numbers for start in starts[name]]))
+    for name in numbers:
+        listed = list(target.client.zrange(target.key(f"sessions:{name}"), 0, -1))
+        assert listed == [str(start) for start in starts[name]], name
+    assert contract.check(target.client, target.prefix) == []
+
+
 def test_a_session_of_this_epoch_is_not_dropped(target: Target) -> None:
     target.write(1, changes([session()], [device()]))
     target.write(2, changes([], [device(session=T0 + 50)]))
@@ -811,9 +825,10 @@ def test_an_entry_of_the_feed_names_up_to_a_hundred_keys_each_of_them_once(targe
     entries = target.client.xrange(target.key("changes"))
     assert [len(json.loads(entry["keys"])) for _, entry in entries] == [100, 100, 50]
     assert len({entry["key"] for _, entry in target.feed()}) == 250
+    assert set(target.client.zrange(target.key("keys:device_1m"), 0, -1)) == {f"d{i}" for i in range(250)}
 
 
-def test_a_call_that_fails_halfway_has_announced_what_it_wrote(target: Target) -> None:
+def test_a_call_that_fails_halfway_has_announced_and_listed_what_it_wrote(target: Target) -> None:
     rows = windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(3)])
     names = [target.key(f"window:device_1m:temperature:d{i}:{T0}") for i in range(3)]
     target.client.set(names[1], "mine")
@@ -823,6 +838,7 @@ def test_a_call_that_fails_halfway_has_announced_what_it_wrote(target: Target) -
     outcome = target.write(1, rows)
     assert (outcome.written, outcome.unchanged) == (2, 1)
     assert {entry["key"] for _, entry in target.feed()} == set(names)
+    assert target.client.zrange(target.key("keys:device_1m"), 0, -1) == ["d0", "d1", "d2"]
 
 
 def test_the_feed_is_capped(redis_server: Redis, prefix: str) -> None:
