@@ -1,6 +1,6 @@
 """The benchmark: catch-up rate, steady latency, peak memory, and references for both, with everything real on one machine.
 
-    python -m load.bench [--json FILE] [--readings 8000000] [--devices 10000] [--steady 60s] [--runs 1]
+    python -m load.bench [--json FILE] [--readings 8000000] [--steady 60s] [--runs 1] [--only rows|catch_up|steady]
 
 catch_up  the service, started on a prepared topic: records over the time from the start of its first batch to the end of its
           last one, so the JVM's warming up is in it; four views of which one slides 10 minutes by 1, sessions on, Redis real
@@ -10,9 +10,9 @@ steady    the service at the same rate, after a warm-up: from the broker's time 
           values that include it
 state     what the steady run's state takes, and what was written of it for each byte of rows that changed
 rows      what a row costs Redis and the service, against plain HSET and PEXPIRE, and on a cluster (load/bench_rows.py)
-fleets    catch-up and steady with ten times the devices, beside those (only with --only fleets: it doubles the time)
-ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, redis_cluster_publish; of fleets,
-          the large one over the other: steady_large_to_small (p50), catch_up_large_to_small; and of the large one
+large     catch-up and steady with 100,000 devices, where the others have 10,000
+ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, redis_cluster_publish; of the
+          large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k; and of the large one
           rows_per_reading, close_to_median (the longest batch, which is one that closes windows, over the median)
 
 The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
@@ -38,15 +38,15 @@ from load.generator import Generator
 from load.generator_options import seconds_of
 from load.report import machine, reported
 from load.servers import CREATE_TIME
-from load.testbed import ONE_BUCKET, ROOT, TOPIC, VIEWS, Testbed, percentile
+from load.testbed import ROOT, TOPIC, VIEWS, Testbed, percentile
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "bench"
 SPAN_MS = 20 * 60_000
 START_MS = 1_790_000_000_000
 RATE = 10_000.0
-LARGE = 10
-"""So many times the devices in the second half of `fleets`."""
+SMALL, LARGE = 10_000, 100_000
+"""Devices."""
 _TOTAL = "tidemark_batch_seconds"
 
 
@@ -196,15 +196,20 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
 
 
 def steady(
-    devices: int, seconds: float, warm_up: float, seed: int
+    devices: int, seconds: float, warm_up: float, seed: int, *, is_reference: bool
 ) -> tuple[Steady, dict[str, float], dict[str, float]]:
-    """The service at a constant rate, on a topic with the broker's own time; the bare batch before it, and the state after it."""
+    """The service at a constant rate, on a topic with the broker's own time; the state after it.
+
+    With `is_reference` the bare batch before it.
+    """
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=ONE_BUCKET) as testbed:
-        load = _load(testbed, devices, seed, BARE_S + 30)
-        bare = reference(testbed, "bare")
-        load.terminate()
-        load.wait(120)
+    with Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=_sections(devices)) as testbed:
+        bare = {}
+        if is_reference:
+            load = _load(testbed, devices, seed, BARE_S + 30)
+            bare = reference(testbed, "bare")
+            load.terminate()
+            load.wait(120)
         testbed.start_service()
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
         memory = Memory(testbed.service_pid)
@@ -268,14 +273,15 @@ def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON."""
-    parser = argparse.ArgumentParser(prog="make bench", description="Catch-up rate, floor, latency, memory.")
+    parser = argparse.ArgumentParser(
+        prog="make bench", description="Catch-up rate, floor, latency, cost of a row, memory."
+    )
     parser.add_argument("--readings", type=int, default=8_000_000)
-    parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--steady", type=seconds_of, default=60.0, metavar="60s")
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: five minutes")
-    parser.add_argument("--only", choices=("catch_up", "fleets", "rows", "steady"))
+    parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
+    parser.add_argument("--only", choices=("catch_up", "rows", "steady"))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
@@ -285,72 +291,74 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """All parts of the benchmark, in turn."""
-    report: dict[str, Any] = {"machine": machine(), "readings": args.readings, "devices": args.devices, "runs": []}
+    """All parts of the benchmark, in turn. Each figure at the top of the report is that of the run in the middle."""
     runs: list[dict[str, Any]] = []
     for number in range(args.runs):
         entry: dict[str, Any] = {}
         if args.only in {None, "rows"}:
-            FOLDER.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-                entry["rows"] = bench_rows.measure(Path(folder)) | bench_rows.measure_cluster(Path(folder))
-            print(f"run {number}: {entry['rows']}", flush=True)
+            entry |= _rows()
         if args.only in {None, "catch_up"}:
-            entry["catch_up"], floors = _catch_up(args, args.devices)
-            entry["floor"] = {"per_second": max(floors), "passes": floors}
-            print(f"run {number}: {entry['catch_up']['per_second']:,.0f}/s, floor {floors}", flush=True)
-        if args.only == "fleets":
-            entry["fleets"] = [_fleet(args, devices) for devices in (args.devices, LARGE * args.devices)]
+            entry |= _catch_up(args, SMALL)
+            entry["large"] = _catch_up(args, LARGE, is_reference=False)
         if args.only in {None, "steady"}:
-            figures, entry["bare"], entry["state"] = steady(args.devices, args.steady, args.warm_up, args.seed)
-            entry["steady"] = asdict(figures)
-            print(f"run {number}: {entry['steady']}", flush=True)
+            entry |= _steady(args, SMALL)
+            entry["large"] = entry.get("large", {}) | _steady(args, LARGE, is_reference=False)
         entry["ratios"] = _ratios(entry)
         print(f"run {number}: {entry['ratios']}", flush=True)
         runs.append(entry)
-    report["runs"] = runs
-    for part in ("catch_up", "floor", "steady"):
-        results = sorted(
-            (each[part] for each in runs if part in each), key=lambda p: p.get("per_second", p.get("p99_ms"))
-        )
-        if results:
-            report[part] = results[len(results) // 2]
-    peaks = [part["peak_memory_mb"] for each in runs for part in each.values() if "peak_memory_mb" in part]
+    report: dict[str, Any] = {"machine": machine(), "readings": args.readings, "devices": [SMALL, LARGE], "runs": runs}
+    for part, figure in (("catch_up", "per_second"), ("floor", "per_second"), ("steady", "p99_ms")):
+        results = sorted((each[part] for each in runs if part in each), key=lambda result: result[figure])
+        report |= {part: results[len(results) // 2]} if results else {}
+    parts = [part for each in runs for part in (each, each.get("large", {}))]
+    peaks = [part[name]["peak_memory_mb"] for part in parts for name in ("catch_up", "steady") if name in part]
     report["peak_memory_mb"] = max(peaks, default=0.0)
-    for part in ("bare", "rows", "state", "ratios"):
-        report[part] = runs[len(runs) // 2].get(part, {})
-    return report
+    return report | {part: runs[len(runs) // 2].get(part, {}) for part in ("bare", "large", "rows", "state", "ratios")}
 
 
-def _catch_up(args: argparse.Namespace, devices: int) -> tuple[dict[str, Any], list[int]]:
-    """The catch-up of a fleet, and the rates of the floor."""
+def _sections(devices: int) -> dict[str, dict[str, int]]:
+    """The buckets that deploy/tidemark.example.toml advises for a fleet."""
+    return {"sessions": {"buckets": max(1, devices // 10_000)}}
+
+
+def _rows() -> dict[str, Any]:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        figures = bench_rows.measure(Path(folder)) | bench_rows.measure_cluster(Path(folder))
+    print(f"rows: {figures}", flush=True)
+    return {"rows": figures}
+
+
+def _catch_up(args: argparse.Namespace, devices: int, *, is_reference: bool = True) -> dict[str, Any]:
+    """The catch-up of a fleet, and with `is_reference` the rates of the floor."""
     rate = args.readings / (SPAN_MS / 1000)
     fleet = Fleet(args.seed, FleetSettings(devices=devices, rate=rate, shares={}))
-    with Testbed(FOLDER / "catch_up", fleet, views=VIEWS, sections=ONE_BUCKET, topic_config=CREATE_TIME) as testbed:
-        ends = prepare(testbed, args.readings)
-        return asdict(catch_up(testbed, ends)), reference(testbed, "floor")
+    sections = _sections(devices)
+    with Testbed(FOLDER / "catch_up", fleet, views=VIEWS, sections=sections, topic_config=CREATE_TIME) as testbed:
+        figures = catch_up(testbed, prepare(testbed, args.readings))
+        floors = reference(testbed, "floor") if is_reference else []
+    print(f"{devices:,} devices: {figures.per_second:,.0f}/s, floor {floors}", flush=True)
+    floor = {"floor": {"per_second": max(floors), "passes": floors}} if floors else {}
+    return {"catch_up": asdict(figures), **floor}
 
 
-def _fleet(args: argparse.Namespace, devices: int) -> dict[str, Any]:
-    caught_up, _ = _catch_up(args, devices)
-    figures, *_ = steady(devices, args.steady, args.warm_up, args.seed)
-    print(f"{devices:,} devices: {caught_up['per_second']:,.0f}/s, {figures}", flush=True)
-    return {"devices": devices, "catch_up": caught_up, "steady": asdict(figures)}
+def _steady(args: argparse.Namespace, devices: int, *, is_reference: bool = True) -> dict[str, Any]:
+    figures, bare, state = steady(devices, args.steady, args.warm_up, args.seed, is_reference=is_reference)
+    print(f"{devices:,} devices: {figures}", flush=True)
+    return {"steady": asdict(figures), "bare": bare, "state": state}
 
 
 def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
-    ratios = {}
+    ratios, large = {}, entry.get("large", {})
     if "steady" in entry:
         ratios["batch_to_bare"] = entry["steady"]["batch_mean_ms"] / entry["bare"]["batch_ms"]
         ratios["plan_to_bare"] = entry["steady"]["phases_ms"].get("planning", 0.0) / entry["bare"]["planning_ms"]
-    if "catch_up" in entry:
-        ratios["catch_up_to_floor"] = entry["catch_up"]["per_second"] / entry["floor"]["per_second"]
-    if "fleets" in entry:
-        small, large = entry["fleets"]
-        ratios["steady_large_to_small"] = large["steady"]["p50_ms"] / small["steady"]["p50_ms"]
-        ratios["catch_up_large_to_small"] = large["catch_up"]["per_second"] / small["catch_up"]["per_second"]
+        ratios["steady_100k_to_10k"] = large["steady"]["p50_ms"] / entry["steady"]["p50_ms"]
         ratios["rows_per_reading"] = large["steady"]["rows_per_reading"]
         ratios["close_to_median"] = large["steady"]["longest_to_median"]
+    if "catch_up" in entry:
+        ratios["catch_up_to_floor"] = entry["catch_up"]["per_second"] / entry["floor"]["per_second"]
+        ratios["catch_up_100k_to_10k"] = large["catch_up"]["per_second"] / entry["catch_up"]["per_second"]
     if "rows" in entry:
         ratios |= bench_rows.ratios(entry["rows"]) | bench_rows.cluster_ratios(entry["rows"])
     return {name: round(ratio, 3) for name, ratio in ratios.items()}
