@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -222,6 +223,33 @@ def nullable(values: npt.NDArray[Any], missing: Bools) -> Array:
     """An array that is null where `missing`."""
     column: Array = pa.array(values, mask=missing if missing.any() else None)
     return column
+
+
+def places(wanted: Array, values: Array) -> Ints:
+    """The place of each wanted value among `values`, -1 where it is not there. Neither has a value twice.
+
+    Only `wanted` is hashed: it is what a step brings, and `values` are all that the state has.
+    """
+    found: Any = pc.index_in(values, value_set=wanted)
+    numbers = found.fill_null(-1).to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(numbers >= 0)
+    result = np.full(len(wanted), -1, np.int64)
+    result[numbers[rows]] = rows
+    return result
+
+
+def joined(known: Array, texts: Array) -> tuple[Array, Codes]:
+    """`known`, with those of `texts` behind it that it lacks, and the place of each of `texts` in that.
+
+    `known` has no text twice; the same object is returned where it lacks none.
+    """
+    encoded = texts.dictionary_encode()
+    place = places(encoded.dictionary, known)
+    lacking = np.flatnonzero(place < 0)
+    if len(lacking):
+        place[lacking] = np.arange(len(known), len(known) + len(lacking))
+        known = pa.concat_arrays([known, encoded.dictionary.take(pa.array(lacking))])
+    return known, place.astype(np.int32)[codes_of(encoded)]
 
 
 def factorise(device: Column) -> tuple[Codes, Array]:

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from state import windows
-from state.columns import Array, Bools, Field, Ints, Keys, array, codes_of, ints
+from state.columns import Array, Bools, Field, Ints, Keys, array, codes_of, ints, places
 from state.layout import BucketState
 
 _Rows = Ints | slice  # a slice copies nothing
@@ -131,7 +130,7 @@ def _window_texts(before: pa.Table, delta: Delta) -> pa.Table:
         return kept
     pairs = zip(delta.codes, delta.texts, strict=True)
     added = [pa.DictionaryArray.from_arrays(codes.astype(np.int32), texts) for codes, texts in pairs]
-    return windows.concat([kept, pa.Table.from_arrays(added, schema=kept.schema)], kept.schema)
+    return windows.append(kept, pa.Table.from_arrays(added, schema=kept.schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +182,7 @@ def _table(schema: pa.Schema, texts: list[Array], columns: list[_Column]) -> pa.
 def _device_rows(before: Array, after: Array) -> Ints:
     if after.slice(0, len(before)).equals(before):
         return np.arange(len(before))
-    rows: Ints = pc.index_in(before, value_set=after).fill_null(-1).to_numpy().astype(np.int64)
-    return rows
+    return places(before, after)
 
 
 def _run_rows(device: Ints, start: Ints, after: BucketState) -> Ints:

@@ -40,6 +40,7 @@ from state.columns import (
     concat,
     factorise,
     ints,
+    joined,
     measures_of,
     stats_arrays,
 )
@@ -275,9 +276,6 @@ def _runs(devices: pa.Table, rows: Codes, session: Ints, block: Block, always: t
 
 def _common_codes(devices: pa.Table, runs: pa.Table) -> tuple[Codes, Array]:
     """Codes of the runs' devices, and the devices by code: those of the device table first, in its order."""
-    column = runs.column("device")
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string())
-    chunks = [*devices.column("device").chunks, *column.chunks]
-    codes, names = factorise(pa.chunked_array(chunks, pa.string()))
-    return codes[devices.num_rows :], names
+    codes, texts = factorise(runs.column("device"))
+    names, place = joined(array(devices.column("device")), texts)
+    return place[codes], names
