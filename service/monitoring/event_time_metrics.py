@@ -24,7 +24,7 @@ class EventTime:
         )
         self.spread = gauge(
             "event_spread_seconds",
-            "How far the event times of a batch's partitions were apart, oldest or newest: the most of the last minute",
+            "How far the admitted event times of a batch's partitions were apart, oldest or newest: the most of the last minute",
         )
         self.spread.set_function(self._spread_s)
         self._spreads: deque[tuple[float, float]] = deque()
