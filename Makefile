@@ -80,7 +80,7 @@ transcripts: setup
 walks: setup
 	@$(BIN)/python -m load.walks --walks $(WALKS) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
-teeth: setup
+teeth: setup $(NODE)
 	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))
 
 # The environments have what the client's users have: its own package and redis-py, in the versions that each Python can have.
@@ -100,7 +100,9 @@ classes: $(CLASSES)
 # What the JavaScript examples of docs/application-developer.md import, by the Node that pip has installed.
 $(NODE): tests/javascript/package.json tests/javascript/package-lock.json $(INSTALLED)
 	@rm -rf $(@D) && mkdir -p $(@D) && cp tests/javascript/package*.json $(@D)
-	@$(BIN)/npm ci --prefix $(@D) --silent --ignore-scripts || deploy/need npm-packages
+	@echo "installing the locked packages of npm into $(@D)"
+	@$(BIN)/npm ci --prefix $(@D) --loglevel=error --no-audit --no-fund --no-update-notifier --ignore-scripts --fetch-retries=1 \
+	  --global=false --dry-run=false --install-strategy=hoisted >/dev/null && test -d $(@D)/node_modules/redis || deploy/need npm-packages
 	@touch $@
 
 $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml

@@ -291,7 +291,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """All parts of the benchmark, in turn. Each figure at the top of the report is that of the run in the middle."""
+    """All parts of the benchmark, in turn. At the top of the report are the medians of `catch_up`, `floor` and `steady`, and all
+    else of the run in the middle: compare figures within one of `runs`.
+    """
     runs: list[dict[str, Any]] = []
     for number in range(args.runs):
         entry: dict[str, Any] = {}

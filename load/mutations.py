@@ -229,7 +229,7 @@ MUTATIONS = (
         "the windows of a call that fails halfway do not enter the sets of their views",
         "the repeat finds them written: readers who ask for the keys of a view do not get theirs",
         ("P1",),
-        (Edit("service/publication/publish.lua", "if #members > 0 then enter_all(view) end", "local lost = view"),),
+        (Edit("service/publication/publish.lua", "for view in pairs(entered) do enter_all(view) end", ""),),
         (_PUBLISH + "test_a_call_that_fails_halfway_has_announced_and_listed_what_it_wrote",),
     ),
     Mutation(
@@ -408,7 +408,7 @@ MUTATIONS = (
                 "begun = [] if self else",
             ),
         ),
-        ("tests/integration/test_application_developer.py::test_several_keys_are_read_as_of_one_batch",),
+        ("tests/integration/test_application_developer.py::test_several_keys_are_read_as_of_one_batch[InPython]",),
     ),
     Mutation(
         "failed-call-unannounced",
@@ -1455,7 +1455,7 @@ MUTATIONS = (
         "a primary that was failed over and back counts as the same one",
         "progress says that values are there which it has dropped meanwhile",
         ("P1",),
-        (Edit("service/redis/link.py", " {information['master_replid']}", ""),),
+        (Edit("service/redis/link.py", " {information.get('master_replid')}", ""),),
         (_SHARDS + "test_a_primary_that_was_failed_over_and_back_is_another_one",),
     ),
     Mutation(

@@ -120,6 +120,8 @@ def pytest(tree: Path, tests: Iterable[str], limit_s: float = _LIMIT_S) -> Ran:
         # A mutated file may have the size and second of the original: its bytecode must not be taken for the other's.
         "PYTHONDONTWRITEBYTECODE": "1",
         "TIDEMARK_JARS": os.environ.get("TIDEMARK_JARS") or str(ROOT / ".build" / "jars"),
+        "TIDEMARK_NODE_MODULES": os.environ.get("TIDEMARK_NODE_MODULES")
+        or str(ROOT / ".build" / "node" / "node_modules"),
     }
     began = time.monotonic()
     with log.open("w", encoding="utf-8") as out:

@@ -68,8 +68,12 @@ local MOST = 100  -- members that one ZADD adds
 local entered = {}  -- by view: starts and keys of windows that are not in the view's set yet
 
 local function enter_all(view)
-  call('ZADD', PREFIX .. 'keys:' .. view, 'GT', unpack(entered[view]))
+  local set, members = PREFIX .. 'keys:' .. view, entered[view]
   entered[view] = {}
+  if #members > 0 then
+    call('ZADD', set, 'GT', unpack(members))
+    call('PEXPIRE', set, a.views[view][1])
+  end
 end
 
 local function enter_window(key)
@@ -133,6 +137,8 @@ end
 -- the start of the newest window of keys that are removed from it, '' for none.
 -- Returns {written, unchanged, refused as older, refused as closed}.
 local function windows()
+  -- A set that another program has written fails here, before there are windows that it should have.
+  for view in pairs(a.views) do call('ZCARD', PREFIX .. 'keys:' .. view) end
   local keys, ttl, fields, columns, width = a.keys, a.ttl, a.fields, a.columns, #a.fields
   local written, unchanged, old, refused, is_lacking = 0, 0, 0, 0, false
   local column_of = {}
@@ -194,10 +200,9 @@ local function windows()
   end
 
   for view in pairs(entered) do
-    local set, keep_ms, floor = PREFIX .. 'keys:' .. view, unpack(a.views[view])
+    local floor = a.views[view][2]
     enter_all(view)
-    if floor ~= '' then call('ZREMRANGEBYSCORE', set, '-inf', floor) end
-    call('PEXPIRE', set, keep_ms)
+    if floor ~= '' then call('ZREMRANGEBYSCORE', PREFIX .. 'keys:' .. view, '-inf', floor) end
   end
   if is_lacking and call('EXISTS', KEYS[7]) == 0 then call('SET', KEYS[5], 'asked ' .. a.updated, 'NX') end
   if latest > known then call('SET', KEYS[3], string.format('%.0f', latest)) end
@@ -507,15 +512,14 @@ local steps = {
 }
 -- The feed and the views' sets name what a step has written, also when one of its commands has failed: a repeat finds those
 -- values unchanged.
+call('XLEN', KEYS[2])  -- fails before a value is written that the feed cannot name
 local is_done, reply = pcall(steps[ARGV[1]])
+for view in pairs(entered) do enter_all(view) end
 for kind in pairs(changed) do announce_all(kind) end
 if newest_entry then
   call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed)
   -- An id begins with Redis' clock in ms.
   call('XTRIM', KEYS[2], 'MINID', '~', string.format('%.0f', math.max(0, tonumber(newest_entry:match('%d+')) - a.feed_ms)))
-end
-for view, members in pairs(entered) do
-  if #members > 0 then enter_all(view) end
 end
 if not is_done then error(reply, 0) end
 return reply

@@ -166,7 +166,7 @@ def _id(information: Mapping[str, str]) -> str:
     The run id changes with a restart. A primary that was failed over and is primary again has the same run id, and has lost
     what it had not sent to the other: the replication id changes whenever a replica becomes a primary.
     """
-    return f"{information['run_id']} {information['master_replid']}"
+    return f"{information.get('run_id')} {information.get('master_replid')}"
 
 
 def _code(error: Exception) -> str:
@@ -246,7 +246,7 @@ class Link:
             connection = self._connected()
             for section in _SECTIONS:
                 connection.send_command("INFO", section)
-            answers = [connection.read_response().decode() for _ in _SECTIONS]
+            answers = [connection.read_response().decode("utf-8", "replace") for _ in _SECTIONS]
             return _id(dict(_INFORMATION.findall("".join(answers))))
         except BaseException:
             self.close()

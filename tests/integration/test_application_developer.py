@@ -1,6 +1,7 @@
 """The examples of docs/application-developer.md, run as they stand there."""
 
 import json
+import os
 import re
 import subprocess
 import threading
@@ -22,14 +23,14 @@ pytestmark = pytest.mark.integration
 
 URL = "redis://localhost:6379/0"
 PAGE = ROOT / "docs" / "application-developer.md"
-NODE_MODULES = ROOT / ".build" / "node" / "node_modules"
+NODE_MODULES = Path(os.environ.get("TIDEMARK_NODE_MODULES") or ROOT / ".build" / "node" / "node_modules")
 SERVE = """
 import { createInterface } from "node:readline";
 
 for await (const line of createInterface({ input: process.stdin })) {
   const [name, values] = JSON.parse(line);
   const answer = await (async () => examples[name](...values))().then((value) => ({ value }), ({ message }) => ({ message }));
-  console.log(JSON.stringify(answer));
+  console.log(JSON.stringify(answer, (_, each) => (each === Infinity ? "inf" : each)));
 }
 client.destroy();
 """
@@ -72,6 +73,7 @@ class InJavaScript:
     def __init__(self, url: str, folder: Path) -> None:
         code = examples("javascript", url)
         defined = ", ".join(re.findall(r"^(?:async )?function (\w+)", code, re.MULTILINE))
+        assert (NODE_MODULES / "redis").is_dir(), f"{NODE_MODULES} has no node-redis: `make test` installs it"
         (folder / "node_modules").symlink_to(NODE_MODULES)
         script = folder / "examples.mjs"
         script.write_text(f"{code}\nconst examples = {{ {defined} }};\n{SERVE}", encoding="utf-8")
@@ -129,6 +131,8 @@ def test_a_window_is_found_by_its_computed_key(page: Page) -> None:
     assert page.call("window", "device_1m", "temperature", page.call("key_of", "d7"), T0)["mean"] == 20.0
     assert page.call("window", "device_1m", "temperature", "nobody", T0) is None
     assert page.call("key_of", "a|b", None) == "a%7Cb|(none)"
+    page.client.hset(KEYS[7], "sum", "inf")
+    assert float(page.call("window", "device_1m", "temperature", "d7", T0)["sum"]) == float("inf")
     assert page.call("newest_final_start", MINUTE) == T0 - MINUTE
     assert page.call("starts", T0 + 1, 2 * MINUTE, MINUTE) == [T0, T0 - MINUTE]
 
@@ -228,3 +232,10 @@ def test_a_key_is_found_in_its_shard(page: Page) -> None:
     page.client.set("tidemark:meta", "{}")
     assert page.call("shards") == 1
     assert page.call("prefix_of", "leeds", 1) == "tidemark"
+
+
+def test_readers_go_on_when_redis_has_been_restarted(page: Page, server: Redis) -> None:
+    assert page.call("newest_final_start", MINUTE) == -MINUTE
+    server.stop()
+    server.start()
+    assert page.call("newest_final_start", MINUTE) == -MINUTE

@@ -841,6 +841,20 @@ def test_a_call_that_fails_halfway_has_announced_and_listed_what_it_wrote(target
     assert target.client.zrange(target.key("keys:device_1m"), 0, -1) == ["d0", "d1", "d2"]
 
 
+@pytest.mark.parametrize("name", ["changes", "keys:device_1m", "keys:all_1m"])
+def test_windows_are_listed_after_somebody_elses_set_or_feed_is_gone(target: Target, name: str) -> None:
+    rows = windows([*(("device_1m", f"d{i}", T0, [1.0]) for i in range(150)), ("all_1m", "all", T0, [1.0])])
+    target.client.set(target.key(name), "mine")
+    with pytest.raises(SinkError, match="WRONGTYPE"):
+        target.write(1, rows)
+    target.client.delete(target.key(name))
+    target.write(1, rows)
+    assert target.client.zcard(target.key("keys:device_1m")) == 150
+    assert target.client.zrange(target.key("keys:all_1m"), 0, -1) == ["all"]
+    assert len({entry["key"] for _, entry in target.feed()}) == 151
+    assert contract.check(target.client, target.prefix) == []
+
+
 def test_the_feed_is_capped(redis_server: Redis, prefix: str) -> None:
     target = Target(redis_server, prefix, feed_length=100, chunk=1)
     for batch in range(1, 4):
