@@ -68,12 +68,11 @@ local MOST = 100  -- members that one ZADD adds
 local entered = {}  -- by view: starts and keys of windows that are not in the view's set yet
 
 local function enter_all(view)
-  local set, members = PREFIX .. 'keys:' .. view, entered[view]
-  entered[view] = {}
-  if #members > 0 then
-    call('ZADD', set, 'GT', unpack(members))
-    call('PEXPIRE', set, a.views[view][1])
-  end
+  local set, keep_ms, floor = PREFIX .. 'keys:' .. view, unpack(a.views[view])
+  call('ZADD', set, 'GT', unpack(entered[view]))
+  if floor ~= '' then call('ZREMRANGEBYSCORE', set, '-inf', floor) end
+  call('PEXPIRE', set, keep_ms)
+  entered[view] = nil
 end
 
 local function enter_window(key)
@@ -98,8 +97,8 @@ local function list_of(session)
   return PREFIX .. 'sessions:' .. session:sub(#PREFIX + #'session:' + 1, -#start - 2), start
 end
 
--- Adds the session keys[i], and with it those of its device that follow it, to the device's list; returns the last one's number.
--- Each session takes out up to two of the oldest that have expired, so the list stays short.
+-- Adds the session keys[i] to its device's list, and with it those behind it that are of the same device. Returns the number of
+-- the last one. For each, up to two of the oldest that have expired are taken out, so the list stays short.
 local function enter_sessions(keys, i, ttl_ms)
   local list, start = list_of(keys[i])
   local stem, pairs_of = keys[i]:sub(1, -#start - 1), {}
@@ -199,11 +198,6 @@ local function windows()
     end
   end
 
-  for view in pairs(entered) do
-    local floor = a.views[view][2]
-    enter_all(view)
-    if floor ~= '' then call('ZREMRANGEBYSCORE', PREFIX .. 'keys:' .. view, '-inf', floor) end
-  end
   if is_lacking and call('EXISTS', KEYS[7]) == 0 then call('SET', KEYS[5], 'asked ' .. a.updated, 'NX') end
   if latest > known then call('SET', KEYS[3], string.format('%.0f', latest)) end
   return {written, unchanged, old, refused}
@@ -302,9 +296,9 @@ local function write()
   end
 
   -- Sessions that are new come with others of their device that are in the list already, or new themselves.
-  local entered = 0
+  local last_entered = 0
   local function enter(i)
-    if i > entered then entered = enter_sessions(keys, i, a.list_ttl) end
+    if i > last_entered then last_entered = enter_sessions(keys, i, a.list_ttl) end
   end
 
   for i = 1, #keys do
@@ -510,9 +504,9 @@ local steps = {
   begin = begin, windows = windows, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
   read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }
+call('XLEN', KEYS[2])  -- fails before a value is written that the feed cannot name
 -- The feed and the views' sets name what a step has written, also when one of its commands has failed: a repeat finds those
 -- values unchanged.
-call('XLEN', KEYS[2])  -- fails before a value is written that the feed cannot name
 local is_done, reply = pcall(steps[ARGV[1]])
 for view in pairs(entered) do enter_all(view) end
 for kind in pairs(changed) do announce_all(kind) end
