@@ -34,7 +34,7 @@ Digest = tuple[int, bytes] | None
 """A value's length and 16 bytes of its hash; None for a null value."""
 
 _SILENCE_S = 60.0
-_LARGEST = 1e150  # what a measure without a range may be
+_LARGEST = 1e140  # what a measure without a range may be
 _LONGEST_ID = 256  # bytes
 _ENDS_A_LINE = {"Cc", "Zl", "Zp"}
 _TURNS_TEXT = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}

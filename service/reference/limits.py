@@ -35,7 +35,7 @@ def faults(table: pa.Table, reference: Reference) -> Iterator[str]:
     for measure, (low, high) in reference.ranges.items():
         for name in (low, high):
             wrong = [text for text in _texts(table, name) if math.isnan(_number(text))]
-            yield from _fault(name, "must be a finite number", wrong)
+            yield from _fault(name, f"must be a number from {-LARGEST} to {LARGEST}", wrong)
         crossed = np.flatnonzero(_each(table[low], _number, math.nan) > _each(table[high], _number, math.nan))
         examples = table["device"].take(pa.array(crossed[:_EXAMPLES])).to_pylist()
         yield from _fault(low, f"must not be above {high} ({measure}), in {len(crossed)} rows it is", examples)
@@ -73,7 +73,7 @@ def _is_duration(text: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """Return the number, NaN for text that is none, and for a number too large to add up."""
+    """Return the number, NaN for text that is none and for one that no measure may have."""
     try:
         number = float(text)
     except ValueError:

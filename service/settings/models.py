@@ -35,8 +35,8 @@ _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?"
 _REDIS_URL = re.compile(
     rf"rediss?://([A-Za-z0-9._~%!$&'()*+,;=:-]*@)?{_HOST}(,{_HOST})*(/[0-9]*)?(\?[^#\s]*)?|unix://([^@/?#\s]*@)?/[^#\s]+"
 )
-LARGEST = 1e150
-"""The limit of a measure without a range: the square of a larger value could make a standard deviation infinite."""
+LARGEST = 1e140
+"""The limit of every measure: the squares of larger values, added up, could be infinite, and the deviation no number."""
 YEAR_MS = 366 * 86_400_000
 """The longest duration, which overflows no clock and no integer."""
 
@@ -194,8 +194,10 @@ class Admission(Section):
     @classmethod
     def _are_ranges(cls, value: Mapping[str, tuple[float, float]]) -> Mapping[str, tuple[float, float]]:
         for measure, (low, high) in value.items():
-            if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-                msg = f"{measure}: [{low}, {high}] must be two finite numbers, the lower one first"
+            if not -LARGEST <= low <= high <= LARGEST:
+                msg = (
+                    f"{measure}: [{low}, {high}] must be two numbers from {-LARGEST} to {LARGEST}, the lower one first"
+                )
                 raise ValueError(msg)
         return value
 

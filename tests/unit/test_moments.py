@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.aggregation.moments import finish, split
+from service.settings import LARGEST
 from state.windows import MOMENTS
 
 EPSILON = 2.0**-53
@@ -125,6 +126,16 @@ def test_plain_sums_would_fail_that_table():
     plain = float(np.square(values).sum() / len(values) - values.mean() ** 2)
     right = float(exact(values.tolist())[2])
     assert abs(plain / right - 1) > 0.1
+
+
+def test_values_at_the_limit_of_a_measure_have_finite_numbers_however_many_there_are():
+    total, mean, deviation = merged([LARGEST, -LARGEST, LARGEST, LARGEST] * 50, [100, 99, 1])
+    assert (total, mean) == (pytest.approx(100 * LARGEST), pytest.approx(LARGEST / 2))
+    assert deviation == pytest.approx(LARGEST * math.sqrt(0.75))
+    parts = split(np.array([LARGEST]), np.array([0]), np.array([1]))
+    many = 10**12  # of one value: a week of a million readings a second
+    sums = [many * getattr(parts, name) for name in MOMENTS]
+    assert np.isfinite(finish(np.array([many]), *sums)).all()
 
 
 def test_groups_do_not_touch_each_other():
