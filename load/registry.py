@@ -34,13 +34,13 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True)
 class Registry:
-    """Subjects, versions and ids. `user` and `password` are asked for when given. `asked` counts requests by path."""
+    """Subjects, versions and ids. `user` and `password` are asked for when given. `requests` counts them by path."""
 
     port: int = field(default_factory=free_port)
     user: str = ""
     password: str = ""
     first_id: int = 1
-    asked: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
     _schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     _subjects: dict[str, list[int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -104,7 +104,7 @@ class Registry:
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         path = urlsplit(request.path).path
-        self.asked[path] = self.asked.get(path, 0) + 1
+        self.requests[path] = self.requests.get(path, 0) + 1
         try:
             self._authenticate(request.headers.get("Authorization", ""))
             status, document = 200, self._route(request.command, [unquote(each) for each in path.split("/")[1:]], body)

@@ -158,13 +158,13 @@ def as_text(value: object) -> str | None:
 
 def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
     length = amount(view["window"])
-    wanted = view.get("measures") or measures
+    chosen = view.get("measures") or measures
     return View(
         name=view["name"],
         by=tuple(view.get("by", ())),
         window_ms=length,
         step_ms=amount(view.get("slide", length)),
-        measures=tuple(measure for measure in measures if measure in wanted),
+        measures=tuple(measure for measure in measures if measure in chosen),
     )
 
 

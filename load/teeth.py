@@ -2,7 +2,7 @@
 
     python -m load.teeth [--json FILE] [--id fence-off --id ...] [--table]
 
-Each mutation of load/mutations.py is applied to a copy of the tree, where the tests that it names must go red: every one
+Each mutation of load/mutations/ is applied to a copy of the tree, where the tests that it names must go red: every one
 of them, by a failure of the test itself. Before that the same tests must be green on an unchanged copy. Exit status 0
 only when no mutation survives and every text to be replaced was found.
 
@@ -104,7 +104,7 @@ def copy(source: Path, to: Path) -> Path:
 def apply(mutation: Mutation, tree: Path) -> None:
     """Change the tree; raises TidemarkError naming the text that is not found."""
     if problems := missing(mutation, tree):
-        raise TidemarkError("; ".join(problems), remedy="The code has moved on: mend load/mutations.py")
+        raise TidemarkError("; ".join(problems), remedy="The code has moved on: mend load/mutations/")
     for edit in mutation.edits:
         path = tree / edit.file
         path.write_text(path.read_text(encoding="utf-8").replace(edit.old, edit.new), encoding="utf-8")
@@ -208,9 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--table", action="store_true", help="print the mutations as a table and end")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the table")
-    given = parser.parse_args(arguments)
-    chosen = [each for each in MUTATIONS if not given.id or each.id in given.id]
-    if given.table:
+    options = parser.parse_args(arguments)
+    chosen = [each for each in MUTATIONS if not options.id or each.id in options.id]
+    if options.table:
         print(table(), end="")
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -222,8 +222,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    if given.json:
-        given.json.write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
     control = "the control was green" if report.control_green else "THE CONTROL WAS NOT GREEN"
     print(f"{report.mutations} mutations, {report.survived} survived, {control}, {report.seconds:.0f} s")
     return 0 if report.ok else 1

@@ -127,7 +127,7 @@ def test_no_redirect_is_followed_with_credentials() -> None:
             with pytest.raises(RegistryError, match=r"does not answer for schema 1: .*302"):
                 client.schema(number)
             server.shutdown()
-        assert ours.asked == {}
+        assert ours.requests == {}
 
 
 def test_one_password_is_not_sent_to_addresses_with_and_without_tls() -> None:

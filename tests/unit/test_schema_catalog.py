@@ -260,7 +260,7 @@ def test_ids_of_other_subjects_are_refused_however_many_there_are(tmp_path: Path
                 catalog.look_up(foreign[start : start + IDS_AT_ONCE])
         assert (list(catalog.plan.schemas), set(counted), len(counted)) == ([1], {"missing"}, MAX_REFUSED)
         assert [name for name in files.content if name.endswith(".avsc")] == ["schemas/1.avsc"]
-        assert sum(count for path, count in running.asked.items() if path.startswith("/schemas/ids/")) == 0
+        assert sum(count for path, count in running.requests.items() if path.startswith("/schemas/ids/")) == 0
         ours = running.register("readings-value", schema("R2"))
         with pytest.raises(NewSchemaError, match=rf"schema ids {ours}$"):
             catalog.look_up(foreign[-1:])

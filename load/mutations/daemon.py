@@ -1,0 +1,156 @@
+"""Mutations of the daemon's term: the lease, the refresher, how it resumes from its checkpoint."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_LEASE = "tests/integration/test_lease.py::"
+_RESUME = "tests/integration/test_resume.py::"
+_CHECKPOINT = "tests/stream/test_checkpoint.py::"
+_REFRESHER = "tests/integration/test_refresher.py::"
+_SHARDS = "tests/integration/test_shards.py::"
+_SKIPS = "tests/unit/test_skips.py::"
+
+MUTATIONS = (
+    Mutation(
+        "silence-despite-lag",
+        "records that are left to read do not end a silence",
+        "values are closed that readings on their way belong to",
+        ("P1",),
+        (
+            Edit(
+                "service/daemon/idle_detection.py",
+                "if reached is None or reached != self.reached or was_away:",
+                "if reached and not self.since_ms:",
+            ),
+        ),
+        (
+            "tests/unit/test_idle_detection.py::test_nothing_is_closed_while_something_is_left_to_read_and_silence_begins_anew_after_it",
+            "tests/unit/test_transcripts.py::test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not",
+        ),
+    ),
+    Mutation(
+        "epoch-not-grown",
+        "a new term takes the epoch of the one before",
+        "the fence cannot tell the two writers apart",
+        ("P5",),
+        (Edit("service/daemon/lease.py", "tonumber(ARGV[3])) + 1\n", "tonumber(ARGV[3]))\n"),),
+        (_LEASE + "test_every_term_has_a_larger_epoch",),
+    ),
+    Mutation(
+        "lease-for-all",
+        "the lease is given to whoever asks",
+        "two writers duel, each fencing the other",
+        ("P5",),
+        (Edit("service/daemon/lease.py", "if holder and holder ~= ARGV[1] and holder", "if false and holder"),),
+        (_LEASE + "test_a_second_writer_waits_and_is_told_for_whom",),
+    ),
+    Mutation(
+        "damage-unseen",
+        "the checkpoint's logs are not looked at before the query starts",
+        "Spark begins again at batch 0 beside the state of the old batches",
+        ("P1", "P7"),
+        (Edit("service/checkpoint/logs.py", "    if broken:\n", "    if False:\n"),),
+        (_CHECKPOINT + "test_a_checkpoint_without_its_logs_is_refused_and_not_begun_again",),
+    ),
+    Mutation(
+        "misfit-unseen",
+        "a start is not compared with the checkpoint's manifest",
+        "state of other settings, or of another topic, is gone on with",
+        ("P1", "P7"),
+        (Edit("service/checkpoint/resume.py", "            manifest.require(str(files), current, wanted)\n", ""),),
+        (
+            _RESUME + "test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says",
+            _RESUME + "test_a_topic_that_was_made_again_is_noticed",
+        ),
+    ),
+    Mutation(
+        "half-begun-again",
+        "a new checkpoint takes the place of one whose records cannot all be read again",
+        "windows and sessions lack what came before, and no error says so",
+        ("P1", "P7"),
+        (Edit("service/checkpoint/resume.py", "            _require_all_of_it(settings)\n", "            pass\n"),),
+        (_RESUME + "test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same",),
+    ),
+    Mutation(
+        "gap-unseen",
+        "records that Kafka has deleted before they were read are gone on without",
+        "the loss is silent",
+        ("P7",),
+        (Edit("service/checkpoint/resume.py", "if gaps and kafka.on_data_loss != CONTINUE:", "if False:"),),
+        (_RESUME + "test_records_deleted_before_they_were_read_are_named_and_counted",),
+    ),
+    Mutation(
+        "unread-asked-again",
+        "a replay asks anew which partitions have unread records",
+        "the replay closes what the first attempt has left open, or the other way round",
+        ("P1",),
+        (
+            Edit(
+                "service/checkpoint/event_time.py",
+                "            noted: list",
+                "            raise FileNotFoundError\n            noted: list",
+            ),
+        ),
+        ("tests/unit/test_event_time.py::test_a_replay_is_told_the_same_unread_partitions",),
+    ),
+    Mutation(
+        "age-without-limit",
+        "a reference of any age serves",
+        "attributes of long ago pass for those of now",
+        ("P7",),
+        (
+            Edit(
+                "service/daemon/refresher.py",
+                "        if age_ms <= self._reference.max_age_ms:\n",
+                "        if True:\n",
+            ),
+        ),
+        (_REFRESHER + "test_what_is_older_than_max_age_does_not_serve",),
+    ),
+    Mutation(
+        "replay-sees-newer",
+        "a batch that is repeated sees the newest reference, not the one that it saw the first time",
+        "a window counts readings at two sites",
+        ("P1",),
+        (Edit("service/daemon/refresher.py", "        if not self._may_be_replayed:", "        if True:"),),
+        (_REFRESHER + "test_after_a_silence_the_first_batch_sees_the_newest_and_a_batch_that_is_replayed_what_it_saw",),
+    ),
+    Mutation(
+        "shards-one-epoch",
+        "a term takes an epoch that another shard has already",
+        "two writers have one epoch when the first shard has lost its newest writes: neither is refused",
+        ("P5",),
+        (Edit("service/daemon/lease.py", "if at_least >= self.epoch:", "if at_least > self.epoch:"),),
+        (_SHARDS + "test_a_lease_fences_every_shard_before_its_term_begins[one Redis]",),
+    ),
+    Mutation(
+        "shards-unfenced",
+        "a term puts its epoch into the first shard only",
+        "a former writer goes on in the other shards",
+        ("P5",),
+        (
+            Edit(
+                "service/daemon/lease.py",
+                "at_least = max((self._follow(keys) for keys in others), default=0)",
+                "at_least = 0",
+            ),
+        ),
+        (_SHARDS + "test_a_lease_fences_every_shard_before_its_term_begins[one Redis]",),
+    ),
+    Mutation(
+        "skip-swallows-a-neighbour",
+        "a batch begins one offset behind the end of a skip",
+        "a reading beside a record that nobody can read is lost, and no reject says so",
+        ("P4", "P6"),
+        (
+            Edit(
+                "service/checkpoint/skips.py",
+                "offsets.setdefault(span.topic, {})[span.partition] = span.end",
+                "offsets.setdefault(span.topic, {})[span.partition] = span.end + 1",
+            ),
+        ),
+        (
+            _SKIPS + "test_stretches_and_skips_are_the_whole_without_overlap",
+            _SKIPS + "test_batches_as_they_are_planned_read_around_the_skips",
+        ),
+    ),
+)

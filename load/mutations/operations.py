@@ -1,0 +1,185 @@
+"""Mutations of what operators see and run: metrics, quality, printing, deployment, and of the oracle itself."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_QUALITY = "tests/unit/test_quality.py::"
+_TRANSACTIONS = "tests/integration/test_transactions.py::"
+_OURS_ALONE = (
+    "tests/integration/test_end_to_end.py::"
+    "test_it_listens_on_loopback_keeps_its_files_to_itself_and_adds_an_operators_java_options_to_ours"
+)
+
+MUTATIONS = (
+    Mutation(
+        "aborted-counted",
+        "readers of the topics do not ask for committed records only",
+        "readings of an aborted transaction are in the results",
+        ("P1", "P4"),
+        (
+            Edit(
+                "service/kafka/clients.py",
+                '"isolation.level": "read_committed"',
+                '"isolation.level": "read_uncommitted"',
+            ),
+        ),
+        (
+            _TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",
+            _TRANSACTIONS + "test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read",
+        ),
+    ),
+    Mutation(
+        "open-transaction-unseen",
+        "the lag ends where the oldest open transaction begins",
+        "a transaction that never ends holds back its partition, and the lag is 0",
+        ("P7",),
+        (
+            Edit(
+                "service/monitoring/lag.py",
+                "clients.consumer(self._kafka, small=True, uncommitted=True)",
+                "clients.consumer(self._kafka, small=True)",
+            ),
+        ),
+        (_TRANSACTIONS + "test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read",),
+    ),
+    Mutation(
+        "counters-begin-late",
+        "a counter's series begins with its first event",
+        "to Prometheus the first loss is no increase, and no alert fires",
+        ("P7",),
+        (Edit("service/monitoring/series.py", "            counter.labels(value)\n", "            pass\n"),),
+        ("tests/unit/test_alerts.py::test_without_promtool_a_rule_that_selects_nothing_is_still_found",),
+    ),
+    Mutation(
+        "lag-stands",
+        "the last lags are shown while Kafka does not answer",
+        "an outage looks like a service that keeps up",
+        ("P7",),
+        (
+            Edit(
+                "service/monitoring/metrics.py",
+                '        self.failures.labels("lag").inc()\n        self.lag.clear()\n',
+                '        self.failures.labels("lag").inc()\n',
+            ),
+        ),
+        ("tests/unit/test_alerts.py::test_lags_are_not_shown_while_kafka_does_not_answer",),
+    ),
+    Mutation(
+        "state-of-two-attempts",
+        "state files are named by their batch alone",
+        "after a kill, a batch goes on from a snapshot of one attempt and the changes of another",
+        ("P1",),
+        (Edit("deploy/spark-defaults.conf", "checkpointFormatVersion 2", "checkpointFormatVersion 1"),),
+        ("tests/stream/test_state_by_change.py::test_a_repeated_batch_goes_on_from_its_own_state_alone",),
+    ),
+    Mutation(
+        "rebuild-without-lag",
+        "what no batch of the checkpoint has read counts as read",
+        "silence closes open sessions and windows while a rebuild reads the topic",
+        ("P1", "P2"),
+        (Edit("service/monitoring/lag.py", "end if from_end else begin", "end"),),
+        ("tests/integration/test_lag.py::test_what_an_older_checkpoint_has_read_is_to_be_read_again",),
+    ),
+    Mutation(
+        "drawn-from-the-whole",
+        "expectations are drawn from the whole sample alone, not from pieces of the size that is checked",
+        "good samples do not meet them: in a smaller one a device is there less often, and means differ more",
+        (),
+        (
+            Edit(
+                "service/quality/profile.py",
+                "[table, *(table.slice(n * piece, piece) for n in range(table.num_rows // piece))]",
+                "[table]",
+            ),
+        ),
+        (_QUALITY + "test_what_is_drawn_is_what_the_sample_has",),
+    ),
+    Mutation(
+        "rejected-lacks-measures",
+        "what is missing of a measure is asked of records that were not admitted, too",
+        "one cause makes many expectations fail, and the one that names it is among them",
+        (),
+        (Edit("service/quality/profile.py", ", row_condition=IS_ADMITTED)", ")"),),
+        (_QUALITY + "test_a_fault_of_each_kind_is_named",),
+    ),
+    Mutation(
+        "printed-raw",
+        "commands print what a device wrote as it is",
+        "a device id clears the terminal, or writes lines that look like Tidemark's",
+        ("P6",),
+        (Edit("service/printing.py", "if each.isprintable() else", "if True else"),),
+        ("tests/unit/test_printing.py::test_a_line_stays_one_line_of_plain_text",),
+    ),
+    Mutation(
+        "report-unescaped",
+        "the report on a sample shows what a device wrote as it is",
+        "a device id runs a script in the browser of who looks at /quality",
+        ("P6",),
+        (Edit("service/quality/validation.py", "return html.escape(value)", "return value"),),
+        ("tests/unit/test_quality.py::test_no_text_of_a_device_is_active_in_the_report",),
+    ),
+    Mutation(
+        "check-fails-in-silence",
+        "a sample that cannot be checked is not counted",
+        "nobody knows that nothing is checked any more",
+        ("P7",),
+        (
+            Edit(
+                "service/quality/checker.py",
+                "        self._metrics.quality.failures.inc()\n",
+                "",
+            ),
+        ),
+        ("tests/integration/test_quality.py::test_a_drifted_measure_is_named_while_the_stream_goes_on",),
+    ),
+    Mutation(
+        "all-interfaces",
+        "deploy/run leaves it to Spark where the driver listens",
+        "another host reaches its ports",
+        ("P9",),
+        (Edit("deploy/run", 'export SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}"\n', ""),),
+        (_OURS_ALONE,),
+    ),
+    Mutation(
+        "checkpoint-for-all",
+        "Hadoop gives the files of the checkpoint the modes that it gives all files",
+        "another user of the host reads what devices have sent",
+        ("P9",),
+        (Edit("deploy/spark-defaults.conf", "spark.hadoop.fs.permissions.umask-mode 077\n", ""),),
+        (_OURS_ALONE,),
+    ),
+    Mutation(
+        "java-options-replaced",
+        "our Java options are in the setting that an operator's replace",
+        "with any option of an operator's the limits of Avro are gone, and a poisoned record ends the JVM",
+        ("P6",),
+        (Edit("deploy/spark-defaults.conf", "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"),),
+        (_OURS_ALONE,),
+    ),
+    Mutation(
+        "secret-submitted",
+        "deploy/submit sends passwords with the rest of its environment",
+        "the master keeps them in its recovery directory",
+        ("P9",),
+        (Edit("deploy/submit", "TIDEMARK_*PASSWORD=?* | TIDEMARK_*URL=*://*:*@*)", "no)"),),
+        ("tests/integration/test_supervise.py::test_a_submission_with_a_secret_in_its_environment_is_refused",),
+    ),
+    Mutation(
+        "connections-unbounded",
+        "the metrics port takes as many connections as come",
+        "whoever reaches it takes a thread with each",
+        ("P9",),
+        (Edit("service/monitoring/server.py", "if self._free.acquire(blocking=False):", "if True:"),),
+        (
+            "tests/unit/test_server.py::"
+            "test_one_connection_more_than_there_may_be_is_closed_and_the_others_are_answered",
+        ),
+    ),
+    Mutation(
+        "oracle-off-by-one",
+        "the oracle leaves out the last record of each partition",
+        "it is the proof's own error: what compares with it must notice",
+        ("P1", "P4"),
+        (Edit("load/oracle.py", "if error is None and offset < end:", "if error is None and offset < end - 1:"),),
+        ("tests/integration/test_end_to_end.py::test_every_value_is_that_of_the_oracle_after_a_kill_under_load",),
+    ),
+)

@@ -1,0 +1,277 @@
+"""Mutations of how a batch is published: its order, its rows, the shards, the connection."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_PUBLISH = "tests/integration/test_publish.py::"
+_PUBLICATION = "tests/integration/test_publication.py::"
+_ORDER = _PUBLICATION + "test_a_step_that_fails_leaves_those_before_it_done_and_those_after_it_and_the_commit_undone"
+_REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_committed_only_then"
+_SHARDS = "tests/integration/test_shards.py::"
+_COVERED = "tests/integration/test_covered.py::"
+_WALKS = "tests/integration/test_walks.py::test_a_random_walk_ends_as_plain_lists_say"
+_REPUBLISH = "tests/integration/test_republish.py::"
+_TRANSACTIONS = "tests/integration/test_transactions.py::"
+
+MUTATIONS = (
+    Mutation(
+        "reached-not-kept",
+        "a query remembers what progress held when it began, not what its last batch wrote",
+        "an older copy of the data is taken for the present, and its values become final",
+        ("P1", "P7"),
+        (Edit("service/pipeline/builder.py", "        term.published = term.epoch, batch\n", ""),),
+        (
+            _PUBLICATION
+            + "test_writes_that_redis_lost_between_two_batches_are_noticed_by_the_next_and_nothing_is_written",
+        ),
+    ),
+    Mutation(
+        "restart-unseen",
+        "the progress key is written to a Redis that was restarted in the middle of the batch",
+        "values that were acknowledged and lost with it are never written again",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline/batch_publisher.py",
+                "self._link(shard).run([call], budget, server)[0]",
+                "self._link(shard).run([call], budget)[0]",
+            ),
+        ),
+        (_PUBLISH + "test_a_batch_is_not_finished_on_a_redis_that_was_restarted_during_it",),
+    ),
+    Mutation(
+        "plain-hset",
+        "values are written with HSET from Python, without the script",
+        "nothing compares epoch, batch, seal or count",
+        ("P2", "P5"),
+        (
+            Edit(
+                "service/pipeline/batch_publisher.py",
+                "replies = self._link(shard).run(chain(begun, [first], calls), budget)",
+                "import redis\n"
+                "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
+                "            who = {'epoch': self.micro_batch.epoch, 'batch': self.micro_batch.batch}\n"
+                "            for each in rows:\n"
+                "                for number, key in enumerate(each.keys):\n"
+                "                    values = {name: column[number] for name, column in each.fields.items()}\n"
+                "                    plain.hset(key, mapping={**who, **{k: v for k, v in values.items() if v is not None}})\n"
+                "        replies: list[list[int]] = []",
+            ),
+        ),
+        (
+            _PUBLISH + "test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written",
+            _PUBLISH + "test_a_final_window_does_not_change",
+            _PUBLISH + "test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back",
+        ),
+    ),
+    Mutation(
+        "torn-value",
+        "a hash is written in two commands, one field after the others",
+        "a reader between them sees a sum that is not its count's",
+        ("P3",),
+        (
+            Edit(
+                "service/pipeline/batch_publisher.py",
+                "yield from each.calls(stamp, self.settings.redis.chunk)",
+                "for names in ({*each.fields} - {'sum'}, {'sum', 'count', 'end'}):\n"
+                "                some = {name: column for name, column in each.fields.items() if name in names}\n"
+                "                yield from Rows(each.kind, each.keys, each.ttl, some).calls(stamp, 1)",
+            ),
+            Edit("service/publication/publish.lua", "elseif is_same and (is_final", "elseif false and (is_final"),
+        ),
+        (_PUBLISH + "test_no_reader_sees_a_torn_value",),
+    ),
+    Mutation(
+        "marker-is-loss",
+        "every offset of a batch without a record is taken for lost",
+        "a producer with transactions raises the alarm for lost records",
+        ("P7",),
+        (
+            Edit(
+                "service/pipeline/builder.py",
+                "min(without, unavailable(kafka, micro_batch))",
+                "without",
+            ),
+        ),
+        (_TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",),
+    ),
+    Mutation(
+        "contract-unasked",
+        "a service goes on with the values of an earlier contract",
+        "readers of either contract meet values of the other",
+        ("P2",),
+        (Edit("service/publication/meta.py", "if version != CONTRACT:", "if version > CONTRACT:"),),
+        (
+            "tests/integration/test_republish.py::"
+            "test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone",
+        ),
+    ),
+    Mutation(
+        "writing-unmarked",
+        "progress does not say that a batch is being written",
+        "a reader takes the keys of two batches for one state",
+        ("P3",),
+        (
+            Edit(
+                "service/pipeline/batch_publisher.py",
+                "begun = [] if self.republishing else",
+                "begun = [] if self else",
+            ),
+        ),
+        ("tests/integration/test_application_developer.py::test_several_keys_are_read_as_of_one_batch[InPython]",),
+    ),
+    Mutation(
+        "commit-before-publish",
+        "Spark commits a batch before it is published",
+        "a crash between the two loses the batch",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline/builder.py",
+                "            self._publish(frame, batch)\n",
+                "            ready = frame.localCheckpoint()\n"
+                "            late, self.late = self.late, (lambda: self._publish(ready, batch))\n"
+                "            late()\n",
+            ),
+            Edit(
+                "service/pipeline/builder.py",
+                "    failure: BaseException | None = None\n",
+                "    failure: BaseException | None = None\n    late: Callable[[], None] = lambda: None\n",
+            ),
+        ),
+        (_ORDER + "[2_values]", _REPORTED),
+    ),
+    Mutation(
+        "failure-committed",
+        "a batch whose publishing failed is committed all the same",
+        "what Redis refused is never written",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline/builder.py",
+                "            self.failure = error\n            raise\n",
+                "            self.failure = error\n",
+            ),
+        ),
+        (_ORDER + "[2_values]",),
+    ),
+    Mutation(
+        "progress-first",
+        "the progress key is written before the values",
+        "it claims readings that no value includes",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline/builder.py",
+                "        planned = clock.monotonic_s()\n",
+                "        sink.progress()\n        planned = clock.monotonic_s()\n",
+            ),
+        ),
+        (_ORDER + "[2_values]",),
+    ),
+    Mutation(
+        "open-again-is-complete",
+        "a republish writes windows that are open in the state as if they were complete",
+        "during a rebuild they are parts of windows that progress calls final, and stay so for ever",
+        ("P1",),
+        (Edit("service/publication/rows.py", '"again": True}', '"again": True, "complete": True}'),),
+        (_PUBLISH + "test_a_part_of_a_window_that_was_final_is_not_shown",),
+    ),
+    Mutation(
+        "rejects-not-flushed",
+        "values and progress are written before the broker has acknowledged the rejects",
+        "a crash loses rejects that progress says were consumed",
+        ("P4",),
+        (
+            Edit(
+                "service/pipeline/batch_publisher.py",
+                "            delivery.flush(self.settings.kafka, self.micro_batch)\n",
+                "            pass\n",
+            ),
+        ),
+        (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered", _ORDER + "[1_rejects]"),
+    ),
+    Mutation(
+        "calls-not-repeated",
+        "calls whose answer was lost with the connection are not made again",
+        "a restart of Redis loses the rows in flight",
+        ("P1",),
+        (
+            Edit(
+                "service/redis/link.py",
+                "connection = self._connected()\n                sent = 0\n",
+                "connection = self._connected()\n                waiting.clear()\n                sent = 0\n",
+            ),
+        ),
+        (_PUBLISH + "test_a_redis_killed_and_restarted_during_a_publish_loses_and_repeats_nothing",),
+    ),
+    Mutation(
+        "fenced-tries-again",
+        "a writer that was fenced takes it for a failure that may pass",
+        "it comes back under the same epoch, again and again",
+        ("P5",),
+        (Edit("service/pipeline/failure.py", "_TRANSIENT = (SourceError,", "_TRANSIENT = (FencedError, SourceError,"),),
+        ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
+    ),
+    Mutation(
+        "nothing-passes",
+        "no failure of the query is taken for one that may pass",
+        "each time the broker or Redis is away costs a new process",
+        ("P8",),
+        (Edit("service/pipeline/failure.py", "_TRANSIENT = (SourceError, SinkError,", "_TRANSIENT = ("),),
+        ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
+    ),
+    Mutation(
+        "nothing-covered",
+        "values of the past are written beside closed ones of the same time",
+        "sessions and windows that never existed count readings a second time, after a change of a gap, a view or a site",
+        ("P1", "P2"),
+        (Edit("service/pipeline/batch_publisher.py", "if self.covered:", "if False:"),),
+        (
+            _COVERED + "test_no_session_is_made_over_a_closed_one_of_its_device",
+            _COVERED + "test_a_final_window_covers_its_start_where_the_reference_makes_the_keys",
+            _REPUBLISH + "test_a_gap_that_has_changed_makes_no_session_beside_those_that_are_there",
+        ),
+    ),
+    Mutation(
+        "shard-same-run",
+        "a primary that was failed over and back counts as the same one",
+        "progress says that values are there which it has dropped meanwhile",
+        ("P1",),
+        (Edit("service/redis/link.py", " {information.get('master_replid')}", ""),),
+        (_SHARDS + "test_a_primary_that_was_failed_over_and_back_is_another_one",),
+    ),
+    Mutation(
+        "half-moved-call",
+        "a call does not name a key that never exists",
+        "while its slot moves, a call runs until it comes to a key that has moved, or to a new one",
+        ("P3",),
+        (Edit("service/publication/rows.py", "return *known, keys.absent", "return known"),),
+        (_SHARDS + "test_a_call_waits_while_its_slot_moves[marks1]",),
+    ),
+    Mutation(
+        "shards-changed",
+        "a service starts on a prefix with another number of shards",
+        "readers and writer look for a key in different shards",
+        ("P2",),
+        (Edit("service/publication/meta.py", "if shards_there != options.shards:", "if False:"),),
+        (_SHARDS + "test_a_prefix_keeps_its_number_of_shards[3-4]",),
+    ),
+    Mutation(
+        "merge-unseen",
+        "a session that silence has closed stays closed when an earlier reading makes it part of another",
+        "its readings are in two closed sessions, and no correction of its device ever ends",
+        ("P1",),
+        (
+            Edit(
+                "service/publication/rows.py",
+                '"content": ("count", "last", "merged_into")',
+                '"content": ("count", "last")',
+            ),
+        ),
+        (
+            _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks[merged]",
+            "tests/integration/test_silence.py::test_an_earlier_reading_joins_sessions_that_silence_has_closed",
+            _WALKS,
+        ),
+    ),
+)

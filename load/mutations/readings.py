@@ -1,0 +1,236 @@
+"""Mutations of what becomes of a record: decoding, admission, the reference, the fold."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_REFRESHER = "tests/integration/test_refresher.py::"
+_ADMISSION = "tests/stream/test_admission.py::"
+_BOOK = "tests/unit/test_schema_catalog.py::"
+_SCRIPTS = "tests/stream/test_pass.py::"
+
+MUTATIONS = (
+    Mutation(
+        "early-filter-off",
+        "readings from the future are admitted",
+        "one device in 2099 moves the watermark and everybody's readings are late",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/readings.py",
+                '.when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")',
+                '.when(F.lit(False), "early")',
+            ),
+        ),
+        (_SCRIPTS + "test_a_poisoned_batch_changes_nothing_but_the_rejects",),
+    ),
+    Mutation(
+        "any-id",
+        "a device may be called anything",
+        "an id commands terminals, breaks lines and fills Redis with keys of 64 KiB",
+        ("P6",),
+        (Edit("service/admission/readings.py", 'device_ids.is_bad(F.col("device"))', "F.lit(False)"),),
+        (_ADMISSION + "test_service_and_oracle_allow_the_same_characters_and_lengths_of_a_device_id",),
+    ),
+    Mutation(
+        "early-of-anybody",
+        "a device's clock is judged before whether it is known",
+        "early readings of invented devices leave a key each, where unknown devices are to be rejected",
+        ("P6",),
+        (
+            Edit("service/admission/readings.py", '        .when(is_unknown, "unknown_device")\n', ""),
+            Edit(
+                "service/admission/readings.py",
+                '(event < 0), "late")',
+                '(event < 0), "late").when(is_unknown, "unknown_device")',
+            ),
+        ),
+        (_ADMISSION + "test_of_several_reasons_the_first_in_the_list_is_given",),
+    ),
+    Mutation(
+        "schemas-of-all",
+        "any id of the registry is decoded, whatever its subject",
+        "a device that names foreign ids restarts the query for each, and the plan grows",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/schema_sources.py",
+                "        return self.all().get(schema_id)\n",
+                "        return self._client.schema(schema_id)\n",
+            ),
+        ),
+        (_BOOK + "test_ids_of_other_subjects_are_refused_however_many_there_are",),
+    ),
+    Mutation(
+        "schemas-without-end",
+        "a plan takes whatever schema it finds",
+        "a folder or subject with thousands of versions makes a plan that no batch ends with",
+        ("P6",),
+        (
+            Edit("service/admission/schema_catalog.py", "len(self._schemas) >= MAX_SCHEMAS", "False"),
+            Edit("service/admission/schema_catalog.py", "if len(schemas) <= MAX_SCHEMAS:", "if True:"),
+        ),
+        (_BOOK + "test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest",),
+    ),
+    Mutation(
+        "admission-by-now",
+        "admission compares event times with this machine's clock, not the broker's time",
+        "a replay decides otherwise than the first run",
+        ("P1",),
+        (
+            Edit(
+                "service/admission/readings.py",
+                'F.unix_millis("timestamp").alias("broker_ms")',
+                'F.unix_millis(F.current_timestamp()).alias("broker_ms")',
+            ),
+        ),
+        (_SCRIPTS + "test_a_batch_that_fails_is_replayed_with_the_same_result",),
+    ),
+    Mutation(
+        "trailing-unseen",
+        "nobody looks for the mark of a record's end",
+        "a record with bytes after it is admitted: its writer and its reader do not agree about the schema",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/decode.py",
+                'F.col(f"record.{_END}") == _mark()',
+                'F.col(f"record.{_END}").isNotNull()',
+            ),
+        ),
+        (
+            "tests/stream/test_admission.py::test_a_record_is_decided_by_the_limits_to_the_last_step[a byte after the end]",
+        ),
+    ),
+    Mutation(
+        "replay-learns",
+        "a batch that was published with ids refused is replayed with whatever is known by then",
+        "a record is rejected and admitted: the reject stays, and the replay counts the reading",
+        ("P1", "P4"),
+        (Edit("service/admission/schema_catalog.py", "not index.refuses(schema_id, position.batch)", "True"),),
+        ("tests/unit/test_schema_catalog.py::test_a_batch_that_was_published_is_replayed_with_the_same_schemas",),
+    ),
+    Mutation(
+        "new-schema-unasked",
+        "nobody is asked about a schema id that is not known",
+        "the first records of a new schema are rejected, though it can be read",
+        ("P4",),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py", "if ids and self.check_schemas is not None:", "if False:"
+            ),
+        ),
+        (
+            "tests/integration/test_schemas.py::"
+            "test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_record",
+        ),
+    ),
+    Mutation(
+        "final-window-reopened",
+        "a reading below the watermark is admitted",
+        "a window that was published as final begins again with a part of its readings",
+        ("P1", "P2"),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py",
+                'late = pc.less(readings["event_ms"], watermark_ms)',
+                'late = pc.less(readings["event_ms"], -1)',
+            ),
+        ),
+        (
+            "tests/unit/test_partial_aggregation.py::test_readings_below_the_watermark_are_late_and_can_be_found",
+            "tests/integration/test_behind.py::test_what_comes_behind_the_watermark_is_rejected_as_late",
+        ),
+    ),
+    Mutation(
+        "no-text-asked",
+        "the reference is asked for device ids that are no UTF-8",
+        "one record ends the query, and again at each start",
+        ("P6",),
+        (Edit("service/reference/lookup.py", "_readable(encoded.dictionary)", "encoded.dictionary"),),
+        ("tests/stream/test_reference.py::test_an_id_that_is_no_utf8_is_rejected_and_disturbs_no_look_up",),
+    ),
+    Mutation(
+        "room-forgotten",
+        "after a restart the state is taken for empty until its buckets have changed",
+        "a replay admits devices that the attempt before it has rejected",
+        ("P1", "P6"),
+        (Edit("service/admission/device_limit.py", "has_room = len(self._sizes) == self.buckets and", "has_room ="),),
+        (
+            "tests/unit/test_device_limit.py::test_after_a_restart_a_full_state_stays_full_until_all_buckets_have_told_their_devices",
+        ),
+    ),
+    Mutation(
+        "window-in-two-buckets",
+        "the bucket of a window depends on what else its task has read",
+        "parts of one window do not meet, and each of them is published as the whole",
+        ("P1",),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py",
+                "self._buckets(view.name, groups.keys)",
+                "np.arange(len(groups.keys), dtype=np.int32) % self.buckets",
+            ),
+        ),
+        (
+            "tests/unit/test_partial_aggregation.py::test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read",
+        ),
+    ),
+    Mutation(
+        "silent-bucket-unrecoverable",
+        "a batch tells event time only to some of the buckets",
+        "the session of a device that falls silent never closes",
+        ("P1",),
+        (Edit("service/aggregation/partial_aggregation.py", "np.arange(self.buckets, dtype", "np.arange(1, dtype"),),
+        (
+            "tests/unit/test_partial_aggregation.py::test_every_bucket_is_told_what_was_read_of_each_partition",
+            _SCRIPTS + "test_silent_buckets_are_closed_and_closed_windows_leave_the_state",
+        ),
+    ),
+    Mutation(
+        "reference-not-kept",
+        "a start without a newer reference does not go on with the one that is kept",
+        "a database that is away, or bad data in it, keeps the service down",
+        ("P8",),
+        (Edit("service/reference/snapshots.py", "        kept = _last_good(folder)\n", "        kept = None\n"),),
+        (_REFRESHER + "test_after_a_restart_the_kept_snapshot_serves_and_says_so",),
+    ),
+    Mutation(
+        "shrink-unseen",
+        "a new reference is not compared with the size of the last one",
+        "half of the devices lose their attributes, and no error says so",
+        ("P7",),
+        (Edit("service/reference/expectations.py", "    if rows >= least:\n", "    if True:\n"),),
+        (
+            _REFRESHER
+            + "test_the_last_good_snapshot_serves_on_and_a_mended_database_is_believed_again[half the rows gone]",
+            "tests/integration/test_reference.py::test_a_table_that_has_lost_more_rows_than_it_may_is_refused",
+        ),
+    ),
+    Mutation(
+        "hash-is-the-device",
+        "a device is taken for another one whose hash it shares",
+        "its readings count at the other one's site",
+        ("P6",),
+        (
+            Edit(
+                "service/reference/attributes.py",
+                "            row[left[is_same]] = candidates[is_same]\n",
+                "            row[left] = candidates\n",
+            ),
+        ),
+        ("tests/unit/test_attributes.py::test_two_devices_of_one_hash_are_two_devices",),
+    ),
+    Mutation(
+        "own-range-unasked",
+        "admission goes by the ranges of the settings alone",
+        "values that are impossible for the device are in its results",
+        ("P1",),
+        (
+            Edit(
+                "service/admission/readings.py",
+                "    own = lookup.bounds(settings) if has_own else {}\n",
+                "    own: dict[str, str] = {}\n",
+            ),
+        ),
+        ("tests/stream/test_admission.py::test_a_device_s_own_range_goes_before_that_of_all",),
+    ),
+)

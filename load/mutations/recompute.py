@@ -1,0 +1,161 @@
+"""Mutations of correcting final values and of writing lost ones again."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_SETTLED = "tests/integration/test_settled.py::"
+_CORRECT = "tests/integration/test_correct.py::"
+_AS_IF_IN_TIME = _CORRECT + "test_late_readings_are_corrected_as_if_they_had_come_in_time"
+_FINISHED = _CORRECT + "test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for"
+_CLOSED = "tests/integration/test_closed_sink.py::"
+_REPUBLISH = "tests/integration/test_republish.py::"
+
+MUTATIONS = (
+    Mutation(
+        "rebuild-leaves-holes",
+        "nobody asks for the final windows that a rebuild did not write",
+        "windows that Redis had lost before the rebuild never come back",
+        ("P1",),
+        (Edit("service/recompute/republish.py", '            sink.run("mark", servers, mark=mark(ASKED))\n', ""),),
+        (_REPUBLISH + "test_a_rebuild_ends_with_the_final_windows_that_redis_did_not_have",),
+    ),
+    Mutation(
+        "settled-after-loss",
+        "rows are not compared in a term in which lost or former values are written again",
+        "a rebuild takes values back",
+        ("P2",),
+        (
+            Edit(
+                "service/recompute/republish.py",
+                "if any(shard.republish_mark or shard.rebuild_mark for shard in stored):",
+                "if False:",
+            ),
+        ),
+        (_SETTLED + "test_a_term_that_does_not_go_on_where_the_last_one_was_reads_all_rows[republish]",),
+    ),
+    Mutation(
+        "correction-of-open",
+        "correct.lua writes values that are open in Redis",
+        "the daemon and a correction write the same key, and one of them is wrong",
+        ("P1", "P5"),
+        (
+            Edit(
+                "service/recompute/correct.lua",
+                "elseif is_there and not is_closed and stored[1] ~= 'merged' then",
+                "elseif false then",
+            ),
+        ),
+        (_CLOSED + "test_what_is_open_or_closed_by_silence_is_left_to_the_service",),
+    ),
+    Mutation(
+        "correction-not-fenced",
+        "correct.lua does not ask whether another correction has begun",
+        "a run that was overtaken takes back what the newer one wrote",
+        ("P5",),
+        (Edit("service/recompute/correct.lua", "if newest ~= a.number then", "if false then"),),
+        (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
+    ),
+    Mutation(
+        "correction-may-shrink",
+        "correct.lua replaces a value by one of fewer readings",
+        "a repeat, or a topic that lacks some by now, takes readings back",
+        ("P2",),
+        (
+            Edit(
+                "service/recompute/correct.lua",
+                "elseif is_closed and not merges and tonumber",
+                "elseif false and tonumber",
+            ),
+        ),
+        (_CLOSED + "test_a_final_window_gets_more_readings_and_says_so",),
+    ),
+    Mutation(
+        "correction-beside-republish",
+        "correct.lua writes while Redis is being republished to",
+        "a value is a correction of what Redis had lost",
+        ("P1",),
+        (Edit("service/recompute/correct.lua", "if (call('GET', KEYS[4]) or '') ~= a.mark then", "if false then"),),
+        (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
+    ),
+    Mutation(
+        "correction-forgets",
+        "a correction computes values without what earlier ones have put into them",
+        "each takes back the one before, or is refused",
+        ("P1",),
+        (Edit("service/recompute/correct.py", "run.admit(records, corrected_before)", "run.admit(records)"),),
+        (_AS_IF_IN_TIME,),
+    ),
+    Mutation(
+        "taken-not-corrected",
+        "what a killed correction has begun is no concern of the next one's",
+        "some values have a late reading and others do not, for ever",
+        ("P1",),
+        (Edit("service/recompute/late.py", 'if self.state(place) == "correcting" or (', "if ("),),
+        ("tests/unit/test_late.py::test_what_is_to_be_corrected",),
+    ),
+    Mutation(
+        "corrected-too-early",
+        "late readings are marked as corrected before the values are written",
+        "a crash between the two loses them for good",
+        ("P1",),
+        (Edit("service/recompute/correct.py", 'self._mark("correcting", ready)', 'self._mark("corrected", ready)'),),
+        (_FINISHED,),
+    ),
+    Mutation(
+        "republished-uncorrected",
+        "what Redis has lost is published again without the corrections",
+        "final values come back poorer than readers saw them, and nobody corrects them again",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/republish.py",
+                "        if log is not None:\n            rows",
+                "        if False:\n            rows",
+            ),
+        ),
+        (_AS_IF_IN_TIME,),
+    ),
+    Mutation(
+        "rebuild-uncovered",
+        "a new checkpoint that reads the topic again does not ask what is in Redis already",
+        "a rebuild makes sessions and windows that never existed, inside of those that readers have",
+        ("P1", "P2"),
+        (
+            Edit(
+                "service/recompute/republish.py",
+                "if any(is_read_again(progress, committed) for progress in published.values()):",
+                "if False:",
+            ),
+        ),
+        (_REPUBLISH + "test_a_new_checkpoint_in_a_prefix_in_use_makes_nothing_inside_what_is_there",),
+    ),
+    Mutation(
+        "correction-not-restored",
+        "a republish leaves closed values as they are where a correction is lost",
+        "late readings that are marked as corrected are in no value, for ever",
+        ("P1",),
+        (Edit("service/recompute/republish.py", "            self._corrected(marks)\n", ""),),
+        (_CORRECT + "test_what_redis_loses_of_a_correction_comes_back_when_it_is_asked_to",),
+    ),
+    Mutation(
+        "loss-in-all-shards",
+        "a loss in one shard is repaired in all of them",
+        "shards that have lost nothing go back to the last committed batch",
+        ("P2",),
+        (Edit("service/recompute/republish.py", ", only=frozenset(losses))", ")"),),
+        (_REPUBLISH + "test_what_one_shard_has_lost_is_there_again_and_the_others_keep_theirs",),
+    ),
+    Mutation(
+        "correction-to-any-redis",
+        "a correction goes on after a restart of Redis, which may have lost what it wrote",
+        "late readings are marked as corrected, and their values are gone",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/closed_sink.py",
+                "calls, Budget(options.retry_for_ms, place), self.servers[shard]",
+                "calls, Budget(options.retry_for_ms, place)",
+            ),
+        ),
+        (_CLOSED + "test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with",),
+    ),
+)

@@ -1,0 +1,176 @@
+"""Mutations of the state: event time, windows, sessions, devices, what is stored of them."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_PUBLICATION = "tests/integration/test_publication.py::"
+_REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_committed_only_then"
+_CHANGING = "tests/stream/test_reference.py::"
+_TIME = "tests/unit/test_watermark.py::"
+_WINDOWS = "tests/unit/test_state_windows.py::"
+_STORE = "tests/unit/test_state_store.py::"
+_WALKS = "tests/integration/test_walks.py::test_a_random_walk_ends_as_plain_lists_say"
+
+MUTATIONS = (
+    Mutation(
+        "watermark-by-now",
+        "windows are final by this machine's clock, not by the event time of the readings",
+        "windows are sealed while their readings are still on the way, and a replay seals others",
+        ("P1",),
+        (
+            Edit(
+                "state/watermark.py",
+                "held_ms = min([line_ms, *bounds])",
+                "held_ms = __import__('time').time_ns() // 1_000_000",
+            ),
+        ),
+        (_TIME + "test_it_follows_the_newest_event_time_and_never_goes_back", _REPORTED),
+    ),
+    Mutation(
+        "rejects-dropped",
+        "records that are not admitted go nowhere",
+        "offsets consumed are no longer admitted + rejected",
+        ("P4",),
+        (
+            Edit(
+                "state/processor.py",
+                "if row[0] not in {PARTS, RUNS, TIMES}]",
+                "if row[0] not in {PARTS, RUNS, TIMES, REJECTS}]",
+            ),
+        ),
+        (
+            "tests/unit/test_state_processor.py::test_rejects_and_counts_pass_through_and_leave_no_state",
+            "tests/integration/test_publication.py::test_a_batch_is_reported_when_all_is_published_and_committed_only_then",
+        ),
+    ),
+    Mutation(
+        "kept-state-trusted",
+        "a worker uses the state that it keeps of a bucket whatever is stored",
+        "a replay counts readings of the attempt that failed, and another worker's batches are lost",
+        ("P1",),
+        (
+            Edit("state/store.py", "if kept is None or kept.head.token == head.token:", "if True:"),
+            Edit("state/store.py", "        if token != head.token:\n            return None\n", ""),
+        ),
+        (
+            _STORE + "test_a_replay_does_not_use_the_state_of_the_attempt_that_failed",
+            _STORE + "test_another_worker_reads_everything_and_after_that_only_the_deltas_that_it_has_not_seen",
+        ),
+    ),
+    Mutation(
+        "kept-state-caught-up",
+        "a worker brings the state that it keeps up to date without a look at where it came from",
+        "the deltas of the batches that count are added to the state of an attempt that failed",
+        ("P1",),
+        (Edit("state/store.py", "        if token != head.token:\n            return None\n", ""),),
+        (_STORE + "test_a_state_that_went_another_way_after_the_same_base_is_not_caught_up_with",),
+    ),
+    Mutation(
+        "token-of-bytes-alone",
+        "a delta's token does not depend on the one before it",
+        "states that differ in their base are taken for each other",
+        ("P1",),
+        (Edit("state/store.py", "blake2b(before + data,", "blake2b(data,"),),
+        (
+            _STORE + "test_a_state_that_went_another_way_after_the_same_base_is_not_caught_up_with",
+            _STORE + "test_entries_that_do_not_belong_together_are_refused[a base of another state]",
+        ),
+    ),
+    Mutation(
+        "deltas-pile-up",
+        "no base takes the place of the deltas",
+        "the state grows with each batch, and so does the time of a restart",
+        ("P6",),
+        (Edit("state/store.py", "if not (stored and delta) or _is_due(head, bucket):", "if not (stored and delta):"),),
+        (_STORE + "test_a_base_takes_the_place_of_deltas_that_are_as_many_bytes_or_too_many",),
+    ),
+    Mutation(
+        "window-forgets",
+        "a part replaces what a window has instead of being merged into it",
+        "windows have the readings of their last batch only",
+        ("P1",),
+        (
+            Edit(
+                "state/windows.py",
+                "column[place[known]] = merge(column[place[known]], parts_of[known])",
+                "column[place[known]] = parts_of[known]",
+            ),
+        ),
+        (_WINDOWS + "test_windows_batch_by_batch_are_those_of_a_plain_recomputation",),
+    ),
+    Mutation(
+        "unread-waits-for-nothing",
+        "a partition with unread records does not hold the watermark",
+        "readings that were there in time are late, because their partition is read more slowly than the others",
+        ("P1", "P7"),
+        (Edit("state/watermark.py", "        if each.is_unread\n", "        if False\n"),),
+        (
+            _TIME + "test_a_partition_with_unread_records_holds_it_at_what_it_may_still_give",
+            _TIME + "test_nothing_that_is_admitted_is_late_however_far_partitions_are_apart",
+            "tests/integration/test_behind.py::test_a_partition_with_unread_records_holds_the_watermark",
+        ),
+    ),
+    Mutation(
+        "hold-unbounded",
+        "a partition with unread records holds the watermark for ever",
+        "one partition that is flooded keeps every window open, and the state grows without bound",
+        ("P6",),
+        (Edit("state/watermark.py", "line_ms - delays.max_hold_ms)", "before.watermark_ms)"),),
+        (_TIME + "test_the_wait_is_bounded_and_over_when_the_partition_is_read",),
+    ),
+    Mutation(
+        "gap-of-all",
+        "sessions close by the gap of the settings, whatever the device's own is",
+        "a slow device's session is micro_batch, a fast one's joins what is two",
+        ("P1",),
+        (
+            Edit(
+                "state/table.py",
+                "    return np.where(own < 0, rules.gap_ms, own)\n",
+                "    return np.where(own < 0, own, rules.gap_ms)\n",
+            ),
+        ),
+        (
+            "tests/unit/test_state_table.py::test_devices_with_gaps_and_intervals_of_their_own_are_as_if_each_had_rules_of_its_own",
+            _CHANGING + "test_a_device_has_the_session_gap_and_the_interval_that_the_reference_says",
+        ),
+    ),
+    Mutation(
+        "quiet-unseen",
+        "nothing is due at the time of a device's next expected reading",
+        "a device that misses it is online until it is offline",
+        ("P1",),
+        (Edit("state/table.py", "    if expected.any():\n", "    if False:\n"),),
+        (
+            "tests/unit/test_state_table.py::test_a_device_is_quiet_between_its_expected_reading_and_the_end_of_its_session",
+        ),
+    ),
+    Mutation(
+        "correction-waits-for-nothing",
+        "late readings of sessions that are open are corrected like all others",
+        "they are marked as corrected, and no session ever has them",
+        ("P1",),
+        (Edit("state/corrected.py", "        if not drop.any():\n", "        if True:\n"),),
+        (
+            "tests/unit/test_corrected.py::test_what_would_change_an_open_session_waits_and_what_would_not_does_not",
+            "tests/unit/test_corrected.py::test_it_is_as_if_the_late_readings_had_come_in_time[2]",
+        ),
+    ),
+    Mutation(
+        "late-by-gap",
+        "a reading within the session gap of its device's last closed session counts as late for it",
+        "when a gap has grown, readings that came in time are in no session",
+        ("P1", "P4"),
+        (
+            Edit(
+                "state/table.py",
+                "    codes, names = _common_codes(before.devices, runs)\n    devices = Devices(",
+                "    offline = before.devices.filter(before.devices['session'].is_null()).to_pylist()\n"
+                "    closed = {row['device']: row['last_seen'] + rules.gap_ms for row in offline}\n"
+                "    starts = zip(runs['device'].to_pylist(), runs['start'].to_pylist(), strict=True)\n"
+                "    runs = runs.filter(pa.array([start > closed.get(name, -1) for name, start in starts], pa.bool_()))\n"
+                "    codes, names = _common_codes(before.devices, runs)\n    devices = Devices(",
+            ),
+        ),
+        (_WALKS,),
+    ),
+)
