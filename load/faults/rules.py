@@ -112,8 +112,8 @@ class Verdicts:
 class OneWriter:
     """P5: the feed is in the order of Redis's writes, so terms in it may only grow.
 
-    After a loss the next epoch begins with what its batch had published, and goes on with the final values of that one batch
-    beside the stream.
+    What Redis loses may be the epoch, too: it is an older one until the next. That begins with what its batch had published,
+    and goes on with the final values of that one batch beside the stream.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class OneWriter:
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         if entry["what"] == "epoch":
-            if entry["epoch"] < self._epoch:
+            if entry["epoch"] < self._epoch and not self._lost:
                 yield Violation("P5", entry["at"], f"the epoch is {entry['epoch']} after {self._epoch}")
             self._epoch = max(self._epoch, entry["epoch"])
         elif entry["what"] == "redis_lost":

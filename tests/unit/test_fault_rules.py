@@ -308,7 +308,10 @@ def test_what_redis_lost_is_published_again_beside_the_stream_as_of_one_batch() 
 
 
 def test_an_epoch_that_falls_is_found() -> None:
-    assert broken(OneWriter(), entry("epoch", epoch=3), entry("epoch", epoch=2)) == ["the epoch is 2 after 3"]
+    third, second = entry("epoch", epoch=3), entry("epoch", epoch=2)
+    assert broken(OneWriter(), third, second) == ["the epoch is 2 after 3"]
+    assert broken(OneWriter(), third, entry("redis_lost"), second, feed([4, 0, 1])) == []
+    assert broken(OneWriter(), third, entry("redis_lost"), second, feed([4, 0, 1]), second) == ["the epoch is 2 after 3"]
 
 
 # P7
