@@ -2,8 +2,6 @@
 
 from load.mutations.mutation import Edit, Mutation
 
-_PUBLICATION = "tests/integration/test_publication.py::"
-_REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_committed_only_then"
 _CHANGING = "tests/stream/test_reference.py::"
 _TIME = "tests/unit/test_watermark.py::"
 _WINDOWS = "tests/unit/test_state_windows.py::"
@@ -23,7 +21,11 @@ MUTATIONS = (
                 "held_ms = __import__('time').time_ns() // 1_000_000",
             ),
         ),
-        (_TIME + "test_it_follows_the_newest_event_time_and_never_goes_back", _REPORTED),
+        (
+            _TIME + "test_it_follows_the_newest_event_time_and_never_goes_back",
+            "tests/stream/test_pass.py::test_a_reading_behind_the_watermark_is_late_and_changes_nothing",
+            "tests/integration/test_behind.py::test_a_partition_with_unread_records_holds_the_watermark",
+        ),
     ),
     Mutation(
         "rejects-dropped",
