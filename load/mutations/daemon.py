@@ -32,7 +32,7 @@ MUTATIONS = (
         "a new term takes the epoch of the one before",
         "the fence cannot tell the two writers apart",
         ("P5",),
-        (Edit("service/daemon/lease.py", "tonumber(ARGV[3])) + 1\n", "tonumber(ARGV[3]))\n"),),
+        (Edit("service/daemon/lease.py", "tonumber(ARGV[3])) + 1\n", "tonumber(ARGV[3]), 1)\n"),),
         (_LEASE + "test_every_term_has_a_larger_epoch",),
     ),
     Mutation(
