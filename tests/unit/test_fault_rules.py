@@ -311,7 +311,9 @@ def test_an_epoch_that_falls_is_found() -> None:
     third, second = entry("epoch", epoch=3), entry("epoch", epoch=2)
     assert broken(OneWriter(), third, second) == ["the epoch is 2 after 3"]
     assert broken(OneWriter(), third, entry("redis_lost"), second, feed([4, 0, 1])) == []
-    assert broken(OneWriter(), third, entry("redis_lost"), second, feed([4, 0, 1]), second) == ["the epoch is 2 after 3"]
+    assert broken(OneWriter(), third, entry("redis_lost"), second, feed([4, 0, 1]), second) == [
+        "the epoch is 2 after 3"
+    ]
 
 
 # P7
