@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -41,6 +42,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return error.status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # what reads the output, such as `head`, has read enough
+        return 141
 
 
 def daemon() -> None:
@@ -60,8 +63,9 @@ def _leave(status: int) -> NoReturn:
     their start died of SIGABRT (Python 3.11, "PyGILState_Release: thread state must be current when releasing").
     """
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):
+            stream.flush()
     os._exit(status)
 
 
@@ -81,8 +85,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _report(lines: "Sequence[Line]") -> int:
     """Print the findings of a command; the exit status is that of the first failure, 0 without one."""
-    for line in lines:
-        say(line)
+    for text in "\n".join(map(str, lines)).splitlines():
+        say(text)
     return next((line.exit_status for line in lines if line.status == "fail"), 0)
 
 
@@ -95,8 +99,9 @@ def _status(arguments: argparse.Namespace) -> int:
     if reply is None:
         print(f"tidemark: no service answers at {status.address(metrics)}", file=sys.stderr)
         return 1
-    for line in [document(reply)] if arguments.json else status.table(reply, arguments.batches):
-        say(line)
+    lines = [document(reply)] if arguments.json else status.table(reply, arguments.batches)
+    for text in "\n".join(lines).splitlines():
+        say(text)
     return 0 if reply["state"] == "running" else 1
 
 
@@ -221,7 +226,9 @@ def _parser() -> argparse.ArgumentParser:
     skip.add_argument("offsets", nargs="+", metavar="TOPIC:PARTITION:OFFSET[-OFFSET]", help="both ends are included")
     skip.add_argument("--dry-run", action="store_true", help="only say what would be skipped")
     profile = add("profile", "Draw expectations of the readings from the newest records of the topics.", _profile)
-    profile.add_argument("--readings", type=_count, default=20_000, metavar="N", help="of so many records; 20000")
+    profile.add_argument(
+        "--readings", type=reject_commands.count, default=20_000, metavar="N", help="of so many records; 20000"
+    )
     profile.add_argument(
         "--out", type=Path, metavar="FILE", help="quality.expectations, else schemas/readings.expectations.json"
     )
@@ -239,13 +246,6 @@ def _parser() -> argparse.ArgumentParser:
     reject_commands.add(add("rejects", "What was not admitted: list it, show it, send it again.", reject_commands.run))
     add("version", "Print the versions of Tidemark, Spark and Python.", _version)
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
 
 
 def _log(debug: bool) -> None:

@@ -111,7 +111,7 @@ MUTATIONS = (
         "a batch that is repeated sees the newest reference, not the one that it saw the first time",
         "a window counts readings at two sites",
         ("P1",),
-        (Edit("service/daemon/refresher.py", "        if not self._may_be_replayed:", "        if True:"),),
+        (Edit("service/daemon/refresher.py", "        if not self._is_repeated:", "        if True:"),),
         (_REFRESHER + "test_after_a_silence_the_first_batch_sees_the_newest_and_a_batch_that_is_replayed_what_it_saw",),
     ),
     Mutation(

@@ -28,10 +28,11 @@ _NOT_WHOLE = "is not what Spark writes: it is cut short or overwritten"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The number of the next batch, and the offsets at which it begins."""
+    """The number of the next batch, the offsets at which it begins, and whether it was begun before and is repeated."""
 
     batch: int
     offsets: Offsets
+    is_repeated: bool = False
 
 
 def numbers(folder: Folder, log: str) -> list[int]:
@@ -55,8 +56,8 @@ def position(folder: Folder) -> Position | None:
     if last in numbers(folder, "commits"):
         return Position(last + 1, ends(folder, last))
     if last > 0:
-        return Position(last, ends(folder, last - 1))
-    return Position(0, first(folder))
+        return Position(last, ends(folder, last - 1), is_repeated=True)
+    return Position(0, first(folder), is_repeated=True)
 
 
 def first(folder: Folder) -> Offsets:

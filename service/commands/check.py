@@ -3,6 +3,7 @@
 Nothing is changed: no topic is created, nothing is stored, the lease is not taken. Trial writes are removed again.
 """
 
+import json
 import re
 import shutil
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from service.monitoring import status
 from service.publication import meta
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
+from service.redis.link import reader
 from service.reference.expectations import usable
 from service.settings import Redis, Settings, load
 from service.spark import session
@@ -242,6 +245,9 @@ def _redis(settings: Settings) -> Iterator[Line]:
     stores, findings = shards(settings.redis), list[Line]()
     versions = [_shard(settings.redis, keys, findings.append) for keys in stores]
     meta.require_stored(settings.redis)
+    with reader(settings.redis, stores[0], "progress") as (client, budget):
+        offsets = budget.attempt(partial(client.hget, stores[0].progress, "offsets"))
+    meta.require_topics(settings, json.loads(offsets or "{}"))
     several = f", all {len(stores)} shards" if len(stores) > 1 else ""
     yield ok("redis", f"{redis_client.address(settings.redis)} is {versions[0]} and may be written{several}")
     yield from findings

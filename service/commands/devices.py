@@ -39,8 +39,11 @@ def _skewed(settings: Redis, keys: Keys) -> Iterator[dict[str, Any]]:
 
 def table(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines for people."""
-    yield f"{len(devices)} devices send readings from the future"
+    yield f"{len(devices)} {'device sends' if len(devices) == 1 else 'devices send'} readings from the future"
     if devices:
         yield f"{'early':>9}  {'ahead by':>12}  {'last early (ms)':>15}  device"
     for each in devices:
-        yield f"{each['early']:>9}  {(each['early.ahead'] or 0) / 1000:>10.1f} s  {each['early.at']:>15}  {each['device']}"
+        # All are None where the hash has expired, or somebody has removed it.
+        early, at_ms = ("-" if each[name] is None else each[name] for name in ("early", "early.at"))
+        ahead = "-" if each["early.ahead"] is None else f"{each['early.ahead'] / 1000:.1f} s"
+        yield f"{early:>9}  {ahead:>12}  {at_ms:>15}  {each['device']}"

@@ -3,13 +3,15 @@
 import argparse
 import base64
 import json
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import schemas
 from service import clock, settings
 from service.commands import dissect, replay
 from service.commands.dissect import Dissected
@@ -23,6 +25,7 @@ from service.units import format_time, parse_time_ms
 UNTOUCHED = "open"
 UNASKED = 10_000
 """More rejects than that are replayed only by who says so."""
+_FORM = Path(schemas.__file__).parent / "reject.json"
 _WIDEST = 120
 """Characters of a cell in a table; `show`, and --json, have all of them."""
 
@@ -30,6 +33,7 @@ _WIDEST = 120
 def add(parser: argparse.ArgumentParser) -> None:
     """The three commands below `tidemark rejects`, each with `given.rejects` to call."""
     commands = parser.add_subparsers(required=True, metavar="what")
+    reasons = json.loads(_FORM.read_text(encoding="utf-8"))["properties"]["reason"]["enum"]
     for name, text, run in (
         ("list", "A line for each reject, and how many there are.", _list),
         ("show", "Everything that is known of some rejects: decoded fields, bytes, reason.", _show),
@@ -40,21 +44,31 @@ def add(parser: argparse.ArgumentParser) -> None:
         made.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
         made.add_argument("--debug", action="store_true", help="log more")
         made.add_argument("at", nargs="*", metavar="PLACE", help="a record's topic[partition]@offset")
-        made.add_argument("--reason", action="append", metavar="REASON", help="with this reason; may be repeated")
+        made.add_argument(
+            "--reason", action="append", choices=reasons, metavar="REASON", help="with this reason; may be repeated"
+        )
         made.add_argument("--device", metavar="ID", help="of this device, or with this key where the device is unknown")
         made.add_argument("--since", metavar="TIME", help="that the broker got since, such as 2026-11-20T08:00 or 2h")
         made.add_argument("--until", metavar="TIME", help="that the broker got before")
-        made.add_argument("--state", metavar="STATE", help="open, corrected, replayed, correcting or replaying")
+        made.add_argument("--state", choices=get_args(marks.State), help="the mark that it has, open without one")
         if name == "list":
-            made.add_argument("-n", dest="lines", type=int, default=50, metavar="N", help="the last N of them (50)")
+            made.add_argument("-n", dest="lines", type=int, default=50, metavar="N", help="the newest N of them (50)")
         if name != "replay":
             made.add_argument("--json", action="store_true", help="one JSON object a line")
         else:
             made.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="mend a field")
             made.add_argument("--value", type=Path, metavar="FILE", help="mend all bytes, of a single reject")
             made.add_argument("--dry-run", action="store_true", help="only say what would be sent")
-            made.add_argument("--rate", type=_rate, metavar="N", help="send at most N records a second")
+            made.add_argument("--rate", type=count, metavar="N", help="send at most N records a second")
             made.add_argument("--yes", action="store_true", help=f"also where more than {UNASKED} are chosen")
+
+
+def count(text: str) -> int:
+    """An argument that is a whole number above 0."""
+    if not (text.isdecimal() and int(text)):
+        msg = f"must be a whole number above 0, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -71,6 +85,9 @@ def span(given: argparse.Namespace) -> tuple[int | None, int | None]:
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        what = f"--since {given.since} is not before --until {given.until}"
+        raise SettingsError(what, remedy="Give the earlier time, or the larger duration, as --since")
     return since_ms, until_ms
 
 
@@ -124,25 +141,27 @@ def _selected(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[
 def _list(given: argparse.Namespace) -> int:
     loaded = settings.load(given.config)
     counts: Counter[tuple[str, str]] = Counter()
-    lines: deque[list[str]] = deque(maxlen=max(given.lines, 0))
+    newest: list[tuple[int, Coordinates, list[str]]] = []  # a heap: the rejects come partition by partition
     for entry in _selected(given, loaded):
         reject = entry.reject
         counts[reject.reason, entry.state] += 1
         if given.json:
             say(document(entry.document()))
-        lines.append(
-            [
-                str(reject.place),
-                format_time(reject.broker_ms),
-                printable(reject.reason),
-                entry.state,
-                printable(_shortened(entry.device or "-")),
-                printable(_shortened(reject.detail)),
-            ]
-        )
+        row = [
+            str(reject.place),
+            format_time(reject.broker_ms),
+            printable(reject.reason),
+            entry.state,
+            printable(_shortened(entry.device or "-")),
+            printable(_shortened(reject.detail)),
+        ]
+        heappush(newest, (reject.broker_ms, reject.place, row))
+        if len(newest) > given.lines:
+            heappop(newest)
     if given.json:
         return 0
-    for line in _table(["record", "broker time", "reason", "state", "device", "detail"], lines) if lines else []:
+    rows = [row for _, _, row in sorted(newest)]
+    for line in _table(["record", "broker time", "reason", "state", "device", "detail"], rows) if rows else []:
         say(line)
     for line in _summary(counts):
         say(line)
@@ -154,7 +173,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}..."
 
 
-def _table(head: list[str], rows: "deque[list[str]]") -> Iterator[str]:
+def _table(head: list[str], rows: Sequence[list[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in [head, *rows]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -236,13 +255,6 @@ def _bytes(value: bytes | None) -> str:
 def _count(given: argparse.Namespace, loaded: settings.Settings, most: int) -> int:
     """How many rejects are chosen; `most` where there are more."""
     return sum(1 for _ in islice(_selected(given, loaded), most))
-
-
-def _rate(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
 
 
 def _replay(given: argparse.Namespace) -> int:

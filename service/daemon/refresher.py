@@ -50,22 +50,23 @@ class Refresher:
         self._columns = tuple(dict.fromkeys((*snapshots.columns(first, source), *source.limit_columns)))
         self.current_snapshot = CurrentSnapshot(self._folder, self._columns, resume=True)
         self._newest = first
-        self._may_be_replayed = True
+        self._is_repeated = True  # until `rewind` knows
         self._show()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="tidemark-reference", daemon=True)
         self._thread.start()
 
-    def rewind(self) -> None:
-        """Before a restart of the query: go back to the snapshot of the last batch, which may be replayed."""
-        self._may_be_replayed = True
-        self.current_snapshot.rewind()
+    def rewind(self, *, is_repeated: bool) -> None:
+        """Before a start of the query: go back to the snapshot of the last batch if that is repeated."""
+        self._is_repeated = is_repeated
+        if is_repeated:
+            self.current_snapshot.rewind()
 
     def begin(self) -> None:
         """At the top of a batch, in the query's thread: choose its snapshot, and note it for a replay."""
-        if not self._may_be_replayed:
+        if not self._is_repeated:
             self.swap()  # the last batch may be long ago
-        self._may_be_replayed = False
+        self._is_repeated = False
         self.current_snapshot.before_batch()
 
     def swap(self) -> None:

@@ -46,7 +46,8 @@ class SessionParts:
         if self.refresher is None:
             self.refresher = Refresher(self.spark, self.settings, self.settings.reference, self.metrics)
             self.status.reference(self.refresher.document)
-        self.refresher.rewind()
+        position = resume.position(self.spark, self.settings)
+        self.refresher.rewind(is_repeated=position is not None and position.is_repeated)
         return self.refresher.current_snapshot
 
     def start_checker(self, term: Term) -> None:

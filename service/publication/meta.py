@@ -1,6 +1,7 @@
 """What a reader has to know of the service: the text of `<prefix>:meta`."""
 
 import json
+from collections.abc import Mapping
 from functools import partial
 
 from service.errors import SinkRefusedError
@@ -70,6 +71,17 @@ def require_stored(options: Redis) -> None:
             stored = budget.attempt(partial(client.get, keys.meta))
         if stored is not None:
             require(options, stored.decode("utf-8", "replace"))
+
+
+def require_topics(settings: Settings, offsets: Mapping[str, object]) -> None:
+    """Raise SinkRefusedError when the offsets of the prefix's progress are all of topics that this service does not read."""
+    topics = settings.kafka.topics
+    if offsets and not set(offsets) & set(topics):
+        of = ", ".join(sorted(offsets))
+        what = f"redis.prefix = {settings.redis.prefix!r}: its values are of {of}, kafka.topics has {', '.join(topics)}"
+        raise SinkRefusedError(
+            what, remedy="Each service needs a prefix of its own: choose another one, or delete its keys"
+        )
 
 
 def _number(text: str, name: str) -> int:

@@ -137,6 +137,8 @@ def window_rows(table: pa.Table, keys: Keys, views: Collection[View], watermark_
     count = columns["count"].to_numpy()
     sums = [columns[name].to_numpy() for name in ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")]
     total, mean, stddev = moments.finish(count, *sums)
+    # Of equal readings it is 0, which rounding hides.
+    stddev[columns["min"].to_numpy() == columns["max"].to_numpy()] = 0.0
     fields: dict[str, Texts] = {
         "count": texts(decimal(columns["count"])),
         "sum": texts(decimal(total)),

@@ -120,7 +120,7 @@ def correct(
         if fence is not None:
             fence.close()
     for line in report.lines():
-        say(f"dry run: {line}" if dry else line)
+        say(f"nothing is written; without --dry-run: {line}" if dry else line)
     return report
 
 

@@ -181,6 +181,8 @@ class Republisher:
         for number in published:
             meta.require(self._settings.redis, stored[number].meta)
         meta.require_stored(self._settings.redis)
+        for progress in published.values():
+            meta.require_topics(self._settings, progress.end)
         skipped = skips.read(Files(self._spark, self._settings.service.checkpoint))
         losses = {
             number: loss for number, shard in enumerate(stored) if (loss := lost(shard.progress, committed, skipped))

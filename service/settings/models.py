@@ -104,6 +104,14 @@ class Kafka(Client):
     max_per_batch: int = Field(default=3_000_000, gt=0)
     rejects: str = "{topic}.rejects"
 
+    @field_validator("topics")
+    @classmethod
+    def _are_different(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := sorted({name for name in value if value.count(name) > 1}):
+            msg = f"{', '.join(twice)}: is named twice"
+            raise ValueError(msg)
+        return value
+
     @field_validator("rejects")
     @classmethod
     def _names_a_topic(cls, value: str) -> str:

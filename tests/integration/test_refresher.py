@@ -183,9 +183,12 @@ def test_after_a_silence_the_first_batch_sees_the_newest_and_a_batch_that_is_rep
     until(lambda: running._newest.version != running.current_snapshot.snapshot.version)
     running.swap()
     assert sites(running)["b"] == "turin"
-    running.rewind()
+    running.rewind(is_repeated=True)
     running.begin()
     assert sites(running)["b"] == "izmir"
+    running.rewind(is_repeated=False)
+    running.begin()
+    assert sites(running)["b"] == "turin", "the last batch was committed"
 
 
 def test_unchanged_data_makes_the_snapshot_young_again(world: World) -> None:

@@ -150,6 +150,37 @@ def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: 
     assert main(["rejects", "show", "--config", str(world.config), f"{world.topic}/0/99"]) == 1
 
 
+def test_the_newest_rejects_are_listed_in_the_order_of_the_brokers_time(world: World) -> None:
+    first, second = world.reject(reading("a"), "late"), world.reject(reading("b"), "late")
+    beside = world.reject(reading("c"), "late", partition=1)  # as old as the first
+    third = world.reject(reading("d"), "late")
+
+    def listed(*arguments: str) -> list[str]:
+        return [line.split()[0] for line in world.tidemark("list", *arguments).splitlines() if "@" in line]
+
+    assert listed() == [first, beside, second, third]
+    assert listed("-n", "2") == [second, third]
+    assert listed("-n", "0") == []
+
+
+@pytest.mark.parametrize(
+    ("selection", "says"),
+    [
+        (["--reason", "lates"], "invalid choice: 'lates' (choose from 'oversized', "),
+        (["--state", "corected"], "invalid choice: 'corected' (choose from 'correcting', "),
+        (["--since", "2h", "--until", "3h"], "--since 2h is not before --until 3h"),
+    ],
+    ids=["reason", "state", "span"],
+)
+def test_a_selection_that_can_select_nothing_is_refused(world: World, selection: list[str], says: str) -> None:
+    try:
+        status = main(["rejects", "list", "--config", str(world.config), *selection])
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    assert status == 2
+    assert says in world.capsys.readouterr().err
+
+
 def test_an_id_of_any_length_makes_no_line_of_the_table_wide(world: World) -> None:
     world.reject(reading("d1"), "late")
     place = world.reject(reading("x" * 60_000), "bad_device", "60000 bytes")

@@ -1,5 +1,6 @@
 """Redis loses what it acknowledged, in every way it can; afterwards it holds what it held before, to the digit."""
 
+import json
 import math
 import subprocess
 import sys
@@ -358,6 +359,15 @@ def test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays(
     assert ended.returncode == CheckpointError.status, ended.stderr
     assert "has no committed batch" in ended.stderr
     assert world.redis.get(world.key("republish")) is not None
+
+
+def test_a_prefix_with_the_values_of_another_services_topics_is_refused_by_name(world: Losing) -> None:
+    world.term(*minutes(0, 3))
+    elsewhere = json.dumps({"others": {"0": 9}})
+    world.redis.hset(world.key("progress"), "offsets", elsewhere)  # what a service that reads them has published
+    with pytest.raises(SinkRefusedError, match=rf"'{world.prefix}': its values are of others, kafka\.topics has"):
+        world.term()
+    assert world.redis.hget(world.key("progress"), "offsets") == elsewhere
 
 
 def test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone(world: Losing) -> None:

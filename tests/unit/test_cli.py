@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from load.server_process import free_port
-from service.cli import main
+from service.cli import _report, main
+from service.commands import devices
+from service.commands.finding import failed
+from service.errors import SetupError
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
 from service.monitoring.status import State, Status
@@ -39,6 +42,34 @@ def tidemark(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_version_names_tidemark_spark_and_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     assert capsys.readouterr().out.startswith("tidemark 0.1.0 (Spark 4.1.1, Python 3.11.")
+
+
+def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:
+    """`tidemark ... | head` ends without a traceback."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "service.cli", "version"]
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(write)
+    assert ended.stderr == ""
+
+
+def test_remedies_and_faults_are_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        _report([failed("reference", SetupError("2 faults:\n  gap: no\n  lo: no", remedy="Mend it"))])
+        == SetupError.status
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "FAIL reference: 2 faults:", "  gap: no", "  lo: no", "       -> Mend it"
+    ]  # fmt: skip
+
+
+def test_a_marked_device_without_a_hash_is_listed() -> None:
+    gone = {"device": "a", "early": None, "early.at": None, "early.ahead": None, "last_seen": None}
+    there = {"device": "b", "early": 7, "early.at": 1_790_000_000_000, "early.ahead": 61_500, "last_seen": None}
+    lines = list(devices.table([there, gone]))
+    assert [line.split() for line in lines[2:]] == [["7", "61.5", "s", "1790000000000", "b"], ["-", "-", "-", "a"]]
+    assert next(devices.table([gone])) == "1 device sends readings from the future"
 
 
 def test_wrong_settings_end_with_2_and_name_every_problem_without_a_traceback(tmp_path: Path) -> None:

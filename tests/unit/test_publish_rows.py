@@ -96,6 +96,12 @@ def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
     }
 
 
+@pytest.mark.parametrize("values", [[-15.31], [0.1, 0.1, 0.1], [1e140, 1e140]])
+def test_equal_readings_do_not_deviate(values: list[float]) -> None:
+    rows = window_rows(read(window(values)).changes().windows, KEYS, VIEWS, T0)
+    assert rows.fields["stddev"] == [b"0"]
+
+
 def test_a_views_keys_are_kept_for_a_window_and_its_expiry() -> None:
     table = read(window([1.0])).changes().windows
     assert window_rows(table, KEYS, VIEWS, T0).shared["views"]["device_1m"] == (3_660_000, str(T0 - 3_660_000))

@@ -206,6 +206,11 @@ def test_a_measure_is_not_called_like_a_column_of_the_pass(name):
     assert parse(document(input={"measures": {"other": name}})).input.measures["other"] == name
 
 
+def test_a_topic_is_named_once():
+    (line,) = problems(kafka={"topics": ["a", "b", "a"]})
+    assert line == "kafka.topics: a: is named twice"
+
+
 def test_a_slide_must_divide_its_window():
     (line,) = problems(views=[view(name="fine"), view(name="odd", window="1 m", slide="25 s")])
     assert line == "views.1: window 1 m must be a whole multiple of slide 25 s: windows are put together from slides"
