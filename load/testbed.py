@@ -322,8 +322,10 @@ class Testbed:
 
     def wait_published(self, ends: Mapping[int, int], within_s: float = 120.0) -> None:
         """Until progress has reached `ends` (partition -> offset): all values up to there are written."""
-        wanted = {str(partition): end for partition, end in ends.items()}
-        self.wait(lambda: self.progress().get("offsets", {}).get(TOPIC) == wanted, within_s, f"progress to be {wanted}")
+        offsets = {str(partition): end for partition, end in ends.items()}
+        self.wait(
+            lambda: self.progress().get("offsets", {}).get(TOPIC) == offsets, within_s, f"progress to be {offsets}"
+        )
 
     def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Ask until the answer is true, and return it; SetupError when the service ends or the time is over."""

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -83,10 +83,16 @@ def _check(arguments: argparse.Namespace) -> int:
     return _report(check.check_file(arguments.config))
 
 
+def _say_all(lines: "Iterable[object]") -> None:
+    """Print these, of which each may have several lines."""
+    for line in lines:
+        for text in str(line).splitlines():
+            say(text)
+
+
 def _report(lines: "Sequence[Line]") -> int:
     """Print the findings of a command; the exit status is that of the first failure, 0 without one."""
-    for text in "\n".join(map(str, lines)).splitlines():
-        say(text)
+    _say_all(lines)
     return next((line.exit_status for line in lines if line.status == "fail"), 0)
 
 
@@ -99,9 +105,7 @@ def _status(arguments: argparse.Namespace) -> int:
     if reply is None:
         print(f"tidemark: no service answers at {status.address(metrics)}", file=sys.stderr)
         return 1
-    lines = [document(reply)] if arguments.json else status.table(reply, arguments.batches)
-    for text in "\n".join(lines).splitlines():
-        say(text)
+    _say_all([document(reply)] if arguments.json else status.table(reply, arguments.batches))
     return 0 if reply["state"] == "running" else 1
 
 

@@ -239,8 +239,8 @@ def _record(transcript: Transcript, text: str) -> Record:
     if match := _READING.fullmatch(text):
         device, at, temperature, more, broker, partition = match.groups()
         fields = [f'"device_id": "{transcript.device(device)}"', f'"event_time": {ms(at)}']
-        given = [f"temperature={temperature}"] if temperature else []
-        fields += ['"{}": {}'.format(*each.split("=")) for each in (*given, *more.split())]
+        measures = [f"temperature={temperature}"] if temperature else []
+        fields += ['"{}": {}'.format(*each.split("=")) for each in (*measures, *more.split())]
         return Record(f"{{{', '.join(fields)}}}".encode(), ms(broker or at), int(partition or 0))
     match = _TEXT.fullmatch(text)
     assert match is not None  # noqa: S101

@@ -51,19 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--walks", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args(arguments)
-    print(f"seed {given.seed}", flush=True)
+    options = parser.parse_args(arguments)
+    print(f"seed {options.seed}", flush=True)
     failed = 0
     with tempfile.TemporaryDirectory() as folder, Redis(folder) as redis:
         try:
-            walk(redis, given.seed, given.walks)
+            walk(redis, options.seed, options.walks)
         except Exception:
             traceback.print_exc()
             failed = 1
-    report = {**Walk.count, "failed": failed, "seed": given.seed}
+    report = {**Walk.count, "failed": failed, "seed": options.seed}
     print(report)
-    if given.json:
-        given.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
     return failed
 
 

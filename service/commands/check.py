@@ -3,7 +3,6 @@
 Nothing is changed: no topic is created, nothing is stored, the lease is not taken. Trial writes are removed again.
 """
 
-import json
 import re
 import shutil
 import socket
@@ -34,6 +33,7 @@ from service.errors import (
     TidemarkError,
 )
 from service.kafka import clients, topics
+from service.micro_batch import parse_offsets
 from service.monitoring import status
 from service.publication import meta
 from service.redis import client as redis_client
@@ -247,7 +247,7 @@ def _redis(settings: Settings) -> Iterator[Line]:
     meta.require_stored(settings.redis)
     with reader(settings.redis, stores[0], "progress") as (client, budget):
         offsets = budget.attempt(partial(client.hget, stores[0].progress, "offsets"))
-    meta.require_topics(settings, json.loads(offsets or "{}"))
+    meta.require_topics(settings, parse_offsets(offsets or "{}"))
     several = f", all {len(stores)} shards" if len(stores) > 1 else ""
     yield ok("redis", f"{redis_client.address(settings.redis)} is {versions[0]} and may be written{several}")
     yield from findings

@@ -155,11 +155,13 @@ class Runner:
             raise self._lease.loss()
         for gap in resume.prepare(spark, settings, self._on_skip):
             _log.warning("The query continues without lost records: %s", gap)
-        catalog = parts.open_catalog()
+        position = resume.position(spark, settings)
+        catalog = parts.open_catalog(position)
         with ExitStack() as cleanup:
             care = cleanup.enter_context(starts.counted(spark, settings))
             self.metrics.unreadable.set(0)
-            term = Term(spark, settings, epoch, catalog, parts.open_reference(), metrics=self.metrics)
+            reference = parts.open_reference(is_repeated=position is not None and position.is_repeated)
+            term = Term(spark, settings, epoch, catalog, reference, metrics=self.metrics)
             parts.start_checker(term)
             idle_closer = IdleCloser(term)
             cleanup.callback(idle_closer.close)

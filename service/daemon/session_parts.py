@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 
 from service.admission.schema_catalog import SchemaCatalog, new_catalog
-from service.checkpoint import resume
+from service.checkpoint.logs import Position
 from service.daemon.refresher import Refresher
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
@@ -30,24 +30,26 @@ class SessionParts:
         self._page = page
         self._catalog: SchemaCatalog | None = None
 
-    def open_catalog(self) -> SchemaCatalog:
-        """Return the schema catalog, opened where the checkpoint continues. Raises as SchemaCatalog.open."""
+    def open_catalog(self, position: Position | None) -> SchemaCatalog:
+        """Return the schema catalog, opened at the position at which the checkpoint continues. Raises as SchemaCatalog.open."""
         if self._catalog is None:
             count = self.metrics.lookups
             self._catalog = new_catalog(self.spark, self.settings, lambda result: count.labels(result).inc())
-        self._catalog.open(resume.position(self.spark, self.settings))
+        self._catalog.open(position)
         self.metrics.schemas.set(len(self._catalog.plan.schemas))
         return self._catalog
 
-    def open_reference(self) -> CurrentSnapshot | None:
-        """Return the snapshot that the next query begins with; None without a reference. Raises as Refresher."""
+    def open_reference(self, *, is_repeated: bool) -> CurrentSnapshot | None:
+        """Return the snapshot that the next query begins with: that of the last batch if it is repeated, else the newest.
+
+        None without a reference. Raises as Refresher.
+        """
         if self.settings.reference is None:
             return None
         if self.refresher is None:
             self.refresher = Refresher(self.spark, self.settings, self.settings.reference, self.metrics)
             self.status.reference(self.refresher.document)
-        position = resume.position(self.spark, self.settings)
-        self.refresher.rewind(is_repeated=position is not None and position.is_repeated)
+        self.refresher.rewind(is_repeated=is_repeated)
         return self.refresher.current_snapshot
 
     def start_checker(self, term: Term) -> None:

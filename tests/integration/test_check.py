@@ -136,6 +136,14 @@ def test_what_is_wrong_is_named_all_at_once_with_a_remedy(world: World, tmp_path
     assert all(line.remedy for line in lines if line.status == "fail")
 
 
+def test_a_prefix_with_the_values_of_other_topics_is_named(world: World) -> None:
+    world.redis.hset(f"{world.topic}:progress", "offsets", '{"others": {"0": 9}}')
+    failures = of(world.lines(), "fail")
+    assert list(failures) == ["redis"]
+    assert f"its values are of others, kafka.topics has {world.topic}" in failures["redis"]
+    world.redis.delete(f"{world.topic}:progress")
+
+
 def test_a_field_of_the_wrong_type_is_named(world: World) -> None:
     world.document["reference"] = None
     world.document["views"] = [{"name": "all", "window": "1 m"}]

@@ -44,7 +44,7 @@ def test_version_names_tidemark_spark_and_python(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith("tidemark 0.1.0 (Spark 4.1.1, Python 3.11.")
 
 
-def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:
+def test_a_reader_of_the_output_may_leave() -> None:
     """`tidemark ... | head` ends without a traceback."""
     read, write = os.pipe()
     os.close(read)
@@ -55,13 +55,10 @@ def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:
 
 
 def test_remedies_and_faults_are_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        _report([failed("reference", SetupError("2 faults:\n  gap: no\n  lo: no", remedy="Mend it"))])
-        == SetupError.status
-    )
-    assert capsys.readouterr().out.splitlines() == [
-        "FAIL reference: 2 faults:", "  gap: no", "  lo: no", "       -> Mend it"
-    ]  # fmt: skip
+    faults = SetupError("2 faults:\n  gap: no\n  lo: no", remedy="Mend it")
+    assert _report([failed("reference", faults)]) == SetupError.status
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["FAIL reference: 2 faults:", "  gap: no", "  lo: no", "       -> Mend it"]
 
 
 def test_a_marked_device_without_a_hash_is_listed() -> None:
