@@ -69,10 +69,10 @@ hostile: setup
 	@$(BIN)/python -m pytest -m hostile
 
 restart: setup classes
-	@$(BIN)/python -m load.restart --seed $(SEED) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.bench.restart --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 swap: setup
-	@$(BIN)/python -m load.swap --seed $(SEED) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.bench.swap --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 transcripts: setup
 	@$(BIN)/python -m load.transcripts $(if $(JSON),--json $(JSON)) $(NAMES)
@@ -81,7 +81,7 @@ walks: setup
 	@$(BIN)/python -m load.walks --walks $(WALKS) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 teeth: setup $(NODE)
-	@$(BIN)/python -m load.teeth $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.mutations.teeth $(if $(JSON),--json $(JSON))
 
 # The environments have what the client's users have: its own package and redis-py, in the versions that each Python can have.
 PYTHONS ?= python3.9 python3.13

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 
-from load.cluster import TASKS_IN_DRIVER
-from load.fleet import Fleet, FleetSettings
-from load.generator import Generator
+from load.fleet.fleet import Fleet, FleetSettings
+from load.fleet.generator import Generator
 from load.report import print_error
-from load.servers import check_machine
+from load.servers.machine import check_machine
+from load.servers.spark_cluster import TASKS_IN_DRIVER
 from load.testbed import TOPIC, VIEWS, Testbed
 from service.errors import SetupError, TidemarkError
 

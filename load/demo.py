@@ -26,13 +26,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from load import published
-from load.child_process import Child, spawn
-from load.comparer import Verdict, compare
-from load.fleet import Fleet, FleetSettings
-from load.generator_options import seconds_of
+from load.fleet.fleet import Fleet, FleetSettings
+from load.fleet.options import seconds_of
+from load.judge import published
+from load.judge.compare import compare
+from load.judge.verdict import Verdict
 from load.report import print_error
-from load.servers import check_machine
+from load.servers.child_process import Child, spawn
+from load.servers.machine import check_machine
 from load.testbed import ROOT, TOPIC, Testbed, percentile
 from schemas import contract
 from service.errors import TidemarkError
@@ -143,7 +144,7 @@ class Demo:
     def start_generator(self) -> Child:
         """A process of its own, as in real life."""
         args = self.args
-        command = [sys.executable, "-m", "load.generator", "--bootstrap", self.testbed.broker.bootstrap]
+        command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", self.testbed.broker.bootstrap]
         command += ["--topic", TOPIC, "--seed", str(args.seed), "--rate", str(args.rate)]
         command += ["--devices", str(args.devices), "--for", f"{args.seconds}s", *_fleet_options(args)]
         return spawn(command, cwd=ROOT, log=self.generator_log)

@@ -1,4 +1,4 @@
-"""What the benchmarks (load.bench, load.restart, load.swap) share: they describe the machine, print and keep a report."""
+"""Reports of the load programs: describe the machine, print the result or the error, keep the report in a file."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from load.servers import check_machine
+from load.servers.machine import check_machine
 from load.testbed import ROOT
 from service.errors import TidemarkError
 

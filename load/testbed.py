@@ -27,15 +27,16 @@ from typing import Any, Self, TypeVar
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.certificates import Authority
-from load.child_process import Child, spawn
-from load.cluster import ENDED, Cluster
-from load.encode import SCHEMAS
-from load.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
-from load.redis_cluster import RedisCluster
-from load.server_process import PATIENCE
-from load.servers import HOST, LOG_APPEND_TIME, Broker, Redis, free_port
-from load.web import answer
+from load.fleet.encode import SCHEMAS
+from load.fleet.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
+from load.servers.certificates import Authority
+from load.servers.child_process import Child, spawn
+from load.servers.kafka import LOG_APPEND_TIME, Broker
+from load.servers.redis import Redis
+from load.servers.redis_cluster import RedisCluster
+from load.servers.server_process import HOST, PATIENCE, free_port
+from load.servers.spark_cluster import ENDED, Cluster
+from load.servers.web import answer
 from service.errors import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent

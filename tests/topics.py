@@ -2,7 +2,7 @@
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from load.servers import Broker
+from load.servers.kafka import Broker
 
 
 def read(broker: Broker, topic: str, count: int) -> list[Message]:

@@ -3,13 +3,13 @@
     python -m load.faults --id F1 --seed 7 [--short] [--json FILE]      one row; without --id every row, in turn
     python -m load.faults.checker .build/faults/F1/history.jsonl        the rules again, on a history that is there
 
-The parts: a *generator* (load/generator.py, a process of its own), an *oracle* (load/comparer, at the end), an
+The parts: a *generator* (load/fleet/generator.py, a process of its own), an *oracle* (load/judge, at the end), an
 *observer* that reads what an application would (observer.py), a seeded *nemesis* (nemesis.py) and a *checker* over the
 history (checker.py, rules.py). A row is a function that says in which order things go wrong; it judges nothing itself:
 
     # load/faults/rows/broker_away.py
-    from load.faults.row import Figures, row
-    from load.faults.run import Run
+    from load.faults.row import row
+    from load.faults.run import Figures, Run
 
     @row("F4", "the broker goes away", rate=2_000, testbed={"supervised": True})
     def broker_away(run: Run) -> Figures:

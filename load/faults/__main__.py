@@ -20,10 +20,9 @@ from typing import Any
 from load.faults.checker import check
 from load.faults.figures import figures
 from load.faults.history import read
-from load.faults.row import Row, find, rows
-from load.faults.run import play
+from load.faults.row import Row, find, play, rows
 from load.report import print_error
-from load.servers import check_machine
+from load.servers.machine import check_machine
 from load.testbed import ROOT
 from service.errors import TidemarkError
 
@@ -32,7 +31,7 @@ SHOWN = 10
 
 def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder: Path | None = None) -> dict[str, Any]:
     """Play a row, check its history, print the verdict; what goes to the JSON."""
-    began = time.monotonic()
+    began, setup = time.monotonic(), row.setup
     run, measured = play(row, seed, short=short, times=times, folder=folder)
     path = run.history.path
     violations = check(read(path))
@@ -46,23 +45,23 @@ def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder
     }
     seconds = round(time.monotonic() - began, 1)
     verdict = "VIOLATED" if violations else "OK"
-    print(f"{row.id}: {verdict}: seed {seed}, {len(violations)} violations, {seconds:.0f} s")
+    print(f"{setup.id}: {verdict}: seed {seed}, {len(violations)} violations, {seconds:.0f} s")
     for violation in violations[:1]:
         print(f"  the first violation: {violation.rule}: {violation.text}")
     for name, value in all_figures.items():
         print(f"  {name}: {value}")
     print(flush=True)
     return {
-        "id": row.id,
+        "id": setup.id,
         "seed": seed,
         "violations": len(violations),
         "examples": [f"{violation.rule}: {violation.text}" for violation in violations[:SHOWN]],
         "figures": all_figures,
         "run": {
-            "title": row.title,
+            "title": setup.title,
             "short": short,
-            "rate": row.rate,
-            "devices": row.devices,
+            "rate": setup.rate,
+            "devices": setup.devices,
             "supervised": run.is_supervised,
             "seconds": seconds,
             "history": str(path),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import fastavro
 from confluent_kafka import Producer
 
-from load.encode import SCHEMAS
 from load.faults.run import Run
+from load.fleet.encode import SCHEMAS
 from load.testbed import TOPIC
 
 _SCHEMA_ID = 1

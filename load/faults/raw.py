@@ -8,8 +8,8 @@ from typing import Any
 import fastavro
 from confluent_kafka import Producer
 
-from load.encode import SCHEMAS
 from load.faults.run import Run
+from load.fleet.encode import SCHEMAS
 from load.testbed import PARTITIONS, TOPIC
 
 LARGEST = 20 << 20

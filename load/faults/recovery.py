@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from load.faults.history import Entry
 from load.faults.rules import Violation
-from load.server_process import PATIENCE
+from load.servers.server_process import PATIENCE
 
 BACK_S = 60.0 * PATIENCE
 

@@ -1,20 +1,16 @@
-"""Rows of the table of faults, by id."""
+"""Rows of the table of faults: their settings, their functions, and the registry by id."""
 
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from service.errors import SetupError
+from load.faults.run import Figures, Run, Setup
+from service.errors import SetupError, TidemarkError
 
-if TYPE_CHECKING:
-    from load.faults.run import Run
-
-Figures: TypeAlias = dict[str, Any]
-"""What a row measured, by name; goes to the JSON beside the figures that every row has."""
-
-Play = Callable[["Run"], Figures]
+Play = Callable[[Run], Figures]
 
 ORDER = ("U", "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12", "F13", "F14", "H", "cluster")
 
@@ -23,18 +19,10 @@ _rows: dict[str, "Row"] = {}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`play` says what goes wrong and when; `rate` is in records a second, `testbed` are Testbed's keyword arguments.
+    """`play` says what goes wrong and when, on a run with `setup`."""
 
-    With `proxy` the service reaches Redis through run.proxy, which can make it slow.
-    """
-
-    id: str
-    title: str
+    setup: Setup
     play: Play
-    rate: float
-    devices: int
-    testbed: Mapping[str, Any] = field(default_factory=dict)
-    proxy: bool = False
 
 
 def row(
@@ -49,7 +37,7 @@ def row(
     """Register the decorated function as the row `id`."""
 
     def register(play: Play) -> Play:
-        _rows[id] = Row(id, title, play, rate, devices, dict(testbed or {}), proxy)
+        _rows[id] = Row(Setup(id, title, rate, devices, dict(testbed or {}), proxy), play)
         return play
 
     return register
@@ -71,3 +59,21 @@ def find(id: str) -> Row:  # noqa: A002
         what = f"There is no row {id!r}"
         raise SetupError(what, remedy=f"Rows: {', '.join(known)}")
     return known[id]
+
+
+def play(
+    row: Row, seed: int, *, short: bool, times: int | None = None, folder: Path | None = None
+) -> tuple[Run, Figures]:
+    """Play a row to its end; whatever breaks is a violation in the history."""
+    setup = row.setup
+    run = Run(setup, seed, short=short, times=times, folder=folder)
+    print(
+        f"{setup.id}: {setup.title}; seed {seed}, {setup.rate:.0f} records a second, files in {run.folder}", flush=True
+    )
+    figures: Figures = {}
+    with run:
+        try:
+            figures = run.finish(row.play(run))
+        except TidemarkError as problem:
+            run.violation("played", f"{problem.code}: {problem}")
+    return run, figures

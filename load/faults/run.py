@@ -8,31 +8,33 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 from redis.exceptions import RedisClusterException, RedisError
 
-from load import published
-from load.child_process import Child, spawn
-from load.comparer import Verdict, compare
 from load.demo import SECTIONS, VIEWS
 from load.faults.history import Entry, History
-from load.faults.instance import Instance
 from load.faults.nemesis import Nemesis
 from load.faults.observer import Observer
 from load.faults.recovery import BACK_S, Recovers
-from load.faults.row import Figures, Row
 from load.faults.rules import Observed
-from load.fleet import Fleet, FleetSettings
-from load.proxy import Proxy
-from load.server_process import PATIENCE, ServerProcess
-from load.servers import HOST
+from load.fleet.fleet import Fleet, FleetSettings
+from load.instance import Instance
+from load.judge import published
+from load.judge.compare import compare
+from load.judge.verdict import Verdict
+from load.servers.child_process import Child, spawn
+from load.servers.proxy import Proxy
+from load.servers.server_process import HOST, PATIENCE, ServerProcess
 from load.testbed import POLL_S, ROOT, TOPIC, Testbed
 from schemas import contract
-from service.errors import SetupError, TidemarkError
+from service.errors import SetupError
+
+Figures: TypeAlias = dict[str, Any]
+"""What a row measured, by name; goes to the JSON beside the figures that every row has."""
 
 T = TypeVar("T")
 P = TypeVar("P", bound=ServerProcess)
@@ -41,6 +43,21 @@ STARTS_S = 180.0
 STEADY_BATCHES = 10
 DROPOUT_MS, DROPOUT_EVERY_MS = 16_000, 40_000
 """Longer than the session gap, so that sessions end and begin again within a short run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a row's run needs: `rate` is in records a second, `testbed` are Testbed's keyword arguments.
+
+    With `proxy` the service reaches Redis through run.proxy, which can make it slow.
+    """
+
+    id: str
+    title: str
+    rate: float
+    devices: int
+    testbed: Mapping[str, Any] = field(default_factory=dict)
+    proxy: bool = False
 
 
 class Load:
@@ -53,7 +70,7 @@ class Load:
         command = [
             sys.executable,
             "-m",
-            "load.generator",
+            "load.fleet.generator",
             "--bootstrap",
             run.testbed.broker.bootstrap,
             "--topic",
@@ -88,22 +105,22 @@ class Run:
     """A row's run in `folder`, which is emptied. Use it in a `with` block, then `finish` it; see load/faults/__init__.py."""
 
     def __init__(
-        self, row: Row, seed: int, *, short: bool = False, times: int | None = None, folder: Path | None = None
+        self, setup: Setup, seed: int, *, short: bool = False, times: int | None = None, folder: Path | None = None
     ) -> None:
-        self.row, self.seed, self.short = row, seed, short
+        self.setup, self.seed, self.short = setup, seed, short
         self._times = times
-        self.folder = folder or ROOT / ".build" / "faults" / row.id
+        self.folder = folder or ROOT / ".build" / "faults" / setup.id
         settings = FleetSettings(
-            devices=row.devices,
-            rate=row.rate,
+            devices=setup.devices,
+            rate=setup.rate,
             dropout_share=0.2,
             dropout_ms=DROPOUT_MS,
             dropout_every_ms=DROPOUT_EVERY_MS,
             evolved=0.3,
         )
-        options = {"views": VIEWS, "sections": SECTIONS, "master": "local[2]", **row.testbed}
+        options = {"views": VIEWS, "sections": SECTIONS, "master": "local[2]", **setup.testbed}
         self.testbed = Testbed(self.folder, Fleet(seed, settings), **options)
-        self.proxy = Proxy(HOST, self.testbed.redis.port) if row.proxy else None
+        self.proxy = Proxy(HOST, self.testbed.redis.port) if setup.proxy else None
         if self.proxy is not None:
             self.testbed.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy.port}/0"
         self.is_supervised = bool(options.get("supervised"))
@@ -124,7 +141,7 @@ class Run:
         self._is_started = False
 
     def __enter__(self) -> "Run":
-        self.note("run", row=self.row.id, seed=self.seed, short=self.short, rate=self.row.rate, shards=self.shards)
+        self.note("run", row=self.setup.id, seed=self.seed, short=self.short, rate=self.setup.rate, shards=self.shards)
         try:
             if self.proxy is not None:
                 self._parts.enter_context(self.proxy)
@@ -220,7 +237,7 @@ class Run:
 
     def load(self, rate: float | None = None, options: Sequence[str] = ()) -> Load:
         """Start a generator, at the row's rate by default; several add up. `options` are more of its own."""
-        load = Load(self, next(self._numbers), rate or self.row.rate, options)
+        load = Load(self, next(self._numbers), rate or self.setup.rate, options)
         self._loads.append(load)
         self.note("load", phase="begin", id=load.number, rate=load.rate)
         return load
@@ -289,7 +306,7 @@ class Run:
         self.testbed.wait_published(self.observer.ends(), STARTS_S)
 
     def compare(self, **options: Any) -> Verdict:
-        """The oracle's verdict on a service at rest, for the history; `options` are those of load.comparer.compare."""
+        """The oracle's verdict on a service at rest, for the history; `options` are those of load.judge.compare."""
         verdict = compare(self.testbed.config, **options)
         with self.testbed.redis_client() as client:
             violations = contract.check(client, "tidemark", self.shards)
@@ -366,18 +383,3 @@ class Run:
         for rule in (self._recovers, self._observed):
             for _ in rule.take(entry):
                 pass  # the checker says it, from the history
-
-
-def play(
-    row: Row, seed: int, *, short: bool, times: int | None = None, folder: Path | None = None
-) -> tuple[Run, Figures]:
-    """Play a row to its end; whatever breaks is a violation in the history."""
-    run = Run(row, seed, short=short, times=times, folder=folder)
-    print(f"{row.id}: {row.title}; seed {seed}, {row.rate:.0f} records a second, all files in {run.folder}", flush=True)
-    figures: Figures = {}
-    with run:
-        try:
-            figures = run.finish(row.play(run))
-        except TidemarkError as problem:
-            run.violation("played", f"{problem.code}: {problem}")
-    return run, figures

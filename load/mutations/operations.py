@@ -179,7 +179,7 @@ MUTATIONS = (
         "the oracle leaves out the last record of each partition",
         "it is the proof's own error: what compares with it must notice",
         ("P1", "P4"),
-        (Edit("load/oracle.py", "if error is None and offset < end:", "if error is None and offset < end - 1:"),),
+        (Edit("load/judge/oracle.py", "if error is None and offset < end:", "if error is None and offset < end - 1:"),),
         ("tests/integration/test_end_to_end.py::test_every_value_is_that_of_the_oracle_after_a_kill_under_load",),
     ),
 )

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from load.rules import read_reference, read_rules
-from load.servers import check_machine
+from load.judge.rules import read_reference, read_rules
+from load.servers.machine import check_machine
 from load.testbed import ROOT, to_toml
 from load.transcripts.builders import Builders
 from load.transcripts.live import Live

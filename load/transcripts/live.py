@@ -16,10 +16,10 @@ from typing import Any, Self
 import psutil
 from confluent_kafka import Producer
 
-from load import feed, oracle, published
-from load.faults.instance import Instance
-from load.fleet import Fleet, FleetSettings
-from load.rules import read_reference, read_rules
+from load.fleet.fleet import Fleet, FleetSettings
+from load.instance import Instance
+from load.judge import feed, oracle, published
+from load.judge.rules import read_reference, read_rules
 from load.testbed import TOPIC, Testbed, to_toml
 from load.transcripts.profile import IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
 from load.transcripts.pure import Pure

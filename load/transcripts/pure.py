@@ -1,6 +1,6 @@
 """The first executor: the rules as plain functions, without Spark, Kafka or Redis.
 
-Admission is the oracle's, record by record (load/oracle.py), windows and sessions are load/expected.py's. What the engine
+Admission is the oracle's (load/judge/oracle.py), windows and sessions are those of load/judge/expected.py. What the engine
 and the clock add are three rules:
 
     the watermark is the largest admitted event time less `max_delay + max_ahead`, and never falls
@@ -10,8 +10,8 @@ and the clock add are three rules:
 
 from collections import Counter
 
-from load import oracle
-from load.rules import Reference, Rules
+from load.judge import oracle
+from load.judge.rules import Reference, Rules
 from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import Fields, Output, Record, Step, Transcript
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from load.servers import Redis
+from load.servers.redis import Redis
 from load.walks.machine import Walk
 
 STEPS = 20

@@ -24,7 +24,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from load.expected import View
+from load.judge.expected import View
 from load.walks import plain
 from load.walks.plain import Plain, Reading, Rules
 from load.walks.world import COMPUTED, HALF_WRITTEN, PREFIX, PUBLISHED, WRITER, WRITTEN, World, differences

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from load.expected import View, key_text
+from load.judge.expected import View, key_text
 
 MAX_DELAY_MS, MAX_AHEAD_MS, MAX_HOLD_MS, IDLE_AFTER_MS = 30_000, 5_000, 20_000, 5_000
 CELL_MS = 10_000

@@ -20,10 +20,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from typing_extensions import override
 
-from load import admitted, published
-from load.entries import Entries
-from load.expected import View
-from load.walks import plain
+from load.judge import published
+from load.judge.expected import View
+from load.walks import admitted, plain
+from load.walks.entries import Entries
 from load.walks.plain import MEASURES, Fields, Reading, Rules
 from service.aggregation import sessions
 from service.daemon import idle_closer

@@ -6,9 +6,9 @@ import pytest
 
 from load.faults.checker import check
 from load.faults.history import read
-from load.faults.row import Figures, Row
+from load.faults.row import Row, play
 from load.faults.rows.driver_killed import POINTS, crash_points
-from load.faults.run import Run, play
+from load.faults.run import Figures, Run, Setup
 
 pytestmark = pytest.mark.end_to_end
 
@@ -26,7 +26,7 @@ def test_after_a_kill_and_an_exception_at_crash_points_every_value_is_that_of_th
         )  # the batch that was hit is repeated, and the next one is hit
         return {}
 
-    run, _ = play(Row("F1", "crash points", matrix, RATE, DEVICES), 7, short=True, folder=tmp_path / "run")
+    run, _ = play(Row(Setup("F1", "crash points", RATE, DEVICES), matrix), 7, short=True, folder=tmp_path / "run")
     # How soon is a matter of the machine and of what else it does; `make faults` judges that, too.
     violations = [violation for violation in check(read(run.history.path)) if violation.rule != "P8"]
     assert not violations, "\n".join(f"{violation.rule}: {violation.text}" for violation in violations[:20])

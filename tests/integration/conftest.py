@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from load.certificates import Authority
-from load.servers import Broker, Redis
+from load.servers.certificates import Authority
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 
 _numbers = itertools.count(1)
 

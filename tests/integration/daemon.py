@@ -14,10 +14,11 @@ import pyspark
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.child_process import spawn
-from load.server_process import PATIENCE, free_port, is_alive
-from load.servers import Broker, Redis
-from load.web import answer
+from load.servers.child_process import spawn
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
+from load.servers.server_process import PATIENCE, free_port, is_alive
+from load.servers.web import answer
 from service import settings
 from service.settings import Settings
 from service.spark import session

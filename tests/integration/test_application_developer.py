@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from load.postgres import package_folder
-from load.servers import ROOT, Redis, redis_tool
+from load.servers.machine import ROOT
+from load.servers.postgres import package_folder
+from load.servers.redis import Redis, redis_tool
 from schemas.contract import prefixes, shard_of
 from service.pipeline.batch_publisher import Sink
 from service.settings import Settings, View

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from load.servers import Broker, Redis
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from service.monitoring.metrics import Metrics
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport

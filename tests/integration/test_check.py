@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from load.servers import CREATE_TIME, LOG_APPEND_TIME, Broker, Redis
+from load.servers.kafka import CREATE_TIME, LOG_APPEND_TIME, Broker
+from load.servers.redis import Redis
 from service.commands import check_spark
 from service.commands.check import Line, checks
 from service.settings import Settings, parse

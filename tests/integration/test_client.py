@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from load.servers import ROOT, Redis
+from load.servers.machine import ROOT
+from load.servers.redis import Redis
 from service.pipeline.batch_publisher import Sink
 from service.settings import Settings
 from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, windows

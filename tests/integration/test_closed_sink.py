@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from load import feed, published
-from load.servers import Redis
+from load.judge import feed, published
+from load.servers.redis import Redis
 from schemas import contract
 from service.errors import FencedError, SinkError
 from service.micro_batch import MicroBatch

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from load.comparer.compare import compare, main
-from load.oracle import Expected, expected, records
-from load.rules import read_reference, read_rules
-from load.servers import CREATE_TIME, Broker, Postgres, Redis
+from load.judge.compare import compare, main
+from load.judge.oracle import Expected, expected, records
+from load.judge.rules import read_reference, read_rules
+from load.servers.kafka import CREATE_TIME, Broker
+from load.servers.postgres import Postgres
+from load.servers.redis import Redis
 from schemas import contract
 
 pytestmark = pytest.mark.integration

@@ -12,10 +12,12 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from load import feed, published
-from load.comparer import Verdict, compare
-from load.server_process import PATIENCE
-from load.servers import Broker, Redis
+from load.judge import feed, published
+from load.judge.compare import compare
+from load.judge.verdict import Verdict
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
+from load.servers.server_process import PATIENCE
 from schemas import contract
 from service import failpoint
 from service.cli import main

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from load.servers import Redis
+from load.servers.redis import Redis
 from schemas import contract
 from service import clock
 from service.pipeline.batch_publisher import Sink

@@ -5,7 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from load.servers import Broker, Redis
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from service.daemon import runner
 from service.errors import CheckpointError, SourceRefusedError
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from load.comparer import compare
-from load.servers import Broker, Redis
+from load.judge.compare import compare
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from service.rejects import reject_log
 from tests.integration.world import World
 from tests.stream.records import Record, reading

@@ -6,7 +6,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from load.servers import Broker, Redis
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from load.testbed import last_words
 from service.cli import main
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until

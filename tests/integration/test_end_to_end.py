@@ -15,10 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from load.comparer import Verdict, compare
 from load.demo import SECTIONS, VIEWS
-from load.fleet import Fleet, FleetSettings
-from load.generator import Generator, Summary
+from load.fleet.fleet import Fleet, FleetSettings
+from load.fleet.generator import Generator, Summary
+from load.judge.compare import compare
+from load.judge.verdict import Verdict
 from load.testbed import TOPIC, Testbed
 from schemas import contract
 from tests import exposure

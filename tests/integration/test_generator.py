@@ -14,10 +14,10 @@ import fastavro
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from load.encode import SCHEMAS, YEAR_2099_MS
-from load.fleet import SHARES, Fleet, FleetSettings, Kind
-from load.generator import Generator, Summary
-from load.servers import CREATE_TIME, Broker
+from load.fleet.encode import SCHEMAS, YEAR_2099_MS
+from load.fleet.fleet import SHARES, Fleet, FleetSettings, Kind
+from load.fleet.generator import Generator, Summary
+from load.servers.kafka import CREATE_TIME, Broker
 from service.errors import SetupError
 
 pytestmark = pytest.mark.integration
@@ -182,7 +182,7 @@ def test_sigterm_flushes_and_prints_the_summary(broker: Broker) -> None:
 
 def program(broker: Broker, topic: str) -> list[str]:
     options = ["--bootstrap", broker.bootstrap, "--topic", topic, "--devices", "200"]
-    return [sys.executable, "-W", "error", "-m", "load.generator", *options]
+    return [sys.executable, "-W", "error", "-m", "load.fleet.generator", *options]
 
 
 def wait_for_records(broker: Broker, topic: str, count: int) -> None:

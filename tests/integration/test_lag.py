@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from load.servers import Broker
+from load.servers.kafka import Broker
 from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
 from tests.outputs import settings

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from load.servers import Redis
+from load.servers.redis import Redis
 from service.daemon.lease import Lease, Waiting
 from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import Sink

@@ -15,7 +15,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from load.servers import CREATE_TIME, Broker, Redis
+from load.servers.kafka import CREATE_TIME, Broker
+from load.servers.redis import Redis
 from service.errors import FencedError, SinkError, SourceError
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport, Publication

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from load import feed, published
-from load.servers import Broker, Redis
+from load.judge import feed, published
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from schemas import contract
 from service import clock
 from service.commands.devices import skewed, table

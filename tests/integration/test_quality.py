@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.server_process import PATIENCE
-from load.servers import LOG_APPEND_TIME, Broker, Redis
+from load.servers.kafka import LOG_APPEND_TIME, Broker
+from load.servers.redis import Redis
+from load.servers.server_process import PATIENCE
 from service import settings
 from service.cli import main
 from service.errors import SourceError, SourceRefusedError

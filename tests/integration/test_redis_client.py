@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from load.servers import Redis
+from load.servers.redis import Redis
 from service import settings
 from service.errors import SinkRefusedError
 from service.redis import client as redis_client

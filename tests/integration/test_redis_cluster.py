@@ -9,8 +9,8 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import MovedError
 
-from load.redis_cluster import PRIMARIES, SLOTS, RedisCluster
-from load.server_process import PATIENCE
+from load.servers.redis_cluster import PRIMARIES, SLOTS, RedisCluster
+from load.servers.server_process import PATIENCE
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis as Client
 from redis.exceptions import NoPermissionError
 
-from load.servers import Redis
+from load.servers.redis import Redis
 from service.commands import check
 from service.daemon.lease import Lease
 from service.pipeline.batch_publisher import Sink

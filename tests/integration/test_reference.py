@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from load.servers import Postgres
+from load.servers.postgres import Postgres
 from service import clock
 from service.errors import ReferenceDataError, SetupError
 from service.reference import database, snapshots

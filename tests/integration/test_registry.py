@@ -15,8 +15,8 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from pydantic import SecretStr
 
-from load.registry import Apicurio, Registry
-from load.server_process import HOST
+from load.servers.schema_registry import Apicurio, Registry
+from load.servers.server_process import HOST
 from service.admission.registry import Client
 from service.errors import RegistryError, SchemaError
 from service.settings import Registry as Settings

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from load.servers import LOG_APPEND_TIME, Broker
+from load.servers.kafka import LOG_APPEND_TIME, Broker
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients, topics
 from service.micro_batch import MicroBatch

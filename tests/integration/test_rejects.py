@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from load.servers import Broker, Redis
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from service import settings
 from service.cli import main
 from service.commands import dissect, replay

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from load.servers import Broker, Redis
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from schemas import contract
 from service.errors import CheckpointError, SinkRefusedError
 from service.recompute.republish import ASKED, LOST, mark

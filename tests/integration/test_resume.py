@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from load.servers import Broker, Redis
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from load.testbed import to_toml
 from service.checkpoint import manifest, resume
 from service.cli import main

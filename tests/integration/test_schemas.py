@@ -13,8 +13,9 @@ import fastavro
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from load.registry import Registry
-from load.servers import Broker, Redis
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
+from load.servers.schema_registry import Registry
 from service.rejects import delivery
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 

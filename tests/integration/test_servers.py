@@ -18,9 +18,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from load.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows, write_reference_postgres
-from load.server_process import is_alive
-from load.servers import CREATE_TIME, Broker, Postgres, Redis, ServerProcess, check_machine
+from load.fleet.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows, write_reference_postgres
+from load.servers.kafka import CREATE_TIME, Broker
+from load.servers.machine import check_machine
+from load.servers.postgres import Postgres
+from load.servers.redis import Redis
+from load.servers.server_process import ServerProcess, is_alive
 from service.errors import SetupError
 from tests.topics import read
 
@@ -179,7 +182,8 @@ def test_a_failing_block_ends_its_part(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys
-from load.servers import Postgres, Redis
+from load.servers.postgres import Postgres
+from load.servers.redis import Redis
 parts = [part(sys.argv[1]).start() for part in (Redis, Postgres)]
 print(*[part.pid for part in parts], flush=True)
 if sys.argv[2] == "wait":

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from load.servers import Broker, Redis
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from schemas import contract
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from load import feed, published
 from load.faults.history import Entry, History, read
 from load.faults.observer import Observer
 from load.faults.shard import Shard
-from load.redis_cluster import RedisCluster
-from load.servers import Redis
+from load.judge import feed, published
+from load.servers.redis import Redis
+from load.servers.redis_cluster import RedisCluster
 from load.testbed import TOPIC, Testbed
 from schemas import contract
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from load.redis_cluster import RedisCluster
-from load.servers import Redis
+from load.servers.redis import Redis
+from load.servers.redis_cluster import RedisCluster
 from schemas import contract
 from service.daemon.lease import Lease
 from service.errors import FencedError, SinkError, SinkRefusedError

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from load import feed
-from load.servers import Broker, Redis
+from load.judge import feed
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
 from schemas import contract
 from service.daemon.idle_closer import IdleCloser
 from service.pipeline import batch_report

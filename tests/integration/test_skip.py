@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from load.servers import LOG_APPEND_TIME, Broker, Redis
+from load.servers.kafka import LOG_APPEND_TIME, Broker
+from load.servers.redis import Redis
 from service.checkpoint import skips
 from service.cli import main
 from service.commands import skip as skip_command

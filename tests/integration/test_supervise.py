@@ -21,15 +21,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from load.certificates import Authority
-from load.cluster import DEPLOY, ENDED, TASKS_IN_DRIVER, Cluster
-from load.comparer import compare
 from load.demo import SECTIONS
-from load.encode import SCHEMAS
-from load.fleet import Fleet, FleetSettings
-from load.generator import Generator, Summary
-from load.registry import Registry
-from load.server_process import is_alive
+from load.fleet.encode import SCHEMAS
+from load.fleet.fleet import Fleet, FleetSettings
+from load.fleet.generator import Generator, Summary
+from load.judge.compare import compare
+from load.servers.certificates import Authority
+from load.servers.schema_registry import Registry
+from load.servers.server_process import is_alive
+from load.servers.spark_cluster import DEPLOY, ENDED, TASKS_IN_DRIVER, Cluster
 from load.testbed import TOPIC, Testbed, to_toml
 from service.errors import SetupError
 from tests import exposure

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from load.servers import CREATE_TIME, Broker, Redis
+from load.servers.kafka import CREATE_TIME, Broker
+from load.servers.redis import Redis
 from service.checkpoint import skips
 from service.kafka import clients, scan
 from service.kafka.offsets import edges

@@ -1,6 +1,6 @@
 """TLS and logins with real parts: each connection that the service makes is made, and refused for the wrong reasons to trust.
 
-The embedded Redis and PostgreSQL are built without TLS: load/proxy.py ends it for them.
+The embedded Redis and PostgreSQL are built without TLS: load/servers/proxy.py ends it for them.
 """
 
 import hashlib
@@ -18,11 +18,14 @@ from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from load.certificates import Authority
-from load.proxy import Proxy
-from load.redis_cluster import RedisCluster
-from load.registry import Registry
-from load.servers import HOST, Broker, Postgres, Redis
+from load.servers.certificates import Authority
+from load.servers.kafka import Broker
+from load.servers.postgres import Postgres
+from load.servers.proxy import Proxy
+from load.servers.redis import Redis
+from load.servers.redis_cluster import RedisCluster
+from load.servers.schema_registry import Registry
+from load.servers.server_process import HOST
 from service import settings
 from service.admission.registry import Client
 from service.commands.check import checks

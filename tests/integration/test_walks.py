@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from load.servers import Redis
+from load.servers.redis import Redis
 from load.walks.__main__ import walk
 
 pytestmark = pytest.mark.integration

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from load import feed, published
-from load.servers import Redis
+from load.judge import feed, published
+from load.servers.redis import Redis
 from schemas import contract
 from service.daemon.lease import Lease
 from service.pipeline.batch_publisher import Sink

@@ -8,8 +8,9 @@ from typing import Any
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from load import published
-from load.servers import CREATE_TIME, Broker, Redis
+from load.judge import published
+from load.servers.kafka import CREATE_TIME, Broker
+from load.servers.redis import Redis
 from load.testbed import to_toml
 from schemas import contract
 from service import settings

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from load.oracle import may_be_named
+from load.judge.oracle import may_be_named
 from load.transcripts.builders import KAFKA
 from service.admission import readings
 from service.admission.readings import DETAIL_LETTERS, REASONS

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from load.decoders import to_ms
+from load.judge.decoders import to_ms
 from tests.stream.records import BASE_MS, Record, make_settings
 from tests.stream.test_admission import decide
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from load import admitted
 from load.transcripts.builders import KAFKA
+from load.walks import admitted
 from service.admission import readings
 from service.aggregation import moments
 from service.pipeline import builder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from load.server_process import free_port
+from load.servers.server_process import free_port
 from service.cli import _report, main
 from service.commands import devices
 from service.commands.finding import failed

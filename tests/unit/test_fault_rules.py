@@ -550,6 +550,6 @@ def test_the_rows_are_found_by_id_in_the_tables_order() -> None:
     known = rows()
     assert [each for each in ORDER if each in known] == list(known)
     assert {"U", "F1", "F2", "F3", "F14"} <= set(known)
-    assert find("F1").id == "F1"
+    assert find("F1").setup.id == "F1"
     with pytest.raises(SetupError, match="F99"):
         find("F99")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from load import mutations, teeth
-from load.mutations import MUTATIONS, Edit, Mutation
+from load import mutations
+from load.mutations import MUTATIONS, Edit, Mutation, teeth
 from service.errors import TidemarkError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,12 +88,12 @@ def test_only_a_test_that_fails_by_itself_is_red(tmp_path: Path) -> None:
 def test_the_copy_is_what_its_tests_import(tmp_path: Path) -> None:
     tree = teeth.copy(ROOT, tmp_path / "tree")
     (tree / "tests" / "test_where.py").write_text(
-        "import subprocess, sys\nfrom service import micro_batch\nfrom load import oracle\n"
+        "import subprocess, sys\nfrom service import micro_batch\nfrom load.judge import oracle\n"
         f"def test_here(): assert micro_batch.__file__ == {str(tree / 'service/micro_batch.py')!r}\n"
         "def test_child():\n"
-        "    program = 'from load import oracle; print(oracle.__file__)'\n"
+        "    program = 'from load.judge import oracle; print(oracle.__file__)'\n"
         "    output = subprocess.check_output([sys.executable, '-c', program], cwd='/')\n"
-        f"    assert output.decode().strip() == {str(tree / 'load/oracle.py')!r}\n"
+        f"    assert output.decode().strip() == {str(tree / 'load/judge/oracle.py')!r}\n"
     )
     ran = teeth.pytest(tree, ["tests/test_where.py"])
     assert len(ran.green) == 2, (tree / "teeth.log").read_text()

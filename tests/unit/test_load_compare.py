@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from load.comparer.hashes import check_hashes, check_indexes
-from load.comparer.rejects import check_partitions, check_rejects
-from load.comparer.verdict import EXAMPLES, Verdict
-from load.expected import Readings, View, devices, sessions, windows
-from load.oracle import Expected, Partition, Record, digest
+from load.judge.expected import Readings, View, devices, sessions, windows
+from load.judge.hashes import check_hashes, check_indexes
+from load.judge.oracle import Expected, Partition, Record, digest
+from load.judge.rejects import check_partitions, check_rejects
+from load.judge.verdict import EXAMPLES, Verdict
 
 # Two devices; "d" is silent for more than the gap of 100, and has the measure h once. The first window is final.
 ROWS = [("d", 1_000, 0.1, 5.0), ("d", 1_010, 0.2, math.nan), ("d", 1_200, 0.4, math.nan), ("e:1", 1_005, 7.0, math.nan)]
@@ -48,7 +48,7 @@ def expectation() -> Expected:
 
 
 # What a reader must find, worked out by hand: a key, then its fields. The `closed_by` of windows comes from progress
-# (load/published.py).
+# (load/judge/published.py).
 RIGHT = """
 p:window:v:t:a:b:0      start=0 end=1100 count=2 sum=0.30000000000000004 mean=0.15 min=0.1 max=0.2 stddev=0.05
                         first=1000 last=1010 closed_by=watermark

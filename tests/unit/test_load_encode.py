@@ -10,8 +10,8 @@ import fastavro
 import numpy as np
 import pytest
 
-from load.encode import SCHEMAS, YEAR_2099_MS, AvroEncoder, JsonEncoder, encode, key_of
-from load.fleet import DAY_MS, HOUR_MS, MEASURES, Fleet, FleetSettings, Kind, Readings, with_outsiders
+from load.fleet.encode import SCHEMAS, YEAR_2099_MS, AvroEncoder, JsonEncoder, encode, key_of
+from load.fleet.fleet import DAY_MS, HOUR_MS, MEASURES, Fleet, FleetSettings, Kind, Readings, with_outsiders
 from service.errors import SchemaError
 
 START_MS = 1_760_000_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from load.fleet import (
+from load.fleet.fleet import (
     DAY_MS,
     MEASURES,
     RANGES,

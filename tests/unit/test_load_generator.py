@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from load.generator import Summary, main
-from load.generator_options import arguments, seconds_of
-from load.server_process import HOST, ServerProcess, free_port, port_is_free
+from load.fleet.generator import Summary, main
+from load.fleet.options import arguments, seconds_of
+from load.servers.server_process import HOST, ServerProcess, free_port, port_is_free
 from service.errors import SetupError
 
 NEEDED = ["--bootstrap", "127.0.0.1:1", "--topic", "readings"]
@@ -37,7 +37,7 @@ def test_a_count_over_a_span_is_a_rate() -> None:
 def test_without_a_broker_it_says_so_and_ends_with_the_setup_status(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("load.generator._ANSWER_S", 0.5)
+    monkeypatch.setattr("load.fleet.generator._ANSWER_S", 0.5)
     assert main([*NEEDED, "--devices", "10"]) == SetupError.status
     assert "No broker answers at 127.0.0.1:1" in capsys.readouterr().err
 
@@ -63,7 +63,7 @@ def test_free_ports_are_free_distinct_and_outside_the_range_of_clients() -> None
 
 def test_a_port_that_was_given_away_is_not_given_to_another_process() -> None:
     given = [free_port() for _ in range(200)]
-    program = f"from load import server_process; print([server_process.reserve(port) for port in {given}].count(True))"
+    program = f"from load.servers import server_process; print([server_process.reserve(port) for port in {given}].count(True))"
     assert subprocess.check_output([sys.executable, "-c", program]).strip() == b"0"
 
 

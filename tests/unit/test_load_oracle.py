@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from load.decoders import RejectedError, to_ms, walk
-from load.expected import Readings, View, devices, key_text, sessions, windows
-from load.oracle import Expected, Ledger, Record
-from load.rules import Reference, Rules, amount, read_reference, read_rules
+from load.judge.decoders import RejectedError, to_ms, walk
+from load.judge.expected import Readings, View, devices, key_text, sessions, windows
+from load.judge.oracle import Expected, Ledger, Record
+from load.judge.rules import Reference, Rules, amount, read_reference, read_rules
 from tests.examples import examples
 
 NOW = 1_700_000_000_000
@@ -94,7 +94,7 @@ GOOD = {"device_id": "d", "at": NOW, "t": 20.5, "h": 50}
 
 
 def test_the_oracle_loads_nothing_of_the_service_nor_spark() -> None:
-    program = "import sys, load.comparer; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    program = "import sys, load.judge.compare; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "load" in loaded
     assert not {"service", "state", "pyspark"} & set(loaded)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from load.proxy import Proxy
-from load.servers import HOST
+from load.servers.proxy import Proxy
+from load.servers.server_process import HOST
 
 
 class _Echo(socketserver.BaseRequestHandler):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.web import answer
+from load.servers.web import answer
 from service.errors import SetupError
 from service.monitoring import metrics
 from service.monitoring.metrics import Metrics

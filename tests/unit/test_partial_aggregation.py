@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from load import admitted
+from load.walks import admitted
 from service.admission.readings import REASONS
 from service.aggregation import moments, task_counters
 from service.aggregation.partial_aggregation import STRETCH, Fold

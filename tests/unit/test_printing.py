@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from load.payloads import PAGE, TERMINAL
+from load.fleet.payloads import PAGE, TERMINAL
 from service.printing import document, printable, say
 
 

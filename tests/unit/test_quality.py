@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from load.payloads import PAGE
+from load.fleet.payloads import PAGE
 from service.commands import check
 from service.errors import SchemaError, SetupError
 from service.monitoring.metrics import Metrics

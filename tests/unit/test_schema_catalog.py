@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from load.registry import Registry
+from load.servers.schema_registry import Registry
 from service import clock, settings
 from service.admission import registry
 from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog

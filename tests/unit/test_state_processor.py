@@ -16,7 +16,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from typing_extensions import override
 
-from load.entries import Entries
+from load.walks.entries import Entries
 from state import codec, watermark, windows
 from state.bucket import advance
 from state.layout import empty_state

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from load.entries import Entries
+from load.walks.entries import Entries
 from state import codec, store
 from state.bucket import advance
 from state.layout import empty_state

@@ -5,8 +5,8 @@ import time
 from confluent_kafka.cimpl import NewPartitions
 
 from load.faults.by_hand import start_again
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
 from load.testbed import PARTITIONS, TOPIC
 
 BOUNCES = 5
@@ -68,7 +68,7 @@ def _partition_added(run: Run) -> Figures:
     """The topic grows, and a second generator, which knows of the new partition, sends to it as well."""
     admin = run.testbed.broker.admin
     admin.create_partitions([NewPartitions(TOPIC, PARTITIONS + 1)])[TOPIC].result(30)
-    run.load(run.row.rate / 2)
+    run.load(run.setup.rate / 2)
     name = str(PARTITIONS)
     run.wait(
         lambda: run.testbed.progress().get("offsets", {}).get(TOPIC, {}).get(name, 0) > 0, STARTS_S, "the new partition"

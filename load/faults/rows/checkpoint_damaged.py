@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from load.faults.by_hand import Refusal, start_damaged
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
 from service.checkpoint import logs
 from service.errors import SetupError
 from service.spark.files import Local

@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from load import teeth
 from load.demo import SECTIONS
-from load.encode import YEAR_2099_MS
 from load.faults.hand import Reading, send
 from load.faults.history import read
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
-from load.fleet import DAY_MS
-from load.mutations import MUTATIONS
-from load.oracle import Expected, expected
-from load.servers import ROOT
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.fleet.encode import YEAR_2099_MS
+from load.fleet.fleet import DAY_MS
+from load.judge.oracle import Expected, expected
+from load.mutations import MUTATIONS, teeth
+from load.servers.machine import ROOT
 from load.testbed import TOPIC, to_toml
 
 MAX_AHEAD_MS = 2_000

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
 from service.errors import SetupError
 
 POINTS = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")

@@ -21,15 +21,15 @@ import psutil
 from confluent_kafka import Producer
 
 from load.demo import SECTIONS
-from load.encode import SCHEMAS
 from load.faults import raw
 from load.faults.hand import Reading, send
 from load.faults.history import now_ms
 from load.faults.raw import Message
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
-from load.payloads import PAGE, TERMINAL
-from load.registry import Registry
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.fleet.encode import SCHEMAS
+from load.fleet.payloads import PAGE, TERMINAL
+from load.servers.schema_registry import Registry
 from load.testbed import TOPIC, percentile, to_toml
 from service.errors import UnreadableRecordError
 
@@ -272,7 +272,7 @@ def _during(run: Run, act: Callable[[], None]) -> float:
     before = run.testbed.metrics()
     act()
     run.steady(5)
-    run.wait(lambda: (run.observer.lag or 0) < 2 * run.row.rate, STARTS_S, "the lag to be back")
+    run.wait(lambda: (run.observer.lag or 0) < 2 * run.setup.rate, STARTS_S, "the lag to be back")
     after = run.testbed.metrics()
     names = [name for name in after if name.startswith(_LATENCY)]
     return round(percentile({name: after[name] - before.get(name, 0.0) for name in names}, 0.99), 1)

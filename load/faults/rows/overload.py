@@ -3,8 +3,8 @@
 import time
 
 from load.faults.history import read
-from load.faults.row import Figures, row
-from load.faults.run import Run
+from load.faults.row import row
+from load.faults.run import Figures, Run
 
 MINUTES = 10.0
 BURST = 10
@@ -27,7 +27,7 @@ def overload(run: Run) -> Figures:
     run.steady()
     run.run_on(whole_s * 0.08)
     with run.fault("burst", times=BURST):
-        extra = run.load(run.row.rate * (BURST - 1))
+        extra = run.load(run.setup.rate * (BURST - 1))
         run.run_on(whole_s * 0.2)
         run.unload(extra)
     run.recover()
@@ -49,7 +49,7 @@ def overload(run: Run) -> Figures:
 def _bounded(run: Run) -> Figures:
     """Windows in state at the end, and the memory's peak, against what they may be."""
     windows = run.metrics().get('tidemark_state_rows{kind="windows"}', 0.0)
-    limit = OPEN * run.row.devices * len(run.testbed.settings["input"]["measures"]) + OTHERS
+    limit = OPEN * run.setup.devices * len(run.testbed.settings["input"]["measures"]) + OTHERS
     if windows > limit:
         run.violation("bounded", f"state has {windows:.0f} windows, {limit} may be open at once")
     peak = max((entry["mb"] for entry in read(run.history.path) if entry["what"] == "memory"), default=0.0)

@@ -11,11 +11,11 @@ import time
 
 from load.demo import SECTIONS
 from load.faults.history import read
-from load.faults.row import Figures, row
-from load.faults.run import Run
-from load.fleet import Fleet, FleetSettings
-from load.generator import Generator
-from load.servers import CREATE_TIME
+from load.faults.row import row
+from load.faults.run import Figures, Run
+from load.fleet.fleet import Fleet, FleetSettings
+from load.fleet.generator import Generator
+from load.servers.kafka import CREATE_TIME
 from load.testbed import TOPIC
 
 DELAYED_PARTITION = 3
@@ -48,7 +48,7 @@ def partition_behind(run: Run) -> Figures:
     """About four minutes."""
     run.start()
     for partition in range(DELAYED_PARTITION):
-        run.load(run.row.rate / DELAYED_PARTITION, ("--partitions-by", str(partition)))
+        run.load(run.setup.rate / DELAYED_PARTITION, ("--partitions-by", str(partition)))
     run.steady()
     away_s = AWAY_S / 3 if run.short else AWAY_S
     with run.fault("away", restarts=True):

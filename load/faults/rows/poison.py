@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from load.faults import raw
 from load.faults.history import read
-from load.faults.row import Figures, row
-from load.faults.run import Run
-from load.fleet import Kind
+from load.faults.row import row
+from load.faults.run import Figures, Run
+from load.fleet.fleet import Kind
 
 BURST = 10_000
 HUGE = 10 << 20

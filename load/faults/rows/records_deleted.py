@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from confluent_kafka import TopicPartition
 
 from load.faults.by_hand import Refusal, start_damaged
-from load.faults.row import Figures, row
-from load.faults.run import Run
-from load.oracle import records
-from load.rules import read_rules
+from load.faults.row import row
+from load.faults.run import Figures, Run
+from load.judge.oracle import records
+from load.judge.rules import read_rules
 from load.testbed import TOPIC, to_toml
 
 BEYOND_S = 10.0
@@ -29,7 +29,7 @@ def records_deleted(run: Run) -> Figures:
     read_to = run.observer.ends()
     archive = list(records(read_rules(run.testbed.config), [TOPIC]))
     more = run.load()
-    enough = sum(read_to.values()) + BEYOND_S * run.row.rate
+    enough = sum(read_to.values()) + BEYOND_S * run.setup.rate
     run.until(lambda: sum(run.observer.ends().values()) >= enough, 120, "records that the service has not read")
     run.unload(more)
     gaps = _delete(run, read_to)

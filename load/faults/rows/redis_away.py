@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from load.faults.row import Figures, row
-from load.faults.run import Run
+from load.faults.row import row
+from load.faults.run import Figures, Run
 
 HUNG_S = 30.0
 REFUSING_S = 15.0

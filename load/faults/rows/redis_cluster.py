@@ -13,12 +13,12 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from load.faults.by_hand import start_again
-from load.faults.instance import send, tree
 from load.faults.recovery import BACK_S
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
-from load.redis_cluster import ClusterNode
-from load.server_process import PATIENCE
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.instance import send, tree
+from load.servers.redis_cluster import ClusterNode
+from load.servers.server_process import PATIENCE
 from schemas import contract
 from service.errors import SetupError
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 import psycopg
 
 from load.faults.by_hand import Refusal
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
-from load.fleet import write_reference_postgres
-from load.servers import Postgres
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.fleet.fleet import write_reference_postgres
+from load.servers.postgres import Postgres
 from load.testbed import to_toml
 
 REFRESH_S = 2.0

@@ -10,11 +10,11 @@ from typing import Any
 import fastavro
 from confluent_kafka import Producer
 
-from load.encode import SCHEMAS
 from load.faults.by_hand import start_damaged
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
-from load.registry import Registry
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.fleet.encode import SCHEMAS
+from load.servers.schema_registry import Registry
 from load.testbed import PARTITIONS, TOPIC, to_toml
 
 COUNT = 1_000

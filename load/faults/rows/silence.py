@@ -5,13 +5,13 @@ from typing import Any
 
 from confluent_kafka.cimpl import NewPartitions
 
-from load import feed, published
-from load.comparer import compare
 from load.demo import SECTIONS
 from load.faults.hand import Reading, send
 from load.faults.history import now_ms
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.judge import feed, published
+from load.judge.compare import compare
 from load.testbed import PARTITIONS, TOPIC, to_toml
 from schemas import contract
 

@@ -2,9 +2,9 @@
 
 import time
 
-from load.faults.instance import Instance
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.instance import Instance
 
 TOGETHER_S = 60.0
 ENDS_S = 30.0

@@ -1,7 +1,7 @@
 """U: nothing goes wrong. What every other row is compared with, and a proof that the rules do not cry wolf."""
 
-from load.faults.row import Figures, row
-from load.faults.run import Run
+from load.faults.row import row
+from load.faults.run import Figures, Run
 
 
 @row("U", "no fault", rate=5_000, devices=5_000)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from load.faults.instance import send, tree
-from load.faults.row import Figures, row
-from load.faults.run import STARTS_S, Run
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.instance import send, tree
 from service.errors import SetupError
 
 FROZEN_S = 60.0

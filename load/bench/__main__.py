@@ -1,0 +1,370 @@
+"""The benchmark: catch-up rate, steady latency, peak memory, and references for both, with everything real on one machine.
+
+    python -m load.bench [--json FILE] [--readings 8000000] [--steady 60s] [--runs 1] [--only rows|catch_up|steady]
+
+catch_up  the service, started on a prepared topic: records over the time from the start of its first batch to the end of its
+          last one, so the JVM's warming up is in it; four views of which one slides 10 minutes by 1, sessions on, Redis real
+floor     the same records fetched and decoded by the same reader, and thrown away: what no service on this engine can beat
+bare      a micro-batch of this engine at 10,000 readings a second: Kafka, one native stateful count, nothing written
+steady    the service at the same rate, after a warm-up: from the broker's time for a reading to Redis having acknowledged the
+          values that include it
+state     what the steady run's state takes, and what was written of it for each byte of rows that changed
+rows      what a row costs Redis and the service, against plain HSET and PEXPIRE, and on a cluster (load/bench/rows.py)
+large     catch-up and steady with 100,000 devices, where the others have 10,000
+ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, redis_cluster_publish; of the
+          large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k; and of the large one
+          rows_per_reading, close_to_median (the longest batch, which is one that closes windows, over the median)
+
+The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from load.bench import RATE
+from load.bench import rows as bench_rows
+from load.bench.references import BARE_S, reference
+from load.fleet.fleet import Fleet, FleetSettings
+from load.fleet.generator import Generator
+from load.fleet.options import seconds_of
+from load.report import machine, reported
+from load.servers.child_process import Child, spawn
+from load.servers.kafka import CREATE_TIME
+from load.testbed import ROOT, TOPIC, VIEWS, Testbed, percentile
+from service.errors import TidemarkError
+
+FOLDER = ROOT / ".build" / "bench"
+SPAN_MS = 20 * 60_000
+START_MS = 1_790_000_000_000
+SMALL, LARGE = 10_000, 100_000
+"""Devices."""
+_TOTAL = "tidemark_batch_seconds"
+
+
+@dataclass
+class Batch:
+    """One batch of the catch-up."""
+
+    batch: int
+    records: int
+    seconds: float
+
+
+@dataclass
+class CatchUp:
+    """One run of the catch-up; `phases` are seconds by name, over all batches."""
+
+    per_second: float
+    seconds: float
+    readings: int
+    batches: list[Batch]
+    phases: dict[str, float]
+    peak_memory_mb: float
+
+
+@dataclass
+class Steady:
+    """One run at a constant rate."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    rate: float
+    seconds: float
+    batches: int
+    batch_mean_ms: float
+    phases_ms: dict[str, float]
+    peak_memory_mb: float
+    rows_per_reading: float
+    longest_to_median: float
+
+
+class Sampler(threading.Thread):
+    """Looks every `every_s` seconds, from `start` to `end`."""
+
+    def __init__(self, every_s: float) -> None:
+        super().__init__(daemon=True)
+        self._every_s, self._done = every_s, threading.Event()
+
+    def look(self) -> None:
+        """Take one sample."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Until `end`."""
+        while not self._done.wait(self._every_s):
+            self.look()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._done.set()
+        self.join()
+
+
+class Batches(Sampler):
+    """How long batches take: the mean of those between two looks."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        super().__init__(0.25)
+        self._testbed = testbed
+        self._seconds: list[float] = []
+        self._last: tuple[float, float] | None = None
+
+    def look(self) -> None:
+        """Read the time and the number of all batches so far, from one answer."""
+        metrics = self._testbed.metrics()
+        total_s, count = (metrics.get(f'{_TOTAL}_{name}{{phase="total"}}', 0.0) for name in ("sum", "count"))
+        if self._last is not None and count > self._last[1]:
+            self._seconds.append((total_s - self._last[0]) / (count - self._last[1]))
+        self._last = total_s, count
+
+    def longest_to_median(self) -> float:
+        """The longest batch over the median one; 0 without any."""
+        durations = sorted(self._seconds)
+        return round(durations[-1] / durations[len(durations) // 2], 2) if durations else 0.0
+
+
+class Memory(Sampler):
+    """The largest resident memory of a process and its children."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(0.5)
+        self._pid, self._peak = pid, 0
+
+    def look(self) -> None:
+        """Add up what they have now."""
+        try:
+            process = psutil.Process(self._pid)
+            processes = [process, *process.children(recursive=True)]
+            self._peak = max(self._peak, sum(each.memory_info().rss for each in processes))
+        except psutil.NoSuchProcess:
+            return
+
+    def peak_mb(self) -> float:
+        """In MB."""
+        return round(self._peak / 1e6)
+
+
+def prepare(testbed: Testbed, readings: int) -> dict[int, int]:
+    """Fill the topic with simulated readings; returns the end offsets."""
+    fleet = testbed.fleet
+    generator = Generator(testbed.broker.bootstrap, TOPIC, fleet, simulate_ms=START_MS)
+    summary = generator.send(readings)
+    if not summary.is_whole:
+        message = f"The topic could not be prepared: {summary.to_json()}"
+        raise TidemarkError(message)
+    print(f"prepared {summary.sent:,} records at {summary.rate:,.0f}/s", flush=True)
+    return {partition: end for partition, (_, end) in summary.offsets.items()}
+
+
+def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
+    """Start the service on the prepared topic and wait until all of it is published."""
+    total = sum(ends.values())
+    testbed.start_service()
+    memory = Memory(testbed.service_pid)
+    memory.start()
+    running_s = testbed.wait(
+        lambda: testbed.metrics().get("tidemark_batch_running_seconds", 0.0), 120, "the first batch"
+    )
+    began = last = time.time() - running_s
+    batches: list[Batch] = []
+    seen = 0
+    while seen < total:
+        metrics = testbed.metrics()
+        records = int(metrics.get("tidemark_records_total", 0))
+        if records > seen:
+            ended = metrics["tidemark_last_batch_timestamp_seconds"]
+            batches.append(Batch(int(metrics["tidemark_batch"]), records - seen, round(ended - last, 3)))
+            seen, last = records, ended
+            print(f"  batch {batches[-1].batch}: {batches[-1].records:,} in {batches[-1].seconds:.2f} s", flush=True)
+        _ = testbed.service_pid
+        time.sleep(0.05)
+    seconds = last - began
+    phases = _phases(testbed.metrics())
+    memory.end()
+    testbed.stop_service()
+    return CatchUp(round(total / seconds, 0), round(seconds, 2), total, batches, phases, memory.peak_mb())
+
+
+def steady(
+    devices: int, seconds: float, warm_up: float, seed: int, *, is_reference: bool
+) -> tuple[Steady, dict[str, float], dict[str, float]]:
+    """The service at a constant rate, on a topic with the broker's own time; the state after it.
+
+    With `is_reference` the bare batch before it.
+    """
+    fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
+    with Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=_sections(devices)) as testbed:
+        bare = {}
+        if is_reference:
+            load = _load(testbed, devices, seed, BARE_S + 30)
+            bare = reference(testbed, "bare")
+            load.terminate()
+            load.wait(120)
+        testbed.start_service()
+        testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
+        memory = Memory(testbed.service_pid)
+        memory.start()
+        generator = _load(testbed, devices, seed, warm_up + seconds + 5)
+        time.sleep(warm_up)
+        before = testbed.metrics()
+        durations = Batches(testbed)
+        durations.start()
+        time.sleep(seconds)
+        after = testbed.metrics()
+        durations.end()
+        generator.wait(120)
+        memory.end()
+        testbed.stop_service()
+    delta = {key: value - before.get(key, 0.0) for key, value in after.items()}
+    batches = int(delta["tidemark_batch"])
+    phases = _phases(delta)
+    figures = Steady(
+        p50_ms=round(percentile(delta, 0.5), 1),
+        p95_ms=round(percentile(delta, 0.95), 1),
+        p99_ms=round(percentile(delta, 0.99), 1),
+        rate=round(delta["tidemark_records_total"] / seconds),
+        seconds=seconds,
+        batches=batches,
+        batch_mean_ms=round(seconds / max(batches, 1) * 1000, 1),
+        phases_ms={name: round(value / max(batches, 1) * 1000, 1) for name, value in phases.items()},
+        peak_memory_mb=memory.peak_mb(),
+        rows_per_reading=round(
+            delta.get('tidemark_redis_writes_total{outcome="written"}', 0.0)
+            / max(1.0, delta["tidemark_records_total"]),
+            2,
+        ),
+        longest_to_median=durations.longest_to_median(),
+    )
+    return figures, bare, _state(after, delta)
+
+
+def _load(testbed: Testbed, devices: int, seed: int, seconds: float) -> Child:
+    command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", testbed.broker.bootstrap, "--topic", TOPIC]
+    command += ["--rate", str(RATE), "--devices", str(devices), "--seed", str(seed), "--outsiders", "off"]
+    return spawn([*command, "--for", f"{seconds}s"], cwd=ROOT, log=testbed.folder / "generator.log")
+
+
+def _state(after: Mapping[str, float], delta: Mapping[str, float]) -> dict[str, float]:
+    """Bytes of the state by row, and bytes written for each byte of rows that changed."""
+    rows = {kind: after.get(f'tidemark_state_rows{{kind="{kind}"}}', 0.0) for kind in ("devices", "windows")}
+    changed = delta.get("tidemark_state_changed_bytes_total", 0.0)
+    return {
+        **rows,
+        "bytes": after.get("tidemark_state_bytes", 0.0),
+        "bytes_per_row": round(after.get("tidemark_state_bytes", 0.0) / max(1.0, sum(rows.values())), 1),
+        "changelog_to_changes": round(delta.get("tidemark_state_written_bytes_total", 0.0) / max(1.0, changed), 2),
+    }
+
+
+def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
+    name = "tidemark_batch_seconds_sum{"
+    return {key.split('"')[1]: round(value, 3) for key, value in metrics.items() if key.startswith(name)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the JSON."""
+    parser = argparse.ArgumentParser(
+        prog="make bench", description="Catch-up rate, floor, latency, cost of a row, memory."
+    )
+    parser.add_argument("--readings", type=int, default=8_000_000)
+    parser.add_argument("--steady", type=seconds_of, default=60.0, metavar="60s")
+    parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
+    parser.add_argument("--only", choices=("catch_up", "rows", "steady"))
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args(argv)
+    if args.quick:
+        args.readings, args.steady, args.warm_up = args.readings // 3, args.steady / 3, args.warm_up / 3
+    return reported(lambda: run(args), args.json)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """All parts of the benchmark, in turn. At the top of the report are the medians of `catch_up`, `floor` and `steady`, and all
+    else of the run in the middle: compare figures within one of `runs`.
+    """
+    runs: list[dict[str, Any]] = []
+    for number in range(args.runs):
+        entry: dict[str, Any] = {}
+        if args.only in {None, "rows"}:
+            entry |= _rows()
+        if args.only in {None, "catch_up"}:
+            entry |= _catch_up(args, SMALL)
+            entry["large"] = _catch_up(args, LARGE, is_reference=False)
+        if args.only in {None, "steady"}:
+            entry |= _steady(args, SMALL)
+            entry["large"] = entry.get("large", {}) | _steady(args, LARGE, is_reference=False)
+        entry["ratios"] = _ratios(entry)
+        print(f"run {number}: {entry['ratios']}", flush=True)
+        runs.append(entry)
+    report: dict[str, Any] = {"machine": machine(), "readings": args.readings, "devices": [SMALL, LARGE], "runs": runs}
+    for part, figure in (("catch_up", "per_second"), ("floor", "per_second"), ("steady", "p99_ms")):
+        results = sorted((each[part] for each in runs if part in each), key=lambda result: result[figure])
+        report |= {part: results[len(results) // 2]} if results else {}
+    parts = [part for each in runs for part in (each, each.get("large", {}))]
+    peaks = [part[name]["peak_memory_mb"] for part in parts for name in ("catch_up", "steady") if name in part]
+    report["peak_memory_mb"] = max(peaks, default=0.0)
+    return report | {part: runs[len(runs) // 2].get(part, {}) for part in ("bare", "large", "rows", "state", "ratios")}
+
+
+def _sections(devices: int) -> dict[str, dict[str, int]]:
+    """The buckets that deploy/tidemark.example.toml advises for a fleet."""
+    return {"sessions": {"buckets": max(1, devices // 10_000)}}
+
+
+def _rows() -> dict[str, Any]:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        figures = bench_rows.measure(Path(folder)) | bench_rows.measure_cluster(Path(folder))
+    print(f"rows: {figures}", flush=True)
+    return {"rows": figures}
+
+
+def _catch_up(args: argparse.Namespace, devices: int, *, is_reference: bool = True) -> dict[str, Any]:
+    """The catch-up of a fleet, and with `is_reference` the rates of the floor."""
+    rate = args.readings / (SPAN_MS / 1000)
+    fleet = Fleet(args.seed, FleetSettings(devices=devices, rate=rate, shares={}))
+    sections = _sections(devices)
+    with Testbed(FOLDER / "catch_up", fleet, views=VIEWS, sections=sections, topic_config=CREATE_TIME) as testbed:
+        figures = catch_up(testbed, prepare(testbed, args.readings))
+        floors = reference(testbed, "floor") if is_reference else []
+    print(f"{devices:,} devices: {figures.per_second:,.0f}/s, floor {floors}", flush=True)
+    floor = {"floor": {"per_second": max(floors), "passes": floors}} if floors else {}
+    return {"catch_up": asdict(figures), **floor}
+
+
+def _steady(args: argparse.Namespace, devices: int, *, is_reference: bool = True) -> dict[str, Any]:
+    figures, bare, state = steady(devices, args.steady, args.warm_up, args.seed, is_reference=is_reference)
+    print(f"{devices:,} devices: {figures}", flush=True)
+    return {"steady": asdict(figures), "bare": bare, "state": state}
+
+
+def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
+    ratios, large = {}, entry.get("large", {})
+    if "steady" in entry:
+        ratios["batch_to_bare"] = entry["steady"]["batch_mean_ms"] / entry["bare"]["batch_ms"]
+        ratios["plan_to_bare"] = entry["steady"]["phases_ms"].get("planning", 0.0) / entry["bare"]["planning_ms"]
+        ratios["steady_100k_to_10k"] = large["steady"]["p50_ms"] / entry["steady"]["p50_ms"]
+        ratios["rows_per_reading"] = large["steady"]["rows_per_reading"]
+        ratios["close_to_median"] = large["steady"]["longest_to_median"]
+    if "catch_up" in entry:
+        ratios["catch_up_to_floor"] = entry["catch_up"]["per_second"] / entry["floor"]["per_second"]
+        ratios["catch_up_100k_to_10k"] = large["catch_up"]["per_second"] / entry["catch_up"]["per_second"]
+    if "rows" in entry:
+        ratios |= bench_rows.ratios(entry["rows"]) | bench_rows.cluster_ratios(entry["rows"])
+    return {name: round(ratio, 3) for name, ratio in ratios.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""What a row costs: the service's way to write a batch, against plain pipelined HSET and PEXPIRE of as many fields.
+
+Both write to one Redis, in turn. A batch has a window, an open session and the hash of each device, which is what a reading of a
+large fleet changes; every batch but the first replaces what is there.
+
+`measure_cluster` writes the same batches to one Redis with one shard, to one with SHARDS, and to three primaries, in turn.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from load.servers.redis import Redis
+from load.servers.redis_cluster import RedisCluster
+from schemas import contract
+from service import settings
+from service.daemon.lease import Lease
+from service.micro_batch import MicroBatch
+from service.pipeline.batch_publisher import Sink
+from service.row_schemas import CHANGES
+from state import codec
+from state.layout import Changes, session_schema, status_schema
+from state.windows import SCHEMA, TEXTS
+
+DEVICES, BATCHES, FIELDS, CHUNK = 20_000, 6, 16, 1_000
+SHARDS = 12
+_MEASURES = ("temperature", "humidity")
+_START_MS, _WINDOW_MS = 1_790_000_040_000, 60_000
+
+
+def measure(folder: Path) -> dict[str, float]:
+    """Microseconds a row, of Redis' CPU and in all: the median batch of the service and of plain commands."""
+    with Redis(folder) as server, server.client() as client:
+        _begin_term(_sink(server.url, 0, _START_MS))
+        written, plain = [], []
+        for batch in range(BATCHES):
+            sink, rows = _sink(server.url, batch, _START_MS), _output(batch)  # made before the clock runs
+            written.append(_timed([server], 3 * DEVICES, _publish, sink, rows))
+            plain.append(_timed([server], 3 * DEVICES, _hset, client, batch))
+    figures = {"row": _median(written[1:]), "hset": _median(plain[1:])}
+    return {
+        f"{name}_{part}us": round(value, 2)
+        for name, values in figures.items()
+        for part, value in zip(("redis_", ""), values, strict=True)
+    }
+
+
+def measure_cluster(folder: Path) -> dict[str, float]:
+    """Microseconds a row in all, and of the CPU of the busiest Redis: the median batch of each store."""
+    with Redis(folder / "one") as one, Redis(folder / "shards") as several, RedisCluster(folder, replicas=0) as cluster:
+        stores: dict[str, tuple[str, list[Redis], dict[str, Any]]] = {
+            "one": (one.url, [one], {}),
+            "shards": (several.url, [several], {"shards": SHARDS}),
+            "cluster": (cluster.url, list(cluster.nodes), {"shards": SHARDS, "cluster": True}),
+        }
+        for number, prefix in enumerate(contract.prefixes("tidemark", SHARDS)):  # as the operator's page says
+            key, node = f"{prefix}:epoch", cluster.nodes[number % len(cluster.nodes)]
+            if cluster.primary_of(key) is not node:
+                cluster.move_slot(key, node)
+        timed: dict[str, list[tuple[float, float]]] = {name: [] for name in stores}
+        for batch in range(BATCHES):
+            rows = _output(batch)
+            for name, (url, servers, options) in stores.items():
+                sink = _sink(url, batch, _START_MS, **options)
+                if not batch:
+                    _begin_term(sink)
+                timed[name].append(_timed(servers, 3 * DEVICES, _publish, sink, rows))
+    medians = {name: _median(pairs[1:]) for name, pairs in timed.items()}
+    return {
+        f"{name}_{part}us": round(value, 2)
+        for name, values in medians.items()
+        for part, value in zip(("busiest_redis_", ""), values, strict=True)
+    }
+
+
+def ratios(rows: dict[str, float]) -> dict[str, float]:
+    """A row's time, and Redis' CPU for it, in those of plain commands."""
+    return {
+        "row_to_hset": rows["row_us"] / rows["hset_us"],
+        "row_redis_to_hset_redis": rows["row_redis_us"] / rows["hset_redis_us"],
+    }
+
+
+def cluster_ratios(rows: dict[str, float]) -> dict[str, float]:
+    """Rows a second on three primaries over those on one Redis; the same if each Redis and the writer had cores of their own.
+
+    With cores enough, a batch takes no less than the busiest Redis' CPU, and no less than the writer's own time for it, which is
+    what the batch takes here less the CPU of all Redis.
+    """
+    writer = rows["one_us"] - rows["one_busiest_redis_us"]
+    alone, spread = (max(writer, rows[f"{name}_busiest_redis_us"]) for name in ("one", "cluster"))
+    return {
+        "redis_cluster_publish": rows["one_us"] / rows["cluster_us"],
+        "redis_cluster_publish_with_cores": alone / spread,
+        "redis_cluster_busiest": rows["cluster_busiest_redis_us"] / rows["one_busiest_redis_us"],
+    }
+
+
+def _timed(servers: Sequence[Redis], rows: int, act: Callable[..., object], *arguments: Any) -> tuple[float, float]:
+    before, began = list(map(_cpu_s, servers)), time.perf_counter()
+    act(*arguments)
+    seconds = time.perf_counter() - began
+    used = max(after - earlier for after, earlier in zip(map(_cpu_s, servers), before, strict=True))
+    return used / rows * 1e6, seconds / rows * 1e6
+
+
+def _cpu_s(server: Redis) -> float:
+    with server.client() as client:
+        used: Any = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
+def _median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    return float(np.median([cpu for cpu, _ in pairs])), float(np.median([wall for _, wall in pairs]))
+
+
+def _sink(url: str, batch: int, watermark_ms: int, **options: Any) -> Sink:
+    document = {
+        "service": {"checkpoint": "checkpoint"},
+        "kafka": {"bootstrap": "none", "topics": ["readings"]},
+        "input": {"measures": {name: name for name in _MEASURES}},
+        "views": [{"name": "device", "by": ["device"], "window": "1 m"}],
+        "redis": {"url": url, "chunk": CHUNK, **options},
+    }
+    # As in a term that goes on where the last one was (docs/decisions/0021-rows-that-are-not-compared.md).
+    after = (1, batch - 1) if batch else None
+    micro_batch = MicroBatch(1, batch, watermark_ms, {}, {"readings": {0: batch}})
+    return Sink(settings.parse(document), micro_batch, after=after, settled_ms=0)
+
+
+def _begin_term(sink: Sink) -> None:
+    lease = Lease(sink.settings, "bench")
+    lease.acquire()
+    lease.release()
+
+
+def _publish(sink: Sink, rows: pa.RecordBatch) -> None:
+    sink.write([rows])
+    sink.progress()
+
+
+def _output(batch: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"kind": CHANGES, "payload": codec.pack_changes(_changes(batch))}])
+
+
+def _changes(batch: int) -> Changes:
+    last = _START_MS + 1_000 * batch
+    value = np.random.default_rng(batch).normal(20.0, 3.0, DEVICES)
+    devices = pa.array([f"device-{number:06d}" for number in range(DEVICES)])
+    same: dict[str, Any] = {
+        "start": _START_MS, "end": _START_MS + _WINDOW_MS, "count": batch + 1, "first": _START_MS, "last": last,
+        "last_seen": last, "session": _START_MS, "state": "open", "status": "online", "reason": "", "merged_into": None,
+        "view": "device", "measure": _MEASURES[0],
+        **{f"{name}.count": batch + 1 for name in _MEASURES}, **{f"{name}.at": last for name in _MEASURES},
+    }  # fmt: skip
+
+    def table(schema: pa.Schema) -> pa.Table:
+        columns = []
+        for field in schema:
+            text = pa.string() if field.name in TEXTS else field.type
+            if field.name in {"device", "key"}:
+                column = devices
+            elif field.name in same:
+                column = pa.array([same[field.name]] * DEVICES, text)
+            else:
+                column = pa.array(value)
+            columns.append(column.cast(field.type))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    return Changes(table(session_schema(_MEASURES)), table(status_schema(_MEASURES)), table(SCHEMA))
+
+
+def _hset(client: Any, batch: int) -> None:
+    names = [f"field{number}" for number in range(FIELDS)]
+    for start in range(0, 3 * DEVICES, CHUNK):
+        pipeline = client.pipeline(transaction=False)
+        for number in range(start, start + CHUNK):
+            key = f"plain:{number}"
+            pipeline.hset(key, mapping=dict.fromkeys(names, 1_790_000_000_000 + batch))
+            pipeline.pexpire(key, 86_400_000)
+        pipeline.execute()

@@ -1,0 +1,308 @@
+"""The oracle's decoders: a record's bytes become a mapping, and its fields a device, a time and numbers.
+
+Avro is read by fastavro, with two things added. fastavro takes a union's index as Python does, so -1 is the last
+branch, and an integer of any length; by Avro both are damage. A record is therefore written again, and where the bytes
+differ it is walked by the writer's schema (`walk`), which refuses both. And logical types are taken off: times stay
+integers.
+"""
+
+import io
+import json
+import math
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+
+from load.judge.rules import Rules
+
+UNDECODABLE = "undecodable"
+UNKNOWN_SCHEMA = "unknown_schema"
+BLANKS = " \t\n\v\f\r"
+"""What is cut off at both ends of a time, and makes no device id."""
+UNITS = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("0.001")}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# As Spark has it: a zone only after seconds, and up to 18 hours.
+_ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
+_ISO = re.compile(rf"\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?", re.ASCII)
+_LOGICAL = {"timestamp-millis": "ms", "timestamp-micros": "us"}
+_WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+_HEADER_BYTES = 5
+_VARINT_BYTES = {"int": 5, "long": 10}
+
+
+class RejectedError(Exception):
+    """A record cannot be used; the argument is the reason."""
+
+
+def _no_constant(name: str) -> None:
+    msg = f"JSON has no {name}"
+    raise ValueError(msg)
+
+
+class Json:
+    """One JSON object a record, UTF-8."""
+
+    time_unit = None
+
+    def read(self, value: bytes) -> Mapping[str, Any]:
+        """The record; raises RejectedError."""
+        try:
+            record: Any = json.loads(value.decode(), parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            raise RejectedError(UNDECODABLE) from None
+        if not isinstance(record, dict):
+            raise RejectedError(UNDECODABLE)
+        return record
+
+
+class Avro:
+    """Records in the Confluent wire format: 0x00, four bytes of schema id, the record by that writer's schema.
+
+    `time_unit` is what the reader's schema says of the event time by a logical type, None when it says nothing.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._registry = rules.registry.partition(",")[0]
+        raw: dict[int, Any] = {}
+        if self._registry:  # an id of another subject's counts as none
+            raw = {
+                number: json.loads(self._ask(f"schemas/ids/{number}")["schema"]) for number in self._ids(rules.subjects)
+            }
+        else:
+            raw = {int(path.stem): json.loads(path.read_text("utf-8")) for path in rules.schemas.glob("*.avsc")}
+        number = max(raw) if rules.reader_schema is None else rules.reader_schema
+        whole = raw[number]
+        self.time_unit = _LOGICAL.get(_logical_type(whole, rules.event_time.split(".")))
+        # A field that nothing is taken from cannot make a record undecodable.
+        heads = {path.split(".")[0] for path in (rules.device_id, rules.event_time, *rules.measures.values())}
+        fields = [field for field in whole["fields"] if field["name"] in heads]
+        self._whole = whole
+        self._reader = fastavro.parse_schema(_without_logical_types({**whole, "fields": fields}))
+        self._writers = {each: self._parsed(schema) for each, schema in raw.items()}
+
+    def read(self, value: bytes) -> Mapping[str, Any]:
+        """The record by the reader's schema; raises RejectedError, also when bytes follow it."""
+        if len(value) < _HEADER_BYTES or value[0] != 0:
+            raise RejectedError(UNDECODABLE)
+        number = int.from_bytes(value[1:_HEADER_BYTES], "big")
+        parsed = self._writers.get(number)
+        if parsed is None:
+            raise RejectedError(UNKNOWN_SCHEMA)
+        writer, names, is_reader = parsed
+        body = io.BytesIO(value)
+        body.seek(_HEADER_BYTES)
+        try:
+            # Avro's readers on the JVM do not look into text: only a device id has to be UTF-8.
+            record: Any = fastavro.schemaless_reader(body, writer, None, handle_unicode_errors="surrogateescape")
+            end: int = body.tell()
+            if not _writes_back(writer, record, value[_HEADER_BYTES:end]):
+                end = walk(writer, names, value, _HEADER_BYTES)
+            if not is_reader:
+                body.seek(_HEADER_BYTES)
+                record = fastavro.schemaless_reader(body, writer, self._reader, handle_unicode_errors="surrogateescape")
+        except Exception:  # fastavro raises whatever the bytes make it raise
+            raise RejectedError(UNDECODABLE) from None
+        if end < len(value):
+            raise RejectedError(UNDECODABLE)
+        whole: Mapping[str, Any] = record
+        return whole
+
+    def _parsed(self, schema: Any) -> tuple[Any, dict[str, Any], bool]:
+        names: dict[str, Any] = {}
+        return fastavro.parse_schema(_without_logical_types(schema), named_schemas=names), names, schema == self._whole
+
+    def _ids(self, subjects: Sequence[str]) -> set[int]:
+        """Of all versions of the subjects; an error where the registry does not answer."""
+        ids = set()
+        for subject in subjects:
+            for version in self._ask(f"subjects/{subject}/versions") or ():
+                ids.add(self._ask(f"subjects/{subject}/versions/{version}")["id"])
+        return ids
+
+    def _ask(self, path: str) -> Any:
+        """What the registry answers, None when it has no such thing."""
+        try:
+            with urllib.request.urlopen(f"{self._registry}/{path}", timeout=10) as answer:  # noqa: S310
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code != 404:
+                    raise
+            return None
+
+
+def at(record: Mapping[str, Any], path: Sequence[str]) -> object:
+    """The value at a path, None where the record ends before; RejectedError where no record is on the way."""
+    value: Any = record
+    for name in path:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise RejectedError(UNDECODABLE)
+        value = value.get(name)
+    return value
+
+
+def as_number(value: object) -> float | None:
+    """A measure; a number too large for a double is infinite. RejectedError for anything but a number."""
+    if value is None or type(value) is float:
+        return value
+    if type(value) is not int:
+        raise RejectedError(UNDECODABLE)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def as_device(value: object) -> str:
+    """A device id, "" when it is missing: text in UTF-8 or an integer of 64 bits. RejectedError for anything else."""
+    if value is None:
+        return ""
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
+        return str(value)
+    try:
+        if type(value) is str:
+            value.encode()
+            return value
+        if type(value) is bytes:
+            return value.decode()
+    except UnicodeError:
+        pass
+    raise RejectedError(UNDECODABLE)
+
+
+def to_ms(value: object, unit: str) -> int | None:
+    """An event time in ms, floored; a number with a fraction is meant as its decimals say. None when it is no time.
+
+    A time without a zone is UTC. RejectedError when the value is not of the unit's type.
+    """
+    if value is None:
+        return None
+    if unit == "iso":
+        if type(value) is not str:
+            raise RejectedError(UNDECODABLE)
+        return _iso_ms(value.strip(BLANKS))
+    if type(value) is int:
+        return value if unit == "ms" else value * 1000 if unit == "s" else value // 1000
+    if type(value) is float:
+        return math.floor(Decimal(repr(value)) * UNITS[unit]) if math.isfinite(value) else None
+    raise RejectedError(UNDECODABLE)
+
+
+def walk(schema: Any, names: Mapping[str, Any], data: bytes, begin: int) -> int:
+    """Where a value by `schema` ends in `data`; raises ValueError or IndexError where Avro forbids the bytes."""
+    if isinstance(schema, str):
+        schema = names.get(schema, schema)
+    kind = schema if isinstance(schema, str) else "union" if isinstance(schema, list) else schema["type"]
+    if kind in _WIDTHS or kind == "fixed":
+        return _within(begin + (schema["size"] if kind == "fixed" else _WIDTHS[kind]), data)
+    if kind in {"record", "error"}:
+        for field in schema["fields"]:
+            begin = walk(field["type"], names, data, begin)
+        return begin
+    if kind in {"array", "map"}:
+        return _walk_blocks(schema, names, data, begin)
+    number, begin = _varint(data, begin, _VARINT_BYTES.get(kind, 10 if kind in {"string", "bytes"} else 5))
+    if kind in {"string", "bytes"}:
+        return _within(begin + _not_negative(number), data)
+    if kind == "union":
+        return walk(schema[_not_negative(number)], names, data, begin)
+    if kind == "enum" and not 0 <= number < len(schema["symbols"]):
+        msg = f"there is no symbol {number}"
+        raise ValueError(msg)
+    return begin
+
+
+def _walk_blocks(schema: Any, names: Mapping[str, Any], data: bytes, begin: int) -> int:
+    while True:
+        count, begin = _varint(data, begin, 10)
+        if count == 0:
+            return begin
+        if count < 0:
+            _, begin = _varint(data, begin, 10)
+        for _ in range(abs(count)):
+            if schema["type"] == "map":
+                begin = walk("string", names, data, begin)
+            before, begin = begin, walk(schema.get("items", schema.get("values")), names, data, begin)
+            if before == begin:  # items of no bytes: any count of them is there
+                break
+
+
+def _varint(data: bytes, begin: int, limit: int) -> tuple[int, int]:
+    number = 0
+    for index in range(limit):
+        byte = data[begin + index]
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), begin + index + 1
+    msg = f"an integer of more than {limit} bytes"
+    raise ValueError(msg)
+
+
+def _within(end: int, data: bytes) -> int:
+    if end > len(data):
+        msg = f"{end - len(data)} bytes are missing"
+        raise ValueError(msg)
+    return end
+
+
+def _not_negative(number: int) -> int:
+    if number < 0:
+        msg = f"{number} is negative"
+        raise ValueError(msg)
+    return number
+
+
+def _writes_back(schema: Any, record: Any, data: bytes) -> bool:
+    out = io.BytesIO()
+    try:
+        fastavro.schemaless_writer(out, schema, record)
+    except (ValueError, TypeError, OverflowError):  # damaged text, a number too long
+        return False
+    return out.getvalue() == data
+
+
+def _iso_ms(text: str) -> int | None:
+    if not _ISO.fullmatch(text):
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if isinstance(schema, dict):
+        kept = {
+            name: _without_logical_types(each)
+            for name, each in schema.items()
+            if name not in {"logicalType", "default"}
+        }
+        return {**kept, "default": schema["default"]} if "default" in schema else kept
+    return schema
+
+
+def _logical_type(schema: Any, path: Sequence[str]) -> str:
+    """The logical type of the field at a path, through unions with null; "" when it has none."""
+    for name in path:
+        branches = schema if isinstance(schema, list) else [schema]
+        records = [b for b in branches if isinstance(b, dict) and isinstance(b.get("fields"), list)]
+        types = [field["type"] for record in records for field in record["fields"] if field["name"] == name]
+        if not types:
+            return ""
+        schema = types[0]
+    branches = schema if isinstance(schema, list) else [schema]
+    return next((b["logicalType"] for b in branches if isinstance(b, dict) and "logicalType" in b), "")

@@ -1,0 +1,364 @@
+"""The oracle: reads the topics again with its own consumer and decoders and says what Redis and the rejects must hold.
+
+It shares nothing with the service but the settings file and the words: it imports nothing from service/ or state/, has
+its own reading of the TOML (load/judge/rules.py) and its own decoders (load/judge/decoders.py: fastavro, json), and decides about
+records one by one. What follows from the admitted readings is computed in load/judge/expected.py.
+
+    expected = oracle.expected("tidemark.toml", watermark_ms=1_700_000_000_000)
+"""
+
+import hashlib
+import math
+import time
+import unicodedata
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from load.judge.decoders import BLANKS, UNDECODABLE, UNITS, Avro, Json, RejectedError, as_device, as_number, at, to_ms
+from load.judge.expected import Device, Readings, Session, Windows, devices, sessions, windows
+from load.judge.rules import Reference, Rules, amount, read_reference, read_rules
+
+Offsets = Mapping[str, Mapping[int, int]]
+Coordinate = tuple[str, int, int]
+"""topic, partition, offset"""
+Digest = tuple[int, bytes] | None
+"""A value's length and 16 bytes of its hash; None for a null value."""
+
+_SILENCE_S = 60.0
+_LARGEST = 1e140  # what a measure without a range may be
+_LONGEST_ID = 256  # bytes
+_ENDS_A_LINE = {"Cc", "Zl", "Zp"}
+_TURNS_TEXT = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+_MARKS = {"ARABIC LETTER MARK", "LEFT-TO-RIGHT MARK", "RIGHT-TO-LEFT MARK"}
+_LATEST_MS = 1 << 42  # the year 2109: what an event time may be, whatever a record's own timestamp says
+
+
+class Record(NamedTuple):
+    """A Kafka record; `broker_ms` is its timestamp, whatever the topic says it is."""
+
+    topic: str
+    partition: int
+    offset: int
+    broker_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+@dataclass(slots=True)
+class Partition:
+    """What became of a partition's records with `start` <= offset < `end`: `consumed` = `admitted` + `rejected`."""
+
+    start: int
+    end: int
+    consumed: int = 0
+    admitted: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What must be there once everything up to the partitions' ends is published under `watermark_ms`.
+
+    `values` is the length and a digest of each rejected record's value, None for a null one.
+    """
+
+    watermark_ms: int
+    windows: Windows
+    sessions: Mapping[tuple[str, int], Session]
+    devices: Mapping[str, Device]
+    rejects: Mapping[Coordinate, str]
+    values: Mapping[Coordinate, Digest]
+    partitions: Mapping[tuple[str, int], Partition]
+
+
+def expected(
+    settings_path: Path | str,
+    bootstrap: str | None = None,
+    *,
+    watermark_ms: int,
+    idle_ms: int = -1,
+    ends: Offsets | None = None,
+    starts: Offsets | None = None,
+    reference: Reference | None = None,
+    archive: Iterable[Record] = (),
+    corrected: Collection[Coordinate] = (),
+    refused: Mapping[Coordinate, str] = MappingProxyType({}),
+) -> Expected:
+    """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
+
+    `idle_ms` is the event time up to which silence has closed what is open, -1 for none.
+    `archive` are records that were read before, all older than `starts`, for topics that have lost some since.
+    `reference` is device -> column -> text; by default it is what the reference's database holds now.
+    `corrected` are records that were rejected as late and that windows and sessions, not devices, hold all the same.
+    `refused` are readings that admission has rejected for what only the service knows: that they came behind the watermark
+    (`late`), or were of a device too many.
+    Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
+    they give nothing for 60 s.
+    """
+    rules = read_rules(Path(settings_path))
+    ledger = Ledger(rules, read_reference(rules) if reference is None else reference, corrected, refused)
+    there = records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions)
+    for record in chain(archive, there):
+        ledger.take(record)
+    return ledger.close(watermark_ms, idle_ms)
+
+
+@lru_cache(1 << 16)
+def may_be_named(device: str) -> bool:
+    """Whether a device may have this id: not too long, and nothing in it that leaves its place in a line."""
+    return len(device.encode()) <= _LONGEST_ID and not any(
+        unicodedata.category(each) in _ENDS_A_LINE
+        or unicodedata.bidirectional(each) in _TURNS_TEXT
+        or unicodedata.name(each, "") in _MARKS
+        for each in device
+    )
+
+
+def digest(value: bytes | None) -> Digest:
+    """What stands for a record's value, so that rejects of any size can be kept in memory."""
+    return None if value is None else (len(value), hashlib.blake2b(value, digest_size=16).digest())
+
+
+def records(
+    rules: Rules,
+    topics: Sequence[str],
+    bootstrap: str | None = None,
+    *,
+    ends: Offsets | None = None,
+    starts: Offsets | None = None,
+    partitions: MutableMapping[tuple[str, int], Partition] | None = None,
+) -> Iterator[Record]:
+    """All records of the topics, partitions interleaved, up to the ends they had when this began (or `ends`).
+
+    Fills in `partitions` before the first record. A topic that does not exist has none.
+    """
+    consumer = Consumer(
+        {
+            **{name: value for name, value in rules.options.items() if not name.startswith("sasl.jaas")},
+            "bootstrap.servers": bootstrap or rules.bootstrap,
+            "group.id": "tidemark-oracle",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",  # what a transaction has taken back never was
+            "queued.max.messages.kbytes": 65_536,
+        }
+    )
+    try:
+        open_ends: dict[tuple[str, int], int] = {}
+        plan = []
+        known = consumer.list_topics(timeout=30).topics
+        for topic, partition in ((t, p) for t in topics if t in known for p in known[t].partitions):
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            start = max(low, (starts or {}).get(topic, {}).get(partition, low))
+            end = high if ends is None else ends.get(topic, {}).get(partition, 0)
+            if partitions is not None:
+                counts = partitions.setdefault((topic, partition), Partition(start, start))
+                counts.end = max(counts.end, end)
+            if start < min(end, high):
+                open_ends[topic, partition] = end
+                plan.append(TopicPartition(topic, partition, start))
+        consumer.assign(plan)
+        yield from _until(consumer, open_ends)
+    finally:
+        consumer.close()
+
+
+def _until(consumer: Consumer, open_ends: dict[tuple[str, int], int]) -> Iterator[Record]:
+    heard = time.monotonic()
+    while open_ends:
+        messages = consumer.consume(10_000, timeout=0.1)  # it waits that long for the last of them
+        if messages:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _SILENCE_S:
+            msg = f"no record for {_SILENCE_S:.0f} s, still to come: {open_ends} (topic, partition: end)"
+            raise TimeoutError(msg)
+        for message in messages:
+            topic, partition, offset, error = message.topic(), message.partition(), message.offset(), message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if topic is None or partition is None or offset is None or (topic, partition) not in open_ends:
+                continue
+            end = open_ends[topic, partition]
+            # The end of a partition is also reached where its last offsets hold no record (transactions, compaction).
+            if error is not None or offset >= end - 1:
+                del open_ends[topic, partition]
+            if error is None and offset < end:
+                headers: Any = message.headers() or ()
+                yield Record(topic, partition, offset, message.timestamp()[1], message.key(), message.value(), headers)
+
+
+class _Columns:
+    """Readings, growing."""
+
+    def __init__(self, measures: Iterable[str]) -> None:
+        self.codes: dict[str, int] = {}
+        self.device, self.event_ms = array("i"), array("q")
+        self.values = {name: array("d") for name in measures}
+
+    def add(self, device: str, event_ms: int, values: Mapping[str, float | None]) -> None:
+        self.device.append(self.codes.setdefault(device, len(self.codes)))
+        self.event_ms.append(event_ms)
+        for name, column in self.values.items():
+            number = values[name]
+            column.append(math.nan if number is None else number)
+
+    def readings(self) -> Readings:
+        return Readings(
+            list(self.codes),
+            np.array(self.device, np.int32),
+            np.array(self.event_ms, np.int64),
+            {name: np.array(column, np.float64) for name, column in self.values.items()},
+        )
+
+
+class Ledger:
+    """Takes records one by one; keeps the admitted readings as columns and, of the others, the reasons."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        reference: Reference,
+        corrected: Collection[Coordinate] = (),
+        refused: Mapping[Coordinate, str] = MappingProxyType({}),
+    ) -> None:
+        self.watermark_ms = 0
+        """What is below it is late."""
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self._rules = rules
+        self._reference = reference
+        decoder = Avro(rules) if rules.format == "avro" else Json()
+        self._read = decoder.read
+        self._unit = decoder.time_unit or rules.event_time_unit
+        if self._unit not in {*UNITS, "iso"}:
+            msg = f"input.event_time_unit = {self._unit!r}: {rules.event_time} has no timestamp logical type"
+            raise ValueError(msg)
+        self._corrected, self._refused = frozenset(corrected), refused
+        self._admitted, self._with_late = _Columns(rules.measures), _Columns(rules.measures)
+        self._paths = {name: path.split(".") for name, path in rules.measures.items()}
+        self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
+        self._rejects: dict[Coordinate, str] = {}
+        self._digests: dict[Coordinate, Digest] = {}
+
+    def take(self, record: Record) -> str | None:
+        """Decide about one record, and keep it; the reason when it is rejected."""
+        place = (record.topic, record.partition)
+        count = self.partitions.setdefault(place, Partition(record.offset, record.offset))
+        count.consumed += 1
+        count.end = max(count.end, record.offset + 1)
+        at_place = (*place, record.offset)
+        is_corrected, refused = at_place in self._corrected, self._refused.get(at_place, "")
+        reason = self._decide(record.broker_ms, record.key, record.value, is_corrected=is_corrected, refused=refused)
+        if reason is None:
+            count.admitted += 1
+        else:
+            count.rejected += 1
+            self._rejects[at_place] = reason
+            self._digests[at_place] = digest(record.value)
+        return reason
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The latest event time that was admitted."""
+        return max(self._admitted.event_ms, default=None)
+
+    def close(self, watermark_ms: int, idle_ms: int = -1) -> Expected:
+        """Everything that follows from what was taken."""
+        rules, admitted = self._rules, self._admitted.readings()
+        readings = self._with_late.readings() if self._corrected else admitted
+        longest = rules.max_duration_ms
+        gaps = {device: min(gap, longest) for device, gap in self._durations(rules.own_gap).items()}
+        expected_sessions = sessions(readings, rules.gap_ms, longest, watermark_ms, idle_ms, gaps)
+        shown = (rules.reference or {}).get("columns")
+        attributes = {
+            device: {name: text for name, text in row.items() if not shown or name in shown}
+            for device, row in self._reference.items()
+        }
+        line_ms, intervals = max(watermark_ms, idle_ms), self._durations(rules.expected_interval)
+        return Expected(
+            watermark_ms,
+            windows(rules.views, readings, self._reference, watermark_ms, idle_ms),
+            expected_sessions,
+            devices(admitted, expected_sessions, attributes, line_ms, intervals),
+            self._rejects,
+            self._digests,
+            self.partitions,
+        )
+
+    def _durations(self, column: str | None) -> dict[str, int]:
+        """The durations in ms that the reference has in this column, by device."""
+        texts = {device: row.get(column) for device, row in self._reference.items()} if column else {}
+        return {device: amount(text) for device, text in texts.items() if text is not None}
+
+    def _range(self, device: str, measure: str) -> tuple[float, float]:
+        low, high = self._rules.ranges.get(measure, (-_LARGEST, _LARGEST))
+        if measure in self._rules.own_ranges:
+            row = self._reference.get(device, {})
+            own = [row.get(column) for column in self._rules.own_ranges[measure]]
+            low, high = (given if text is None else float(text) for text, given in zip(own, (low, high), strict=True))
+        return low, high
+
+    def _decide(
+        self,
+        broker_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        is_corrected: bool = False,
+        refused: str = "",
+    ) -> str | None:
+        """The reason of the first rule that applies; a record without one is kept, and one that is corrected and only late."""
+        rules = self._rules
+        if max(len(value or b""), len(key or b"")) > rules.max_bytes:
+            return "oversized"
+        try:
+            if value is None:
+                raise RejectedError(UNDECODABLE)
+            record = self._read(value)
+            device = as_device(key if rules.device_id == "$key" else at(record, self._device_path))
+            event_ms = to_ms(at(record, self._time_path), self._unit)
+            values = {name: as_number(at(record, path)) for name, path in self._paths.items()}
+        except RejectedError as rejected:
+            return str(rejected)
+        if event_ms is None or self._stranger(device):
+            return self._stranger(device) or "no_time"
+        reasons = list(self._reasons(device, event_ms, broker_ms, values))
+        if not reasons and (refused or event_ms < self.watermark_ms):
+            reasons = [refused or "late"]
+        if not reasons:
+            self._admitted.add(device, event_ms, values)
+        if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):
+            self._with_late.add(device, event_ms, values)
+        return reasons[0] if reasons else None
+
+    def _stranger(self, device: str) -> str | None:
+        """What speaks against a device, whatever it sends."""
+        if not device.strip(BLANKS):
+            return "no_device"
+        if not may_be_named(device):
+            return "bad_device"
+        return "unknown_device" if self._rules.reject_unknown and device not in self._reference else None
+
+    def _reasons(self, device: str, event_ms: int, broker_ms: int, values: Mapping[str, float | None]) -> Iterator[str]:
+        """What else speaks against a reading, in order."""
+        rules = self._rules
+        if not all(math.isfinite(number) for number in values.values() if number is not None):
+            yield "not_finite"
+        for name, number in values.items():
+            low, high = self._range(device, name)
+            if number is not None and not low <= number <= high:
+                yield "out_of_range"
+        if event_ms > broker_ms + rules.max_ahead_ms or event_ms >= _LATEST_MS:
+            yield "early"
+        if event_ms < broker_ms - rules.max_delay_ms or event_ms < 0:
+            yield "late"

@@ -1,0 +1,178 @@
+"""The settings as the oracle reads them: its own reading of the TOML file, of only the keys that decide about values.
+
+What the service refuses is not refused here: the oracle is for settings with which a service runs.
+"""
+
+import os
+import re
+import sqlite3
+import tomllib
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+
+from load.judge.expected import View
+
+Reference = Mapping[str, Mapping[str, str | None]]
+"""device -> column -> text"""
+
+_AMOUNTS = {
+    "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Durations in ms, sizes in bytes, paths absolute; `measures` maps a measure to its path in a record.
+
+    The last three of the rules are columns of the reference: what is null there is as the settings say.
+    """
+
+    bootstrap: str
+    topics: tuple[str, ...]
+    rejects: str
+    options: Mapping[str, str]
+    format: str
+    schemas: Path
+    registry: str
+    subjects: tuple[str, ...]
+    reader_schema: int | None
+    device_id: str
+    event_time: str
+    event_time_unit: str
+    measures: Mapping[str, str]
+    max_delay_ms: int
+    max_ahead_ms: int
+    max_bytes: int
+    ranges: Mapping[str, tuple[float, float]]
+    reject_unknown: bool
+    views: tuple[View, ...]
+    gap_ms: int
+    max_duration_ms: int
+    own_ranges: Mapping[str, tuple[str, str]]
+    own_gap: str | None
+    expected_interval: str | None
+    reference: Mapping[str, Any] | None
+    redis_url: str
+    redis_cluster: bool
+    prefix: str
+    shards: int
+
+
+def amount(value: object) -> int:
+    """Milliseconds or bytes of a number and a unit, such as "10 s" or "64 KiB"; a plain number is taken as it is."""
+    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", str(value))
+    if match is None or (match[2] and match[2].lower() not in _AMOUNTS):
+        msg = f"{value!r} is neither a duration nor a size"
+        raise ValueError(msg)
+    return int(float(match[1]) * _AMOUNTS.get(match[2].lower(), 1))
+
+
+def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
+    """Read the settings file; TIDEMARK_<SECTION>__<KEY> in the environment wins, as it does for the service."""
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    for variable, value in environ.items():
+        section, _, key = variable.lower().removeprefix("tidemark_").partition("__")
+        if variable.startswith("TIDEMARK_") and key:
+            document.setdefault(section, {})[key] = value
+    kafka, given, redis = document["kafka"], document["input"], document["redis"]
+    admission, session = document.get("admission", {}), document.get("sessions", {})
+    folder = path.absolute().parent
+    reference = document.get("reference")
+    reader = given.get("reader_schema")
+    return Rules(
+        bootstrap=kafka["bootstrap"],
+        topics=tuple(kafka["topics"]),
+        rejects=kafka.get("rejects", "{topic}.rejects"),
+        options=kafka.get("options", {}),
+        format=given.get("format", "avro"),
+        registry=document.get("registry", {}).get("url", ""),
+        subjects=tuple(document.get("registry", {}).get("subjects") or (f"{topic}-value" for topic in kafka["topics"])),
+        schemas=folder / given.get("schemas", "schemas/avro"),
+        reader_schema=None if reader is None else int(reader),
+        device_id=given.get("device_id", "device_id"),
+        event_time=given.get("event_time", "event_time"),
+        event_time_unit=given.get("event_time_unit", "ms"),
+        measures=given["measures"],
+        max_delay_ms=amount(admission.get("max_delay", "60 s")),
+        max_ahead_ms=amount(admission.get("max_ahead", "10 s")),
+        max_bytes=amount(admission.get("max_bytes", "64 KiB")),
+        ranges={measure: (low, high) for measure, (low, high) in admission.get("ranges", {}).items()},
+        reject_unknown=reference is not None and admission.get("unknown_device", "keep") == "reject",
+        views=tuple(_view(view, tuple(given["measures"])) for view in document["views"]),
+        gap_ms=amount(session.get("gap", "5 m")),
+        max_duration_ms=amount(session.get("max_duration", "1 d")),
+        own_ranges={m: (low, high) for m, (low, high) in (reference or {}).get("ranges", {}).items()},
+        own_gap=(reference or {}).get("session_gap"),
+        expected_interval=(reference or {}).get("expected_interval"),
+        reference=None if reference is None else {**reference, "folder": folder},
+        redis_url=_with_password(redis["url"], redis.get("password_file"), folder),
+        redis_cluster=str(redis.get("cluster", False)).lower() in {"true", "1", "yes", "on"},
+        prefix=redis.get("prefix", "tidemark"),
+        shards=int(redis.get("shards", 1)),
+    )
+
+
+def read_reference(rules: Rules) -> Reference:
+    """What the reference's database holds now, all columns: SQLite or PostgreSQL by its JDBC URL, {} without a [reference].
+
+    Rows without a key are left out. Raises ValueError for another database.
+    """
+    if rules.reference is None:
+        return {}
+    reference = rules.reference
+    url = str(reference["url"]).removeprefix("jdbc:")
+    if url.startswith("sqlite:"):
+        place = url.removeprefix("sqlite:").removeprefix("file:").partition("?")[0]
+        with closing(sqlite3.connect(f"{(reference['folder'] / place).as_uri()}?mode=ro", uri=True)) as connection:
+            cursor = connection.execute(reference["query"])
+            names, rows = [column[0] for column in cursor.description], cursor.fetchall()
+    elif url.startswith("postgresql:"):
+        password = reference.get("password")
+        if reference.get("password_file"):
+            password = (reference["folder"] / reference["password_file"]).read_text(encoding="utf-8").strip()
+        with psycopg.connect(url, user=reference.get("user"), password=password) as database:
+            answer = database.execute(reference["query"].encode())
+            names, rows = [column.name for column in answer.description or []], answer.fetchall()
+    else:
+        msg = f"reference.url: the oracle reads jdbc:sqlite and jdbc:postgresql, not {url.partition(':')[0]}"
+        raise ValueError(msg)
+    key = reference.get("key", "device_id")
+    kept = [name for name in names if name != key]
+    table = [dict(zip(names, row, strict=True)) for row in rows]
+    return {str(row[key]): {name: as_text(row[name]) for name in kept} for row in table if row[key] is not None}
+
+
+def as_text(value: object) -> str | None:
+    """A reference value as text, as SQL casts it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
+def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
+    length = amount(view["window"])
+    chosen = view.get("measures") or measures
+    return View(
+        name=view["name"],
+        by=tuple(view.get("by", ())),
+        window_ms=length,
+        step_ms=amount(view.get("slide", length)),
+        measures=tuple(measure for measure in measures if measure in chosen),
+    )
+
+
+def _with_password(url: str, password_file: str | None, folder: Path) -> str:
+    if not password_file:
+        return url
+    password = (folder / password_file).read_text(encoding="utf-8").strip()
+    parts = urlsplit(url)
+    user = parts.username or ""
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{user}:{password}@{host}").geturl()

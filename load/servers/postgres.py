@@ -1,0 +1,136 @@
+"""PostgreSQL as a child process on loopback."""
+
+import contextlib
+import functools
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from load.servers.packages import package_folder
+from load.servers.server_process import HOST, ServerProcess
+
+
+class Postgres(ServerProcess):
+    """PostgreSQL 16 as the pgserver package brings it, reached by TCP with a password; one database, `tidemark`.
+
+    PostgreSQL refuses to run as root. For root the server runs as the account `nobody`, which cannot be expected to
+    reach the caller's folder (nor an interpreter in /root): its data, and a copy of its programs where they are out of
+    reach, are then in a folder of their own in the system's temporary folder, which `close` removes.
+    """
+
+    name = "postgres"
+    death = signal.SIGQUIT  # "immediate": its children go too, and it leaves no shared memory behind
+    user = "tidemark"
+    database = "tidemark"
+
+    def __init__(self, folder: Path | str, port: int = 0) -> None:
+        super().__init__(folder, port)
+        self._own: Path | None = None
+
+    @functools.cached_property
+    def password(self) -> str:
+        """Made once a folder, kept in its file `password`."""
+        kept = self.folder / "password"
+        if not kept.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            kept.touch(mode=0o600)
+            kept.write_text(secrets.token_hex(8))
+        return kept.read_text()
+
+    @property
+    def jdbc_url(self) -> str:
+        """jdbc:postgresql://host:port/tidemark"""
+        return f"jdbc:postgresql://{self.address}/{self.database}"
+
+    @property
+    def dsn(self) -> str:
+        """What psycopg.connect takes, password included."""
+        return f"postgresql://{self.user}:{self.password}@{self.address}/{self.database}"
+
+    def execute(self, sql: str, rows: Sequence[Sequence[object]] | None = None) -> list[tuple[Any, ...]]:
+        """Run statements in a connection of their own and commit; the last one's rows, [] when it gives none.
+
+        With `rows`, `sql` is one statement with %s for each column and is run once a row.
+        """
+        with psycopg.connect(self.dsn, connect_timeout=10) as connection, connection.cursor() as cursor:
+            if rows is not None:
+                cursor.executemany(sql, rows)
+            else:
+                cursor.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def stop(self) -> None:
+        """The fast shutdown: open transactions are rolled back."""
+        self._end(signal.SIGINT)
+
+    def close(self) -> None:
+        """Stop for good; data that had to live outside the folder is removed."""
+        super().close()
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+            self._own = None
+
+    def _user(self) -> str:
+        return "nobody" if os.geteuid() == 0 else ""
+
+    def _home(self) -> Path:
+        return self._own or self.folder
+
+    def _programs(self) -> Path:
+        copy = self._home() / "pgserver" / "pginstall"
+        return copy / "bin" if copy.exists() else package_folder("pgserver", "PostgreSQL") / "pginstall" / "bin"
+
+    def _prepare(self) -> None:
+        if self._user() and self._own is None:
+            self._own = Path(tempfile.mkdtemp(prefix="tidemark-postgres-"))
+            shutil.chown(self._own, self._user())
+            (self.folder / "data-is-in").write_text(f"{self._own}\n")
+            if not _all_may_enter(self._programs()):
+                # Side by side, as installed: programs find their libraries by that.
+                for package in (self._programs().parents[1], self._programs().parents[2] / "pgserver.libs"):
+                    shutil.copytree(package, self._own / package.name)
+        if not (self._home() / "data" / "PG_VERSION").exists():
+            secret = self._home() / "initial"
+            secret.touch(mode=0o600)
+            secret.write_text(self.password)
+            if self._user():
+                shutil.chown(secret, self._user())
+            access = ["--username", self.user, "--pwfile", str(secret), "--auth", "scram-sha-256"]
+            text = ["--encoding", "UTF8", "--locale", "C.UTF-8"]
+            initdb = str(self._programs() / "initdb")
+            self._run([initdb, "--pgdata", str(self._home() / "data"), *access, *text, "--no-sync"])
+            secret.unlink()
+
+    def _command(self) -> Sequence[str]:
+        settings = {
+            "listen_addresses": HOST,
+            "port": str(self.port),
+            "unix_socket_directories": "",  # a socket's path may be 107 characters, a test's folder may be longer
+            "fsync": "off",  # survives a kill of the process, which is what is promised
+            "shared_buffers": "32MB",
+            "max_connections": "30",
+        }
+        options = [text for name, value in settings.items() for text in ("-c", f"{name}={value}")]
+        return [str(self._programs() / "postgres"), "-D", str(self._home() / "data"), *options]
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            server = self.dsn.removesuffix(self.database) + "postgres"
+            with psycopg.connect(server, connect_timeout=2, autocommit=True) as connection:
+                known = connection.execute("select from pg_database where datname = %s", [self.database])
+                if known.fetchone() is None:
+                    connection.execute(f"create database {self.database}".encode())
+                return True
+        return False
+
+
+def _all_may_enter(folder: Path) -> bool:
+    """Whether any account can reach into `folder`, by the permissions of the folders on the way."""
+    return all(each.stat().st_mode & 0o001 for each in (folder, *folder.parents))

@@ -1,0 +1,271 @@
+"""A server process: a child process on a port of loopback, started, watched and always ended."""
+
+import atexit
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from load.servers.child_process import Child, spawn
+from service.errors import SetupError
+
+HOST = "127.0.0.1"
+
+# Below Linux's ephemeral range (32768-60999): a client that polls for a part not yet up cannot be given the part's own
+# port as its source port, which would connect it to itself and keep the part from binding.
+PORTS = range(20_000, 32_000)
+PATIENCE = float(os.environ.get("TIDEMARK_PATIENCE", "1"))
+"""Factor for the waits of tests and load programs, and for P8's minute: above 1 where other work keeps the cores busy."""
+START_S = 90.0 * PATIENCE
+_STOP_S = 20.0
+POLL_S = 0.02
+
+_reservations: list[socket.socket] = []
+_running: list["ServerProcess"] = []
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on loopback's `port` now; what lingers in TIME_WAIT does not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return True
+        return False
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on and that no process has got from here before, while that process lives.
+
+    A bound UDP socket on the same number is the reservation: it is in no TCP server's way, and the kernel releases it when
+    the process ends. Two processes of tests would otherwise give away the same port before either of them listens on it.
+    """
+    for port in random.SystemRandom().sample(PORTS, 200):
+        if port_is_free(port) and reserve(port):
+            return port
+    what = f"None of 200 ports tried in {PORTS.start}-{PORTS.stop} is free"
+    raise SetupError(what, remedy="Stop what holds them.")
+
+
+def reserve(port: int) -> bool:
+    """Keep a port from every other process of tests while this one lives; False when another one has it."""
+    reservation = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        reservation.bind((HOST, port))
+    except OSError:
+        reservation.close()
+        return False
+    _reservations.append(reservation)
+    return True
+
+
+class Started:
+    """A `with` block starts it and closes it, also when it did not start whole."""
+
+    def start(self) -> object:
+        """Start it; may raise when only some of it is there."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End it, in whatever state it is."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ServerProcess(Started):
+    """One child process on a port of loopback; what all parts have in common.
+
+    `folder` is the caller's: the part keeps everything in a sub-folder of its own name there. `port` 0 means any free
+    one. Entering the `with` block starts the part, leaving it stops it; `start` after `stop` or `kill` goes on with the
+    same data and port.
+    """
+
+    name = "part"
+    death = signal.SIGKILL
+
+    def __init__(self, folder: Path | str, port: int = 0) -> None:
+        self.folder = Path(folder).absolute() / self.name
+        self.port = port or free_port()
+        self.log = self.folder / f"{self.name}.log"
+        self._child: Child | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port"""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id; raises SetupError when the part is not running."""
+        if self._child is None or self._child.poll() is not None:
+            what = f"{self.name} on {self.address} is not running"
+            raise SetupError(what, remedy="Call start() first.")
+        return self._child.pid
+
+    def is_running(self) -> bool:
+        """Whether the process is there; a paused one is."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> Self:
+        """Start and wait until it answers. Nothing happens when it runs already.
+
+        Raises SetupError when the port is taken, or with the end of its log when it ends or does not answer in 90 s.
+        """
+        if self.is_running():
+            return self
+        if not port_is_free(self.port):
+            what = f"Port {self.port} on {HOST} is in use, {self.name} cannot have it"
+            raise SetupError(what, remedy="Stop what listens there, or give another port.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._prepare()
+            self._launch()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End it in order (SIGTERM, or what the part prefers), after 20 s by force. Nothing happens when it is down."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL it and its children; the data stays as it is."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: it hangs, its connections stay open. Returns when every thread of it stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        while psutil.Process(self.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(POLL_S)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop for good; the data stays in the folder."""
+        self.stop()
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines it wrote."""
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) or "(its log is empty)"
+
+    # What a part defines.
+
+    def _prepare(self) -> None:
+        """Make what the first start needs; called before every start."""
+
+    def _command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _user(self) -> str:
+        return ""
+
+    def _environ(self) -> Mapping[str, str] | None:
+        """Its environment; None is ours."""
+        return None
+
+    def _answers(self) -> bool:
+        """One attempt to use it, bounded to about a second."""
+        raise NotImplementedError
+
+    # How it is run.
+
+    def _launch(self) -> None:
+        deadline = time.monotonic() + START_S
+        self._child = spawn(
+            self._command(),
+            cwd=self.folder,
+            log=self.log,
+            user=self._user(),
+            death=self.death,
+            environ=self._environ(),
+        )
+        if self not in _running:
+            _running.append(self)
+        while not (_listens(self.port) and self._answers()):
+            status = self._child.poll()
+            if status is not None or time.monotonic() > deadline:
+                end = f"ended with status {status}" if status is not None else f"did not answer within {START_S:.0f} s"
+                what = f"{self.name} on {self.address} {end}; the last lines of {self.log}:\n{self.log_tail()}"
+                raise SetupError(what)
+            time.sleep(POLL_S)
+
+    def _run(self, command: Sequence[str]) -> None:
+        """Run a tool of the part to its end."""
+        tool = spawn(command, cwd=self.folder, log=self.log, user=self._user())
+        try:
+            status = tool.wait(START_S)
+        finally:
+            tool.kill()
+            tool.wait()
+        if status:
+            tail = f"the last lines of {self.log}:\n{self.log_tail()}"
+            what = f"{Path(command[0]).name} for {self.name} ended with status {status}; {tail}"
+            raise SetupError(what)
+
+    def _end(self, how: signal.Signals) -> None:
+        child, self._child = self._child, None
+        if self in _running:
+            _running.remove(self)
+        if child is None:
+            return
+        tree = []
+        if child.poll() is None:
+            # By id and not by process group: PostgreSQL's children each lead a session of their own.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                tree = psutil.Process(child.pid).children(recursive=True)
+            child.send_signal(how)
+            child.send_signal(signal.SIGCONT)  # a paused part must see the signal
+        try:
+            child.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        for left in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()  # psutil checks that the id still names the same process
+        deadline = time.monotonic() + _STOP_S
+        while any(is_alive(left) for left in tree) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+
+def is_alive(process: psutil.Process | int) -> bool:
+    """Whether a process, or the one of this id, runs. A zombie does not: in a container nobody may ever collect it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        target = psutil.Process(process) if isinstance(process, int) else process
+        return target.is_running() and target.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1.0):
+        return True
+    return False
+
+
+@atexit.register
+def _close_all() -> None:
+    for part in _running[:]:
+        part.close()
