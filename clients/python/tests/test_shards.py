@@ -18,6 +18,7 @@ from tidemark_client import (
     ContractError,
     Place,
     Progress,
+    UnknownViewError,
     queries,
 )
 from tidemark_client.names import Names
@@ -207,6 +208,30 @@ def test_keys_of_all_shards_come_newest_first(client: Any, stores: Stores) -> No
     for name in "abc":
         stores.window(name, T0 - MINUTE, view="model")
     assert [key for key, _ in client.keys("model")] == ["c", "b", "a"]
+
+
+def test_all_keys_of_all_shards_come_with_their_newest_starts(client: Any, stores: Stores) -> None:
+    assert list(client.all_keys("site")) == []
+    names = stores.names(150)
+    for number, name in enumerate(names):
+        stores.redis.zadd(f"{stores.of(name)}:keys:site", {name: T0 + number * MINUTE})
+    pages = list(client.all_keys("site", page=20))
+    assert len(pages) > 3
+    assert dict(pair for page in pages for pair in page) == {
+        name: T0 + number * MINUTE for number, name in enumerate(names)
+    }
+    with pytest.raises(UnknownViewError):
+        list(client.all_keys("sites"))
+
+
+def test_skewed_devices_of_all_shards_come_newest_first(client: Any, stores: Stores) -> None:
+    assert client.skewed() == []
+    names = stores.names(2)
+    for number, name in enumerate(names):
+        stores.redis.zadd(f"{stores.of(name)}:skewed", {name: T0 + number})
+    newest = [(name, T0 + number) for number, name in enumerate(names)][::-1]
+    assert client.skewed() == newest
+    assert client.skewed(limit=1) == newest[:1]
 
 
 def test_all_devices_of_all_shards_come_once(client: Any, stores: Stores) -> None:

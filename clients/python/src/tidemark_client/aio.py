@@ -24,7 +24,7 @@ from tidemark_client.connection import (
     layout,
     positive,
 )
-from tidemark_client.devices import DevicePages
+from tidemark_client.devices import DevicePages, KeyPages
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Place
 from tidemark_client.queries import Snapshot
@@ -94,6 +94,14 @@ class AsyncClient:
 
     async def keys(self, view: str, *, since: int | None = None, limit: int = 100) -> list[tuple[str, int]]:
         return await self.ask(queries.keys(view, since=since, limit=limit))
+
+    async def all_keys(self, view: str, page: int = 1000) -> AsyncIterator[list[tuple[str, int]]]:
+        pages = KeyPages(view, positive("page", page))
+        while (found := await self.ask(pages.next())) is not None:
+            yield found
+
+    async def skewed(self, limit: int = 100) -> list[tuple[str, int]]:
+        return await self.ask(queries.skewed(limit))
 
     async def device(self, device_id: str) -> Device | None:
         return await self.ask(queries.device(device_id))

@@ -25,7 +25,7 @@ from tidemark_client.connection import (
     layout,
     positive,
 )
-from tidemark_client.devices import DevicePages
+from tidemark_client.devices import DevicePages, KeyPages
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Place
 from tidemark_client.queries import Snapshot
@@ -128,6 +128,19 @@ class Client:
     def keys(self, view: str, *, since: int | None = None, limit: int = 100) -> list[tuple[str, int]]:
         """The keys of a view whose newest window starts at `since` or later, each with that start, the newest first."""
         return self.ask(queries.keys(view, since=since, limit=limit))
+
+    def all_keys(self, view: str, page: int = 1000) -> Iterator[list[tuple[str, int]]]:
+        """All keys of a view, about a page at a time, each with the start of its newest window, in no order.
+
+        A key may come twice. It walks over the view's sorted set (ZSCAN), of which no command reads more than a page or so.
+        """
+        pages = KeyPages(view, positive("page", page))
+        while (found := self.ask(pages.next())) is not None:
+            yield found
+
+    def skewed(self, limit: int = 100) -> list[tuple[str, int]]:
+        """Devices that are marked skewed, each with the broker's time of its last early reading, the newest first."""
+        return self.ask(queries.skewed(limit))
 
     def device(self, device_id: str) -> Device | None:
         """A device, or None where it is unknown or has expired."""

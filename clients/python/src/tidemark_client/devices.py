@@ -1,4 +1,4 @@
-"""All devices, page by page: a walk over all keys, because there is no list of them."""
+"""All devices, and all keys of a view, page by page. There is no list of devices: that is a walk over all keys of Redis."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from tidemark_client.errors import ContractError
 from tidemark_client.layout import check
+from tidemark_client.layout import meta as read_meta
 from tidemark_client.names import Names
 from tidemark_client.queries import device, together
 from tidemark_client.steps import Owners, Query, Scan, Steps
@@ -66,3 +67,28 @@ class DevicePages:
 
 def _owners(names: Names, shards: set[int]) -> Owners:
     return Owners(tuple(names.shard(number).meta for number in sorted(shards)))
+
+
+class KeyPages:
+    """A walk over all keys of a view, shard by shard. A key that is there all the while comes at least once."""
+
+    def __init__(self, view: str, size: int) -> None:
+        self._view, self._size = view, size
+        self._shard, self._cursor = 0, 0
+
+    def next(self) -> Query[list[tuple[str, int]] | None]:
+        """The next page of keys, each with the start of its newest window; None after the last page."""
+        return Query(self._next)
+
+    def _next(self, names: Names) -> Steps[list[tuple[str, int]] | None]:
+        if (self._shard, self._cursor) == (0, 0):
+            (yield from read_meta(names)).view(self._view)
+        found: list[tuple[str, int]] = []
+        while not found and self._shard < names.shards:
+            store = names.shard(self._shard)
+            [(cursor, rows)] = yield [("ZSCAN", store.keys(self._view), self._cursor, "COUNT", self._size)]
+            self._cursor = int(cursor)
+            found = [(str(member), int(float(score))) for member, score in rows]
+            if self._cursor == 0:
+                self._shard += 1
+        return found or None

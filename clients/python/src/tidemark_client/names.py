@@ -77,6 +77,10 @@ class Names:
     def changes(self) -> str:
         return f"{self.prefix}:changes"
 
+    @property
+    def skewed(self) -> str:
+        return f"{self.prefix}:skewed"
+
     def keys(self, view: str) -> str:
         return f"{self.prefix}:keys:{view}"
 

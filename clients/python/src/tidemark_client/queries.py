@@ -33,6 +33,7 @@ __all__ = [
     "progress",
     "session",
     "sessions",
+    "skewed",
     "snapshot",
     "together",
     "value",
@@ -143,13 +144,20 @@ def keys(view: str, *, since: int | None = None, limit: int = 100) -> Query[list
 
     def steps(names: Names) -> Steps[list[tuple[str, int]]]:
         (yield from layout.meta(names)).view(view)
-        low = "-inf" if since is None else str(since)
-        limits = ("+inf", low, "WITHSCORES", "LIMIT", 0, limit)
-        replies = yield [("ZREVRANGEBYSCORE", store.keys(view), *limits) for store in names.stores]
-        found = [(str(member), int(float(score))) for rows in replies for member, score in _pairs(rows)]
-        if names.shards > 1:
-            found.sort(key=lambda each: (each[1], each[0]), reverse=True)
-        return found if limit < 0 else found[:limit]
+        replies = yield [("ZREVRANGEBYSCORE", *_newest_first(store.keys(view), since, limit)) for store in names.stores]
+        return _merged(names, replies, limit)
+
+    return Query(steps)
+
+
+def skewed(limit: int = 100) -> Query[list[tuple[str, int]]]:
+    """Devices that are marked skewed, each with the broker's time of its last early reading, the newest first."""
+
+    def steps(names: Names) -> Steps[list[tuple[str, int]]]:
+        replies = yield [("ZREVRANGEBYSCORE", *_newest_first(store.skewed, None, limit)) for store in names.stores]
+        if not any(replies):
+            yield from layout.check(names)
+        return _merged(names, replies, limit)
 
     return Query(steps)
 
@@ -366,6 +374,19 @@ def _read(store: Names, places: Sequence[Place]) -> Steps[list[Window | None]]:
     windows = [("HGETALL", store.window(each.view, each.measure, each.key, each.start or 0)) for each in places]
     progress, *replies = yield [("HGETALL", store.progress), *windows]
     return [Window.of(place, fields, progress) if fields else None for place, fields in zip(places, replies)]
+
+
+def _newest_first(name: str, since: int | None, limit: int) -> Command:
+    """The arguments that read a sorted set whose scores are times."""
+    return (name, "+inf", "-inf" if since is None else str(since), "WITHSCORES", "LIMIT", 0, limit)
+
+
+def _merged(names: Names, replies: Sequence[Any], limit: int) -> list[tuple[str, int]]:
+    """Members and times of all shards, the newest first."""
+    found = [(str(member), int(float(score))) for rows in replies for member, score in _pairs(rows)]
+    if names.shards > 1:
+        found.sort(key=lambda each: (each[1], each[0]), reverse=True)
+    return found if limit < 0 else found[:limit]
 
 
 def _pairs(rows: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
