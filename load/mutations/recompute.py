@@ -158,4 +158,20 @@ MUTATIONS = (
         ),
         (_CLOSED + "test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with",),
     ),
+    Mutation(
+        "view-shape-unchecked",
+        "a start compares a view's window, slide and columns with those of the published windows",
+        "the windows of both share keys, and readings of the new ones are refused as closed",
+        ("P1", "P7"),
+        (
+            Edit(
+                "service/recompute/republish.py",
+                "            meta.require_views(self._settings, stored[number].meta)\n",
+                "",
+            ),
+        ),
+        (
+            "tests/integration/test_republish.py::test_a_view_that_changed_under_its_name_is_refused_and_keeps_its_windows",
+        ),
+    ),
 )

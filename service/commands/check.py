@@ -247,6 +247,8 @@ def _redis(settings: Settings) -> Iterator[Line]:
     meta.require_stored(settings.redis)
     with reader(settings.redis, stores[0], "progress") as (client, budget):
         offsets = budget.attempt(partial(client.hget, stores[0].progress, "offsets"))
+        published = budget.attempt(partial(client.get, stores[0].meta))
+    meta.require_views(settings, (published or b"{}").decode())
     meta.require_topics(settings, parse_offsets(offsets or "{}"))
     several = f", all {len(stores)} shards" if len(stores) > 1 else ""
     yield ok("redis", f"{redis_client.address(settings.redis)} is {versions[0]} and may be written{several}")

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from service.errors import SinkRefusedError
 from service.redis.keys import Keys, shards
 from service.redis.link import reader
-from service.settings import Redis, Settings
+from service.settings import Redis, Settings, View
+from service.units import format_duration
 
 CONTRACT = 3
 """The version of schemas/redis.md. A service refuses a prefix whose values were written by another one."""
@@ -24,11 +26,9 @@ def meta(settings: Settings) -> str:
             "views": [
                 {
                     "name": view.name,
-                    "by": view.by,
                     "measures": settings.view_measures(view),
-                    "window_ms": view.window_ms,
-                    "slide_ms": view.step_ms,
                     "retain_ms": view.retain_ms,
+                    **_shape(view),
                 }
                 for view in settings.views
             ],
@@ -73,6 +73,23 @@ def require_stored(options: Redis) -> None:
             require(options, stored.decode("utf-8", "replace"))
 
 
+def require_views(settings: Settings, text: str) -> None:
+    """Raise SinkRefusedError when a view has the name of one in this text of meta, but another window, slide or columns.
+
+    The windows of both would share keys: a key has the view's name and the window's start, not its end.
+    """
+    stored = {view["name"]: view for view in json.loads(text).get("views", ())}
+    problems = [
+        f"views.{view.name} is {_shown(_shape(view))}, its published windows are {_shown(stored[view.name])}"
+        for view in settings.views
+        if view.name in stored and any(stored[view.name].get(name) != value for name, value in _shape(view).items())
+    ]
+    if problems:
+        what = f"redis.prefix = {settings.redis.prefix!r}: {'; '.join(problems)}"
+        remedy = "Give the changed view another name, or set it back. The old view's windows expire by its retain"
+        raise SinkRefusedError(what, remedy=remedy)
+
+
 def require_topics(settings: Settings, offsets: Mapping[str, object]) -> None:
     """Raise SinkRefusedError when the offsets of the prefix's progress are all of topics that this service does not read."""
     topics = settings.kafka.topics
@@ -82,6 +99,16 @@ def require_topics(settings: Settings, offsets: Mapping[str, object]) -> None:
         raise SinkRefusedError(
             what, remedy="Each service needs a prefix of its own: choose another one, or delete its keys"
         )
+
+
+def _shape(view: View) -> dict[str, Any]:
+    """What identifies a view's windows, besides its name: columns, length, slide in ms."""
+    return {"by": list(view.by), "window_ms": view.window_ms, "slide_ms": view.step_ms}
+
+
+def _shown(shape: Mapping[str, Any]) -> str:
+    length, slide = (format_duration(shape[name]) for name in ("window_ms", "slide_ms"))
+    return f"{length}{'' if slide == length else f' every {slide}'} by {', '.join(shape['by']) or 'nothing'}"
 
 
 def _number(text: str, name: str) -> int:

@@ -180,6 +180,7 @@ class Republisher:
         published = {number: shard.progress for number, shard in enumerate(stored) if shard.progress is not None}
         for number in published:
             meta.require(self._settings.redis, stored[number].meta)
+            meta.require_views(self._settings, stored[number].meta)
         meta.require_stored(self._settings.redis)
         for progress in published.values():
             meta.require_topics(self._settings, progress.end)

@@ -15,6 +15,7 @@ from load.servers.kafka import CREATE_TIME, LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from service.commands import check_spark
 from service.commands.check import Line, checks
+from service.publication.meta import CONTRACT
 from service.settings import Settings, parse
 
 pytestmark = pytest.mark.integration
@@ -143,6 +144,16 @@ def test_a_prefix_with_the_values_of_other_topics_is_named(world: World) -> None
     assert list(failures) == ["redis"]
     assert f"its values are of others, kafka.topics has {world.topic}" in failures["redis"]
     world.redis.delete(f"{world.topic}:progress")
+
+
+def test_a_view_that_changed_under_its_name_is_named(world: World) -> None:
+    world.document["views"] = [{"name": "all", "window": "10 m"}]
+    view = {"name": "all", "by": [], "window_ms": 60_000, "slide_ms": 60_000}
+    world.redis.set(f"{world.topic}:meta", json.dumps({"contract": CONTRACT, "shards": 1, "views": [view]}))
+    failures = of(world.lines(), "fail")
+    assert list(failures) == ["redis"]
+    assert "views.all is 10 m by nothing, its published windows are 1 m by nothing" in failures["redis"]
+    world.redis.delete(f"{world.topic}:meta")
 
 
 def test_a_field_of_the_wrong_type_is_named(world: World) -> None:

@@ -371,6 +371,32 @@ def test_a_prefix_with_the_values_of_another_services_topics_is_refused_by_name(
     assert world.redis.hget(world.key("progress"), "offsets") == elsewhere
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"window_ms": 600_000}, "10 m by device, its published windows are 1 m by device"),
+        ({"slide_ms": 20_000}, "1 m every 20 s by device, its published windows are 1 m by device"),
+        ({"by": ()}, "1 m by nothing, its published windows are 1 m by device"),
+    ],
+)
+def test_a_view_that_changed_under_its_name_is_refused_and_keeps_its_windows(
+    world: Losing, change: dict[str, Any], text: str
+) -> None:
+    world.term(*minutes(0, 3))
+    settings, before = world.settings, world.values()
+    device = next(view for view in settings.views if view.by == ("device",))
+    others = tuple(view for view in settings.views if view is not device)
+    changed = device.model_copy(update=change)
+    world.settings = settings.model_copy(update={"views": (changed, *others)})
+    with pytest.raises(SinkRefusedError, match=rf"views\.{device.name} is {text}"):
+        world.term(*minutes(3, 5))
+    assert world.values() == before
+    renamed = changed.model_copy(update={"name": "another"})
+    world.settings = settings.model_copy(update={"views": (renamed, *others)})
+    world.term(*minutes(3, 5))
+    assert any(name.startswith("window:another:") for name in world.values())
+
+
 def test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone(world: Losing) -> None:
     world.term(*minutes(0, 3))
     world.redis.delete(world.key("meta"))  # no version before 2 wrote it
