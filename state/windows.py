@@ -18,24 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state.columns import Array, Bools, Ints, array, codes_of, joined, places
+from state.statistics import COLUMNS
 
-MOMENTS = ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")
-"""Columns that merge by addition: see service/aggregation/moments.py."""
-
-MERGE: Mapping[str, np.ufunc] = {
-    "count": np.add,
-    **dict.fromkeys(MOMENTS, np.add),
-    "min": np.minimum,
-    "max": np.maximum,
-    "first": np.minimum,
-    "last": np.maximum,
-}
-"""How the statistics of two parts become those of both. `count` is readings, `first` and `last` are event times in ms."""
-
-STATISTICS = tuple(MERGE)
 TEXTS = ("view", "measure", "key")
 KEY = (*TEXTS, "start", "end")
-_INTS = {"count", "first", "last"}
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
 Stats = Mapping[str, npt.NDArray[Any]]
@@ -45,7 +31,7 @@ SCHEMA = pa.schema(
         *(pa.field(name, _TEXT, nullable=False) for name in TEXTS),
         pa.field("start", pa.int64(), nullable=False),
         pa.field("end", pa.int64(), nullable=False),
-        *(pa.field(name, pa.int64() if name in _INTS else pa.float64(), nullable=False) for name in STATISTICS),
+        *(pa.field(column.name, column.type, nullable=False) for column in COLUMNS.values()),
     ]
 )
 """Windows, and parts of windows. `start` and `end` are ms since the epoch, half open. Texts are dictionaries, because a key
@@ -86,7 +72,7 @@ def parts(
             pa.DictionaryArray.from_arrays(group.astype(np.int32), key),
             pa.array(start),
             pa.array(end),
-            *(pa.array(stats[name]) for name in STATISTICS),
+            *(pa.array(stats[name]) for name in COLUMNS),
         ],
         schema=SCHEMA,
     )
@@ -197,12 +183,12 @@ def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
     changed[size:] = True
     rows = pa.array(np.concatenate((np.arange(size), added)))
     arrays: list[Array] = [array(whole.column(name)).take(rows) for name in KEY]
-    for name, merge in MERGE.items():
-        values = _numbers(whole, name)
+    for name, column in COLUMNS.items():
+        values, merge = _numbers(whole, name), column.merge
         parts_of = merge.reduceat(values[size:][order], heads)
-        column = np.concatenate((values[:size], parts_of[new_heads]))
-        column[place[known]] = merge(column[place[known]], parts_of[known])
-        arrays.append(pa.array(column))
+        merged = np.concatenate((values[:size], parts_of[new_heads]))
+        merged[place[known]] = merge(merged[place[known]], parts_of[known])
+        arrays.append(pa.array(merged))
     return pa.Table.from_arrays(arrays, schema=SCHEMA), changed
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service.aggregation import moments, task_counters
+from service.aggregation import task_counters
 from service.micro_batch import MicroBatch
 from service.row_schemas import CHANGES, COUNTS, OUTPUT, REJECT_TYPE, REJECTS
 from service.settings import Settings, parse
-from state import codec
+from state import codec, moments
 from state import windows as window_tables
 from state.layout import Changes, session_schema, status_schema
 
@@ -73,7 +73,7 @@ def window_table(rows: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.Ta
         "start": starts,
         "end": starts + MINUTE,
         "count": counts,
-        **{name: getattr(parts, name) for name in window_tables.MOMENTS},
+        **{name: getattr(parts, name) for name in moments.NAMES},
         "min": np.minimum.reduceat(flat, heads),
         "max": np.maximum.reduceat(flat, heads),
         "first": starts,

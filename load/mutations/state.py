@@ -93,8 +93,8 @@ MUTATIONS = (
         (
             Edit(
                 "state/windows.py",
-                "column[place[known]] = merge(column[place[known]], parts_of[known])",
-                "column[place[known]] = parts_of[known]",
+                "merged[place[known]] = merge(merged[place[known]], parts_of[known])",
+                "merged[place[known]] = parts_of[known]",
             ),
         ),
         (_WINDOWS + "test_windows_batch_by_batch_are_those_of_a_plain_recomputation",),

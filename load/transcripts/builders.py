@@ -18,17 +18,15 @@ from load.transcripts.profile import COLUMNS, MEASURES
 from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import Output, Record, Step, Transcript
 from service import row_schemas
-from service.aggregation import moments
 from service.checkpoint import event_time
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
 from service.pipeline import builder
 from service.reference.attributes import Index
 from service.settings import Settings
-from state import codec
+from state import codec, moments
 from state.layout import Changes
 from state.watermark import EventTime
-from state.windows import MOMENTS
 
 _HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
 KAFKA = t.StructType(
@@ -176,7 +174,7 @@ class Builders:
                 **values,
             }
         for each in changes.windows.to_pylist():
-            arrays = [pa.array([each[name]]).to_numpy() for name in ("count", *MOMENTS)]
+            arrays = [pa.array([each[name]]).to_numpy() for name in ("count", *moments.NAMES)]
             _, mean, stddev = moments.finish(*arrays)
             item = f"window {each['view']}/{each['measure']}/{each['key']}/{each['start']}"
             shown = {"count": each["count"], "mean": float(mean[0]), "min": each["min"], "max": each["max"]}

@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from service.admission.device_limit import are_known
 from service.admission.readings import BEHIND, REASONS, TOO_MANY, partition_of
-from service.aggregation import moments, task_counters, windows
+from service.aggregation import task_counters, windows
 from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes
 from service.reference.attributes import DEVICE, Attributes
@@ -38,8 +38,8 @@ from state import windows as window_state
 from state.columns import factorise
 from state.rules import Rules
 from state.runs import fold_sorted
+from state.statistics import COLUMNS, PaneReadings
 from state.watermark import EventTime, Partition
-from state.windows import MOMENTS
 
 _FOLDED = to_arrow_schema(FOLDED)
 _REJECT = to_arrow_schema(REJECT_TYPE)
@@ -199,9 +199,9 @@ class Fold:
             of_group = bucket_of if view.by == (DEVICE,) else self._buckets(view.name, groups.keys)
             for measure in measures:
                 if panes[measure].start.size:
-                    group, start, statistics = windows.spread(view, panes[measure], groups)
+                    group, start, columns = windows.spread(view, panes[measure], groups)
                     end = start + view.window_ms
-                    tables.append(window_state.parts(view.name, measure, groups.keys, group, start, end, statistics))
+                    tables.append(window_state.parts(view.name, measure, groups.keys, group, start, end, columns))
                     buckets.append(of_group[group])
         if tables:
             parts = window_state.concat(tables)
@@ -228,16 +228,9 @@ class Fold:
         if not starts.size:
             return Panes(codes, event_ms, {})
         counts = np.diff(starts, append=len(codes))
-        parts = moments.split(values, starts, counts)
-        statistics: dict[str, NDArray[Any]] = {
-            "count": counts,
-            **{name: getattr(parts, name) for name in MOMENTS},
-            "min": np.minimum.reduceat(values, starts),
-            "max": np.maximum.reduceat(values, starts),
-            "first": event_ms[starts],
-            "last": event_ms[starts + counts - 1],
-        }
-        return Panes(codes[starts], pane[starts] * self.pane_ms, statistics)
+        folded = PaneReadings(values, event_ms, starts, counts)
+        columns = {name: column.fold(folded) for name, column in COLUMNS.items()}
+        return Panes(codes[starts], pane[starts] * self.pane_ms, columns)
 
     def _runs(
         self,

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from service.reference.attributes import DEVICE
 from service.settings import View
 from state.columns import factorise
-from state.windows import MERGE, Stats
+from state.statistics import COLUMNS
+from state.windows import Stats
 
 ALL = "all"
 NONE = "(none)"
@@ -28,7 +29,7 @@ class Panes:
 
     code: NDArray[Any]
     start: NDArray[np.int64]
-    statistics: Stats
+    columns: Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +56,26 @@ def groups(view: View, devices: pa.Array, attributes: pa.Table | None) -> Groups
 
 
 def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[np.int64], Stats]:
-    """Return the view's windows of the panes: group, start in ms and statistics, with one row for each window of a group."""
-    group, start, statistics = by.of[panes.code], panes.start, panes.statistics
+    """Return the view's windows of the panes: group, start in ms and columns, with one row for each window of a group."""
+    group, start, columns = by.of[panes.code], panes.start, panes.columns
     step, many = view.step_ms, view.window_ms // view.step_ms
     if many > 1:
         # Merged to steps of the slide first, because the next lines repeat each row for every window that contains it.
-        group, start, statistics = _merge(group, start - start % step, statistics)
+        group, start, columns = _merge(group, start - start % step, columns)
         back = np.repeat(np.arange(many) * step, len(start))
         group, start = np.tile(group, many), np.tile(start, many) - back
-        statistics = {name: np.tile(values, many) for name, values in statistics.items()}
-    return _merge(group, start - start % step, statistics)
+        columns = {name: np.tile(values, many) for name, values in columns.items()}
+    return _merge(group, start - start % step, columns)
 
 
 def _merge(
-    group: NDArray[Any], start: NDArray[np.int64], statistics: Stats
+    group: NDArray[Any], start: NDArray[np.int64], columns: Stats
 ) -> tuple[NDArray[Any], NDArray[np.int64], Stats]:
     """Merge the rows of one group and start."""
     order = np.lexsort((start, group))
     group, start = group[order], start[order]
     heads = np.flatnonzero(np.r_[True, (group[1:] != group[:-1]) | (start[1:] != start[:-1])])
-    merged = {name: MERGE[name].reduceat(values[order], heads) for name, values in statistics.items()}
+    merged = {name: COLUMNS[name].merge.reduceat(values[order], heads) for name, values in columns.items()}
     return group[heads], start[heads], merged
 
 

@@ -15,11 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.aggregation import moments
 from service.redis.keys import Keys, Texts, decimal, shard_numbers, texts
 from service.reference.attributes import Attributes
 from service.settings import Sessions, View
+from state.columns import TOTALS
 from state.layout import CLOSED
+from state.statistics import COLUMNS, SESSION_STATISTICS, STATISTICS, Kept, Totals
 from state.windows import TEXTS
 
 Call = tuple[str, bytes]
@@ -134,23 +135,9 @@ def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
 def window_rows(table: pa.Table, keys: Keys, views: Collection[View], watermark_ms: int) -> Rows:
     """Format windows (state.windows.SCHEMA) as hashes. A view that is not in `views` raises KeyError."""
     columns = _plain(table)
-    count = columns["count"].to_numpy()
-    sums = [columns[name].to_numpy() for name in ("sum_hi", "sum_lo", "sq_a", "sq_b", "sq_c")]
-    total, mean, stddev = moments.finish(count, *sums)
-    # Of equal readings it is 0, which rounding hides.
-    stddev[columns["min"].to_numpy() == columns["max"].to_numpy()] = 0.0
-    fields: dict[str, Texts] = {
-        "count": texts(decimal(columns["count"])),
-        "sum": texts(decimal(total)),
-        "mean": texts(decimal(mean)),
-        "min": texts(decimal(columns["min"])),
-        "max": texts(decimal(columns["max"])),
-        "stddev": texts(decimal(stddev)),
-        "first": texts(decimal(columns["first"])),
-        "last": texts(decimal(columns["last"])),
-        "start": texts(decimal(columns["start"])),
-        "end": texts(decimal(columns["end"])),
-    }
+    kept = Kept({name: columns[name].to_numpy() for name in COLUMNS})
+    fields = {name: texts(decimal(statistic.of_window(kept))) for name, statistic in STATISTICS.items()}
+    fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
     names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     # A window expires `retain` after its last reading, and its key leaves the view's set then.
     retain_ms = {view.name: view.retain_ms for view in views}
@@ -195,12 +182,11 @@ def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str
         "merged_into": texts(decimal(column["merged_into"])),
     }
     for measure in _measures(table, ".sum"):
-        count, total = (column[f"{measure}.{of}"].to_numpy(zero_copy_only=False) for of in ("count", "sum"))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = pa.array(total / count, mask=count == 0)
-        values = {"count": column[f"{measure}.count"], "mean": mean}
-        values |= {"min": column[f"{measure}.min"], "max": column[f"{measure}.max"]}
-        fields |= {f"{measure}.{name}": texts(decimal(value)) for name, value in values.items()}
+        totals = Totals(*(column[f"{measure}.{part}"].to_numpy(zero_copy_only=False) for part in TOTALS))
+        nothing = totals.count == 0
+        for name, of_session in SESSION_STATISTICS.items():
+            values = pa.array(of_session(totals), mask=None if name == "count" else nothing)
+            fields[f"{measure}.{name}"] = texts(decimal(values))
     names = texts(keys.sessions(column["device"], column["start"]))
     # A session that lasts is written again and again, its device's list only when a session is new.
     shared = {"list_ttl": settings.retain_ms + settings.max_duration_ms}

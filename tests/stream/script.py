@@ -23,16 +23,15 @@ from pyspark.sql.streaming import StreamingQuery
 
 from load.transcripts.builders import KAFKA
 from service import row_schemas
-from service.aggregation import moments, task_counters
+from service.aggregation import task_counters
 from service.checkpoint import event_time
 from service.pipeline import builder
 from service.reference import snapshots
 from service.reference.attributes import SERVING, Index, Serving
 from service.settings import Settings
-from state import codec
+from state import codec, moments
 from state.layout import Changes
 from state.watermark import EventTime
-from state.windows import MOMENTS
 from tests.stream.records import BASE_MS, Record, rows
 
 
@@ -126,7 +125,7 @@ class World:
 
 def finished(row: dict[str, Any]) -> dict[str, Any]:
     """A window row with sum, mean and stddev as publish would write them."""
-    arrays = [pa.array([row[name]]).to_numpy() for name in ("count", *MOMENTS)]
+    arrays = [pa.array([row[name]]).to_numpy() for name in ("count", *moments.NAMES)]
     total, mean, stddev = moments.finish(*arrays)
     return {**row, "sum": float(total[0]), "mean": float(mean[0]), "stddev": float(stddev[0])}
 

@@ -8,8 +8,9 @@ import pytest
 from state import codec, reader, watermark
 from state.processor import CHANGES, OUTPUT, PARTS, RUNS, TIMES, BucketProcessor
 from state.rules import Rules
+from state.statistics import COLUMNS
 from state.watermark import Delays, EventTime, Partition
-from state.windows import STATISTICS, parts
+from state.windows import parts
 from tests.runs import fold
 
 # py4j leaves its sockets to the garbage collector.
@@ -24,7 +25,7 @@ MINUTE = 60_000
 
 def minutes(ms):
     """Parts of a view of one minute over all devices: a reading each."""
-    stats = {name: np.zeros(len(ms)) for name in STATISTICS} | {"count": np.ones(len(ms), np.int64)}
+    stats = {name: np.zeros(len(ms)) for name in COLUMNS} | {"count": np.ones(len(ms), np.int64)}
     stats |= {"first": ms, "last": ms}
     start = ms - ms % MINUTE
     return parts("view", "t", pa.array(["all"]), np.zeros(len(ms), np.int32), start, start + MINUTE, stats)

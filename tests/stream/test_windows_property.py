@@ -19,12 +19,10 @@ from hypothesis import strategies as st
 from load.transcripts.builders import KAFKA
 from load.walks import admitted
 from service.admission import readings
-from service.aggregation import moments
 from service.pipeline import builder
 from service.reference.attributes import Index
 from service.row_schemas import PARTS
-from state import codec, reader, windows
-from state.windows import MOMENTS
+from state import codec, moments, reader, windows
 from tests.examples import examples
 from tests.stream.records import BASE_MS, Record, avro, make_settings, rows
 from tests.stream.script import Add, Check, Restart, run
@@ -118,7 +116,7 @@ def assert_same(table, right):
 
 def finished(table):
     """Rows of windows, with the sum, mean and stddev that publish makes of the moments."""
-    numbers = [table[name].to_numpy() for name in ("count", *MOMENTS)]
+    numbers = [table[name].to_numpy() for name in ("count", *moments.NAMES)]
     names = ("sum", "mean", "stddev")
     return [
         row | dict(zip(names, map(float, statistics), strict=True))

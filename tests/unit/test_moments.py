@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.aggregation.moments import finish, split
 from service.settings import LARGEST
-from state.windows import MOMENTS
+from state.moments import NAMES, finish, split
 
 EPSILON = 2.0**-53
 
@@ -21,7 +20,7 @@ def merged(values, sizes, order=None):
     counts = np.array(sizes, np.int64)
     parts = split(np.array(values, np.float64), np.cumsum(counts) - counts, counts)
     sums = []
-    for name in MOMENTS:
+    for name in NAMES:
         column = getattr(parts, name)
         assert column.dtype == np.float64
         assert column.shape == counts.shape
@@ -134,7 +133,7 @@ def test_values_at_the_limit_of_a_measure_have_finite_numbers_however_many_there
     assert deviation == pytest.approx(LARGEST * math.sqrt(0.75))
     parts = split(np.array([LARGEST]), np.array([0]), np.array([1]))
     many = 10**12  # of one value: a week of a million readings a second
-    sums = [many * getattr(parts, name) for name in MOMENTS]
+    sums = [many * getattr(parts, name) for name in NAMES]
     assert np.isfinite(finish(np.array([many]), *sums)).all()
 
 
@@ -142,7 +141,7 @@ def test_groups_do_not_touch_each_other():
     values = np.array([1.0, 3.0, 1e9, 1e9 + 2, -5.0])
     counts = np.array([2, 2, 1])
     parts = split(values, np.array([0, 2, 4]), counts)
-    total, mean, deviation = finish(counts, *[getattr(parts, name) for name in MOMENTS])
+    total, mean, deviation = finish(counts, *[getattr(parts, name) for name in NAMES])
     assert total.tolist() == [4.0, 2e9 + 2, -5.0]
     assert mean.tolist() == [2.0, 1e9 + 1, -5.0]
     assert deviation.tolist() == pytest.approx([1.0, 1.0, 0.0], abs=1e-3)

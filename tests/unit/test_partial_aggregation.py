@@ -15,17 +15,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.walks import admitted
 from service.admission.readings import REASONS
-from service.aggregation import moments, task_counters
+from service.aggregation import task_counters
 from service.aggregation.partial_aggregation import STRETCH, Fold
 from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import NONE
 from service.reference.attributes import Index
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import View
-from state import codec, runs, watermark
+from state import codec, moments, runs, watermark
 from state.rules import Rules
 from state.watermark import EventTime, Partition
-from state.windows import MOMENTS
 from tests.examples import examples
 from tests.runs import fold
 
@@ -118,7 +117,7 @@ def merged(rows):
         groups[row["view"], row["key"], row["measure"], row["start"]].append(row)
     windows = {}
     for key, parts in groups.items():
-        sums = [np.array([math.fsum(row[name] for row in parts)]) for name in MOMENTS]
+        sums = [np.array([math.fsum(row[name] for row in parts)]) for name in moments.NAMES]
         count = sum(row["count"] for row in parts)
         total, mean, stddev = (float(a[0]) for a in moments.finish(np.array([count]), *sums))
         windows[key] = {

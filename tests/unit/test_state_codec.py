@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from state import codec, windows
 from state.layout import Changes, empty_state, session_schema, status_schema
 from state.rules import Rules
+from state.statistics import COLUMNS
 from state.table import advance
 from tests.runs import fold
 
@@ -35,7 +36,7 @@ def batch(first_ms):
 def window():
     """Two windows of a device."""
     start = np.array([1_699_999_980_000, 1_700_000_040_000], np.int64)
-    statistics = {name: start + 7 if name in ("first", "last") else start / 3 for name in windows.STATISTICS}
+    statistics = {name: start + 7 if name in ("first", "last") else start / 3 for name in COLUMNS}
     return windows.parts(
         "device_1m",
         "temperature",

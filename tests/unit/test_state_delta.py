@@ -14,6 +14,7 @@ from state.delta import apply, diff
 from state.layout import empty_state
 from state.rules import Rules
 from state.runs import schema
+from state.statistics import COLUMNS
 from tests.runs import fold
 from tests.states import contents
 
@@ -45,7 +46,7 @@ def runs_of(readings, measures, limits=None):
 
 def parts_of(view, key, starts, value):
     start = np.array(starts, np.int64)
-    stats = {name: np.full(len(start), value) for name in windows.STATISTICS}
+    stats = {name: np.full(len(start), value) for name in COLUMNS}
     stats |= dict.fromkeys(("count", "first", "last"), start)
     return windows.parts(view, "t", pa.array(["unused", key]), np.ones(len(start)), start, start + 30, stats)
 

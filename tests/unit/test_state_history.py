@@ -9,6 +9,7 @@ from state.history import Payload, closed
 from state.layout import CLOSED, empty_state
 from state.rules import Rules
 from state.runs import schema
+from state.statistics import COLUMNS
 from state.table import advance, present
 from tests.runs import fold
 
@@ -102,7 +103,7 @@ def test_no_runs_are_no_sessions():
 def minute(starts_ms):
     """A payload with a part of one reading for each start, in ms, of a window of a minute."""
     starts = np.array(starts_ms, np.int64)
-    columns = {name: starts if name in ("first", "last") else starts * 1.0 for name in windows.STATISTICS}
+    columns = {name: starts if name in ("first", "last") else starts * 1.0 for name in COLUMNS}
     columns["count"] = np.ones(len(starts), np.int64)
     parts = windows.parts("view", "t", pa.array(["a"]), np.zeros(len(starts)), starts, starts + 60_000, columns)
     return Payload(int(starts.min()), parts=parts)

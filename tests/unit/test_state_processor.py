@@ -22,6 +22,7 @@ from state.bucket import advance
 from state.layout import empty_state
 from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMAS, TIMES, BucketProcessor
 from state.rules import Rules
+from state.statistics import COLUMNS
 from state.store import restore
 from state.watermark import Delays, EventTime
 from tests.examples import examples
@@ -119,7 +120,7 @@ def test_an_empty_bucket_keeps_no_state():
 def part(start_ms, count=1, length_ms=60):
     """A part of one window of key "a"."""
     start = np.array([start_ms], np.int64)
-    columns = {name: start if name in ("first", "last") else start * 1.0 for name in windows.STATISTICS}
+    columns = {name: start if name in ("first", "last") else start * 1.0 for name in COLUMNS}
     columns["count"] = np.array([count])
     table = windows.parts("view", "t", pa.array(["a"]), np.zeros(1), start, start + length_ms, columns)
     return PARTS, codec.pack(b"W", table)

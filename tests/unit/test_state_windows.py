@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.aggregation import moments
-from state import windows
+from state import moments, windows
 from tests.examples import examples
 
 KEY = ("view", "measure", "key", "start", "end")
@@ -37,7 +36,7 @@ def table(rows):
     for view, measure, key, ten, length, values in rows:
         start, numbers = np.array([10 * ten]), np.array(values)
         sums = moments.split(numbers, np.array([0]), np.array([len(values)]))
-        columns = {name: getattr(sums, name) for name in windows.MOMENTS} | {
+        columns = {name: getattr(sums, name) for name in moments.NAMES} | {
             "count": np.array([len(values)]),
             "min": numbers.min(keepdims=True),
             "max": numbers.max(keepdims=True),
@@ -53,7 +52,7 @@ def shown(window_table):
     """{key: (count, sum, min, max, first, last)}; the sum as near as doubles get."""
     rows = {}
     for row in window_table.to_pylist():
-        total, _, _ = moments.finish(*(np.array([row[name]]) for name in ("count", *windows.MOMENTS)))
+        total, _, _ = moments.finish(*(np.array([row[name]]) for name in ("count", *moments.NAMES)))
         near = pytest.approx(float(total[0]), rel=1e-9, abs=1e-6)
         rows[tuple(row[name] for name in KEY)] = (
             row["count"],

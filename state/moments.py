@@ -1,4 +1,4 @@
-"""Mergeable sums for mean and standard deviation, which stay accurate when Spark adds them.
+"""Mergeable sums for mean and standard deviation, which stay accurate when they are added in any order.
 
 The variance of merged panes needs the sum of n*mean^2, and subtracting n*mean^2 of the whole from it cancels: with a mean a
 million times the deviation, plain double sums leave four digits, with a hundred million times none. So a pane's mean is
@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+SUMS = ("sum_hi", "sum_lo")
+SQUARES = ("sq_a", "sq_b", "sq_c")
+NAMES = (*SUMS, *SQUARES)
+"""The five sums: `SUMS` are those of the mean, the deviation needs all."""
 
 _COARSE_BITS = 16
 
@@ -52,14 +57,24 @@ def split(values: Floats, starts: NDArray[np.intp], counts: Integers) -> Parts:
     )
 
 
+def totals(count: Integers, sum_hi: Floats, sum_lo: Floats) -> tuple[Floats, Floats]:
+    """Return sum and mean of merged panes, as float64 arrays."""
+    total = sum_hi.astype(np.longdouble) + sum_lo.astype(np.longdouble)
+    return total.astype(np.float64), (total / count.astype(np.longdouble)).astype(np.float64)
+
+
+def deviation(count: Integers, sum_hi: Floats, sum_lo: Floats, sq_a: Floats, sq_b: Floats, sq_c: Floats) -> Floats:
+    """Return the population standard deviation of merged panes, as a float64 array."""
+    # The last subtraction cancels digits: it uses extended precision where the machine has it (64-bit mantissa on x86).
+    n = count.astype(np.longdouble)
+    high, low = sum_hi.astype(np.longdouble), sum_lo.astype(np.longdouble)
+    m2 = (sq_a - high * high / n) + (sq_b - 2 * high * low / n) + (sq_c - low * low / n)
+    result: Floats = np.sqrt(np.maximum(m2 / n, 0)).astype(np.float64)
+    return result
+
+
 def finish(
     count: Integers, sum_hi: Floats, sum_lo: Floats, sq_a: Floats, sq_b: Floats, sq_c: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return sum, mean and population standard deviation of merged panes, as float64 arrays."""
-    # The last subtraction cancels digits: it uses extended precision where the machine has it (64-bit mantissa on x86).
-    n = count.astype(np.longdouble)
-    high, low = sum_hi.astype(np.longdouble), sum_lo.astype(np.longdouble)
-    total = high + low
-    m2 = (sq_a - high * high / n) + (sq_b - 2 * high * low / n) + (sq_c - low * low / n)
-    variance = np.maximum(m2 / n, 0)
-    return total.astype(np.float64), (total / n).astype(np.float64), np.sqrt(variance).astype(np.float64)
+    return *totals(count, sum_hi, sum_lo), deviation(count, sum_hi, sum_lo, sq_a, sq_b, sq_c)

@@ -1,0 +1,65 @@
+"""The parts of schemas/redis.json and of the pages that follow from the registry of statistics.
+
+    python -m schemas.generated        # writes them again, after a change of state/statistics.py
+
+`tests/unit/test_statistics.py` fails while a file differs.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from state.statistics import SESSION_STATISTICS, STATISTICS, Statistic
+
+ROOT = Path(__file__).resolve().parents[1]
+CONTRACT, PAGE = ROOT / "schemas" / "redis.json", ROOT / "schemas" / "redis.md"
+
+
+def texts() -> dict[Path, str]:
+    """Return each file and the text that it must have."""
+    contract = CONTRACT.read_text(encoding="utf-8")
+    contract = _between(contract, '"window": {', r'"end": \{[^\n]*\n', _properties(), ' *"epoch"')
+    contract = _between(contract, '"session": {', r'"patternProperties": \{\n', _session_properties(), r" *\}")
+    page = _between(PAGE.read_text(encoding="utf-8"), "", r"<!-- statistics -->\n", _table(), "<!-- end -->")
+    return {CONTRACT: contract, PAGE: page}
+
+
+def _between(text: str, after: str, begin: str, lines: Iterable[str], end: str) -> str:
+    """Replace what is between the first `begin` behind `after` and the next `end`."""
+    head = text.index(after)
+    match = re.compile(f"{begin}(.*?)^{end}", re.DOTALL | re.MULTILINE).search(text, head)
+    if match is None:
+        msg = f"there is no {begin!r} with {end!r} behind it"
+        raise ValueError(msg)
+    return text[: match.start(1)] + "".join(f"{line}\n" for line in lines) + text[match.end(1) :]
+
+
+def _type(statistic: Statistic) -> str:
+    if statistic.name == "count":
+        return "positive"
+    return "integer" if statistic.is_whole else "number"
+
+
+def _properties() -> Iterable[str]:
+    for name, statistic in STATISTICS.items():
+        yield f'{" " * 10}"{name}": {{"$ref": "#/$defs/{_type(statistic)}"}},'
+
+
+def _session_properties() -> Iterable[str]:
+    """The number of readings of a measure may be 0."""
+    others = "|".join(name for name in SESSION_STATISTICS if name != "count")
+    yield f'{" " * 10}"^[a-z][a-z0-9_]*\\\\.count$": {{"$ref": "#/$defs/count"}},'
+    yield f'{" " * 10}"^[a-z][a-z0-9_]*\\\\.({others})$": {{"$ref": "#/$defs/number"}}'
+
+
+def _table() -> Iterable[str]:
+    yield "| statistic | meaning | unit | error | sessions |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, each in STATISTICS.items():
+        unit = {"measure": "the measure's", "ms": "ms since the epoch"}.get(each.unit, each.unit)
+        yield f"| `{name}` | {each.meaning} | {unit} | {each.error} | {'yes' if name in SESSION_STATISTICS else 'no'} |"
+
+
+if __name__ == "__main__":
+    for path, text in texts().items():
+        path.write_text(text, encoding="utf-8")

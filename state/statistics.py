@@ -1,0 +1,168 @@
+"""The registry of statistics: what a window or a session has of the readings of one measure.
+
+    STATISTICS  by name: the columns that a statistic needs, how it follows from them, its unit and its error
+    COLUMNS     by name: what a task folds, and how the columns of two parts become those of both
+
+Windows and parts of windows keep columns. Statistics are computed when a window is published. Sessions keep the totals of each
+measure (`state.columns.TOTALS`), and have the statistics with `of_session`.
+
+Merging is associative and commutative: the result depends on the set of parts only, up to the rounding of additions. Sums of
+doubles are the only columns that round.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from state import moments
+from state.columns import Floats, Ints
+
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PaneReadings:
+    """The readings of one measure in a task, sorted by device and event time and cut into panes.
+
+    Pane i begins at `values[starts[i]]` and has `counts[i]` > 0 readings. No value is NaN.
+    """
+
+    values: Floats
+    event_ms: Ints
+    starts: npt.NDArray[np.intp]
+    counts: Ints
+
+    @cached_property
+    def sums(self) -> moments.Parts:
+        """The mergeable sums of each pane."""
+        return moments.split(self.values, self.starts, self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of windows and of parts of windows. `merge` makes the column of both out of those of two parts."""
+
+    name: str
+    type: "pa.DataType"
+    fold: Callable[[PaneReadings], Values]
+    merge: np.ufunc
+
+
+def _sums(name: str) -> Column:
+    return Column(name, pa.float64(), lambda panes: getattr(panes.sums, name), np.add)
+
+
+COLUMNS: Mapping[str, Column] = {
+    column.name: column
+    for column in (
+        Column("count", pa.int64(), lambda panes: panes.counts, np.add),
+        *map(_sums, moments.NAMES),
+        Column("min", pa.float64(), lambda panes: np.minimum.reduceat(panes.values, panes.starts), np.minimum),
+        Column("max", pa.float64(), lambda panes: np.maximum.reduceat(panes.values, panes.starts), np.maximum),
+        Column("first", pa.int64(), lambda panes: panes.event_ms[panes.starts], np.minimum),
+        Column("last", pa.int64(), lambda panes: panes.event_ms[panes.starts + panes.counts - 1], np.maximum),
+    )
+}
+"""In the order in which tables have them. `count` is readings, `first` and `last` are event times in ms."""
+
+
+class Kept:
+    """The columns of merged windows by name, one array element for each window."""
+
+    def __init__(self, columns: Mapping[str, Values]) -> None:
+        self._columns = columns
+
+    def __getitem__(self, name: str) -> Values:
+        return self._columns[name]
+
+    @cached_property
+    def totals(self) -> tuple[Floats, Floats]:
+        """Sum and mean."""
+        return moments.totals(self["count"], *(self[name] for name in moments.SUMS))
+
+    @property
+    def deviation(self) -> Floats:
+        """The population standard deviation. Of equal readings it is 0, which rounding hides."""
+        deviation = moments.deviation(self["count"], *(self[name] for name in moments.NAMES))
+        deviation[self["min"] == self["max"]] = 0.0
+        return deviation
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """One measure over sessions. Where `count` is 0, `sum` is 0.0, and `min` and `max` have any value."""
+
+    count: Ints
+    sum: Floats
+    min: Floats
+    max: Floats
+
+    @property
+    def mean(self) -> Floats:
+        """NaN where `count` is 0."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean: Floats = self.sum / self.count
+        return mean
+
+
+Unit = Literal["readings", "measure", "ms"]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """What readers see as the field `name`.
+
+    `columns` are what `of_window` reads. `of_session` is None where sessions do not have the statistic. `unit` "measure" is the
+    measure's own unit, "ms" an event time. `error` is the largest difference to the exact number.
+    """
+
+    name: str
+    meaning: str
+    unit: Unit
+    error: str
+    columns: tuple[str, ...]
+    of_window: Callable[[Kept], Values]
+    of_session: Callable[[Totals], Values] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the field is a whole number."""
+        return self.unit in {"readings", "ms"}
+
+
+_SUMS = ("count", *moments.SUMS)
+_EXACT, _ROUNDED = "none", "rounding"
+
+STATISTICS: Mapping[str, Statistic] = {
+    statistic.name: statistic
+    for statistic in (
+        Statistic(
+            "count", "number of readings", "readings", _EXACT, ("count",), lambda w: w["count"], lambda s: s.count
+        ),
+        Statistic("sum", "sum", "measure", _ROUNDED, _SUMS, lambda w: w.totals[0]),
+        Statistic("mean", "mean", "measure", _ROUNDED, _SUMS, lambda w: w.totals[1], lambda s: s.mean),
+        Statistic("min", "smallest value", "measure", _EXACT, ("min",), lambda w: w["min"], lambda s: s.min),
+        Statistic("max", "largest value", "measure", _EXACT, ("max",), lambda w: w["max"], lambda s: s.max),
+        Statistic(
+            "stddev",
+            "standard deviation of the population",
+            "measure",
+            "rounding; 1e-7 of it at a mean of 1e8 deviations",
+            ("count", *moments.NAMES, "min", "max"),
+            lambda w: w.deviation,
+        ),
+        Statistic("first", "event time of the first reading", "ms", _EXACT, ("first",), lambda w: w["first"]),
+        Statistic("last", "event time of the last reading", "ms", _EXACT, ("last",), lambda w: w["last"]),
+    )
+}
+"""In the order in which readers see them."""
+
+SESSION_STATISTICS: Mapping[str, Callable[[Totals], Values]] = {
+    name: statistic.of_session for name, statistic in STATISTICS.items() if statistic.of_session is not None
+}
+"""Those that sessions have, in the same order. All but `count` are absent where a session has no reading of the measure."""

@@ -1,0 +1,68 @@
+"""The registry of statistics, and everything that takes its list from it."""
+
+import dataclasses
+import json
+import typing
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import generated
+from state.statistics import COLUMNS, SESSION_STATISTICS, STATISTICS, Kept, PaneReadings
+from tidemark_client import Window
+from tidemark_client.values import Summary
+
+readings = st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(0, 5_000)), min_size=1, max_size=12)
+
+
+def folded(parts):
+    """The columns of parts, each a list of (value, event time), as one task folds them."""
+    rows = [reading for part in parts for reading in sorted(part, key=lambda reading: reading[1])]
+    values, event_ms = (np.array(column) for column in zip(*rows, strict=True))
+    counts = np.array([len(part) for part in parts])
+    panes = PaneReadings(values.astype(np.float64), event_ms.astype(np.int64), np.cumsum(counts) - counts, counts)
+    return {name: column.fold(panes) for name, column in COLUMNS.items()}
+
+
+def merged(columns, order):
+    """The columns of all parts, merged in this order."""
+    heads = np.zeros(1, np.int64)
+    return {name: column.merge.reduceat(columns[name][order], heads) for name, column in COLUMNS.items()}
+
+
+@given(st.lists(readings, min_size=1, max_size=6), st.randoms())
+def test_parts_merge_to_the_same_statistics_in_any_order(parts, rng):
+    columns = folded(parts)
+    orders = [list(range(len(parts))), rng.sample(range(len(parts)), len(parts))]
+    first, other = (Kept(merged(columns, order)) for order in orders)
+    whole = Kept(folded([[reading for part in parts for reading in part]]))
+    for name, statistic in STATISTICS.items():
+        value = statistic.of_window(first).tolist()
+        # A deviation is the root of a difference: of rounding 1e-16 of the squares, 1e-8 of the values is left.
+        near = pytest.approx(value, rel=1e-9, abs=1e-2 if name == "stddev" else 1e-8)
+        assert statistic.of_window(other).tolist() == near, name
+        assert statistic.of_window(whole).tolist() == near, name
+
+
+def test_every_statistic_has_the_columns_that_it_reads():
+    columns = folded([[(1.0, 5), (3.0, 7)]])
+    for statistic in STATISTICS.values():
+        kept = Kept({name: columns[name] for name in statistic.columns})
+        assert len(statistic.of_window(kept)) == 1
+
+
+def test_the_contract_and_its_page_have_the_statistics_of_the_registry():
+    """If this fails: python -m schemas.generated."""
+    for path, text in generated.texts().items():
+        assert path.read_text(encoding="utf-8") == text, path.name
+    fields = json.loads(generated.CONTRACT.read_text(encoding="utf-8"))["keys"]["window"]["fields"]["properties"]
+    assert set(STATISTICS) < set(fields)
+
+
+def test_the_client_has_a_typed_field_for_each_statistic():
+    types = typing.get_type_hints(Window)
+    for name, statistic in STATISTICS.items():
+        assert types[name] is (int if statistic.is_whole else float), name
+    assert tuple(each.name for each in dataclasses.fields(Summary)) == tuple(SESSION_STATISTICS)
