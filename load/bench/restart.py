@@ -4,7 +4,8 @@
 
 From the kill to the first batch under a new epoch in Redis, while readings flow: the median over `--kills` with `--devices`
 devices, and one kill with `--million` devices in the state, each of which has an open session. The service is submitted as
-docs/operator.md advises for one host: the driver does its tasks itself. `--executors` kills follow of one that has executors.
+docs/operator/supervise.md advises for one host: the driver does its tasks itself. `--executors` kills follow of one that has
+executors.
 Every run is written with its steps, in seconds after the kill: `jvm` and `python` are processes that started, `epoch` the new
 term, `executor` a process, `query` the stream that runs.
 """

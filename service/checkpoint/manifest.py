@@ -32,7 +32,7 @@ QUERY_SHAPE = 2
 tests/stream/test_checkpoint.py shows what they are, and fails when they change and this does not.
 """
 
-REBUILD = "start with a new checkpoint and read the topic again: docs/operator.md#rebuild-from-kafka"
+REBUILD = "start with a new checkpoint and read the topic again: docs/operator/procedures.md#rebuild-from-kafka"
 
 
 class Manifest(BaseModel):
@@ -93,7 +93,9 @@ def read(folder: Folder) -> Manifest | None:
         raise CheckpointError(str(error), remedy="Restore the file") from error
     except (ValueError, ValidationError, KeyError, AttributeError, TypeError) as error:
         what = f"{place} is damaged: {' '.join(str(error).split())}"
-        raise CheckpointError(what, remedy="Restore the file, or see docs/operator.md#a-damaged-checkpoint") from error
+        raise CheckpointError(
+            what, remedy="Restore the file, or see docs/operator/procedures.md#a-damaged-checkpoint"
+        ) from error
 
 
 def differences(there: Manifest, wanted: Manifest) -> list[Difference]:

@@ -190,7 +190,7 @@ def _require_all_of_it(settings: Settings) -> None:
         raise CheckpointError(
             what,
             remedy="Restore the checkpoint, or name the right one. To begin again with what Kafka has, "
-            f"{_INIT}, after reading docs/operator.md#rebuild-from-kafka",
+            f"{_INIT}, after reading docs/operator/procedures.md#rebuild-from-kafka",
         )
     _log.warning(
         "%s is new, but %s knows of batches up to %s: the topic is read again from its beginning",
@@ -224,7 +224,7 @@ def _gaps(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
         raise DataLossError(
             what,
             remedy='Restore them; or go on without them with kafka.on_data_loss = "continue": '
-            "docs/operator.md#records-were-deleted-before-they-were-read",
+            "docs/operator/procedures.md#records-were-deleted-before-they-were-read",
         )
     return gaps
 

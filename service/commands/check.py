@@ -267,7 +267,7 @@ def _shard(options: Redis, keys: Keys, say: Callable[[Line], object]) -> str:
     except redis.RedisError as error:
         what = f"Redis at {where}: {error}"
         raise SinkError(
-            what, remedy="Check redis.url, its user and password, and its ACL (docs/operator.md#redis)"
+            what, remedy="Check redis.url, its user and password, and its ACL (docs/operator/redis.md)"
         ) from error
     finally:
         with suppress(redis.RedisError):

@@ -78,7 +78,8 @@ def keeping(topic: topics.Topic, room_s: float | None, longest_ms: int) -> Itera
     if room_s == 0:
         what = "records after the last committed batch are deleted already"
         yield failed(
-            name, DataLossError(what, remedy="See docs/operator.md#records-were-deleted-before-they-were-read")
+            name,
+            DataLossError(what, remedy="See docs/operator/procedures.md#records-were-deleted-before-they-were-read"),
         )
     elif keep_ms >= 0 and room_s is not None:
         down = f"records are kept for {format_duration(keep_ms)}; the service may be down for {_rough(room_s)}"

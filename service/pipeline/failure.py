@@ -108,7 +108,7 @@ _RULES = (
         DataLossError,
         re.compile(r"OffsetOutOfRange|KAFKA_DATA_LOSS|failOnDataLoss|Some data may have been lost|Cannot fetch offset"),
         "Records were deleted before they were read. Before going on without them: "
-        "docs/operator.md#records-were-deleted-before-they-were-read",
+        "docs/operator/procedures.md#records-were-deleted-before-they-were-read",
     ),
     _Rule(
         SourceRefusedError,
@@ -130,7 +130,7 @@ _RULES = (
             r"ChecksumException|Log file was malformed|[Cc]heckpoint|MISSING_METADATA|StreamMetadata|batch \d+ doesn't exist"
         ),
         "Restore the checkpoint whole, undo the change of settings, or rebuild with an empty one: "
-        "docs/operator.md#a-damaged-checkpoint",
+        "docs/operator/procedures.md#a-damaged-checkpoint",
     ),
 )
 

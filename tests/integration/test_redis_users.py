@@ -1,4 +1,4 @@
-"""The users that docs/operator.md creates may do what they are for, and no more. A real Redis."""
+"""The users that docs/operator/redis.md creates may do what they are for, and no more. A real Redis."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.outputs import micro_batch, settings, window
 from tidemark_client import Client as Reader
 
 pytestmark = pytest.mark.integration
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operator.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operator" / "redis.md"
 ACL = dict(re.findall(r"^ +ACL SETUSER (\w+) (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
 
 

@@ -12,7 +12,8 @@ PAGES = [
     "clients/python/README.md",
     "deploy/runbook.md",
     "schemas/redis.md",
-    *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md")),
+    *sorted(each.relative_to(ROOT).as_posix() for each in (ROOT / "docs").glob("*.md")),
+    *sorted(each.relative_to(ROOT).as_posix() for each in (ROOT / "docs" / "operator").glob("*.md")),
 ]
 DECISIONS = sorted(each.relative_to(ROOT).as_posix() for each in (ROOT / "docs" / "decisions").glob("*.md"))
 MADE = {"schemas/readings.expectations.json"}
@@ -76,7 +77,7 @@ def test_every_page_and_section_that_the_code_names_exists() -> None:
         if file.suffix in {".py", ".lua", ".sh", ".conf", ".toml", ".yml", ".service", ".timer", ""}
         for target in re.findall(r"\b(?:docs|deploy|schemas)/[\w/-]+\.md(?:#[\w-]+)?", file.read_text(errors="replace"))
     }
-    assert ("service/checkpoint/manifest.py", "docs/operator.md#rebuild-from-kafka") in named
+    assert ("service/checkpoint/manifest.py", "docs/operator/procedures.md#rebuild-from-kafka") in named
     assert sorted(each for each in named if broken(each[1], ROOT)) == []
 
 
@@ -86,3 +87,9 @@ def test_a_cell_of_a_table_holds_a_phrase(name: str) -> None:
         line.strip().strip("|") for line in (ROOT / name).read_text().splitlines() if line.lstrip().startswith("| ")
     ]
     assert [cell.strip() for row in rows for cell in row.split(" | ") if len(cell.strip()) > CELL] == []
+
+
+def test_the_operator_guide_lists_each_of_its_pages_once() -> None:
+    folder = ROOT / "docs" / "operator"
+    listed = re.findall(r"\]\((\w[\w-]*\.md)\)", (folder / "README.md").read_text())
+    assert sorted(listed) == sorted(each.name for each in folder.glob("*.md") if each.name != "README.md")

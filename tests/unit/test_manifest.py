@@ -57,7 +57,7 @@ def test_every_difference_is_named_with_both_values_and_the_way_on(tmp_path: Pat
         "kafka.topics is readings, the settings say more, readings",
         "Start version 9.9, which made it, or start with a new checkpoint",
         "Set it back, or start with a new checkpoint",
-        "docs/operator.md#rebuild-from-kafka",
+        "docs/operator/procedures.md#rebuild-from-kafka",
     ):
         assert part in text, text
 

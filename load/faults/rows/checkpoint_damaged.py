@@ -19,7 +19,7 @@ from service.errors import SetupError
 from service.spark.files import Local
 
 CHECKPOINT_STATUS, SETUP_STATUS = 8, 10
-PAGE = "docs/operator.md"
+PAGE = "docs/operator/procedures.md"
 """Where a refusal must send its reader."""
 DISK = "512m"
 SOME_BATCHES = 3
