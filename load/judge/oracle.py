@@ -328,6 +328,9 @@ class Ledger:
             device = as_device(key if rules.device_id == "$key" else at(record, self._device_path))
             event_ms = to_ms(at(record, self._time_path), self._unit)
             values = {name: as_number(at(record, path)) for name, path in self._paths.items()}
+            for name, (scale, offset) in self._rules.units.items():
+                if (number := values[name]) is not None:
+                    values[name] = number * scale + offset
         except RejectedError as rejected:
             return str(rejected)
         if event_ms is None or self._stranger(device):

@@ -29,7 +29,9 @@ _AMOUNTS = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Durations in ms, sizes in bytes, paths absolute; `measures` maps a measure to its path in a record.
+    """Durations in ms, sizes in bytes, paths absolute.
+
+    `measures` maps a measure to its path in a record, and `units` to the scale and offset of one that has them.
 
     The last three of the rules are columns of the reference: what is null there is as the settings say.
     """
@@ -47,6 +49,7 @@ class Rules:
     event_time: str
     event_time_unit: str
     measures: Mapping[str, str]
+    units: Mapping[str, tuple[float, float]]
     max_delay_ms: int
     max_ahead_ms: int
     max_bytes: int
@@ -99,7 +102,8 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         device_id=given.get("device_id", "device_id"),
         event_time=given.get("event_time", "event_time"),
         event_time_unit=given.get("event_time_unit", "ms"),
-        measures=given["measures"],
+        measures={m: each if isinstance(each, str) else each["path"] for m, each in given["measures"].items()},
+        units={m: _unit(each) for m, each in given["measures"].items() if not isinstance(each, str)},
         max_delay_ms=amount(admission.get("max_delay", "60 s")),
         max_ahead_ms=amount(admission.get("max_ahead", "10 s")),
         max_bytes=amount(admission.get("max_bytes", "64 KiB")),
@@ -154,6 +158,10 @@ def as_text(value: object) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)
+
+
+def _unit(measure: Mapping[str, Any]) -> tuple[float, float]:
+    return float(measure.get("scale", 1)), float(measure.get("offset", 0))
 
 
 def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:

@@ -16,7 +16,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input
+from service.settings import RECORD_KEY, Input, Measure
 
 _END = "tidemark_end"
 """The end mark: a field at the end of every writer's schema and the reader's; its bytes are added to every record.
@@ -41,7 +41,7 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
 
     Raises SchemaError when it lacks a field.
     """
-    wanted = [settings.event_time, *settings.measures.values()]
+    wanted = [settings.event_time, *(measure.path for measure in settings.measures.values())]
     if settings.device_id != RECORD_KEY:
         wanted.append(settings.device_id)
     present = {field["name"] for field in schema["fields"]}
@@ -168,8 +168,15 @@ class Decoder:
         ).cast("long")
 
     def measures(self) -> dict[str, Column]:
-        """Return the measures by name, as doubles; null where the record lacks one."""
-        return {name: _field(path).cast("double") for name, path in self._settings.measures.items()}
+        """Return the measures by name, as doubles in the unit of the views; null where the record lacks one."""
+        return {name: _scaled(measure) for name, measure in self._settings.measures.items()}
+
+
+def _scaled(measure: Measure) -> Column:
+    value = _field(measure.path).cast("double")
+    # Without a scale and an offset the plan has neither, and -0.0 stays -0.0.
+    scaled = value if measure.scale == 1 else value * F.lit(measure.scale)
+    return scaled if measure.offset == 0 else scaled + F.lit(measure.offset)
 
 
 def with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,8 +220,8 @@ def _json_type(settings: Input) -> t.StructType:
     put(settings.event_time, t.StringType() if settings.event_time_unit == "iso" else t.DoubleType())
     if settings.device_id != RECORD_KEY:
         put(settings.device_id, t.VariantType())
-    for path in settings.measures.values():
-        put(path, t.DoubleType())
+    for measure in settings.measures.values():
+        put(measure.path, t.DoubleType())
 
     def struct(node: dict[str, Any]) -> t.StructType:
         return t.StructType([t.StructField(k, struct(v) if isinstance(v, dict) else v) for k, v in node.items()])

@@ -51,8 +51,8 @@ def _paths(settings: Settings, reader: dict[str, Any]) -> Iterator[Line]:
         "iso": {"string", "timestamp-millis", "timestamp-micros"},
     }.get(form.event_time_unit, {*_NUMBERS, "timestamp-millis", "timestamp-micros"})
     yield _fits("input.event_time", form.event_time, reader, wanted)
-    for measure, path in form.measures.items():
-        yield _fits(f"input.measures.{measure}", path, reader, set(_NUMBERS))
+    for name, measure in form.measures.items():
+        yield _fits(f"input.measures.{name}", measure.path, reader, set(_NUMBERS))
 
 
 def _fits(key: str, path: str, reader: dict[str, Any], wanted: set[str]) -> Line:

@@ -88,10 +88,10 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
         if path.split(".")[0] not in there:
             what = f"it lacks {path}: none of its records can be admitted"
             yield failed(f"{file}: {key}", SchemaError(what, remedy=_REMEDY))
-    for measure, path in form.measures.items():
-        if path.split(".")[0] not in there:
-            what = f"it lacks {path}: its readings do not have this measure"
-            yield Line(f"{file}: input.measures.{measure}", "warn", what, "So it must be, or keep the field")
+    for name, measure in form.measures.items():
+        if measure.path.split(".")[0] not in there:
+            what = f"it lacks {measure.path}: its readings do not have this measure"
+            yield Line(f"{file}: input.measures.{name}", "warn", what, "So it must be, or keep the field")
 
 
 def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping[str, Any]) -> Line:

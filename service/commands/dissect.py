@@ -87,7 +87,8 @@ def offending(
     if reason in {"no_device", "bad_device", "unknown_device"} and settings.device_id != RECORD_KEY:
         path = settings.device_id
     if reason in {"not_finite", "out_of_range"}:
-        path = settings.measures.get(detail.partition(" = ")[0])
+        measure = settings.measures.get(detail.partition(" = ")[0])
+        path = measure.path if measure else None
     span = dissected.spans.get(path.partition(".")[0]) if path else None
     if span is None and dissected.stop is not None:
         return dissected.stop, max(size, dissected.stop + 1)

@@ -15,6 +15,7 @@ from service.settings.models import RESERVED_MEASURES as RESERVED_MEASURES
 from service.settings.models import YEAR_MS as YEAR_MS
 from service.settings.models import Input as Input
 from service.settings.models import Kafka as Kafka
+from service.settings.models import Measure as Measure
 from service.settings.models import Metrics as Metrics
 from service.settings.models import Redis as Redis
 from service.settings.models import Reference as Reference

@@ -134,6 +134,34 @@ class Kafka(Client):
         return self.rejects.format(topic=topic)
 
 
+class Measure(Section):
+    """A number of the record, in the unit of the views: the field times `scale`, plus `offset`, in doubles.
+
+    Settings may give the path alone.
+    """
+
+    path: str
+    """The field's path in the record, dots between nested names."""
+    scale: float = Field(default=1.0, allow_inf_nan=False)
+    offset: float = Field(default=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_a_path(cls, value: object) -> object:
+        if not isinstance(value, str | Mapping):
+            msg = 'must be a path, or a table such as { path = "t", scale = 0.1, offset = -40 }'
+            raise ValueError(msg)
+        return {"path": value} if isinstance(value, str) else value
+
+    @field_validator("scale")
+    @classmethod
+    def _keeps_the_value(cls, value: float) -> float:
+        if value == 0:
+            msg = "must not be 0: every value would be the offset"
+            raise ValueError(msg)
+        return value
+
+
 class Input(Section):
     format: Literal["avro", "json"] = "avro"
     schemas: Path = Path("schemas/avro")
@@ -145,12 +173,11 @@ class Input(Section):
     device_id: str = "device_id"
     event_time: str = "event_time"
     event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
-    measures: Mapping[str, str] = Field(min_length=1)
-    """Measure name -> the field's path in the record, dots between nested names."""
+    measures: Mapping[str, Measure] = Field(min_length=1)
 
     @field_validator("measures")
     @classmethod
-    def _are_names(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+    def _are_names(cls, value: Mapping[str, Measure]) -> Mapping[str, Measure]:
         for name in value:
             _name(name)
             if name in RESERVED_MEASURES:

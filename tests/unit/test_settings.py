@@ -1,5 +1,6 @@
 """Settings: one file and the environment in, frozen models or every problem at once out."""
 
+import math
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -203,7 +204,7 @@ def test_a_name_that_could_not_stand_in_a_key_is_refused(name):
 def test_a_measure_is_not_called_like_a_column_of_the_pass(name):
     (line,) = problems(input={"measures": {name: "t"}})
     assert line.startswith(f"input.measures: {name!r} is a name of Tidemark's own")
-    assert parse(document(input={"measures": {"other": name}})).input.measures["other"] == name
+    assert parse(document(input={"measures": {"other": name}})).input.measures["other"].path == name
 
 
 def test_a_topic_is_named_once():
@@ -290,6 +291,23 @@ def test_the_name_of_a_view_is_used_once():
 def test_there_must_be_a_view_and_a_measure():
     assert problems(views=[]) == ["views: Tuple should have at least 1 item after validation, not 0"]
     assert problems(input={"measures": {}})[0].startswith("input.measures: ")
+
+
+def test_a_measure_is_a_path_or_a_path_with_a_scale_and_an_offset() -> None:
+    table = {"path": "air.t", "scale": 0.1, "offset": -40}
+    measures = parse(document(input={"measures": {"temperature": table, "humidity": "air.h"}})).input.measures
+    assert [(each.path, each.scale, each.offset) for each in measures.values()] == [
+        ("air.t", 0.1, -40),
+        ("air.h", 1, 0),
+    ]
+    for wrong, rule in (
+        ({"path": "t", "scale": 0}, ".scale = 0: must not be 0"),
+        ({"path": "t", "scale": math.nan}, ".scale = nan: "),
+        ({"path": "t", "offset": math.inf}, ".offset = inf: "),
+        ({"scale": 2}, ".path: is missing"),
+        (3, " = 3: must be a path, or a table"),
+    ):
+        assert problems(input={"measures": {"t": wrong}})[0].startswith(f"input.measures.t{rule}"), wrong
 
 
 def test_a_section_that_is_no_table_is_a_problem_and_no_crash():
