@@ -9,6 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/decisions/README.md",
     "clients/python/README.md",
     "deploy/runbook.md",
     "schemas/redis.md",
@@ -27,6 +30,9 @@ CODE = [
 CELL = 200
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 FILES = r"`((?:service|state|schemas|deploy|tests|load|docs)/[^`*{}<> :]*)`"
+
+
+DECIDED = re.compile(r"^\| \[(\d+)\]\(([\w-]+\.md)\) \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
 
 
 def section(page: str, title: str) -> str:
@@ -93,3 +99,38 @@ def test_the_operator_guide_lists_each_of_its_pages_once() -> None:
     folder = ROOT / "docs" / "operator"
     listed = re.findall(r"\]\((\w[\w-]*\.md)\)", (folder / "README.md").read_text())
     assert sorted(listed) == sorted(each.name for each in folder.glob("*.md") if each.name != "README.md")
+
+
+def test_the_table_of_decisions_has_the_number_and_title_of_each_page_in_order() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(folder.glob("0*.md"))
+    titles = [page.read_text().splitlines()[0].removeprefix("# ").split(". ", 1) for page in pages]
+    listed = DECIDED.findall((folder / "README.md").read_text())
+    assert listed == [(number, page.name, title) for page, (number, title) in zip(pages, titles, strict=True)]
+
+
+def test_the_picture_of_the_pass_differs_in_nothing_but_colours_between_light_and_dark() -> None:
+    light, dark = ((ROOT / "docs" / "pictures" / f"pass-{each}.svg").read_text() for each in ("light", "dark"))
+    assert light != dark
+    assert re.sub(r"#[0-9a-f]{6}\b", "#", light) == re.sub(r"#[0-9a-f]{6}\b", "#", dark)
+
+
+def test_the_first_screen_of_the_readme_has_the_picture_and_the_commands() -> None:
+    first = (ROOT / "README.md").read_text().partition("\n## ")[0]
+    assert [
+        each
+        for each in ("docs/pictures/pass-dark.svg", "tidemark check", "tidemark run", "make demo")
+        if each not in first
+    ] == []
+
+
+def test_the_readme_shows_the_demo_and_the_tests() -> None:
+    commands = set(re.findall(r"^    (make \w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert {"make demo", "make test"} <= commands
+
+
+def test_every_make_target_that_is_for_a_reader_is_on_the_page_of_contributors() -> None:
+    [targets] = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = set(re.findall(r"`make (\w+)", (ROOT / "CONTRIBUTING.md").read_text() + (ROOT / "README.md").read_text()))
+    named |= set(re.findall(r"^    make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert sorted(set(targets.split()) - named) == []
