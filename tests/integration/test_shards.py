@@ -241,7 +241,7 @@ def test_a_primary_that_was_failed_over_and_back_is_another_one(cluster: RedisCl
 
 def test_a_primary_that_is_killed_is_waited_for(cluster: RedisCluster, on_cluster: Target) -> None:
     on_cluster.publish(1, 1)
-    cluster.primary_of(on_cluster.key(0, "progress")).kill()
+    cluster.kill_primary(on_cluster.key(0, "progress"))
     on_cluster.publish(2, 2, after=(1, 1))
     assert on_cluster.counts() == {"2"}
 
@@ -282,10 +282,11 @@ def test_a_call_waits_while_its_slot_moves(
 
 
 def test_the_nodes_of_the_settings_may_be_gone(cluster: RedisCluster, on_cluster: Target, tmp_path: Path) -> None:
-    first = cluster.primary_of(on_cluster.key(0, "progress"))
+    key = on_cluster.key(0, "progress")
+    first = cluster.primary_of(key)
     others = [node for node in cluster.nodes if node is not first]
     url = f"redis://{first.address},{others[0].address}"
     few = Target(on_cluster.client, url, on_cluster.prefix, retry_for="20 s")
-    first.kill()
+    assert cluster.kill_primary(key) is first
     few.publish(1, 1)
     assert few.counts() == {"1"}
