@@ -1,21 +1,20 @@
 """`tidemark rejects list|show|replay`: rejects by reason, device, time or coordinates. No Spark, and no service need run."""
 
-import argparse
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import schemas
 from service import clock, settings
 from service.commands import dissect, replay
 from service.commands.dissect import Dissected
 from service.errors import SettingsError
+from service.kafka.scan import Watch
 from service.printing import document, printable, say
 from service.rejects import marks, reject_log
 from service.rejects.marks import Mark
@@ -25,68 +24,32 @@ from service.units import format_time, parse_time_ms
 UNTOUCHED = "open"
 UNASKED = 10_000
 """More rejects than that are replayed only by who says so."""
-_FORM = Path(schemas.__file__).parent / "reject.json"
 _WIDEST = 120
 """Characters of a cell in a table; `show`, and --json, have all of them."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """The three commands below `tidemark rejects`, each with `given.rejects` to call."""
-    commands = parser.add_subparsers(required=True, metavar="what")
-    reasons = json.loads(_FORM.read_text(encoding="utf-8"))["properties"]["reason"]["enum"]
-    for name, text, run in (
-        ("list", "A line for each reject, and how many there are.", _list),
-        ("show", "Everything that is known of some rejects: decoded fields, bytes, reason.", _show),
-        ("replay", "Send rejects through admission again, each once.", _replay),
-    ):
-        made = commands.add_parser(name, help=text, description=text)
-        made.set_defaults(rejects=run)
-        made.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, tidemark.toml")
-        made.add_argument("--debug", action="store_true", help="log more")
-        made.add_argument("at", nargs="*", metavar="PLACE", help="a record's topic[partition]@offset")
-        made.add_argument(
-            "--reason", action="append", choices=reasons, metavar="REASON", help="with this reason; may be repeated"
-        )
-        made.add_argument("--device", metavar="ID", help="of this device, or with this key where the device is unknown")
-        made.add_argument("--since", metavar="TIME", help="that the broker got since, such as 2026-11-20T08:00 or 2h")
-        made.add_argument("--until", metavar="TIME", help="that the broker got before")
-        made.add_argument("--state", choices=get_args(marks.State), help="the mark that it has, open without one")
-        if name == "list":
-            made.add_argument("-n", dest="lines", type=int, default=50, metavar="N", help="the newest N of them (50)")
-        if name != "replay":
-            made.add_argument("--json", action="store_true", help="one JSON object a line")
-        else:
-            made.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="mend a field")
-            made.add_argument("--value", type=Path, metavar="FILE", help="mend all bytes, of a single reject")
-            made.add_argument("--dry-run", action="store_true", help="only say what would be sent")
-            made.add_argument("--rate", type=count, metavar="N", help="send at most N records a second")
-            made.add_argument("--yes", action="store_true", help=f"also where more than {UNASKED} are chosen")
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rejects are chosen: those that fit all of it. `watch` gets how many records of the rejects topics are read."""
+
+    config: Path
+    at: Sequence[str] | None = None
+    reason: Sequence[str] | None = None
+    device: str | None = None
+    since: str | None = None
+    until: str | None = None
+    state: str | None = None
+    watch: Watch | None = None
 
 
-def count(text: str) -> int:
-    """An argument that is a whole number above 0."""
-    if not (text.isdecimal() and int(text)):
-        msg = f"must be a whole number above 0, not {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
-
-
-def run(given: argparse.Namespace) -> int:
-    """What `add` has made of the arguments."""
-    command: Callable[[argparse.Namespace], int] = given.rejects
-    return command(given)
-
-
-def span(given: argparse.Namespace) -> tuple[int | None, int | None]:
+def span(since: str | None, until: str | None) -> tuple[int | None, int | None]:
     """--since and --until in ms; raises SettingsError."""
     try:
-        since_ms, until_ms = (
-            None if text is None else parse_time_ms(text, clock.now_ms()) for text in (given.since, given.until)
-        )
+        since_ms, until_ms = (None if text is None else parse_time_ms(text, clock.now_ms()) for text in (since, until))
     except ValueError as error:
         raise SettingsError(str(error)) from error
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        what = f"--since {given.since} is not before --until {given.until}"
+        what = f"--since {since} is not before --until {until}"
         raise SettingsError(what, remedy="Give the earlier time, or the larger duration, as --since")
     return since_ms, until_ms
 
@@ -116,13 +79,13 @@ class _Entry:
         }
 
 
-def _selected(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[_Entry]:
+def _selected(given: Selection, loaded: settings.Settings) -> Iterator[_Entry]:
     """The rejects that are asked for."""
-    since_ms, until_ms = span(given)
-    places = {Coordinates.parse(text) for text in given.at}
+    since_ms, until_ms = span(given.since, given.until)
+    places = {Coordinates.parse(text) for text in given.at or ()}
     known, schemas = marks.read(loaded.kafka), dissect.writers(loaded.input, loaded)
     left = set(places)
-    for reject in reject_log.read(loaded.kafka, since_ms, until_ms):
+    for reject in reject_log.read(loaded.kafka, since_ms, until_ms, given.watch):
         mark = known.get(reject.place)
         state = UNTOUCHED if mark is None else mark.state
         if (places and reject.place not in places) or (given.reason and reject.reason not in given.reason):
@@ -138,14 +101,15 @@ def _selected(given: argparse.Namespace, loaded: settings.Settings) -> Iterator[
             return
 
 
-def _list(given: argparse.Namespace) -> int:
+def list_(given: Selection, lines: int, *, as_json: bool) -> int:
+    """Print the newest `lines` of the chosen rejects, and how many there are; with `as_json` all of them, one object a line."""
     loaded = settings.load(given.config)
     counts: Counter[tuple[str, str]] = Counter()
     newest: list[tuple[int, Coordinates, list[str]]] = []  # a heap: the rejects come partition by partition
     for entry in _selected(given, loaded):
         reject = entry.reject
         counts[reject.reason, entry.state] += 1
-        if given.json:
+        if as_json:
             say(document(entry.document()))
         row = [
             str(reject.place),
@@ -156,9 +120,9 @@ def _list(given: argparse.Namespace) -> int:
             printable(_shortened(reject.detail)),
         ]
         heappush(newest, (reject.broker_ms, reject.place, row))
-        if len(newest) > given.lines:
+        if len(newest) > lines:
             heappop(newest)
-    if given.json:
+    if as_json:
         return 0
     rows = [row for _, _, row in sorted(newest)]
     for line in _table(["record", "broker time", "reason", "state", "device", "detail"], rows) if rows else []:
@@ -189,7 +153,8 @@ def _summary(counts: Mapping[tuple[str, str], int]) -> Iterator[str]:
         yield f"  {many} {reason}: {states}"
 
 
-def _show(given: argparse.Namespace) -> int:
+def show(given: Selection, *, as_json: bool) -> int:
+    """Print everything that is known of the chosen rejects; 1 when there is none."""
     loaded = settings.load(given.config)
     known = marks.read(loaded.kafka)
     shown = 0
@@ -199,10 +164,10 @@ def _show(given: argparse.Namespace) -> int:
             seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input, loaded))
             entry = _Entry(whole, seen, dissect.device(seen, whole.key, loaded.input), entry.state)  # noqa: PLW2901
         shown += 1
-        lines = [document(_all(entry))] if given.json else _shown(entry, loaded, known.get(entry.reject.place))
+        lines = [document(_all(entry))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
         for line in lines:
             say(line)
-    if not shown and not given.json:
+    if not shown and not as_json:
         say("no such reject")
     return 0 if shown else 1
 
@@ -252,35 +217,37 @@ def _bytes(value: bytes | None) -> str:
     return "none" if value is None else repr(value)[1:]
 
 
-def _count(given: argparse.Namespace, loaded: settings.Settings, most: int) -> int:
+def _count(given: Selection, loaded: settings.Settings, most: int) -> int:
     """How many rejects are chosen; `most` where there are more."""
     return sum(1 for _ in islice(_selected(given, loaded), most))
 
 
-def _replay(given: argparse.Namespace) -> int:
-    """0 also when some could not be sent: those are named."""
+def replay_(
+    given: Selection, assign: Sequence[str], value_file: Path | None, *, dry: bool, rate: int | None, yes: bool
+) -> int:
+    """Send the chosen rejects again. 0 also when some could not be sent: those are named."""
     loaded = settings.load(given.config)
     if not (given.at or given.reason or given.device or given.since):
         msg = "tidemark rejects replay: which ones?"
         raise SettingsError(msg, remedy="Name places, or a --reason, a --device or a time --since which")
     try:
-        value = None if given.value is None else given.value.read_bytes()
+        value = None if value_file is None else value_file.read_bytes()
     except OSError as error:
-        msg = f"{given.value}: cannot be read ({error.strerror})"
+        msg = f"{value_file}: cannot be read ({error.strerror})"
         raise SettingsError(msg) from error
-    mend = replay.Mend(replay.assignments(given.set), value)
+    mend = replay.Mend(replay.assignments(assign), value)
     if value is not None:
         many = _count(given, loaded, 2)
-        if many != 1 or given.set:
+        if many != 1 or assign:
             msg = f"--value mends one reject, and all of it: {'more' if many else 'none'} are chosen, or --set is given"
             raise SettingsError(msg, remedy="Name one place, and no --set")
-    if not (given.dry_run or given.yes) and _count(given, loaded, UNASKED + 1) > UNASKED:
+    if not (dry or yes) and _count(given, loaded, UNASKED + 1) > UNASKED:
         msg = f"More than {UNASKED} rejects are chosen"
         raise SettingsError(msg, remedy="Look at them with --dry-run, choose fewer, or add --yes, and --rate")
     chosen = (entry.reject for entry in _selected(given, loaded))
-    counts = replay.replay(loaded, chosen, mend, say, dry=given.dry_run, rate=given.rate)
+    counts = replay.replay(loaded, chosen, mend, say, dry=dry, rate=rate)
     sent = counts.pop("sent", 0)
-    say(f"{sent} {'would be sent' if given.dry_run else 'sent'}, {counts.total()} not")
+    say(f"{sent} {'would be sent' if dry else 'sent'}, {counts.total()} not")
     for why, many in counts.most_common():
         say(f"  {many} {why}")
     return 0

@@ -6,7 +6,7 @@ is gone before it could be read is no damage.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from service.settings import Settings
 from service.spark.files import Files, Folder, Local, local
 from state import codec, reader
 
+Watch = Callable[[int, int], object]
 SECOND_LOOK_S = 1.0
 ATTEMPTS = 3
 """How often the state is read: a running service may clean up the batch that is read, then a newer one is read."""
@@ -49,14 +50,17 @@ class Report:
             yield f"FAIL {name}: {why}"
 
 
-def verify(spark: SparkSession, settings: Settings) -> Report:
-    """Read the whole checkpoint; CheckpointError only when the folder cannot be read at all."""
+def verify(spark: SparkSession, settings: Settings, watch: Watch = lambda _done, _total: None) -> Report:
+    """Read the whole checkpoint. `watch` gets how many of its files are read.
+
+    Raises CheckpointError only when the folder cannot be read at all.
+    """
     root = settings.service.checkpoint
     path = local(root)
     try:
         folder: Folder = Local(path) if path is not None else Files(spark, root)
         report = Report(str(folder))
-        _read_files(folder, report)
+        _read_files(folder, report, watch)
     except OSError as error:
         raise CheckpointError(str(error), remedy="Mend service.checkpoint, or bring its file system back") from error
     if report.committed is not None and not any(name.startswith(("state", "commits")) for name in report.damage):
@@ -64,17 +68,17 @@ def verify(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
-def _read_files(folder: Folder, report: Report) -> None:
-    reasons = _damage(folder, report)
+def _read_files(folder: Folder, report: Report, watch: Watch) -> None:
+    reasons = _damage(folder, report, watch)
     if reasons:
         # A running service may write or clean up files meanwhile. Only damage that stays counts.
         time.sleep(SECOND_LOOK_S)
-        again = _damage(folder, report)
+        again = _damage(folder, report, watch)
         reasons = {name: why for name, why in again.items() if name in reasons}
     report.damage = reasons
 
 
-def _damage(folder: Folder, report: Report) -> dict[str, str]:
+def _damage(folder: Folder, report: Report, watch: Watch) -> dict[str, str]:
     report.files = report.bytes = 0
     offsets, commits = (logs.numbers(folder, log) for log in logs.LOGS)
     report.batches, report.committed = len(offsets), max(commits, default=None)
@@ -93,8 +97,10 @@ def _damage(folder: Folder, report: Report) -> dict[str, str]:
     else:
         if there is None and offsets:
             reasons[manifest.NAME] = "is missing"
-    for file in folder.walk():
+    files = list(folder.walk())
+    for file in files:
         report.files += 1
+        watch(report.files, len(files))
         report.bytes += file.size
         if not file.name.startswith("state/") and file.name not in reasons:
             why = folder.problem(file.name)

@@ -2,7 +2,7 @@
 
 import contextlib
 import operator
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -13,6 +13,10 @@ from service.kafka.clients import TIMEOUT_S
 from service.kafka.offsets import place_of
 from service.settings import Kafka
 
+Watch = Callable[[int, int], object]
+"""Gets how many offsets are read, and how many there are to read."""
+_WATCHED = 500
+"""Records between two calls of a `Watch`."""
 _SILENCE_S = 30.0
 _HEADERS = operator.methodcaller("headers")
 """For a name that is not UTF-8 the client returns a result and leaves an exception set (confluent-kafka 2.16.0). A plain call,
@@ -25,6 +29,7 @@ def messages(
     *,
     since_ms: int | None = None,
     begin: Mapping[tuple[str, int], int] | None = None,
+    watch: Watch | None = None,
 ) -> Generator[Message, None, None]:
     """Yield the records of the topics up to their present ends, partitions interleaved; topics that do not exist are ignored.
 
@@ -33,7 +38,8 @@ def messages(
     """
     consumer = clients.consumer(kafka)
     try:
-        ends = _assign(consumer, names, since_ms, begin)
+        ends, total = _assign(consumer, names, since_ms, begin)
+        read = 0
         silent = 0.0
         while ends:
             # One at a time: a thousand records may be a gigabyte.
@@ -44,7 +50,9 @@ def messages(
                     what = f"Kafka at {kafka.bootstrap}: no record for {_SILENCE_S:.0f} s, unfinished partitions: {sorted(ends)}"
                     raise SourceError(what, remedy="Check the brokers, and try again")
                 continue
-            silent = 0.0
+            silent, read = 0.0, read + 1
+            if watch is not None and read % _WATCHED == 0:
+                watch(min(read, total), total)
             error, place = message.error(), place_of(message)
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
@@ -64,8 +72,8 @@ def messages(
 
 def _assign(
     consumer: Consumer, names: Sequence[str], since_ms: int | None, begin: Mapping[tuple[str, int], int] | None
-) -> dict[tuple[str, int], int]:
-    """Assign the partitions to the consumer; return the end of each that has records to read."""
+) -> tuple[dict[tuple[str, int], int], int]:
+    """Assign the partitions to the consumer; return the end of each that has records to read, and the number of offsets."""
     existing = consumer.list_topics(timeout=TIMEOUT_S).topics
     places = [(name, number) for name in names if name in existing for number in existing[name].partitions]
     ends, plan = {}, []
@@ -81,7 +89,7 @@ def _assign(
             ends[topic, partition] = high
             plan.append(TopicPartition(topic, partition, start))
     consumer.assign(plan)
-    return ends
+    return ends, sum(ends[place.topic, place.partition] - place.offset for place in plan)
 
 
 def one(kafka: Kafka, topic: str, partition: int, offset: int) -> Message | None:

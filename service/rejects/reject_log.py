@@ -57,14 +57,17 @@ class Reject:
     omitted_bytes: int | None = None
 
 
-def read(kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None) -> Iterator[Reject]:
+def read(
+    kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None, watch: scan.Watch | None = None
+) -> Iterator[Reject]:
     """Yield each reject once whose record the broker got at `since_ms` or later, and before `until_ms`. Raises SourceError.
 
     They come in the order of the rejects topics' partitions.
     """
     seen: set[Coordinates] = set()
     # A reject is written after its record, so older messages have older records.
-    for message in scan.messages(kafka, [kafka.rejects_topic(topic) for topic in kafka.topics], since_ms=since_ms):
+    names = [kafka.rejects_topic(topic) for topic in kafka.topics]
+    for message in scan.messages(kafka, names, since_ms=since_ms, watch=watch):
         own, values = delivery.split(scan.headers(message))
         if not values:
             continue  # not a reject of Tidemark's

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from load.servers.server_process import free_port
-from service.cli import _report, main
+from service.cli import main
+from service.cli.output import report
 from service.commands import devices
 from service.commands.finding import failed
 from service.errors import SetupError
@@ -56,7 +57,7 @@ def test_a_reader_of_the_output_may_leave() -> None:
 
 def test_remedies_and_faults_are_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     faults = SetupError("2 faults:\n  gap: no\n  lo: no", remedy="Mend it")
-    assert _report([failed("reference", faults)]) == SetupError.status
+    assert report([failed("reference", faults)]) == SetupError.status
     said = capsys.readouterr().out.splitlines()
     assert said == ["FAIL reference: 2 faults:", "  gap: no", "  lo: no", "       -> Mend it"]
 

@@ -1,0 +1,5 @@
+"""`python -m service.cli` is `tidemark`."""
+
+from service.cli.entry import program
+
+program()

@@ -1,0 +1,56 @@
+"""The entries of a process: a shell's, spark-submit's, and `main` for both."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+from service.cli.command import app
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status. An error is one line on standard error; --debug adds a traceback.
+
+    Raises SystemExit with 2 for a wrong command line.
+    """
+    load()
+    try:
+        status = get_command(app)(args=words, prog_name="tidemark", standalone_mode=False)
+    except TyperException as error:
+        show: Callable[[], None] | None = getattr(error, "show", None)  # of the classes for wrong command lines
+        show() if show is not None else print(f"tidemark: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    return int(status or 0)
+
+
+def load() -> None:
+    """Import the groups of commands: each adds its commands to the application, in the order of the help text."""
+    from service.cli import serve, values, rejects, checkpoint, data  # noqa: F401, I001
+
+
+def daemon() -> None:
+    """The entry for spark-submit: `deploy/daemon.py --config F` is `tidemark run --config F` in spark-submit's JVM."""
+    _leave(main(["run", *sys.argv[1:]]))
+
+
+def program() -> None:
+    """The entry for a shell: `tidemark`, and `python -m service.cli`."""
+    _leave(main())
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process with this status, without finalizing the interpreter.
+
+    Finalizing aborts while a native thread of a client or of Spark still returns: one in six runs that ended 10 s after
+    their start died of SIGABRT (Python 3.11, "PyGILState_Release: thread state must be current when releasing").
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):
+            stream.flush()
+    os._exit(status)

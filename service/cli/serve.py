@@ -1,0 +1,67 @@
+"""Commands of a service: run, check, status, version."""
+
+import faulthandler
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from service.cli.command import Config, Json, app, command
+from service.cli.output import report, say_all
+
+
+@command(app, "run", example="tidemark run --config tidemark.toml")
+def run(
+    config: Config,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Spark's master, local[*] if not given; spark-submit has its own --master."),
+    ] = None,
+) -> int:
+    """Run the service until it is told to stop (SIGTERM or SIGINT)."""
+    from service import settings
+    from service.daemon import runner
+
+    os.umask(0o077)  # the JVM inherits it; under spark-submit the scripts set it before the JVM starts
+    faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
+    return runner.run(settings.load(config), master=master)
+
+
+@command(app, "check", example="tidemark check --config tidemark.toml")
+def check(config: Config) -> int:
+    """Try every address, topic, table, schema and view that the settings name."""
+    from service.commands import check as checks
+
+    return report(checks.check_file(config))
+
+
+@command(app, "status", example="tidemark status -n 5")
+def status(
+    config: Config,
+    json: Json = False,
+    batches: Annotated[int, typer.Option("-n", metavar="N", help="The last N batches, at most 50.")] = 10,
+) -> int:
+    """Show what the running service does and did: exit status 0 when its query runs, else 1."""
+    from service import settings
+    from service.monitoring import status as state
+    from service.printing import document
+
+    metrics = settings.load(config).metrics
+    reply = state.ask(metrics)
+    if reply is None:
+        print(f"tidemark: no service answers at {state.address(metrics)}", file=sys.stderr)
+        return 1
+    say_all([document(reply)] if json else state.table(reply, batches))
+    return 0 if reply["state"] == "running" else 1
+
+
+@command(app, "version", example="tidemark version")
+def version() -> None:
+    """Print the versions of Tidemark, Spark and Python."""
+    from importlib import metadata
+
+    from service.printing import say
+
+    names = metadata.version("tidemark"), metadata.version("pyspark"), sys.version.split()[0]
+    say("tidemark {} (Spark {}, Python {})".format(*names))

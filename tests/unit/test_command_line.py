@@ -1,0 +1,159 @@
+"""The command line's own promises: help with an example, the settings file, colours, completion, start-up, progress bars."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer import main as typer_main
+
+from service.cli import entry, main
+from service.cli.command import app
+from service.cli.output import report
+from service.commands import progress
+from service.commands.finding import Line, ok
+
+SETTINGS = """
+[service]
+checkpoint = "checkpoint"
+[kafka]
+bootstrap = "localhost:1"
+topics = ["readings"]
+[input]
+measures = {temperature = "temperature"}
+[[views]]
+name = "all"
+window = "1 m"
+[redis]
+url = "redis://localhost:1"
+[metrics]
+port = 1
+"""
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    entry.load()
+    root = typer_main.get_command(app)
+    pending = [((name,), each) for name, each in root.commands.items()]  # type: ignore[attr-defined]
+    for words, each in pending:
+        inner = getattr(each, "commands", {})
+        pending += [((*words, name), one) for name, one in inner.items()]
+        if not inner:
+            yield words
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_help_of_every_command_has_one_example_of_it(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.count("Example:") == 1
+    assert f"Example: tidemark {' '.join(words)}" in text
+    assert "--debug" in text
+
+
+def test_help_imports_no_engine_and_no_client() -> None:
+    program = (
+        "import sys; from service.cli import main; main(['--help']); "
+        "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    for module in ("pyspark", "numpy", "pydantic", "confluent_kafka", "redis"):
+        assert f"'{module}'" not in ended.stderr
+
+
+def test_without_config_the_environment_names_the_settings_then_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDEMARK_CONFIG", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["status"])
+    assert ended.value.code == 2
+    assert "TIDEMARK_CONFIG is not set, and there is no ./tidemark.toml" in capsys.readouterr().err
+    (tmp_path / "tidemark.toml").write_text(SETTINGS)
+    assert main(["status"]) == 1
+    assert "no service answers at 127.0.0.1:1" in capsys.readouterr().err
+    (tmp_path / "other.toml").write_text(SETTINGS.replace("port = 1", "port = 2"))
+    monkeypatch.setenv("TIDEMARK_CONFIG", "other.toml")
+    assert main(["status"]) == 1
+    assert "127.0.0.1:2" in capsys.readouterr().err
+    assert main(["status", "--config", "tidemark.toml"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rejects", "list", "--reason", "ugly"), "'ugly' is not one of oversized, undecodable"),
+        (("rejects", "list", "--state", "lost"), "lost"),
+        (("rejects", "replay", "--rate", "0"), "--rate"),
+        (("profile", "--readings", "none"), "--readings"),
+        (("checkpoint", "mend"), "mend"),
+    ],
+)
+def test_a_wrong_option_ends_with_2_and_is_named(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--config", "x"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_reasons_are_completed_by_the_shell() -> None:
+    words = "tidemark rejects list --reason un"
+    environment = {"_TIDEMARK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "4"}
+    ended = subprocess.run(
+        [sys.executable, "-c", "from service.cli import program; program()"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout.split() == ["undecodable", "unknown_schema", "unknown_device", "unreadable"]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_color", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
+)
+def test_findings_have_colours_on_a_terminal_unless_no_color_is_set(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+    no_color: str,
+    coloured: bool,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    assert report([ok("kafka", "answers"), Line("redis", "fail", "\x1b[2J is away", exit_status=6)]) == 6
+    said = capsys.readouterr().out
+    assert ("\x1b[32mok  \x1b[0m kafka: answers" in said) == coloured
+    assert ("\x1b[" in said) == coloured
+    assert r"\x1b[2J is away" in said
+
+
+@pytest.mark.parametrize(("after_s", "shown"), [(0, True), (60, False)])
+def test_a_bar_is_shown_on_a_terminal_when_the_work_takes_long(after_s: int, shown: bool) -> None:
+    program = (
+        f"from service.commands.progress import Bar; b = Bar('records', after_s={after_s}); b(500, 1000); b.close()"
+    )
+    terminal, inner = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    subprocess.run([sys.executable, "-c", program], stderr=inner, env=environment, check=True)
+    os.write(inner, b".")  # so that the read below returns where there is no bar
+    said = os.read(terminal, 65_536).decode()
+    os.close(inner)
+    os.close(terminal)
+    assert ("500/1000" in said and "records" in said) == shown
+
+
+def test_no_bar_is_shown_where_standard_error_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = progress.Bar("records", after_s=0)
+    bar(500, 1000)
+    bar.close()
+    assert capsys.readouterr().err == ""
