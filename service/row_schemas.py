@@ -9,9 +9,21 @@ checkpoint valid.
 
 from pyspark.sql import types as t
 
-from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, SIZE, SIZES, TIMES
+from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, SIZE, TIMES, unpack_size
 
-__all__ = ["CHANGES", "COUNTS", "FOLDED", "OUTPUT", "PARTS", "REJECTS", "REJECT_TYPE", "RUNS", "SIZE", "SIZES", "TIMES"]
+__all__ = [
+    "CHANGES",
+    "COUNTS",
+    "FOLDED",
+    "OUTPUT",
+    "PARTS",
+    "REJECTS",
+    "REJECT_TYPE",
+    "RUNS",
+    "SIZE",
+    "TIMES",
+    "unpack_size",
+]
 
 REJECT_TYPE = t.StructType(
     [

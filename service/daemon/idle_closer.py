@@ -98,6 +98,7 @@ class IdleCloser:
                 return
             sink.run("idle", watermark=str(line_ms))
         self._term.metrics.idle(outcome)
+        self._term.metrics.closes_idle(line_ms)
         if outcome.closed:
             text = "no input, and nothing left to read: windows and %d sessions are closed up to %d"
             _log.info(text, outcome.closed, line_ms)

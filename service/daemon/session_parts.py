@@ -7,6 +7,7 @@ from service.checkpoint.logs import Position
 from service.daemon.refresher import Refresher
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
+from service.monitoring.resources import Resources
 from service.monitoring.status import Status
 from service.pipeline.term import Term
 from service.quality.checker import Checker
@@ -16,7 +17,7 @@ from service.spark.warm_up import WarmUp
 
 
 class SessionParts:
-    """The warm-up, the schema catalog, the reference refresher and the quality checker of a Spark session.
+    """The warm-up, the measured resources, the schema catalog, the reference refresher and the quality checker of a session.
 
     The last three are created for the first query, and stay when it ends.
     """
@@ -25,6 +26,8 @@ class SessionParts:
         self.spark, self.settings = spark, settings
         self.metrics, self.status = metrics, status
         self.warm_up = WarmUp(spark)
+        self.resources = Resources(spark, settings, metrics.resources)
+        self.resources.start()
         self.refresher: Refresher | None = None
         self.checker: Checker | None = None
         self._page = page
@@ -60,7 +63,7 @@ class SessionParts:
         self.checker = Checker(term, expectations, self.metrics, self._page)
 
     def close(self) -> None:
-        """End the threads of the checker and the refresher."""
-        for part in (self.checker, self.refresher):
+        """End the threads of the checker, the refresher and the resources."""
+        for part in (self.checker, self.refresher, self.resources):
             if part is not None:
                 part.close()

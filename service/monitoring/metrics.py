@@ -21,7 +21,10 @@ from service.admission import readings
 from service.admission.schema_catalog import LOOK_UPS
 from service.monitoring.event_time_metrics import EventTime
 from service.monitoring.quality_metrics import Quality
+from service.monitoring.resource_metrics import ResourceMetrics
+from service.monitoring.schedule import Schedule
 from service.monitoring.series import Series
+from service.monitoring.view_metrics import Views
 from service.pipeline import failure
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.pipeline.term import TermMetrics
@@ -101,12 +104,16 @@ class Metrics(TermMetrics):
         self._standby = False
         self._notes: dict[str, str] = {}
         self._reference = ""
+        self._topics: Sequence[str] = ()
 
         series = Series(self.registry)
         counter, gauge = series.counter, series.gauge
         self.records = counter("records", "Kafka records in finished batches")
         self.admitted = counter("readings_admitted", "Readings that were admitted")
         self.rejects = counter("rejects", "Readings that were not admitted", "reason", (*readings.REASONS, UNREADABLE))
+        self.topic_rejects = counter(
+            "topic_rejects", "Rejects that were copied to the rejects topic of a topic", "topic"
+        )
         self.behind = counter(
             "readings_behind", "Readings that were rejected as late because the watermark had passed them"
         )
@@ -166,6 +173,8 @@ class Metrics(TermMetrics):
         self.max_hold = gauge("watermark_max_hold_seconds", "admission.max_hold")
         self.event_time = EventTime(series)
         self.quality = Quality(series)
+        self.views = Views(series)
+        self.resources = ResourceMetrics(series)
         self.state_rows = gauge(
             "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
         )
@@ -195,6 +204,13 @@ class Metrics(TermMetrics):
         self.seconds = Histogram(
             "tidemark_batch_seconds", "Duration of a batch's phases", ["phase"], buckets=BATCH_S, registry=self.registry
         )
+        self.schedule_delay = Histogram(
+            "tidemark_schedule_delay_seconds",
+            "From the time that a trigger was due until its batch began to run",
+            buckets=BATCH_S,
+            registry=self.registry,
+        )
+        self._schedule = Schedule()
         self.latency = Buckets(
             "tidemark_event_to_redis_seconds",
             "From the broker's time for a reading to Redis having it",
@@ -208,6 +224,11 @@ class Metrics(TermMetrics):
         """Show the limits that the settings have."""
         self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
         self.max_hold.set(settings.admission.max_hold_ms / 1000)
+        self.views.named(settings.views)
+        self._schedule = Schedule(settings.service.trigger_ms)
+        self._topics = settings.kafka.topics
+        for topic in self._topics:
+            self.topic_rejects.labels(topic)
         if settings.reference is not None:
             self.reference_max_age.set(settings.reference.max_age_ms / 1000)
 
@@ -260,6 +281,10 @@ class Metrics(TermMetrics):
         for kind, rows in zip(_STATE_ROWS, zip(*self._sizes.values(), strict=True), strict=False):
             self.state_rows.labels(kind).set(sum(rows))
         self.state_bytes.set(sum(size[-1] for size in self._sizes.values()))
+        self.views.opened([bucket for bucket, *_ in outcome.sizes], outcome.windows_open)
+        self.views.finals(micro_batch.watermark_ms)
+        for topic, records in outcome.topics:
+            self.topic_rejects.labels(self._topics[topic]).inc(records)
         self.devices.inc(outcome.new_devices)
         self.behind.inc(outcome.behind)
         self.retries.inc(outcome.retries)
@@ -275,6 +300,7 @@ class Metrics(TermMetrics):
         for phase, value in seconds.items():
             self.seconds.labels(phase).observe(value)
         self.state_memory.set(progress.state_bytes)
+        self.schedule_delay.observe(self._schedule.delay_s(progress))
 
     def lags(self, lags: "Offsets") -> None:
         """Replace the lags of all partitions."""
@@ -297,6 +323,10 @@ class Metrics(TermMetrics):
         """Count the sessions of the outcome, which the idle closer has closed."""
         self.silent.set(1)
         self.closed_idle.inc(outcome.closed)
+
+    def closes_idle(self, until_ms: int) -> None:
+        """Note that silence has closed the windows that end by this event time."""
+        self.views.finals(until_ms)
 
     def redis_loses_data(self) -> None:
         """Count a loss of data in Redis."""

@@ -21,7 +21,7 @@ Each shard is such a store, written and checked for itself; the batch is publish
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ from service.redis.keys import shards
 from service.redis.link import Budget, Link, Place, Reply, WritesLostError, link
 from service.reference.attributes import Attributes
 from service.rejects import delivery
-from service.row_schemas import CHANGES, REJECTS, SIZE, SIZES, TIMES
+from service.row_schemas import CHANGES, REJECTS, SIZE, TIMES, unpack_size
 from service.settings import Settings
 from state import codec
 from state.columns import Ints
@@ -111,11 +111,11 @@ class Sink:
         Windows, sessions and counts are held in memory, rejects are not. Pass all rows of a device to one call, in the order
         in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
         """
-        output = _Output()
+        output = _Output([view.name for view in self.settings.views])
         for batch in batches:
             for kind, payload in zip(batch["kind"].to_pylist(), batch["payload"].to_pylist(), strict=True):
                 if kind == REJECTS:
-                    output.rejects += self._copy_rejects(payload, output.early, is_first=not output.rejects)
+                    self._copy_rejects(payload, output)
                 else:
                     output.take(kind, payload)
         if output.rejects:
@@ -191,16 +191,17 @@ class Sink:
 
     # Step 1
 
-    def _copy_rejects(self, payload: bytes, early: Early, *, is_first: bool) -> int:
-        if is_first:
+    def _copy_rejects(self, payload: bytes, output: "_Output") -> None:
+        if not output.rejects:
             # Kafka has no epoch. A writer that was frozen calls Redis, which fences it, before its first reject. Rejects sent
             # while it is being fenced carry its epoch, so that a reader can tell them apart.
             self.run_in(0, "read_progress")
         rejects = codec.unpack(b"J", payload).to_pylist()
         delivery.copy(self.settings.kafka, rejects, self.micro_batch)
         for reject in rejects:
-            early.take(reject)
-        return len(rejects)
+            output.early.take(reject)
+        output.rejects += len(rejects)
+        output.topics.update(reject["topic"] for reject in rejects)
 
     # Step 2
 
@@ -220,6 +221,8 @@ class Sink:
             event_times=tuple(output.event_times),
             times=tuple((code, *span) for code, span in task_counters.times(tally).items()),
             sizes=tuple(output.sizes),
+            windows_open=tuple(output.windows_open),
+            topics=tuple((self.settings.kafka.topics.index(topic), n) for topic, n in sorted(output.topics.items())),
         )
 
     def _by_shard(self, changes: Changes) -> list[Changes]:
@@ -313,8 +316,11 @@ class Sink:
 class _Output:
     """The content of rows of row_schemas.OUTPUT, but of rejects only their number and the early readings."""
 
+    views: Sequence[str] = ()
     rejects: int = 0
+    topics: Counter[str] = field(default_factory=Counter)
     early: Early = field(default_factory=Early)
+    windows_open: list[tuple[int, int, int]] = field(default_factory=list)
     tallies: list[task_counters.Tally] = field(default_factory=list)
     sizes: list[Any] = field(default_factory=list)
     event_times: set[tuple[int, int]] = field(default_factory=set)
@@ -324,7 +330,11 @@ class _Output:
         if kind == CHANGES:
             self._changes.append(codec.unpack_changes(payload))
         elif kind == SIZE:
-            self.sizes.append(SIZES.unpack(payload))
+            size, by_view = unpack_size(payload)
+            self.sizes.append(size)
+            # A view that left the settings has windows until the watermark has passed them.
+            known = ((self.views.index(view), count) for view, count in by_view.items() if view in self.views)
+            self.windows_open += [(size[0], number, count) for number, count in known]
         elif kind == TIMES:
             time = EventTime.unpack(payload)
             self.event_times.add((time.watermark_ms, time.newest_ms))

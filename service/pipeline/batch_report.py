@@ -7,6 +7,7 @@ foreachBatch for py4j's callbacks (Spark 4.1.1), so the main thread polls instea
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -52,13 +53,15 @@ def committed(spark: SparkSession, checkpoint: str) -> MicroBatch | None:
 class Progress:
     """One committed batch as the engine reports it.
 
-    `durations_ms` are Spark's own phases (addBatch, queryPlanning, ...), `state_bytes` is the memory of its state store.
+    `durations_ms` are Spark's own phases (addBatch, queryPlanning, ...), `state_bytes` is the memory of its state store,
+    `begun_ms` is when its trigger began (ms since the epoch).
     """
 
     batch: int
     rows: int
     durations_ms: Mapping[str, int]
     state_bytes: int
+    begun_ms: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "Progress":
@@ -69,6 +72,7 @@ class Progress:
             rows=sum(source.get("numInputRows") or 0 for source in document.get("sources", ())),
             durations_ms=document.get("durationMs", {}),
             state_bytes=sum(item["memoryUsedBytes"] for item in document.get("stateOperators", ())),
+            begun_ms=round(datetime.fromisoformat(document["timestamp"]).timestamp() * 1000),
         )
 
 

@@ -9,8 +9,11 @@ from service.admission.readings import REASONS
 from service.aggregation import task_counters
 from service.aggregation.task_counters import Ints, Tally
 
-LATENCY_BOUNDS_MS = (10, 25, *range(50, 1001, 50), 1250, 1500, 2000, 3000, 5000, 10_000, 30_000, 60_000)
-"""Upper bounds, inclusive, of the latency histogram; one more bucket counts what is above the last bound."""
+_DECADE = (50, 60, 70, 80, 95, 110, 130, 150, 180, 210, 250, 300, 350, 420)
+LATENCY_BOUNDS_MS = (10, 25, *(bound * 10**power for power in range(3) for bound in _DECADE), 50_000, 60_000)
+"""Upper bounds, inclusive, of the latency histogram; one more bucket counts what is above the last bound. From 50 ms on a bound
+is at most 1.2 times the one below it, so the middle of a bucket is within 10 % of every latency in it. (prometheus_client 0.26
+exports no native histograms.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class Outcome:
     broker to the acknowledged write, per bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum.
     Time and state: `times` has (partition's number, oldest, newest event time in ms) of each partition with readings,
     `event_times` the (watermark, newest event time) after the batch, one pair unless buckets disagree, and `sizes` the sizes of
-    the changed buckets' states (state.processor.SIZES).
+    the changed buckets' states (state.processor.SIZES). `windows_open` has (bucket, number of the view, open windows) of these
+    buckets, `topics` has (number of the topic, rejects copied). Numbers are the positions in the settings.
     """
 
     rejects: int = 0
@@ -51,6 +55,8 @@ class Outcome:
     event_times: tuple[tuple[int, int], ...] = ()
     times: tuple[tuple[int, int, int], ...] = ()
     sizes: tuple[tuple[int, ...], ...] = ()
+    windows_open: tuple[tuple[int, int, int], ...] = ()
+    topics: tuple[tuple[int, int], ...] = ()
 
     def __add__(self, other: "Outcome") -> "Outcome":
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
@@ -64,6 +70,8 @@ class Outcome:
             rejected=tuple(map(sum, zip(self.rejected, other.rejected, strict=True))),
             times=tuple((code, *times[code]) for code in sorted(times)),
             sizes=self.sizes + other.sizes,
+            windows_open=self.windows_open + other.windows_open,
+            topics=self.topics + other.topics,
             **counts,
         )
 
@@ -81,7 +89,7 @@ class Outcome:
         return outcome
 
 
-_LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes")
+_LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes", "windows_open", "topics")
 _COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES})
 _ARROW = pa.schema(
     [
@@ -101,9 +109,12 @@ OUTCOME_SCHEMA = ", ".join(
 
 
 def latency_counts(tally: Tally, now_ms: int) -> tuple[int, tuple[int, ...]]:
-    """Return the sum of the latencies in ms and their counts per bucket. A broker ahead of this clock counts as 0 ms."""
+    """Return the sum of the latencies in ms and their counts per bucket. A broker ahead of this clock counts as 0 ms.
+
+    The tally rounds the broker's times down to a step; their middle is half a step later.
+    """
     rows = tally.rows(task_counters.LATENCY)
     counts = np.zeros(len(LATENCY_BOUNDS_MS) + 1, np.int64)
-    latencies_ms: Ints = np.maximum(now_ms - rows.at, 0)
+    latencies_ms: Ints = np.maximum(now_ms - rows.at - task_counters.LATENCY_STEP_MS // 2, 0)
     np.add.at(counts, np.searchsorted(LATENCY_BOUNDS_MS, latencies_ms), rows.count)
     return int((latencies_ms * rows.count).sum()), tuple(counts.tolist())

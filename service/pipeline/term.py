@@ -27,6 +27,9 @@ class TermMetrics:
     def idle(self, outcome: Outcome) -> None:
         """All input is silent. The sessions of the outcome were closed by the clock."""
 
+    def closes_idle(self, until_ms: int) -> None:
+        """Silence has closed the windows that end by this event time."""
+
     def fails(self, part: str) -> None:
         """A part of the service failed and tries again."""
 

@@ -107,7 +107,7 @@ class World:
                 self.time = EventTime.unpack(row["payload"])
             else:
                 assert row["kind"] == row_schemas.SIZE, row
-                bucket, *size = row_schemas.SIZES.unpack(row["payload"])
+                (bucket, *size), _ = row_schemas.unpack_size(row["payload"])
                 self.sizes[bucket] = size
 
     def _take_changes(self, changes: Changes) -> None:

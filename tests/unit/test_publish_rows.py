@@ -179,7 +179,7 @@ def test_a_sink_and_its_outcome_can_travel() -> None:
     sink = Sink(settings("redis://127.0.0.1:1"), micro_batch(5), pa.table({"device": ["d"], "site": ["s"]}))
     assert cloudpickle.loads(cloudpickle.dumps(sink)) == sink
     latency = tuple(range(len(LATENCY_BOUNDS_MS) + 1))
-    lists = {"latency": latency, "event_times": ((7, 9),), "times": ((0, 5, 7), (3, 8, 9))}
+    lists = {"latency": latency, "event_times": ((7, 9),), "times": ((0, 5, 7), (3, 8, 9)), "topics": ((1, 4),)}
     outcome = Outcome(rejects=1, windows=2, sessions=3, written=4, behind=5, bytes=6, **lists)
     assert [field.split()[0] for field in OUTCOME_SCHEMA.split(", ")] == outcome.to_batch().schema.names
     table = pa.Table.from_batches([outcome.to_batch(), outcome.to_batch()])
@@ -193,7 +193,7 @@ def test_a_sink_and_its_outcome_can_travel() -> None:
 
 def test_latency_is_counted_per_reading_in_its_bucket() -> None:
     now_ms = clock.now_ms()
-    total, counts = latency(now_ms, stats((now_ms - 10, 2), (now_ms - 11, 3)), stats((now_ms - 99_999, 4)))
+    total, counts = latency(now_ms, stats((now_ms - 15, 2), (now_ms - 16, 3)), stats((now_ms - 100_004, 4)))
     assert total == 20 + 33 + 4 * 99_999
     assert (counts[0], counts[1], counts[-1], sum(counts)) == (2, 3, 4, 9)
 

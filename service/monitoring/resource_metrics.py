@@ -1,0 +1,53 @@
+"""Metrics of what the service uses: memory, disk, Redis. service/monitoring/resources.py measures them."""
+
+import math
+
+from service.monitoring.series import Series
+
+HEAP = ("used", "committed", "max")
+PROCESSES = ("driver_jvm", "driver_python", "executors", "python_workers")
+FOLDERS = ("checkpoint", "work")
+
+
+class ResourceMetrics:
+    """The part of the service's metrics that the monitoring thread sets. A gauge is NaN while it cannot be measured."""
+
+    def __init__(self, series: Series) -> None:
+        self.heap = series.gauge("jvm_heap_bytes", "Heap of the driver's JVM", "kind")
+        self.gc_seconds = series.counter(
+            "jvm_gc_seconds", "Time of garbage collections of the driver's JVM", "collector"
+        )
+        self.collections = series.counter("jvm_gc_collections", "Garbage collections of the driver's JVM", "collector")
+        self.memory = series.gauge(
+            "process_memory_bytes", "Memory of the service's processes on this host; shared pages count once", "process"
+        )
+        self.workers = series.gauge("python_workers", "Python processes that Spark has started on this host")
+        self.disk_free = series.gauge("disk_free_bytes", "Free bytes for the service on the disk of a folder", "folder")
+        self.disk_size = series.gauge("disk_size_bytes", "Size of the disk of a folder", "folder")
+        self.redis_memory = series.gauge("redis_memory_bytes", "used_memory of the Redis that has the shard", "shard")
+        self.redis_limit = series.gauge(
+            "redis_memory_limit_bytes", "maxmemory of the Redis that has the shard; +Inf without a limit", "shard"
+        )
+        self.feed = series.gauge("feed_entries", "Entries of the change feed", "shard")
+        self.failures = series.counter("resource_failures", "Measurements that failed", "part", ("jvm", "redis"))
+        for kind in HEAP:
+            self.heap.labels(kind).set(math.nan)
+        for process in PROCESSES:
+            self.memory.labels(process).set(math.nan)
+        for folder in FOLDERS:
+            for gauge in (self.disk_free, self.disk_size):
+                gauge.labels(folder).set(math.nan)
+        self._collected: dict[str, tuple[int, int]] = {}
+
+    def shards(self, count: int) -> None:
+        """Export the series of every shard from the start."""
+        for shard in range(count):
+            for gauge in (self.redis_memory, self.redis_limit, self.feed):
+                gauge.labels(str(shard)).set(math.nan)
+
+    def collected(self, collector: str, count: int, time_ms: int) -> None:
+        """Set a collector's totals since the start of the JVM."""
+        former_count, former_ms = self._collected.get(collector, (0, 0))
+        self.collections.labels(collector).inc(max(0, count - former_count))
+        self.gc_seconds.labels(collector).inc(max(0, time_ms - former_ms) / 1000)
+        self._collected[collector] = count, time_ms
