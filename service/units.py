@@ -37,6 +37,17 @@ def format_duration(ms: int) -> str:
     return f"{ms} ms"
 
 
+def rough_duration(ms: int) -> str:
+    """Return a duration in the largest unit that it fills, seconds below ten minutes: 129512171971 -> "4.1 years"."""
+    if abs(ms) < 1_000:
+        return f"{ms} ms"
+    if abs(ms) < 600_000:
+        return f"{ms / 1000:.6g} s"
+    units = ((31_557_600_000, "years"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
+    unit_ms, name = next(unit for unit in units if abs(ms) >= unit[0])
+    return f"{ms / unit_ms:.1f}".removesuffix(".0") + f" {name}"
+
+
 def parse_time_ms(text: str, now_ms: int) -> int:
     """A point in time: "2 h" is so long before `now_ms`; an ISO 8601 date or time is UTC unless it has an offset.
 

@@ -4,6 +4,7 @@ from load.mutations.mutation import Edit, Mutation
 
 _PUBLISH = "tests/integration/test_publish.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
+_READMISSION = "tests/integration/test_readmission.py::"
 _COPIES = "tests/integration/test_reject_copies.py::"
 _REPUBLISH = "tests/integration/test_republish.py::"
 
@@ -70,7 +71,21 @@ MUTATIONS = (
                 "known = {}",
             ),
         ),
-        (_REJECTS + "test_what_is_sent_again_is_sent_once_whoever_asks_how_often",),
+        (_READMISSION + "test_what_is_sent_again_is_sent_once_whoever_asks_how_often",),
+    ),
+    Mutation(
+        "replayed-without-admission",
+        "a replay sends what admission would reject again",
+        "the record is rejected a second time, and its reject is marked as replayed",
+        ("P4",),
+        (
+            Edit(
+                "service/commands/replay.py",
+                "                ready = _admissible(ready, readmission, counts, say)\n",
+                "                pass\n",
+            ),
+        ),
+        (_READMISSION + "test_what_is_sure_to_be_rejected_again_is_neither_sent_nor_marked",),
     ),
     Mutation(
         "taken-not-looked-for",

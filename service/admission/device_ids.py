@@ -10,6 +10,8 @@ Characters that only make two ids look alike (zero-width joiners, letters of sev
 them, and they affect only the readers of that device.
 """
 
+import re
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -35,3 +37,12 @@ def fault(device: Column) -> Column:
     """
     rule = f" bytes, the limit is {MAX_BYTES} and no control character: 0x"
     return F.concat(F.octet_length(device), F.lit(rule), F.hex(F.left(device, F.lit(_SHOWN))))
+
+
+def problem(device: str) -> str:
+    """Return which limit an id breaks, for people; "" for an id without a fault."""
+    size = len(device.encode(errors="replace"))
+    if size > MAX_BYTES:
+        return f"{size} bytes, limit {MAX_BYTES} bytes"
+    refused = re.search(f"[{_REFUSED}]", device)
+    return f"character {refused.start() + 1} is U+{ord(refused[0]):04X}, a control character" if refused else ""

@@ -1,7 +1,9 @@
 """Admit or reject each record, before its event time counts for the watermark."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,6 +16,7 @@ from service.reference import lookup
 from service.reference.attributes import Attributes
 from service.row_schemas import REJECT_TYPE
 from service.settings import Settings
+from service.units import format_duration
 from state.rules import EVENT_MS_LIMIT
 
 DETAIL_LETTERS = 1_000
@@ -44,7 +47,7 @@ one (service/admission/device_limit.py), and rejects readings behind the waterma
 BEHIND = "is behind the watermark"
 """Part of the detail of a reading that is late only because of the watermark."""
 
-TOO_MANY = "the state has as many devices as admission.max_devices allows, and not this one"
+TOO_MANY = "the state has admission.max_devices devices, and this device is not one of them"
 
 KEPT = "$"
 """Prefix of a kept Kafka column; no measure's name begins with it."""
@@ -137,6 +140,17 @@ def partition_of(code: int, topics: Sequence[str]) -> tuple[str, int]:
     return topics[code >> PARTITION_BITS], code & ((1 << PARTITION_BITS) - 1)
 
 
+def parsed(reject: str) -> dict[str, Any]:
+    """Parse a value of admit's column `reject`: the fields of row_schemas.REJECT_TYPE, None where it has none."""
+    fields: dict[str, Any] = json.loads(reject)
+    return dict.fromkeys(REJECT_TYPE.fieldNames()) | fields
+
+
+def behind(event_ms: int, watermark_ms: int) -> str:
+    """Return the detail of a reading that is late because of the watermark."""
+    return f"event time {event_ms} ms {BEHIND}, {watermark_ms} ms"
+
+
 def _measure(name: str) -> str:
     # A measure may have the name of a Kafka column.
     return f"measure_{name}"
@@ -190,8 +204,17 @@ def _ranges(settings: Settings, *, has_own: bool) -> dict[str, _Range]:
     ranges = {}
     for measure, limits in settings.limits.items():
         low, high = both(measure, "low", limits[0]), both(measure, "high", limits[1])
-        ranges[measure] = _Range(low[0], high[0], F.concat(low[1], F.lit(" to "), high[1]))
+        source = F.lit(f" ({_source_of_range(measure, settings)})")
+        if columns := [F.col(name) for name in (f"low_{measure}", f"high_{measure}") if name in own]:
+            source = F.when(F.coalesce(*columns).isNotNull(), " (the device's own, from the reference)").otherwise(
+                source
+            )
+        ranges[measure] = _Range(low[0], high[0], F.concat(low[1], F.lit(" to "), high[1], source))
     return ranges
+
+
+def _source_of_range(measure: str, settings: Settings) -> str:
+    return f"admission.ranges.{measure}" if measure in settings.admission.ranges else "the limit of every measure"
 
 
 def _outside(name: str, allowed: _Range) -> Column:
@@ -218,8 +241,12 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
 
 
 def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
-    """Return the offending value and the limit, for an operator."""
-    admission = settings.admission
+    """Return the offending value and the limit, for an operator.
+
+    Only what Spark computes with constants and few conversions, because all of it is part of the method that Spark generates for
+    every record. service/commands/explain.py computes the full text when an operator reads a reject.
+    """
+    admission, form = settings.admission, settings.input
 
     def first(named: dict[str, Column]) -> Column:
         parts = [F.when(condition, F.concat(F.lit(f"{m} = "), F.col(_measure(m)))) for m, condition in named.items()]
@@ -235,17 +262,32 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
     )
     reason = F.col("reason")
     return (
-        F.when(reason == "oversized", F.concat(_largest(), F.lit(f" bytes, the limit is {admission.max_bytes}")))
+        F.when(
+            reason == "oversized",
+            F.concat(_largest(), F.lit(f" bytes, limit {admission.max_bytes} (admission.max_bytes)")),
+        )
         .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id()))
         .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
+        .when(reason == "no_device", F.lit(f"{form.device_id}: missing or blank"))
+        .when(reason == "no_time", F.lit(f"{form.event_time}: missing, or not a time ({form.event_time_unit})"))
         .when(reason == "bad_device", device_ids.fault(F.col("device")))
         .when(reason == "unknown_device", F.concat(F.lit("device "), F.col("device")))
         .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.input.measures}))
         .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
         .when(
-            reason == "early", F.concat(clock, distance, F.lit(f" ms ahead, the limit is {admission.max_ahead_ms} ms"))
+            reason == "early",
+            F.concat(
+                clock,
+                distance,
+                F.lit(f" ms ahead, limit {format_duration(admission.max_ahead_ms)} (admission.max_ahead)"),
+            ),
         )
         .when(
-            reason == "late", F.concat(clock, -distance, F.lit(f" ms behind, the limit is {admission.max_delay_ms} ms"))
+            reason == "late",
+            F.concat(
+                clock,
+                -distance,
+                F.lit(f" ms behind, limit {format_duration(admission.max_delay_ms)} (admission.max_delay)"),
+            ),
         )
     )

@@ -61,7 +61,10 @@ def list_(
     since: Since = None,
     until: Until = None,
     state: State = None,
-    lines: Annotated[int, typer.Option("-n", metavar="N", help="The newest N of them.")] = 50,
+    lines: Annotated[
+        int | None,
+        typer.Option("-n", metavar="N", min=0, show_default="50, all with --json", help="The newest N of them."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Print a line for each reject, and how many there are."""
@@ -103,9 +106,10 @@ def replay(
     dry_run: DryRun = False,
     rate: Annotated[int | None, typer.Option(min=1, metavar="N", help="Send at most N records a second.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Also where more than 10000 are chosen.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Send also what would be rejected again.")] = False,
 ) -> int:
     """Send rejects through admission again, each once."""
     from service.commands import rejects
 
     chosen = rejects.Selection(config, at, reason, device, since, until, state)
-    return rejects.replay_(chosen, assign or [], value, dry=dry_run, rate=rate, yes=yes)
+    return rejects.replay_(chosen, assign or [], value, dry=dry_run, rate=rate, yes=yes, force=force)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import fastavro
 
@@ -22,6 +22,8 @@ HEADER_BYTES = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_ROWS = 16
 _ROW = 16
+_JSON_BLANKS = " \t\n\r"
+_KINDS = {list: "an array", str: "text", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
 
 Schemas = Mapping[int, Mapping[str, Any]]
 Span = tuple[int, int]
@@ -157,16 +159,22 @@ def _json(value: bytes) -> Dissected:
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
-        return Dissected({}, {}, stop=error.start, why="is not UTF-8")
+        return Dissected({}, {}, stop=error.start, why=f"is not UTF-8: 0x{value[error.start]:02x}")
     try:
-        document = json.loads(text)
+        document = json.loads(text.strip(_JSON_BLANKS), parse_constant=_refused)
     except json.JSONDecodeError as error:
-        return Dissected({}, {}, stop=len(text[: error.pos].encode()), why=error.msg)
+        stop = len(text) - len(text.lstrip(_JSON_BLANKS)) + error.pos
+        return Dissected({}, {}, stop=len(text[:stop].encode()), why=f"is not JSON: {error.msg}")
     except (ValueError, RecursionError) as error:
         return Dissected({}, {}, stop=0, why=str(error))
     if not isinstance(document, dict):
-        return Dissected({}, {}, stop=0, why="is no object")
+        return Dissected({}, {}, stop=0, why=f"is {_KINDS[type(document)]} in JSON, expected an object")
     return Dissected(document, {})
+
+
+def _refused(constant: str) -> NoReturn:
+    msg = f"is not JSON: {constant} is not a number of JSON"
+    raise ValueError(msg)
 
 
 def _schema_id(value: bytes) -> int:
@@ -178,7 +186,7 @@ def _avro(value: bytes, schemas: Schemas) -> Dissected:
         return Dissected({}, {}, stop=0, why="does not begin with a zero byte and a schema id")
     number = _schema_id(value)
     if number not in schemas:
-        why = f"schema {number} is not known; there are {', '.join(map(str, sorted(schemas)))}"
+        why = f"schema {number} is not known; known: {', '.join(map(str, sorted(schemas)))}"
         return Dissected({}, {}, number, stop=1, why=why)
     body, fields = io.BytesIO(value[HEADER_BYTES:]), schemas[number]["fields"]
     record: dict[str, Any] = {}

@@ -1,4 +1,7 @@
-"""`tidemark rejects list|show|replay`: rejects by reason, device, time or coordinates. No Spark, and no service need run."""
+"""`tidemark rejects list|show|replay`: rejects by reason, device, time or coordinates.
+
+`list` and `show` need no Spark, and no service need run. `replay` runs admission in a local Spark session, unless it is forced.
+"""
 
 import base64
 import json
@@ -13,6 +16,7 @@ from typing import Any
 from service import clock, settings
 from service.commands import dissect, replay
 from service.commands.dissect import Dissected
+from service.commands.explain import explain
 from service.errors import SettingsError
 from service.kafka.scan import Watch
 from service.printing import document, printable, say
@@ -26,6 +30,9 @@ UNASKED = 10_000
 """More rejects than that are replayed only by who says so."""
 _WIDEST = 120
 """Characters of a cell in a table; `show`, and --json, have all of them."""
+WIDEST_DETAIL = 240
+LINES = 50
+"""The number of rejects in a table without -n. --json without -n prints all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class _Entry:
     device: str | None
     state: str
 
-    def document(self) -> dict[str, Any]:
+    def document(self, loaded: settings.Settings) -> dict[str, Any]:
         """For machines: bytes are base 64."""
         reject = self.reject
         return {
@@ -69,7 +76,7 @@ class _Entry:
             "partition": reject.place.partition,
             "offset": reject.place.offset,
             "reason": reject.reason,
-            "detail": reject.detail,
+            "detail": self.detail(loaded),
             "state": self.state,
             "device": self.device,
             "broker_ms": reject.broker_ms,
@@ -77,6 +84,10 @@ class _Entry:
             "batch": reject.batch,
             "bytes": len(reject.value) if reject.value is not None else reject.omitted_bytes,
         }
+
+    def detail(self, loaded: settings.Settings) -> str:
+        """Return why the record was rejected: field, value, and what was expected."""
+        return explain(self.reject, self.seen, loaded)
 
 
 def _selected(given: Selection, loaded: settings.Settings) -> Iterator[_Entry]:
@@ -101,40 +112,52 @@ def _selected(given: Selection, loaded: settings.Settings) -> Iterator[_Entry]:
             return
 
 
-def list_(given: Selection, lines: int, *, as_json: bool) -> int:
-    """Print the newest `lines` of the chosen rejects, and how many there are; with `as_json` all of them, one object a line."""
+def list_(given: Selection, lines: int | None, *, as_json: bool) -> int:
+    """Print the newest `lines` of the chosen rejects, newest last, and how many there are; with `as_json`, an object a line.
+
+    Without `lines`, a table has LINES of them, and JSON has all.
+    """
     loaded = settings.load(given.config)
     counts: Counter[tuple[str, str]] = Counter()
-    newest: list[tuple[int, Coordinates, list[str]]] = []  # a heap: the rejects come partition by partition
+    most = LINES if lines is None and not as_json else lines
+    newest: list[tuple[int, Coordinates, str | list[str]]] = []  # a heap: the rejects come partition by partition
     for entry in _selected(given, loaded):
         reject = entry.reject
         counts[reject.reason, entry.state] += 1
-        if as_json:
-            say(document(entry.document()))
-        row = [
-            str(reject.place),
-            format_time(reject.broker_ms),
-            printable(reject.reason),
-            entry.state,
-            printable(_shortened(entry.device or "-")),
-            printable(_shortened(reject.detail)),
-        ]
+        if most is not None and len(newest) >= most and (not most or (reject.broker_ms, reject.place) < newest[0][:2]):
+            continue
+        row = document(entry.document(loaded)) if as_json else _row(entry, loaded)
         heappush(newest, (reject.broker_ms, reject.place, row))
-        if len(newest) > lines:
+        if most is not None and len(newest) > most:
             heappop(newest)
+    rows = [row for _, _, row in sorted(newest, key=lambda each: each[:2])]
     if as_json:
+        for row in rows:
+            say(row)
         return 0
-    rows = [row for _, _, row in sorted(newest)]
-    for line in _table(["record", "broker time", "reason", "state", "device", "detail"], rows) if rows else []:
+    head = ["record", "broker time", "reason", "state", "device", "detail"]
+    for line in _table(head, [row for row in rows if isinstance(row, list)]) if rows else []:
         say(line)
     for line in _summary(counts):
         say(line)
     return 0
 
 
-def _shortened(text: str) -> str:
-    """One device that sends ids of 64 KiB must not make every line of the table as wide."""
-    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}..."
+def _row(entry: _Entry, loaded: settings.Settings) -> list[str]:
+    reject = entry.reject
+    return [
+        str(reject.place),
+        format_time(reject.broker_ms),
+        printable(reject.reason),
+        entry.state,
+        printable(_shortened(entry.device or "-")),
+        printable(_shortened(entry.detail(loaded), WIDEST_DETAIL)),
+    ]
+
+
+def _shortened(text: str, most: int = _WIDEST) -> str:
+    """Cut a cell, because one device that sends ids of 64 KiB would make every line of the table as wide."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _table(head: list[str], rows: Sequence[list[str]]) -> Iterator[str]:
@@ -164,7 +187,7 @@ def show(given: Selection, *, as_json: bool) -> int:
             seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input, loaded))
             entry = _Entry(whole, seen, dissect.device(seen, whole.key, loaded.input), entry.state)  # noqa: PLW2901
         shown += 1
-        lines = [document(_all(entry))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
+        lines = [document(_all(entry, loaded))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
         for line in lines:
             say(line)
     if not shown and not as_json:
@@ -172,7 +195,7 @@ def show(given: Selection, *, as_json: bool) -> int:
     return 0 if shown else 1
 
 
-def _all(entry: _Entry) -> dict[str, Any]:
+def _all(entry: _Entry, loaded: settings.Settings) -> dict[str, Any]:
     reject = entry.reject
     encoded = {
         name: None if value is None else base64.b64encode(value).decode()
@@ -181,12 +204,12 @@ def _all(entry: _Entry) -> dict[str, Any]:
     headers = [[name, None if text is None else base64.b64encode(text).decode()] for name, text in reject.headers]
     decoded = json.loads(json.dumps(entry.seen.fields, default=str))
     more = {"decoded": decoded, "stopped_at": entry.seen.stop, "why": entry.seen.why, "headers": headers}
-    return {**entry.document(), **encoded, **more}
+    return {**entry.document(loaded), **encoded, **more}
 
 
 def _shown(entry: _Entry, loaded: settings.Settings, mark: Mark | None) -> Iterator[str]:
     reject, seen = entry.reject, entry.seen
-    yield f"{reject.place}  {reject.reason}: {reject.detail}"
+    yield f"{reject.place}  {reject.reason}: {entry.detail(loaded)}"
     yield f"  broker time {format_time(reject.broker_ms)}, rejected in batch {reject.batch} of epoch {reject.epoch}"
     since = "" if mark is None else f", since {format_time(int(mark.details.get('at_ms', 0)))}"
     if mark is not None and "as" in mark.details:
@@ -223,9 +246,16 @@ def _count(given: Selection, loaded: settings.Settings, most: int) -> int:
 
 
 def replay_(
-    given: Selection, assign: Sequence[str], value_file: Path | None, *, dry: bool, rate: int | None, yes: bool
+    given: Selection,
+    assign: Sequence[str],
+    value_file: Path | None,
+    *,
+    dry: bool,
+    rate: int | None,
+    yes: bool,
+    force: bool,
 ) -> int:
-    """Send the chosen rejects again. 0 also when some could not be sent: those are named."""
+    """Send the chosen rejects again. Return 0, also when some were not sent: each is named with the reason."""
     loaded = settings.load(given.config)
     if not (given.at or given.reason or given.device or given.since):
         msg = "tidemark rejects replay: which ones?"
@@ -245,9 +275,11 @@ def replay_(
         msg = f"More than {UNASKED} rejects are chosen"
         raise SettingsError(msg, remedy="Look at them with --dry-run, choose fewer, or add --yes, and --rate")
     chosen = (entry.reject for entry in _selected(given, loaded))
-    counts = replay.replay(loaded, chosen, mend, say, dry=dry, rate=rate)
+    counts = replay.replay(loaded, chosen, mend, say, dry=dry, force=force, rate=rate)
     sent = counts.pop("sent", 0)
     say(f"{sent} {'would be sent' if dry else 'sent'}, {counts.total()} not")
     for why, many in counts.most_common():
         say(f"  {many} {why}")
+    if any(why.startswith("would be rejected again") for why in counts):
+        say("Not sent and not marked. Add --force to send also what would be rejected again")
     return 0

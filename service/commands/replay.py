@@ -1,5 +1,8 @@
 """Replay: rejects go through admission again, as new records of their input topic, each once.
 
+A record that admission would reject again is not sent, and not marked; `force` sends it anyway. service/commands/readmission.py
+decides. The steps of a run:
+
     1  the fence: every run that began earlier may not go on                           service/rejects/fence.py
     2  what an earlier run has begun and not finished is looked for in the input topic, and marked as it is found
     3  `replaying`: these rejects are taken, and where the topic ended then            service/rejects/marks.py
@@ -19,6 +22,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +30,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from service import clock, failpoint
 from service.commands import dissect
+from service.commands.readmission import Readmission
 from service.errors import SettingsError, SourceError
 from service.kafka import clients, scan
 from service.kafka.clients import TIMEOUT_S
@@ -37,8 +42,6 @@ from service.settings import Kafka, Settings
 
 AT_ONCE = 500
 _BYTES_AT_ONCE = 16 << 20
-AS_THEY_ARE = ("oversized", "undecodable", "unknown_schema", "out_of_range", "early", "unknown_device")
-"""What may be admitted now though nothing in it has changed: settings, schemas, the reference or the time may have."""
 _SEND_MS = 10_000
 SETTLE_S = _SEND_MS / 1000 + 2.0
 
@@ -57,29 +60,39 @@ class Mend:
 
 
 def replay(
-    settings: Settings, chosen: Iterable[Reject], mend: Mend, say: Say, *, dry: bool = False, rate: int | None = None
+    settings: Settings,
+    chosen: Iterable[Reject],
+    mend: Mend,
+    say: Say,
+    *,
+    dry: bool = False,
+    force: bool = False,
+    rate: int | None = None,
 ) -> Counter[str]:
     """Send the chosen rejects again; returns how many were `sent`, and how many not, by why.
 
-    Only a few are in memory at a time. At most `rate` records a second are sent. With `dry`, nothing is sent or marked.
-    Raises SourceError, SinkError, FencedError; then run it again.
+    Only a few are in memory at a time. At most `rate` records a second are sent. With `dry`, nothing is sent or marked. With
+    `force`, records that would be rejected again are sent too. Raises SourceError, SinkError, FencedError; then run it again.
     """
     schemas = dissect.writers(settings.input, settings)
     counts: Counter[str] = Counter()
-    fence = None if dry else Fence(settings.redis)
-    try:
+    with ExitStack() as cleanup:
+        fence = None if dry else Fence(settings.redis)
+        if fence is not None:
+            cleanup.callback(fence.close)
         known = marks.read(settings.kafka)
         if fence is not None:
             known = _finish(settings.kafka, known, say)
+        readmission = None if force else cleanup.enter_context(Readmission(settings))
         begun_s = clock.monotonic_s()
         for part in _parts(chosen, min(AT_ONCE, rate or AT_ONCE)):
             ready = _ready(settings, part, mend, schemas, known, counts, say)
+            if readmission is not None:
+                ready = _admissible(ready, readmission, counts, say)
+            counts["sent"] += len(ready)
             if fence is not None and ready:
                 _send(settings.kafka, ready, fence)
                 time.sleep(max(0.0, counts["sent"] / rate - (clock.monotonic_s() - begun_s)) if rate else 0)
-    finally:
-        if fence is not None:
-            fence.close()
     return counts
 
 
@@ -106,54 +119,51 @@ def _ready(
     counts: Counter[str],
     say: Say,
 ) -> list[Reject]:
-    """Those that may be sent, with the bytes to send."""
+    """Return the rejects that were not applied before, with the bytes to send."""
     ready = []
     for reject in chosen:
         mark = known.get(reject.place)
         if mark is not None and mark.state != "open":
             counts[f"{mark.state} already"] += 1
             continue
-        mended, why = _mended(settings, reject, mend, schemas)
-        counts[why or "sent"] += 1
+        mended, why, more = _mended(settings, reject, mend, schemas)
         if mended is not None:
             ready.append(mended)
-        elif why:
-            say(f"{reject.place}: {why}")
+        else:
+            counts[why] += 1
+            say(f"{reject.place}: {why}{more}")
     return ready
 
 
-def _mended(settings: Settings, reject: Reject, mend: Mend, schemas: dissect.Schemas) -> tuple[Reject | None, str]:
-    """The reject with the bytes to send, or why it cannot be."""
+def _admissible(ready: Sequence[Reject], readmission: Readmission, counts: Counter[str], say: Say) -> list[Reject]:
+    """Return the records that admission would not reject again."""
+    admissible = []
+    for reject, (reason, explanation) in zip(ready, readmission.refusals(ready), strict=True):
+        if reason:
+            counts[f"would be rejected again as {reason}"] += 1
+            say(f"{reject.place}: would be rejected again as {reason}: {explanation}")
+        else:
+            admissible.append(reject)
+    return admissible
+
+
+def _mended(settings: Settings, reject: Reject, mend: Mend, schemas: dissect.Schemas) -> tuple[Reject | None, str, str]:
+    """Return the reject with the bytes to send; or None, why it cannot be sent, and more about this record."""
     complete = reject_log.complete(settings.kafka, reject)
     if mend.value is not None:
-        return replace(complete or reject, value=mend.value, omitted_bytes=None), ""
+        return replace(complete or reject, value=mend.value, omitted_bytes=None), "", ""
     if complete is None:
-        return None, "its bytes are in no topic any more"
-    seen = dissect.dissect(complete.value, settings.input, schemas)
+        return None, "its bytes are in no topic any more", ""
     if not mend.fields:
-        why = _still(complete, seen, settings.admission.max_bytes)
-        return (None, why) if why else (complete, "")
+        return complete, "", ""
+    seen = dissect.dissect(complete.value, settings.input, schemas)
     if not seen.whole or complete.value is None:
-        return None, f"does not decode ({seen.why}): only all of its bytes can be mended"
+        return None, "does not decode: replace all of its bytes with --value", f" ({seen.why})"
     try:
         value = dissect.encode(complete.value, _set(seen.fields, mend.fields), settings.input, schemas)
     except ValueError as error:
-        return None, f"cannot be mended: {error}"
-    return replace(complete, value=value), ""
-
-
-def _still(reject: Reject, seen: dissect.Dissected, max_bytes: int) -> str:
-    """Why it would be rejected as it is again, as far as that can be told here; "" when it may be admitted."""
-    reason = reject.reason
-    if reason == "late":
-        return "is late for ever: see `tidemark correct`"
-    if reason not in AS_THEY_ARE:
-        return f"{reason} as it is: mend it"
-    if reason in {"undecodable", "unknown_schema"} and not seen.whole:
-        return f"still does not decode: {seen.why}"
-    if reason == "oversized" and max(len(reject.value or b""), len(reject.key or b"")) > max_bytes:
-        return f"is still larger than {max_bytes} bytes"
-    return ""
+        return None, "cannot be changed by --set", f": {error}"
+    return replace(complete, value=value), "", ""
 
 
 def _set(record: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class Correction:
         committed = batch_report.committed(spark, self._settings.service.checkpoint)
         self._sink = replace(sink, micro_batch=replace(sink.micro_batch, start=committed.start if committed else {}))
         known = schema_catalog.new_catalog(spark, self._settings).recorded()
-        self._recomputation = Recomputation(spark, self._settings, _attributes(self._settings), known)
+        self._recomputation = Recomputation(spark, self._settings, serving_attributes(self._settings), known)
         self._report = Report()
 
     def run(self, todo: Sequence[Coordinates]) -> Report:
@@ -256,7 +256,7 @@ class Correction:
         )
 
 
-def _attributes(settings: Settings) -> Attributes | None:
+def serving_attributes(settings: Settings) -> Attributes | None:
     """The attributes of the snapshot that the service uses, or used last; None without a reference."""
     if settings.reference is None:
         return None

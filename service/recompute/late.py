@@ -109,20 +109,27 @@ def admitted(run: Recomputation, rejects: Iterable[Reject]) -> tuple[pa.Table, i
 
     The others are rejected for another reason as well, or their bytes are gone.
     """
-    settings, rows, lost = run.settings, [], 0
+    settings, total, complete = run.settings, 0, []
     for reject in rejects:
-        whole = reject_log.complete(settings.kafka, reject)
-        if whole is None:
-            lost += 1
-            continue
-        place = {"topic": whole.place.topic, "partition": whole.place.partition, "offset": whole.place.offset}
-        rows.append({**place, "key": whole.key, "value": whole.value, "timestamp": whole.broker_ms * 1000})
+        total += 1
+        with_bytes = reject_log.complete(settings.kafka, reject)
+        if with_bytes is not None:
+            complete.append(with_bytes)
     admission = settings.admission.model_copy(update={"max_delay_ms": _ANY_DELAY_MS})
     relaxed = settings.model_copy(update={"admission": admission})
-    records = run.spark.createDataFrame(pa.Table.from_pylist(rows, schema=_RECORD))
-    decided = readings.admit(records, relaxed, run.attributes, keep=PLACE, schemas=run.schemas).toArrow()
+    frame = run.spark.createDataFrame(records(complete))
+    decided = readings.admit(frame, relaxed, run.attributes, keep=PLACE, schemas=run.schemas).toArrow()
     table = decided.filter(pc.is_null(decided["reject"]))
-    return table, lost + len(rows) - table.num_rows
+    return table, total - table.num_rows
+
+
+def records(rejects: Iterable[Reject]) -> pa.Table:
+    """Return complete rejects as records of the Kafka source, the input of `readings.admit`."""
+    rows = []
+    for reject in rejects:
+        place = {"topic": reject.place.topic, "partition": reject.place.partition, "offset": reject.place.offset}
+        rows.append({**place, "key": reject.key, "value": reject.value, "timestamp": reject.broker_ms * 1000})
+    return pa.Table.from_pylist(rows, schema=_RECORD)
 
 
 def places(table: pa.Table) -> list[Coordinates]:

@@ -10,104 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
-from service import settings
 from service.cli import main
 from service.commands import dissect, replay
 from service.commands import rejects as reject_commands
 from service.errors import FencedError, SettingsError
-from service.kafka import scan
 from service.micro_batch import MicroBatch
 from service.rejects import delivery, marks, reject_log
 from service.rejects.fence import Fence
-from service.rejects.fetch import Record
 from service.rejects.marks import Mark
 from service.rejects.reject_log import ORIGIN, Coordinates
-from tests.stream.records import BASE_MS, avro, write_schemas
+from tests.integration.rejects_world import World, reading
+from tests.stream.records import BASE_MS
 
 pytestmark = pytest.mark.integration
-
-UNKNOWN = b"\0\0\0\0\2" + avro(device_id="d2", event_time=BASE_MS)[5:]
-
-
-def reading(device: str, temperature: float | None = 20.0) -> bytes:
-    return avro(device_id=device, event_time=BASE_MS, temperature=temperature)
-
-
-class World:
-    """An input topic with records that were all rejected, and what a user sees of it."""
-
-    def __init__(self, broker: Broker, redis: Redis, folder: Path, prefix: str, capsys: Any) -> None:
-        self.topic = f"rejects-{prefix}"
-        self.redis, self.prefix, self.capsys = redis.client(), prefix, capsys
-        self.config = folder / "tidemark.toml"
-        self.config.write_text(
-            f"""
-            [service]
-            checkpoint = "checkpoint"
-            [kafka]
-            bootstrap = "{broker.bootstrap}"
-            topics = ["{self.topic}"]
-            [input]
-            schemas = "{write_schemas(folder / "schemas")}"
-            measures = {{temperature = "temperature"}}
-            [admission]
-            max_bytes = 200
-            [[views]]
-            name = "all"
-            window = "1 m"
-            [redis]
-            url = "{redis.url}"
-            prefix = "{prefix}"
-            """
-        )
-        self.settings = settings.load(self.config)
-        broker.create_topic(self.topic, 2)
-        broker.create_topic(f"{self.topic}.rejects", 2)
-        self.sender = delivery.RejectProducer(self.settings.kafka)
-        self.offsets = {0: 0, 1: 0}
-        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-
-    def reject(
-        self,
-        value: bytes | None,
-        reason: str,
-        detail: str = "",
-        partition: int = 0,
-        times: int = 1,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-    ) -> str:
-        """A record in the input topic and its reject; returns its place."""
-        offset = self.offsets[partition]
-        self.offsets[partition] += 1
-        own = [("trace", b"t1"), *headers]
-        self.producer.produce(self.topic, value, b"the-key", partition=partition, headers=list(own))
-        assert self.producer.flush(30) == 0
-        fields = {"reason": reason, "detail": detail, "topic": self.topic, "partition": partition, "offset": offset}
-        row = {**fields, "broker_ms": BASE_MS + 1000 * offset}
-        for _ in range(times):
-            self.sender.send(row, Record(b"the-key", value, own), MicroBatch(3, 7, 0, {}, {}))
-        self.sender.flush(MicroBatch(3, 7, 0, {}, {}))
-        return f"{self.topic}[{partition}]@{offset}"
-
-    def tidemark(self, *arguments: str) -> str:
-        assert main(["rejects", arguments[0], "--config", str(self.config), *arguments[1:]]) == 0
-        return str(self.capsys.readouterr().out)
-
-    def sent(self) -> list[tuple[str, bytes | None]]:
-        """What was sent again: the place that it says it comes from, and its bytes."""
-        sent = []
-        for message in scan.messages(self.settings.kafka, [self.topic]):
-            origin = [text for name, text in scan.headers(message) if name == ORIGIN and text is not None]
-            if origin and origin[-1].count(b"/") == 3:
-                place = Coordinates.parse(origin[-1].decode().rpartition("/")[0])
-                assert (message.partition(), message.key()) == (place.partition, b"the-key")
-                assert ("trace", b"t1") in scan.headers(message)
-                sent.append((str(place), message.value()))
-        return sent
 
 
 @pytest.fixture
@@ -147,11 +65,13 @@ def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: 
         "temperature"
     ]
     assert shown.count("^^") == end - begin
+    assert "temperature = 1000000000.0: allowed -40 to 80" in shown
+    assert "temperature = 1000000000.0: allowed -40 to 80" in world.tidemark("list", range_)
     assert "decoding stops at byte" in world.tidemark("show", broken)
     assert main(["rejects", "show", "--config", str(world.config), f"{world.topic}/0/99"]) == 1
 
 
-def test_the_newest_rejects_are_listed_in_the_order_of_the_brokers_time(world: World) -> None:
+def test_the_newest_rejects_are_listed_and_printed_as_json_in_the_order_of_the_brokers_time(world: World) -> None:
     first, second = world.reject(reading("a"), "late"), world.reject(reading("b"), "late")
     beside = world.reject(reading("c"), "late", partition=1)  # as old as the first
     third = world.reject(reading("d"), "late")
@@ -159,16 +79,23 @@ def test_the_newest_rejects_are_listed_in_the_order_of_the_brokers_time(world: W
     def listed(*arguments: str) -> list[str]:
         return [line.split()[0] for line in world.tidemark("list", *arguments).splitlines() if "@" in line]
 
+    def offsets(*arguments: str) -> list[tuple[int, int]]:
+        documents = map(json.loads, world.tidemark("list", "--json", *arguments).splitlines())
+        return [(each["partition"], each["offset"]) for each in documents]
+
     assert listed() == [first, beside, second, third]
     assert listed("-n", "2") == [second, third]
     assert listed("-n", "0") == []
+    assert offsets() == [(0, 0), (1, 0), (0, 1), (0, 2)]
+    assert offsets("-n", "2") == [(0, 1), (0, 2)]
+    assert offsets("-n", "0") == []
 
 
 @pytest.mark.parametrize(
     ("selection", "says"),
     [
-        (["--reason", "lates"], "invalid choice: 'lates' (choose from 'oversized', "),
-        (["--state", "corected"], "invalid choice: 'corected' (choose from 'correcting', "),
+        (["--reason", "lates"], "'lates' is not one of oversized, "),
+        (["--state", "corected"], "'corected' is not one of 'correcting', "),
         (["--since", "2h", "--until", "3h"], "--since 2h is not before --until 3h"),
     ],
     ids=["reason", "state", "span"],
@@ -191,42 +118,10 @@ def test_an_id_of_any_length_makes_no_line_of_the_table_wide(world: World) -> No
     assert "x" * 60_000 in world.tidemark("show", place)
 
 
-def test_what_is_sent_again_is_sent_once_whoever_asks_how_often(world: World) -> None:
-    late = world.reject(reading("d1"), "late")
-    wrong = world.reject(reading("d2", 1e9), "out_of_range", "temperature = 1.0E9", partition=1)
-    unknown = world.reject(UNKNOWN, "unknown_schema")
-    nothing = world.reject(None, "undecodable")
-    output = world.tidemark("replay", "--since", "0", "--reason", "unknown_schema", "--reason", "late")
-    assert "0 sent, 2 not" in output
-    assert "still does not decode: schema 2 is not known" in output
-    assert "tidemark correct" in output
-    assert world.sent() == []
-
-    # The id is resolvable now; a value is mended; another gets bytes of its own.
-    write_schemas(world.config.parent / "schemas")
-    (world.config.parent / "schemas" / "2.avsc").write_text(
-        (world.config.parent / "schemas" / "1.avsc").read_text(encoding="utf-8")
-    )
-    assert "1 would be sent" in world.tidemark("replay", unknown, "--dry-run")
-    assert world.sent() == []
-    assert "1 sent, 0 not" in world.tidemark("replay", unknown)
-    assert "1 sent, 0 not" in world.tidemark("replay", wrong, "--set", "temperature=21.5")
-    new = world.config.parent / "value"
-    new.write_bytes(reading("d9"))
-    assert "1 sent, 0 not" in world.tidemark("replay", nothing, "--value", str(new))
-    sent = [(unknown, UNKNOWN), (nothing, reading("d9")), (wrong, reading("d2", 21.5))]
-    assert sorted(world.sent()) == sorted(sent)
-    for already in (3, 4):
-        output = world.tidemark("replay", "--since", "0", "--set", "temperature=3")
-        assert f"{already} replayed already" in output
-        assert sorted(world.sent()) == sorted([*sent, (late, reading("d1", 3.0))])
-    assert "4 rejects" in world.tidemark("list", "--state", "replayed")
-    assert "replayed, since 20" in world.tidemark("show", unknown)
-
-
 def test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice(world: World) -> None:
     places = [world.reject(reading("d1", 1e9 + n), "out_of_range", partition=n % 2) for n in range(4)]
-    command = [sys.executable, "-m", "service.cli", "rejects", "replay", "--config", str(world.config), places[0]]
+    command = [sys.executable, "-m", "service.cli", "rejects", "replay", "--force", "--config"]
+    command += [str(world.config), places[0]]
     switch = {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": "replayed_before_marked:1"}
     killed = subprocess.run([*command, places[1]], env={**os.environ, **switch}, timeout=60, check=False)
     assert killed.returncode == -9
@@ -234,12 +129,12 @@ def test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice
     # Another one was taken, and not sent before its run was killed.
     at = Coordinates.parse(places[2])
     marks.write(world.settings.kafka, [Mark(at, "replaying", {"from": world.offsets[0] + 1})])
-    output = world.tidemark("replay", "--reason", "out_of_range")
+    output = world.tidemark("replay", "--force", "--reason", "out_of_range")
     assert "3 were taken by a run that did not finish" in output
     assert "2 of them are there, the others are open again" in output
     assert "2 sent, 2 not" in output
     assert sorted(place for place, _ in world.sent()) == sorted(places)
-    assert "0 sent, 4 not" in world.tidemark("replay", "--reason", "out_of_range")
+    assert "0 sent, 4 not" in world.tidemark("replay", "--force", "--reason", "out_of_range")
     assert len(world.sent()) == 4
 
 
@@ -254,7 +149,7 @@ def test_a_run_that_another_has_overtaken_sends_nothing(world: World, monkeypatc
 
     monkeypatch.setattr(marks, "write", overtaken)
     with pytest.raises(FencedError, match="another correction or replay has begun"):
-        replay.replay(world.settings, [chosen], replay.Mend({}), print)
+        replay.replay(world.settings, [chosen], replay.Mend({}), print, force=True)
     assert world.sent() == []
 
 
@@ -301,7 +196,7 @@ def test_who_forges_an_origin_marks_nobodys_reject_as_replayed(world: World, mon
     for forged in (bare, bare + b"/", bare + b"/00", b"junk", b"\xff"):
         world.producer.produce(world.topic, b"mine", b"the-key", partition=0, headers=[(ORIGIN, forged)])
     assert world.producer.flush(30) == 0
-    output = world.tidemark("replay", place)
+    output = world.tidemark("replay", "--force", place)
     assert "0 of them are there, the others are open again" in output
     assert "1 sent, 0 not" in output
 
@@ -315,12 +210,12 @@ def test_a_run_from_before_redis_lost_its_data_sends_nothing(world: World, monke
         monkeypatch.setattr(marks, "write", write)
         write(kafka, entries)
         world.redis.delete(f"{world.prefix}:correction")
-        assert "1 sent" in world.tidemark("replay", place)
+        assert "1 sent" in world.tidemark("replay", "--force", place)
 
     monkeypatch.setattr(replay, "SETTLE_S", 3.0)
     monkeypatch.setattr(marks, "write", lost)
     with pytest.raises(FencedError, match="another correction or replay has begun"):
-        replay.replay(world.settings, [chosen], replay.Mend({}), print)
+        replay.replay(world.settings, [chosen], replay.Mend({}), print, force=True)
     assert [sent for sent, _ in world.sent()] == [place]
 
 
@@ -329,14 +224,14 @@ def test_many_rejects_are_sent_only_by_who_says_so_and_as_fast_as_that_one_says(
 ) -> None:
     monkeypatch.setattr(reject_commands, "UNASKED", 3)
     places = [world.reject(reading("d1", 1e9), "out_of_range") for _ in range(4)]
-    asked = ["rejects", "replay", "--config", str(world.config), "--reason", "out_of_range"]
+    asked = ["rejects", "replay", "--force", "--config", str(world.config), "--reason", "out_of_range"]
     assert main(asked) == SettingsError.status
     assert "More than 3 rejects are chosen" in world.capsys.readouterr().err
     assert world.sent() == []
-    assert "4 would be sent" in world.tidemark("replay", "--reason", "out_of_range", "--dry-run")
+    assert "4 would be sent" in world.tidemark("replay", "--force", "--reason", "out_of_range", "--dry-run")
     assert world.sent() == []
     begun_s = time.monotonic()
-    assert "4 sent, 0 not" in world.tidemark("replay", "--reason", "out_of_range", "--yes", "--rate", "2")
+    assert "4 sent, 0 not" in world.tidemark("replay", "--force", "--reason", "out_of_range", "--yes", "--rate", "2")
     assert time.monotonic() - begun_s >= 2
     assert sorted(place for place, _ in world.sent()) == sorted(places)
 
@@ -353,7 +248,7 @@ def test_rejects_are_sent_a_few_at_a_time(world: World, monkeypatch: pytest.Monk
         send(kafka, rejects, fence)
 
     monkeypatch.setattr(replay, "_send", counted)
-    assert "5 sent, 0 not" in world.tidemark("replay", "--reason", "out_of_range")
+    assert "5 sent, 0 not" in world.tidemark("replay", "--force", "--reason", "out_of_range")
     assert sizes == [2, 2, 1]
 
 

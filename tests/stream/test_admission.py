@@ -94,37 +94,42 @@ AT_THE_LIMITS = {
     "later by a millisecond": (
         record(-DELAY_MS - 1),
         "late",
-        f"event time {BASE_MS - 20_001} ms, broker time {BASE_MS} ms: 20001 ms behind, the limit is 20000 ms",
+        f"event time {BASE_MS - 20_001} ms, broker time {BASE_MS} ms: 20001 ms behind, "
+        "limit 20 s (admission.max_delay)",
     ),
     "as early as allowed": (record(AHEAD_MS), None, None),
     "earlier by a millisecond": (
         record(AHEAD_MS + 1),
         "early",
-        f"event time {BASE_MS + 5_001} ms, broker time {BASE_MS} ms: 5001 ms ahead, the limit is 5000 ms",
+        f"event time {BASE_MS + 5_001} ms, broker time {BASE_MS} ms: 5001 ms ahead, limit 5 s (admission.max_ahead)",
     ),
     "as cold as allowed": (record(temperature=-40.0), None, None),
     "as warm as allowed": (record(temperature=85.5), None, None),
     "a little too cold": (
         record(temperature=-40.000000000000007),
         "out_of_range",
-        "temperature = -40.00000000000001, allowed -40.0 to 85.5",
+        "temperature = -40.00000000000001, allowed -40.0 to 85.5 (admission.ranges.temperature)",
     ),
-    "a little too warm": (record(temperature=85.75), "out_of_range", "temperature = 85.75, allowed -40.0 to 85.5"),
+    "a little too warm": (
+        record(temperature=85.75),
+        "out_of_range",
+        "temperature = 85.75, allowed -40.0 to 85.5 (admission.ranges.temperature)",
+    ),
     "no temperature": (record(temperature=None), None, None),
     "a measure without a range": (record(humidity=1e140), None, None),
     "a measure without a range downwards": (record(humidity=-1e140), None, None),
     "a measure without a range that is too large": (
         record(humidity=1e300),
         "out_of_range",
-        "humidity = 1.0E300, allowed -1e+140 to 1e+140",
+        "humidity = 1.0E300, allowed -1e+140 to 1e+140 (the limit of every measure)",
     ),
     "a measure without a range that is a little too small": (record(humidity=-1.0000001e140), "out_of_range", None),
     "not a number": (record(temperature=NAN), "not_finite", "temperature = NaN"),
     "not a number in the second measure": (record(humidity=NAN), "not_finite", "humidity = NaN"),
     "infinite": (record(humidity=INF), "not_finite", "humidity = Infinity"),
     "infinite downwards": (record(temperature=-INF), "not_finite", "temperature = -Infinity"),
-    "no device": (record(device=""), "no_device", None),
-    "a blank device": (record(device=" \t\r\n"), "no_device", None),
+    "no device": (record(device=""), "no_device", "device_id: missing or blank"),
+    "a blank device": (record(device=" \t\r\n"), "no_device", "device_id: missing or blank"),
     "a device that is not known": (record(device="b"), "unknown_device", "device b"),
     "a device that would clear a terminal": (
         record(device="a\x1b[2J"),
@@ -133,7 +138,11 @@ AT_THE_LIMITS = {
     ),
     "a device with a blank": (record(device="a "), "unknown_device", "device a "),
     "as large as allowed": (Record(wire(1, b"\xff" * 195), BASE_MS), "undecodable", "200 bytes"),
-    "larger by a byte": (Record(wire(1, b"\xff" * 196), BASE_MS), "oversized", "201 bytes, the limit is 200"),
+    "larger by a byte": (
+        Record(wire(1, b"\xff" * 196), BASE_MS),
+        "oversized",
+        "201 bytes, limit 200 (admission.max_bytes)",
+    ),
     "no value": (Record(None, BASE_MS), "undecodable", "0 bytes"),
     "an empty value": (Record(b"", BASE_MS), "undecodable", "0 bytes"),
     "half a header": (Record(b"\0\0\0\0", BASE_MS), "undecodable", "4 bytes"),
@@ -188,7 +197,7 @@ def test_a_record_is_decided_by_the_limits_to_the_last_step(at_the_limits, case)
         assert 0 <= row["bucket"] < 4
         return
     assert row["reject"]["reason"] == reason
-    if detail is not None or reason == "no_device":
+    if detail is not None:
         assert row["reject"]["detail"] == detail
     assert row["reject"]["offset"] == sent.offset
     # Nothing downstream can count a rejected row by mistake.
@@ -288,7 +297,7 @@ def test_service_and_oracle_allow_the_same_characters_and_lengths_of_a_device_id
     assert details[-1] == f"162 bytes, the limit is 256 and no control character: 0x{'C3A9' * 64}"
 
 
-def test_a_missing_device_or_time_has_no_detail_and_a_missing_measure_is_no_fault(spark, tmp_path):
+def test_a_missing_device_or_time_is_named_and_a_missing_measure_is_no_fault(spark, tmp_path):
     base = {"device_id": "a", "event_time": iso(0), "temperature": None, "padding": b""}
     records = [
         Record(avro(1, LOOSE, **base), BASE_MS),
@@ -297,7 +306,10 @@ def test_a_missing_device_or_time_has_no_detail_and_a_missing_measure_is_no_faul
     ]
     rows = decide(spark, make_settings(tmp_path, input=with_schemas(tmp_path, LOOSE, event_time_unit="iso")), records)
     assert reasons(rows) == [None, "no_device", "no_time"]
-    assert [row["reject"]["detail"] for row in rows[1:]] == [None, None]
+    assert [row["reject"]["detail"] for row in rows[1:]] == [
+        "device_id: missing or blank",
+        "event_time: missing, or not a time (iso)",
+    ]
     assert (rows[0]["device"], rows[0]["event_ms"], rows[0]["temperature"]) == ("a", BASE_MS, None)
 
 
@@ -615,7 +627,7 @@ def test_a_device_s_own_range_goes_before_that_of_all(spark, tmp_path):
     rows = decide(spark, settings, records, known=known)
     assert dict(zip(right, reasons(rows), strict=True)) == right
     details = {row["reject"]["offset"]: row["reject"]["detail"] for row in rows if row["reject"]}
-    assert details[records[1].offset] == "temperature = 10.6, allowed 0 to 10.5"
+    assert details[records[1].offset] == "temperature = 10.6, allowed 0 to 10.5 (the device's own, from the reference)"
 
 
 def test_python_is_asked_once_however_often_the_answer_is_used(spark, tmp_path):

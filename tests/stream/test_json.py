@@ -249,7 +249,7 @@ def test_a_value_that_is_too_large_is_not_even_parsed(spark, tmp_path):
     )
     rows = decide(spark, settings, [Record(text.encode(), BASE_MS) for text in (GOOD, GOOD + " ", "x" * 1_000)])
     assert [outcome(row) for row in rows] == [("a", 0), "oversized", "oversized"]
-    assert rows[2]["reject"]["detail"] == f"1000 bytes, the limit is {len(GOOD)}"
+    assert rows[2]["reject"]["detail"] == f"1000 bytes, limit {len(GOOD)} (admission.max_bytes)"
 
 
 def test_times_may_be_text_as_in_iso_8601(spark, tmp_path):

@@ -68,7 +68,7 @@ def test_json_stops_at_the_byte_where_it_is_broken() -> None:
     text = '{"device_id":"gerät","temperature":1.5,}'.encode()
     assert dissect.dissect(text, given, {}).stop == len(text) - 1
     assert dissect.dissect(b'{"a":"\xff"}', given, {}).stop == 6
-    assert dissect.dissect(b"[1]", given, {}).why == "is no object"
+    assert dissect.dissect(b"[1]", given, {}).why == "is an array in JSON, expected an object"
     nested = dissect.dissect(b'{"device_id":"d","event_time":"2026-09-21T12:00:00Z","v":{"t":1}}', given, {})
     assert nested.at("v.t") == 1
     assert dissect.event_ms(nested, given) == parse_time_ms("2026-09-21T12:00", 0)

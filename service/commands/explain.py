@@ -1,0 +1,208 @@
+"""Explain to an operator why a record was rejected: the field, its value, and the type or limit that was expected.
+
+The pass stores a short detail with each reject, because it decides millions of records in Spark (service/admission/readings.py).
+This module computes the full text when somebody reads the reject, from its bytes and the present settings. It returns the stored
+detail where the bytes are gone, and where they fit the present settings.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from service.admission import device_ids
+from service.commands.dissect import Dissected
+from service.rejects.reject_log import Reject
+from service.settings import RECORD_KEY, Measure, Settings
+from service.units import format_duration, format_time, rough_duration
+
+SHOWN = 80
+"""The longest value that is quoted, in characters."""
+_CLOCKS = re.compile(r"event time (-?\d+) ms, broker time (-?\d+) ms: (-?\d+) ms (ahead|behind), ")
+_WATERMARK = re.compile(r"event time (-?\d+) ms is behind the watermark, (-?\d+) ms")
+_SIZE = re.compile(r"(\d+) bytes")
+_TIME_FORMS = {
+    "iso": "an ISO 8601 date and time with seconds, such as 2026-11-20T08:00:00Z",
+    "s": "a number of seconds since 1970",
+    "ms": "a number of milliseconds since 1970",
+    "us": "a number of microseconds since 1970",
+    "logical": "a timestamp",
+}
+
+
+def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
+    """Return why the record was rejected, in one line. The line may quote the device: print it with `printing.say`."""
+    form, path = settings.input, settings.input.event_time
+    match reject.reason:
+        case "oversized":
+            text = _oversized(reject.detail, int(settings.admission.max_bytes))
+        case "undecodable":
+            text = "; ".join(_undecodable(reject, dissected, settings))
+        case "unknown_schema" if dissected.schema is not None:
+            text = dissected.why if dissected.stop == 1 else f"schema {dissected.schema} is known now"
+        case "no_device" if form.device_id == RECORD_KEY:
+            text = "the record has no key, or a blank one; input.device_id is the record's key"
+        case "no_device" if dissected.whole:
+            text = f"{form.device_id} {_missing(dissected, form.device_id)}: expected a device id"
+        case "bad_device" | "unknown_device" | "too_many_devices":
+            text = _device(reject, dissected, settings)
+        case "no_time" if dissected.whole:
+            expected = (
+                f"expected {_TIME_FORMS[form.event_time_unit]} (input.event_time_unit = {form.event_time_unit!r})"
+            )
+            text = f"{path} {_missing(dissected, path)}: {expected}"
+        case "not_finite" | "out_of_range":
+            text = _measure(reject.detail, dissected, form.measures)
+        case "early" | "late":
+            text = _time(reject.detail, path)
+        case _:
+            text = ""
+    return text or reject.detail
+
+
+def quoted(value: Any, most: int = SHOWN) -> str:
+    """Return a value as JSON, or as text where it is not JSON, cut to `most` characters."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = str(value)
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
+def _oversized(detail: str, max_bytes: int) -> str:
+    size = _SIZE.match(detail)
+    if size is None:
+        return ""
+    return f"{_bytes(int(size[1]))}, limit {_bytes(max_bytes)} (admission.max_bytes)"
+
+
+def _bytes(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.4g} {name}" + ("" if size % unit == 0 else f" ({size} bytes)")
+    return f"{size} bytes"
+
+
+def _undecodable(reject: Reject, dissected: Dissected, settings: Settings) -> Iterator[str]:
+    if reject.value is None:
+        yield "the record has no value" if reject.omitted_bytes is None else ""
+    elif dissected.stop is not None:
+        yield f"{dissected.why} (byte {dissected.stop} of {len(reject.value)})"
+    elif settings.input.format == "json":
+        yield from wrong_types(dissected.fields, settings)
+    if settings.input.device_id == RECORD_KEY and not _is_text(reject.key):
+        yield f"the key {reject.key!r} is not UTF-8; input.device_id is the record's key"
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def wrong_types(record: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Yield a line for each mapped field of a JSON record whose type cannot be read; null and a missing field can."""
+    form = settings.input
+    paths = [measure.path for measure in form.measures.values()]
+    if form.event_time_unit != "iso":
+        paths.insert(0, form.event_time)
+    for path in dict.fromkeys(paths):
+        found, value = _at(record, path)
+        if found != path:
+            yield f"{found} = {quoted(value)}: expected an object, to read {path}"
+        elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            yield f"{path} = {quoted(value)}: expected a number"
+    texts = [form.event_time] if form.event_time_unit == "iso" else []
+    for path in (*texts, *([form.device_id] if form.device_id != RECORD_KEY else [])):
+        found, value = _at(record, path)
+        if found != path:
+            yield f"{found} = {quoted(value)}: expected an object, to read {path}"
+        elif path == form.device_id and not _is_device(value):
+            yield f"{path} = {quoted(value)}: expected text, or a whole number of 64 bits"
+
+
+def _is_device(value: Any) -> bool:
+    if isinstance(value, str):
+        return not re.search("[\ud800-\udfff]", value)  # JSON can escape half of a surrogate pair, which is not UTF-8
+    if isinstance(value, bool):
+        return False
+    return value is None or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
+
+
+def _at(record: Mapping[str, Any], path: str) -> tuple[str, Any]:
+    """Return the path's value; or the parent that is not an object, and its value."""
+    value: Any = record
+    parts = path.split(".")
+    for depth, part in enumerate(parts):
+        if value is None:
+            return path, None
+        if not isinstance(value, Mapping):
+            return ".".join(parts[:depth]), value
+        value = value.get(part)
+    return path, value
+
+
+def _missing(dissected: Dissected, path: str) -> str:
+    """Return `is missing`, `is null` or `= <value>`."""
+    node: Any = dissected.fields
+    for part in path.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return "is missing"
+        node = node[part]
+    return "is null" if node is None else f"= {quoted(node)}"
+
+
+def _device(reject: Reject, dissected: Dissected, settings: Settings) -> str:
+    path = settings.input.device_id
+    value = dissected.at(path) if path != RECORD_KEY else reject.key
+    if value is None:
+        return ""
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    name = "the key" if path == RECORD_KEY else path
+    if reject.reason == "unknown_device":
+        problem = "not in the reference, and admission.unknown_device is 'reject'"
+    elif reject.reason == "too_many_devices":
+        problem = reject.detail
+    else:
+        problem = device_ids.problem(text)
+    return f"{name} = {quoted(text)}: {problem}" if problem else ""
+
+
+def _measure(detail: str, dissected: Dissected, measures: Mapping[str, Measure]) -> str:
+    """The stored detail, with the field's path and its value in the record."""
+    name, _, rest = detail.partition(" = ")
+    measure = measures.get(name)
+    value = dissected.at(measure.path) if measure is not None else None
+    if measure is None or value is None:
+        return ""
+    measured, _, allowed = rest.partition(", ")
+    field = f"{measure.path} = {quoted(value)}"
+    if (measure.scale, measure.offset) != (1, 0):
+        field += f" (measure {name} = {measured})"
+    elif measure.path != name:
+        field += f" (measure {name})"
+    return f"{field}: {allowed or 'expected a finite number'}"
+
+
+def _time(detail: str, path: str) -> str:
+    """The stored detail with times in ISO 8601, and the difference in a unit that people read."""
+    if watermark := _WATERMARK.fullmatch(detail):
+        event_ms, watermark_ms = int(watermark[1]), int(watermark[2])
+        behind = rough_duration(watermark_ms - event_ms)
+        return f"{path} = {format_time(event_ms)}: {behind} behind the watermark {format_time(watermark_ms)}"
+    clocks = _CLOCKS.match(detail)
+    if clocks is None:
+        return ""
+    event_ms, broker_ms, apart_ms, side = int(clocks[1]), int(clocks[2]), int(clocks[3]), clocks[4]
+    limit = detail[clocks.end() :].removeprefix("the limit is ")
+    if re.fullmatch(r"\d+ ms", limit):  # of versions that stored it in ms alone
+        limit = (
+            f"{format_duration(int(limit.split()[0]))} (admission.{'max_ahead' if side == 'ahead' else 'max_delay'})"
+        )
+    of = "ahead of" if side == "ahead" else "behind"
+    apart, limit = rough_duration(apart_ms), limit.removeprefix("limit ")
+    if limit.startswith(f"{apart} "):
+        apart += f" ({apart_ms} ms)"
+    return f"{path} = {format_time(event_ms)}: {apart} {of} the broker's time {format_time(broker_ms)}, limit {limit}"

@@ -1,0 +1,105 @@
+"""Decide with the service's own admission whether records would be admitted if they were sent now.
+
+Admission runs in Spark (service/admission/readings.py), so this starts a local session, for the first records that are asked
+about. The reference is the snapshot that the service uses. The watermark is that of `tidemark:progress`. Whether the state has
+room for a new device is not decided: only the running query has the list.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from service import clock
+from service.admission import readings
+from service.admission.schema_sources import load_schemas
+from service.commands import dissect
+from service.commands.explain import explain
+from service.pipeline import failure
+from service.recompute import correct, late
+from service.redis.keys import shards
+from service.redis.link import reader
+from service.reference import lookup
+from service.rejects.reject_log import Reject
+from service.settings import Redis, Settings
+from service.spark import session
+
+_REMEDIES = {
+    "late": "add it to closed values with `tidemark correct`",
+    "early": "send it when its time has come",
+    "unknown_schema": "add the schema first",
+    "unknown_device": "add the device to the reference first",
+}
+
+
+class Readmission:
+    """One session of decisions; a context manager that ends Spark."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._spark: SparkSession | None = None
+        self._decoders = dissect.writers(settings.input, settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+
+    def refusals(self, rejects: Sequence[Reject]) -> list[tuple[str, str]]:
+        """Return for each record why admission would reject it now: the reason and an explanation, both "" if it would not.
+
+        Raises TidemarkError when admission cannot be run, for example without Spark's jars.
+        """
+        if not rejects:
+            return []
+        try:
+            return self._decide(rejects)
+        except Exception as error:  # Spark's and py4j's own too
+            raise failure.classify(error) from error
+
+    def _decide(self, rejects: Sequence[Reject]) -> list[tuple[str, str]]:
+        settings, now_ms = self._settings, clock.now_ms()
+        if self._spark is None:
+            self._spark = session.build(settings, master="local[1]")
+        attributes = correct.serving_attributes(settings) if lookup.needed(settings) else None
+        # Two rejects may have one offset, in two partitions: a record's number takes the offset's place.
+        rows = [replace(each, place=replace(each.place, offset=n), broker_ms=now_ms) for n, each in enumerate(rejects)]
+        records = self._spark.createDataFrame(late.records(rows))
+        decided = readings.admit(records, settings, attributes, keep=["offset"], schemas=load_schemas(settings))
+        table = decided.toArrow()
+        watermark_ms = _watermark_ms(settings.redis)
+        refusals = [("", "")] * len(rejects)
+        behind = pc.less(table["event_ms"], watermark_ms).to_pylist()
+        columns = (table[readings.KEPT + "offset"], table["event_ms"], table["reject"])
+        for number, event_ms, text, is_behind in zip(*(each.to_pylist() for each in columns), behind, strict=True):
+            if text is not None:
+                fields = readings.parsed(text)
+                refusals[number] = self._refusal(rows[number], str(fields["reason"]), str(fields["detail"] or ""))
+            elif is_behind:
+                detail = readings.behind(event_ms, watermark_ms)
+                refusals[number] = self._refusal(rows[number], "late", detail)
+        return refusals
+
+    def _refusal(self, row: Reject, reason: str, detail: str) -> tuple[str, str]:
+        decided = replace(row, reason=reason, detail=detail)
+        seen = dissect.dissect(row.value, self._settings.input, self._decoders)
+        remedy = _REMEDIES.get(reason, "change it with --set or --value")
+        return reason, f"{explain(decided, seen, self._settings)}. To mend it, {remedy}"
+
+
+def _watermark_ms(options: Redis) -> int:
+    """The newest watermark of all shards' progress; 0 when nothing is published yet. Raises SinkError."""
+    newest = 0
+    for keys in shards(options):
+        with reader(options, keys, "the watermark") as (client, budget):
+            stored = budget.attempt(partial(client.hget, keys.progress, "watermark"))
+        newest = max(newest, int(stored or 0))
+    return newest

@@ -1,0 +1,164 @@
+"""What an operator reads about a reject: the field, its value, and what was expected."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.admission.readings import TOO_MANY
+from service.commands import dissect
+from service.commands.explain import explain
+from service.rejects.reject_log import Coordinates, Reject
+from service.settings import RECORD_KEY, Settings, parse
+from service.units import rough_duration
+from tests.stream.records import BASE_MS, avro, write_schemas
+
+NOW_MS = 1_795_479_828_029
+"""2026-11-24T00:23:48.029Z"""
+
+
+def settings(**form: Any) -> Settings:
+    given = {"format": "json", "device_id": "sensor", "event_time": "ts", "event_time_unit": "iso"}
+    return parse(
+        {
+            "service": {"checkpoint": "checkpoint"},
+            "kafka": {"bootstrap": "localhost:9092", "topics": ["readings"]},
+            "input": {**given, "measures": {"temp": "env.temp", "hum": "env.hum"}, **form},
+            "admission": {"ranges": {"temp": (-40, 85)}, "max_bytes": 200},
+            "views": [{"name": "all", "window": "1 m"}],
+            "redis": {"url": "redis://localhost"},
+        }
+    )
+
+
+def explained(
+    value: bytes | None, reason: str, detail: str = "", key: bytes | None = b"the-key", loaded: Settings | None = None
+) -> str:
+    loaded = loaded or settings()
+    reject = Reject(Coordinates("readings", 0, 1), reason, detail, NOW_MS, 1, 1, key, value, ())
+    seen = dissect.dissect(value, loaded.input, dissect.writers(loaded.input))
+    return explain(reject, seen, loaded)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b'{"sensor":"a","ts":"x","env":{"temp":"hot"}}', 'env.temp = "hot": expected a number'),
+        (b'{"env":{"temp":true,"hum":[1]}}', "env.temp = true: expected a number; env.hum = [1]: expected a number"),
+        (
+            b'{"env":3}',
+            "env = 3: expected an object, to read env.temp; env = 3: expected an object, to read env.hum",
+        ),
+        (b'{"sensor":1.5}', "sensor = 1.5: expected text, or a whole number of 64 bits"),
+        (rb'{"sensor":"\ud800"}', 'sensor = "\ud800": expected text, or a whole number of 64 bits'),
+        (b'{"sensor":"a","env":{"temp":1.5,}}', "is not JSON: Expecting property name enclosed in double quotes"),
+        (b'\n{"sensor":"a"} x', "is not JSON: Extra data (byte 16 of 17)"),
+        (b'{"env":{"temp":NaN}}', "is not JSON: NaN is not a number of JSON (byte 0 of 20)"),
+        (b'{"sensor":"\xff\x1b[2J"}', "is not UTF-8: 0xff (byte 11 of 18)"),
+        (b"[1]", "is an array in JSON, expected an object (byte 0 of 3)"),
+        (None, "the record has no value"),
+        (b'{"sensor":"a"}', "14 bytes"),  # fits the present settings: the stored detail is all that is left
+    ],
+)
+def test_an_undecodable_json_record_is_explained_by_field_value_and_type(value: bytes | None, text: str) -> None:
+    assert explained(value, "undecodable", "14 bytes").startswith(text)
+
+
+def test_a_value_is_cut_and_stays_one_line_of_text() -> None:
+    long = explained(b'{"env":{"temp":"' + b"x" * 5_000 + b'"}}', "undecodable")
+    assert len(long) < 200
+    assert "... (5002 characters)" in long
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "detail", "text"),
+    [
+        (b'{"sensor":"a"}', "no_time", "", "ts is missing: expected an ISO 8601 date and time with seconds"),
+        (b'{"ts":null}', "no_time", "", "ts is null: expected an ISO 8601"),
+        (b'{"ts":"noon"}', "no_time", "", 'ts = "noon": expected an ISO 8601'),
+        (b'{"ts":1790000000}', "no_time", "", "ts = 1790000000: expected an ISO 8601"),
+        (b'{"ts":"x"}', "no_device", "", "sensor is missing: expected a device id"),
+        (b'{"sensor":" "}', "no_device", "", 'sensor = " ": expected a device id'),
+        (
+            b'{"sensor":"a\\u0007"}',
+            "bad_device",
+            "",
+            'sensor = "a\\u0007": character 2 is U+0007, a control character',
+        ),
+        (b'{"sensor":"' + b"x" * 300 + b'"}', "bad_device", "", f'sensor = "{"x" * 79}... (302 characters): 300 bytes'),
+        (b'{"sensor":7}', "unknown_device", "device 7", 'sensor = "7": not in the reference'),
+        (b'{"sensor":"a"}', "too_many_devices", TOO_MANY, f'sensor = "a": {TOO_MANY}'),
+        (
+            b'{"env":{"temp":900}}',
+            "out_of_range",
+            "temp = 900.0, allowed -40.0 to 85.0 (admission.ranges.temp)",
+            "env.temp = 900 (measure temp): allowed -40.0 to 85.0 (admission.ranges.temp)",
+        ),
+        (
+            b'{"env":{"hum":1e999}}',
+            "not_finite",
+            "hum = Infinity",
+            "env.hum = Infinity (measure hum): expected a finite",
+        ),
+        (b"x" * 300, "oversized", "3250000 bytes, limit 200", "3.099 MiB (3250000 bytes), limit 200 bytes (admission"),
+    ],
+)
+def test_a_reject_names_the_field_its_value_and_the_limit(value: bytes, reason: str, detail: str, text: str) -> None:
+    assert explained(value, reason, detail).startswith(text)
+
+
+@pytest.mark.parametrize("limit", ["limit 10 s (admission.max_ahead)", "the limit is 10000 ms"])
+def test_times_are_told_in_iso_and_differences_in_units_that_people_read(limit: str) -> None:
+    ahead = f"event time 1924992000000 ms, broker time {NOW_MS} ms: 129512171971 ms ahead, {limit}"
+    assert explained(b"{}", "early", ahead) == (
+        "ts = 2031-01-01T00:00:00.000Z: 4.1 years ahead of the broker's time 2026-11-24T00:23:48.029Z, "
+        "limit 10 s (admission.max_ahead)"
+    )
+    behind = f"event time {NOW_MS - 7_200_000} ms is behind the watermark, {NOW_MS} ms"
+    assert explained(b"{}", "late", behind) == (
+        "ts = 2026-11-23T22:23:48.029Z: 2 h behind the watermark 2026-11-24T00:23:48.029Z"
+    )
+    late = f"event time 1 ms, broker time {NOW_MS} ms: 3600001 ms behind, limit 1 h (admission.max_delay)"
+    assert "1 h (3600001 ms) behind the broker's time" in explained(b"{}", "late", late)
+
+
+def test_a_converted_measure_is_explained_by_the_field_and_the_measure() -> None:
+    tenths = settings(measures={"temp": {"path": "env.temp", "scale": 0.1}})
+    detail = "temp = 90.0, allowed -40.0 to 85.0 (admission.ranges.temp)"
+    assert explained(b'{"env":{"temp":900}}', "out_of_range", detail, loaded=tenths) == (
+        "env.temp = 900 (measure temp = 90.0): allowed -40.0 to 85.0 (admission.ranges.temp)"
+    )
+
+
+def test_a_device_id_from_the_key_is_explained_by_the_key() -> None:
+    by_key = settings(device_id=RECORD_KEY)
+    assert explained(b"{}", "no_device", key=None, loaded=by_key).startswith("the record has no key")
+    assert explained(b"{}", "undecodable", key=b"\xff", loaded=by_key).startswith(r"the key b'\xff' is not UTF-8")
+    assert explained(b"{}", "bad_device", key=b"a\nb", loaded=by_key).startswith('the key = "a\\nb": character 2')
+
+
+def test_an_avro_record_is_explained_as_far_as_it_decodes(tmp_path: Path) -> None:
+    loaded = settings(
+        format="avro",
+        schemas=write_schemas(tmp_path),
+        device_id="device_id",
+        event_time="event_time",
+        event_time_unit="logical",
+        measures={"temp": "temperature"},
+    )
+    value = avro(device_id="d1", event_time=BASE_MS, temperature=900.0)
+    assert explained(value[:-3], "undecodable", loaded=loaded).startswith("temperature: ")
+    assert f"of {len(value) - 3})" in explained(value[:-3], "undecodable", loaded=loaded)
+    assert explained(b"\0\0\0\0\7x", "unknown_schema", loaded=loaded) == "schema 7 is not known; known: 1"
+    assert explained(value, "unknown_schema", loaded=loaded) == "schema 1 is known now"
+    ranged = explained(
+        value, "out_of_range", "temp = 900.0, allowed -40.0 to 85.0 (admission.ranges.temp)", loaded=loaded
+    )
+    assert ranged == "temperature = 900.0 (measure temp): allowed -40.0 to 85.0 (admission.ranges.temp)"
+
+
+def test_a_duration_is_exact_below_ten_minutes_and_short_above() -> None:
+    cases = {0: "0 ms", 999: "999 ms", 5_001: "5.001 s", 599_999: "599.999 s", 900_000: "15 min", 5_400_000: "1.5 h"}
+    assert {ms: rough_duration(ms) for ms in cases} == cases
+    assert rough_duration(3 * 86_400_000) == "3 d"
+    assert rough_duration(9_000_000_000_000_000) == "285192.8 years"
