@@ -53,9 +53,6 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "all", "window": "1 m", "retain": "1 d"},
 )
 
-ONE_BUCKET: Mapping[str, Mapping[str, Any]] = {"sessions": {"buckets": 1}}
-"""For 10,000 devices, as deploy/tidemark.example.toml advises: each bucket costs a fixed time a batch."""
-
 
 class Testbed:
     """Broker, Redis, reference and service in `folder`, which is emptied first.

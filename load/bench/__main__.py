@@ -203,7 +203,7 @@ def steady(
     With `is_reference` the bare batch before it.
     """
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=_sections(devices)) as testbed:
+    with Testbed(FOLDER / "steady", fleet, views=VIEWS) as testbed:
         bare = {}
         if is_reference:
             load = _load(testbed, devices, seed, BARE_S + 30)
@@ -318,11 +318,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return report | {part: runs[len(runs) // 2].get(part, {}) for part in ("bare", "large", "rows", "state", "ratios")}
 
 
-def _sections(devices: int) -> dict[str, dict[str, int]]:
-    """The buckets that deploy/tidemark.example.toml advises for a fleet."""
-    return {"sessions": {"buckets": max(1, devices // 10_000)}}
-
-
 def _rows() -> dict[str, Any]:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
@@ -335,8 +330,7 @@ def _catch_up(args: argparse.Namespace, devices: int, *, is_reference: bool = Tr
     """The catch-up of a fleet, and with `is_reference` the rates of the floor."""
     rate = args.readings / (SPAN_MS / 1000)
     fleet = Fleet(args.seed, FleetSettings(devices=devices, rate=rate, shares={}))
-    sections = _sections(devices)
-    with Testbed(FOLDER / "catch_up", fleet, views=VIEWS, sections=sections, topic_config=CREATE_TIME) as testbed:
+    with Testbed(FOLDER / "catch_up", fleet, views=VIEWS, topic_config=CREATE_TIME) as testbed:
         figures = catch_up(testbed, prepare(testbed, args.readings))
         floors = reference(testbed, "floor") if is_reference else []
     print(f"{devices:,} devices: {figures.per_second:,.0f}/s, floor {floors}", flush=True)

@@ -27,7 +27,7 @@ from load.fleet.generator import Generator
 from load.report import machine, reported
 from load.servers.child_process import Child, spawn
 from load.servers.spark_cluster import TASKS_IN_DRIVER
-from load.testbed import ONE_BUCKET, ROOT, TOPIC, VIEWS, Testbed
+from load.testbed import ROOT, TOPIC, VIEWS, Testbed
 from service.errors import SetupError
 
 FOLDER = ROOT / ".build" / "restart"
@@ -108,7 +108,7 @@ def _stage(fleet: Fleet, sections: Mapping[str, Mapping[str, Any]], submit_optio
 def in_a_row(devices: int, kills: int, seed: int, submit_options: Sequence[str] = TASKS_IN_DRIVER) -> list[Restart]:
     """`kills` in a row under a steady load of `devices`."""
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with _stage(fleet, ONE_BUCKET, submit_options) as testbed:
+    with _stage(fleet, {}, submit_options) as testbed:
         testbed.start_service()
         load = _load(testbed, seed)
         try:
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--million", type=int, default=1_000_000, help="devices in the state of the last kill; 0: none")
-    parser.add_argument("--buckets", type=int, default=16, help="sessions.buckets of that one")
+    parser.add_argument("--buckets", type=int, default=2, help="sessions.buckets of that one")
     parser.add_argument("--executors", type=int, default=5, help="kills of a service whose tasks executors do; 0: none")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")

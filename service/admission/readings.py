@@ -108,7 +108,7 @@ def admit(
         "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
     }
     reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in REJECT_TYPE.fieldNames()])
-    bucket = F.pmod(F.xxhash64("device"), F.lit(settings.sessions.buckets)).cast("int")
+    bucket = F.pmod(F.xxhash64("device"), F.lit(settings.buckets)).cast("int")
     return decided.select(
         F.when(admitted | early, bucket).alias("bucket"),
         F.when(admitted, F.col("device")).alias("device"),

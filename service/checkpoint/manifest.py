@@ -1,13 +1,14 @@
 """The checkpoint's manifest: what its state was made with, so that a start that does not fit is refused before it writes.
 
     {"format": 1, "application": "0.1.0", "spark": "4.1.1", "state_layout": 2, "query_shape": 2,
-     "shuffle_partitions": 8, "settings": {"kafka.topics": ["readings"], "sessions.buckets": 16},
+     "shuffle_partitions": 8, "settings": {"kafka.topics": ["readings"], "sessions.buckets": 8},
      "topic_ids": {"readings": "x8XW..."}, "by_hand": false}
 
 Compared at every start: the layout of the state's bytes, the shape of the query, the settings that the state depends on,
 the ids of the topics (a topic that was deleted and made again has its old name and new offsets). Views, measures, ranges,
 delays, the reference and the session rules are not in it: they may change on a running checkpoint (docs/data-engineer.md).
 The number of shuffle partitions is not compared but taken over: the state is divided by it, whatever cores there are now.
+So is the number of buckets where the settings have none.
 The two versions are for people. Spark keeps its own settings (state store, formats) in its offset log.
 """
 
@@ -61,7 +62,7 @@ class Manifest(BaseModel):
             state_layout=codec.VERSION,
             query_shape=QUERY_SHAPE,
             shuffle_partitions=shuffle_partitions,
-            settings={"kafka.topics": sorted(settings.kafka.topics), "sessions.buckets": settings.sessions.buckets},
+            settings={"kafka.topics": sorted(settings.kafka.topics), "sessions.buckets": settings.buckets},
             topic_ids=dict(sorted(topic_ids.items())),
         )
 
@@ -96,6 +97,12 @@ def read(folder: Folder) -> Manifest | None:
         raise CheckpointError(
             what, remedy="Restore the file, or see docs/operator/procedures.md#a-damaged-checkpoint"
         ) from error
+
+
+def buckets(settings: Settings, there: Manifest | None, cores: int) -> int:
+    """Return the number of buckets: of the settings, else of the checkpoint, else one a core."""
+    kept = there.settings.get("sessions.buckets") if there is not None else None
+    return settings.sessions.buckets or (kept if isinstance(kept, int) else cores)
 
 
 def differences(there: Manifest, wanted: Manifest) -> list[Difference]:

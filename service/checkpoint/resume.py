@@ -90,6 +90,16 @@ def prepare(
     return _gaps(settings.kafka, position.offsets) if position is not None else []
 
 
+def with_buckets(spark: SparkSession, settings: Settings) -> Settings:
+    """Return the settings with the number of buckets that the checkpoint has, or that a new one begins with.
+
+    A new checkpoint begins with one for each shuffle partition where the settings have no number. Raises CheckpointError.
+    """
+    files = _files(spark, settings)
+    with _readable(files):
+        return settings.with_buckets(manifest.buckets(settings, manifest.read(files), _partitions(spark)))
+
+
 _INIT = "`tidemark checkpoint init --config FILE`"
 
 
@@ -107,7 +117,13 @@ def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manif
         if position is not None and set(position.offsets) != set(settings.kafka.topics):
             what = f"{files} reads the topics {', '.join(sorted(position.offsets))}, the settings name others"
             raise CheckpointError(what, remedy="Mend kafka.topics or service.checkpoint")
-        wanted = _wanted(spark, settings).model_copy(update={"by_hand": True})
+        if position is not None and settings.sessions.buckets is None:
+            what = f"{files} has batches and no {manifest.NAME}: the number of its buckets is not known"
+            raise CheckpointError(
+                what, remedy="Set sessions.buckets to the number that it was made with; the default was 16 before 0.2.0"
+            )
+        numbered = settings.with_buckets(manifest.buckets(settings, None, _partitions(spark)))
+        wanted = _wanted(spark, numbered).model_copy(update={"by_hand": True})
         if position is not None:
             wanted = wanted.model_copy(update={"shuffle_partitions": logs.partitions(files)})
         if not dry:
@@ -140,7 +156,11 @@ def _files(spark: SparkSession, settings: Settings) -> Files:
 
 
 def _wanted(spark: SparkSession, settings: Settings) -> Manifest:
-    return Manifest.of(settings, topics.ids(settings.kafka), int(spark.conf.get(_PARTITIONS) or 2))
+    return Manifest.of(settings, topics.ids(settings.kafka), _partitions(spark))
+
+
+def _partitions(spark: SparkSession) -> int:
+    return int(spark.conf.get(_PARTITIONS) or 2)
 
 
 def _take_partitions(spark: SparkSession, current: Manifest) -> None:

@@ -230,6 +230,7 @@ def _manifest(settings: Settings) -> Iterator[Line]:
     folder = local(settings.service.checkpoint)
     current = manifest.read(Local(folder)) if folder is not None else None
     if current is not None:
+        settings = settings.with_buckets(manifest.buckets(settings, current, current.shuffle_partitions))
         wanted = Manifest.of(settings, topics.ids(settings.kafka), current.shuffle_partitions)
         manifest.require(str(folder), current, wanted)
         yield ok("manifest", f"made by version {current.application}, fits these settings and topics")

@@ -148,7 +148,7 @@ class Runner:
 
     def _serve(self, parts: SessionParts, epoch: int) -> None:
         """Prepare the checkpoint and Redis, then run one query; raises what ended it unless a stop was requested."""
-        spark, settings = parts.spark, self.settings
+        spark, settings = parts.spark, resume.with_buckets(parts.spark, self.settings)
         retention_ms = topics.prepare(settings.kafka)
         self.metrics.keeps(retention_ms)
         if not self._lease.confirm():

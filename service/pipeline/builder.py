@@ -101,7 +101,7 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
         sessions.rules(settings),
         views,
         settings.pane_ms,
-        settings.sessions.buckets,
+        settings.buckets,
         settings.kafka.topics,
         attributes,
         UnknownSchemaCheck(),
@@ -272,7 +272,7 @@ def start(
     output = build(records, settings, attributes, tasks, schemas=catalog.plan)
     checkpoint = settings.service.checkpoint
     times = event_time.Log.of(spark, checkpoint)
-    limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.sessions.buckets)
+    limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.buckets)
     publication = Publication(term, before_batch, on_batch, catalog, times, limit, care)
     writer = (
         output.writeStream.queryName(settings.service.name)

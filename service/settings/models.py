@@ -307,8 +307,8 @@ class Sessions(Section):
     gap_ms: Positive = Field(default=300_000, alias="gap")
     max_duration_ms: Positive = Field(default=86_400_000, alias="max_duration")
     retain_ms: Positive = Field(default=604_800_000, alias="retain")
-    buckets: int = Field(default=16, gt=0, le=4096)
-    """The number of state tables that devices are spread over. A checkpoint keeps the number it began with."""
+    buckets: int | None = Field(default=None, gt=0, le=4096)
+    """The number of state tables that devices are spread over; None for the checkpoint's, one a core in a new one."""
 
 
 class Redis(Section):
@@ -433,6 +433,15 @@ class Settings(Section):
     def limits(self) -> dict[str, tuple[float, float]]:
         """The lowest and highest value of each measure that is admitted; -LARGEST and LARGEST without a range."""
         return {name: self.admission.ranges.get(name, (-LARGEST, LARGEST)) for name in self.input.measures}
+
+    @property
+    def buckets(self) -> int:
+        """The number of buckets; 1 without `sessions.buckets`, as for a batch run over the past, which keeps no state."""
+        return self.sessions.buckets or 1
+
+    def with_buckets(self, number: int) -> Self:
+        """Return these settings with a number of buckets."""
+        return self.model_copy(update={"sessions": self.sessions.model_copy(update={"buckets": number})})
 
     def view_measures(self, view: View) -> tuple[str, ...]:
         """Return the measures that a view aggregates, in the order of [input]."""

@@ -28,6 +28,8 @@ DEFAULTS = DEPLOY / "spark-defaults.conf"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 TASKS = "spark.tidemark.tasks"
 """Where the tasks of a driver on a standalone cluster run: `executors` (the default) or `driver`."""
+MOST_BUCKETS = 16
+"""Of a checkpoint whose settings have no number: on more cores a batch gains less from another task than that costs."""
 LONGEST_FOLDER = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 """Bytes of a folder's path that leave room for the name of a socket in it; the system allows 107 for both."""
 
@@ -127,8 +129,9 @@ def cluster_secret(given: Mapping[str, str]) -> dict[str, str]:
 def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
     """A session as Tidemark needs it. `settings` gives the application's name; `master` is local[*] unless given.
 
-    Starts a JVM unless spark-submit did. There are as many shuffle partitions as cores, at most `sessions.buckets`, unless the
-    operator says otherwise; a checkpoint keeps the number it began with. Raises SetupError without jars or a JVM that runs.
+    Starts a JVM unless spark-submit did. There are as many shuffle partitions as cores, at most `sessions.buckets` (MOST_BUCKETS
+    without that), unless the operator says otherwise; a checkpoint keeps the number it began with. Raises SetupError without jars
+    or a JVM that runs.
     """
     use_this_python()
     name = settings.service.name if settings is not None else app_name
@@ -164,7 +167,7 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
         ) from error
     if "spark.sql.shuffle.partitions" not in {**given, **wanted}:
         # A partition of the state is worth a task when it has a bucket. A task costs the same whatever it has to do.
-        buckets = settings.sessions.buckets if settings is not None else 1
+        buckets = (settings.sessions.buckets or MOST_BUCKETS) if settings is not None else 1
         spark.conf.set("spark.sql.shuffle.partitions", str(min(spark.sparkContext.defaultParallelism, buckets)))
     return spark
 

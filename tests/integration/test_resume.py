@@ -104,6 +104,32 @@ def test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says(spark: SparkSes
         resume.prepare(spark, world.settings(kafka={"starting": "latest"}))
 
 
+def test_without_a_setting_a_checkpoint_has_a_bucket_for_each_partition_and_keeps_their_number(
+    spark: SparkSession, world: World
+) -> None:
+    del world.document["sessions"]
+    settings, partitions = world.settings(), spark.conf.get("spark.sql.shuffle.partitions") or "1"
+    try:
+        spark.conf.set("spark.sql.shuffle.partitions", "3")
+        begun = resume.with_buckets(spark, settings)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    assert begun.buckets == 3
+    resume.prepare(spark, begun)
+    # Another machine has other cores; a checkpoint of an earlier version has 16.
+    made = json.loads((world.folder / manifest.NAME).read_text())
+    assert made["settings"]["sessions.buckets"] == 3
+    made["settings"]["sessions.buckets"] = 16
+    (world.folder / manifest.NAME).write_text(json.dumps(made))
+    (world.folder / f".{manifest.NAME}.crc").unlink(missing_ok=True)
+    resumed = resume.with_buckets(spark, settings)
+    assert resumed.buckets == 16
+    resume.prepare(spark, resumed)
+    contrary = resume.with_buckets(spark, world.settings(sessions={"buckets": 3}))
+    with pytest.raises(CheckpointError, match=r"sessions\.buckets is 16, the settings say 3.*Set it back"):
+        resume.prepare(spark, contrary)
+
+
 def test_a_topic_that_was_made_again_is_noticed(spark: SparkSession, world: World) -> None:
     resume.prepare(spark, world.settings())
     world.batch(0, 2, 2)
@@ -122,6 +148,9 @@ def test_a_checkpoint_without_a_manifest_is_refused_until_init_makes_one(spark: 
         resume.prepare(spark, world.settings())
     with pytest.raises(CheckpointError, match="the settings name others"):
         resume.init(spark, parse({**world.document, "kafka": {**world.document["kafka"], "topics": ["other"]}}))
+    unset = {name: section for name, section in world.document.items() if name != "sessions"}
+    with pytest.raises(CheckpointError, match=r"the number of its buckets is not known.*Set sessions\.buckets"):
+        resume.init(spark, parse(unset))
     made = resume.init(spark, world.settings())
     assert made.shuffle_partitions == 3
     assert resume.show(spark, world.settings()) == made

@@ -85,7 +85,7 @@ def test_everything_but_the_addresses_has_a_default():
     assert parsed.admission.unknown_device == "keep"
     assert parsed.reference is None
     assert (parsed.sessions.gap_ms, parsed.sessions.max_duration_ms) == (300_000, 86_400_000)
-    assert (parsed.sessions.retain_ms, parsed.sessions.buckets) == (604_800_000, 16)
+    assert (parsed.sessions.retain_ms, parsed.sessions.buckets, parsed.buckets) == (604_800_000, None, 1)
     assert (parsed.redis.prefix, parsed.redis.feed_length, parsed.redis.chunk) == ("tidemark", 10_000, 1_000)
     assert (parsed.redis.timeout_ms, parsed.redis.retry_for_ms) == (5_000, 30_000)
     assert (parsed.metrics.address, parsed.metrics.port) == ("127.0.0.1", 9400)
