@@ -686,6 +686,53 @@ def test_arguments_that_nothing_can_be_asked_with_are_named(client: Any, server:
         raise failure(server.redis, UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogate"))
 
 
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        (
+            lambda client: client.windows("site", "a", since=1.5, measure="power"),
+            "since = 1.5: give whole milliseconds",
+        ),
+        (lambda client: client.windows("site", "a", since=0, until="1", measure="power"), "until = '1': give whole"),
+        (lambda client: client.window("site", "a", 2.0, "power"), "start = 2.0: give whole milliseconds"),
+        (lambda client: client.keys("site", since=True), "since = True: give whole milliseconds"),
+        (lambda client: client.keys("site", limit="9"), "limit = '9': give a whole number"),
+        (lambda client: client.skewed(limit=1.0), "limit = 1.0: give a whole number"),
+        (lambda client: client.device(7), "device_id = 7: give text"),
+        (lambda client: client.sessions("d1", since=1e12), "since = 1000000000000.0: give whole milliseconds"),
+        (lambda client: client.session("d1", start="x"), "start = 'x': give whole milliseconds"),
+        (lambda client: client.current(["site"]), r"view = \['site'\]: give text"),
+        (lambda client: client.latest_complete("site", "a", 5), "measure = 5: give text"),
+        (lambda client: list(client.devices("10")), "page = '10': give a whole number"),
+        (lambda client: client.changes("0-0", "1"), "block_s = '1': give seconds"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(client: Any, ask: Callable[[Any], Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        ask(client)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("localhost:6379", "the URL has no scheme of Redis"),
+        ("http://user:secret@localhost", "the URL has no scheme of Redis"),
+        ("redis://localhost:abc", "the URL cannot be read"),
+        ("redis://[::1", "the URL cannot be read"),
+        (b"redis://localhost", "url is of the type bytes"),
+    ],
+)
+def test_a_url_that_is_none_is_named_without_its_password(kind: Any, url: Any, text: str) -> None:
+    for cluster in (False, True):
+        with pytest.raises(ArgumentError) as caught:
+            kind.from_url(url, cluster=cluster)
+        assert text in str(caught.value) or cluster
+        assert "secret" not in str(caught.value)
+    with pytest.raises(ArgumentError, match="prefix = 5: give text"):
+        kind.from_url("redis://localhost", 5)
+
+
 def test_a_connection_of_the_other_kind_is_refused(server: Server) -> None:
     with (
         redis.Redis.from_url(server.url, decode_responses=True) as connection,

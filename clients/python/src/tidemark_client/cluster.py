@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Callable
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
 
 import redis
 
@@ -33,7 +33,7 @@ def connect(url: str, made_by: Any, node: Callable[[str, int], Any], options: di
     """
     if options.get("read_from_replicas") or options.get("load_balancing_strategy"):
         raise TypeError(REPLICAS)
-    parts = urlsplit(url)
+    parts = _split(url)
     login, at, hosts = parts.netloc.rpartition("@")
     options = {**OPTIONS, **options}
     databases = {parts.path.strip("/"), str(options.pop("db", 0)), *parse_qs(parts.query).get("db", [])}
@@ -49,11 +49,30 @@ def connect(url: str, made_by: Any, node: Callable[[str, int], Any], options: di
 
 
 def single(url: str) -> str:
-    """A URL that names one Redis. Raises ArgumentError."""
-    if "," in urlsplit(url).netloc.rpartition("@")[2]:
+    """A URL that names one Redis. Raises ArgumentError, without the URL: it may have a password."""
+    parts = _split(url)
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        msg = "the URL has no scheme of Redis: it begins with redis://, rediss:// for TLS, or unix://"
+        raise ArgumentError(msg)
+    if "," in parts.netloc.rpartition("@")[2]:
         msg = "the URL names several nodes: give cluster=True if they are those of a Redis Cluster"
         raise ArgumentError(msg)
     return url
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL with a port that is a number. Raises ArgumentError."""
+    if not isinstance(url, str):
+        msg = f"url is of the type {type(url).__name__}: give text, a str"
+        raise ArgumentError(msg)
+    try:
+        parts = urlsplit(url)
+        if "," not in parts.netloc:
+            _ = parts.port
+    except ValueError as error:
+        msg = "the URL cannot be read: write redis://user:password@host:6379/0, and an IPv6 address in brackets"
+        raise ArgumentError(msg) from error
+    return parts
 
 
 def where(url: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from tidemark_client import arguments
 from tidemark_client.cluster import REPLICAS, is_cluster
 from tidemark_client.errors import ArgumentError, RefusedError, TidemarkClientError, UnavailableError
 from tidemark_client.layout import Layout
@@ -54,12 +55,14 @@ def checked(connection: C, *, is_async: bool) -> C:
 
 
 def layout(connection: Any, prefix: str) -> Layout:
-    """The layout of a prefix, with texts encoded as the connection sends them."""
+    """The layout of a prefix, with texts encoded as the connection sends them. Raises ArgumentError."""
+    arguments.texts(prefix=prefix)
     return Layout(Names(prefix, in_cluster=is_cluster(connection), encode=connection.get_encoder().encode))
 
 
 def positive(name: str, value: int) -> int:
     """The value of an argument. Raises ArgumentError."""
+    arguments.counts(**{name: value})
     if value < 1:
         msg = f"{name} = {value!r}: give 1 or more"
         raise ArgumentError(msg)
@@ -68,7 +71,7 @@ def positive(name: str, value: int) -> int:
 
 def block_ms(connection: Any, block_s: float) -> int:
     """How long one request may wait for changes: half of the time after which the connection gives up. Raises ArgumentError."""
-    if not 0 <= block_s < float("inf"):
+    if not isinstance(block_s, (int, float)) or not 0 <= block_s < float("inf"):
         msg = f"block_s = {block_s!r}: give seconds, 0 or more"
         raise ArgumentError(msg)
     timeout_s = connection.get_connection_kwargs().get("socket_timeout")

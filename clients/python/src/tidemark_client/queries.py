@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, TypeVar, cast
 
-from tidemark_client import layout
+from tidemark_client import arguments, layout
 from tidemark_client.errors import BusyError, TooManyWindowsError
 from tidemark_client.feed import changes, end_of_feed
 from tidemark_client.names import KeyOf, Names, Place
@@ -75,6 +75,9 @@ def progress() -> Query[Progress | None]:
 def window(view: str, key: KeyOf, start: int, measure: str | None = None) -> Query[Window | None]:
     """One window, or None where it has no readings or has expired."""
 
+    arguments.texts(view=view, measure=measure)
+    arguments.times(start=start)
+
     def steps(names: Names) -> Steps[Window | None]:
         series, store = yield from _series(names, view, key, measure)
         [found] = yield from _read(store, [series.place(start)])
@@ -86,6 +89,8 @@ def window(view: str, key: KeyOf, start: int, measure: str | None = None) -> Que
 def current(view: str, key: KeyOf = (), measure: str | None = None) -> Query[Window | None]:
     """The newest window of a key that has readings, final or not; None where none of the last MOST_WINDOWS has any."""
 
+    arguments.texts(view=view, measure=measure)
+
     def steps(names: Names) -> Steps[Window | None]:
         series, store = yield from _series(names, view, key, measure)
         last, _ = yield from _last(series, store)
@@ -96,6 +101,8 @@ def current(view: str, key: KeyOf = (), measure: str | None = None) -> Query[Win
 
 def latest_complete(view: str, key: KeyOf = (), measure: str | None = None) -> Query[Window | None]:
     """The newest window of a key that has readings and is final; None where none of the last MOST_WINDOWS is."""
+
+    arguments.texts(view=view, measure=measure)
 
     def steps(names: Names) -> Steps[Window | None]:
         series, store = yield from _series(names, view, key, measure)
@@ -118,6 +125,9 @@ def windows(
 
     Raises TooManyWindowsError above MOST_WINDOWS.
     """
+
+    arguments.texts(view=view, measure=measure)
+    arguments.times(since=since, until=until)
 
     def steps(names: Names) -> Steps[list[Window]]:
         series, store = yield from _series(names, view, key, measure)
@@ -142,6 +152,10 @@ def windows(
 def keys(view: str, *, since: int | None = None, limit: int = 100) -> Query[list[tuple[str, int]]]:
     """The keys of a view whose newest window starts at `since` or later, each with that start, the newest first."""
 
+    arguments.texts(view=view)
+    arguments.times(since=since)
+    arguments.counts(limit=limit)
+
     def steps(names: Names) -> Steps[list[tuple[str, int]]]:
         (yield from layout.meta(names)).view(view)
         replies = yield [("ZREVRANGEBYSCORE", *_newest_first(store.keys(view), since, limit)) for store in names.stores]
@@ -152,6 +166,8 @@ def keys(view: str, *, since: int | None = None, limit: int = 100) -> Query[list
 
 def skewed(limit: int = 100) -> Query[list[tuple[str, int]]]:
     """Devices that are marked skewed, each with the broker's time of its last early reading, the newest first."""
+
+    arguments.counts(limit=limit)
 
     def steps(names: Names) -> Steps[list[tuple[str, int]]]:
         replies = yield [("ZREVRANGEBYSCORE", *_newest_first(store.skewed, None, limit)) for store in names.stores]
@@ -165,6 +181,8 @@ def skewed(limit: int = 100) -> Query[list[tuple[str, int]]]:
 def device(device_id: str) -> Query[Device | None]:
     """A device, or None where it is unknown or has expired."""
 
+    arguments.texts(device_id=device_id)
+
     def steps(names: Names) -> Steps[Device | None]:
         [fields] = yield [("HGETALL", names.store(device_id).device(device_id))]
         if not fields:
@@ -176,6 +194,9 @@ def device(device_id: str) -> Query[Device | None]:
 
 def session(device_id: str, start: int | None = None) -> Query[Session | None]:
     """A device's session that starts then, or its open one; None where there is none."""
+
+    arguments.texts(device_id=device_id)
+    arguments.times(start=start)
 
     def of(store: Names, begin: int) -> Steps[Session | None]:
         [fields] = yield [("HGETALL", store.session(device_id, begin))]
@@ -203,6 +224,9 @@ def session(device_id: str, start: int | None = None) -> Query[Session | None]:
 
 def sessions(device_id: str, since: int | None = None) -> Query[list[Session]]:
     """A device's sessions that began at `since` or later, the oldest first, without those that became part of another."""
+
+    arguments.texts(device_id=device_id)
+    arguments.times(since=since)
 
     def steps(names: Names) -> Steps[list[Session]]:
         store = names.store(device_id)
@@ -276,6 +300,7 @@ def snapshot(questions: Iterable[Query[Any]], attempts: int = 50) -> Query[Snaps
 
     `progress` is what the shards of the answers have.
     """
+    arguments.counts(attempts=attempts)
     all_of_them = together(questions)
 
     def steps(names: Names) -> Steps[Snapshot]:
