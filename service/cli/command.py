@@ -11,16 +11,14 @@ Every command gets `--debug`. It returns its exit status, or raises a TidemarkEr
 import functools
 import inspect
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.cli.log import log
+from service.cli.log import log, report
 from service.errors import TidemarkError
-from service.printing import printable
 
 app = typer.Typer(
     name="tidemark",
@@ -95,15 +93,14 @@ def command(
 
 
 def _guarded(run: Callable[[], int | None], debug: bool) -> int:
-    """Run a command and return its exit status. An error is one line on standard error."""
+    """Run a command and return its exit status. An error is written to standard error."""
     log(debug)
     try:
         return run() or 0
     except TidemarkError as error:
         if debug:
             logging.getLogger(__name__).exception("ended by")
-        for line in f"tidemark: {error.code}: {error}".splitlines():
-            print(printable(line), file=sys.stderr, flush=True)
+        report(error)
         return error.status
     except KeyboardInterrupt:
         return 130

@@ -1,22 +1,127 @@
-"""The log of a command: standard error."""
+"""The log of a command on standard error: one line, or one JSON object, for each record, without secrets.
 
+The log of the JVM is configured in deploy/log4j2.properties. It has the same two forms, by the variable FORM.
+"""
+
+import json
 import logging
 import os
+import re
+import sys
 import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
+from service.printing import printable
+
+if TYPE_CHECKING:
+    from service.errors import TidemarkError
+    from service.settings import Settings
+
+FORM = "TIDEMARK_LOG"
+"""What deploy/log4j2.properties writes: "text" or "json"."""
 TRACE = "TIDEMARK_TRACE"
 """What deploy/log4j2.properties prints of exceptions in the JVM: "none" or "full"."""
+TASKS = "TIDEMARK_TASK_LOG"
+"""The level from which executors log failed tasks: the driver logs each failure that ends a batch, so "off" without --debug."""
+_OURS = ("service", "state")
+_SHORTEST = 4
+"""Shorter secrets are not replaced: they would take letters out of every line."""
+_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@'\"]*:[^/\s@'\"]*@", re.IGNORECASE)
 
 
-def log(debug: bool) -> None:
-    """Set up the log of Tidemark on standard error, and that of other libraries from WARNING. The JVM's is log4j's."""
-    form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-    form.converter = time.gmtime
+def log(debug: bool, settings: "Settings | None" = None) -> None:
+    """Set up the log: Tidemark's from INFO, or DEBUG, that of other libraries from WARNING.
+
+    `settings`, once they are loaded, give the form of the lines and the secrets to replace. Call it before the JVM starts.
+    """
+    form = settings.service.log if settings is not None else "text"
+    secrets = sorted(_secrets(settings), key=len, reverse=True) if settings is not None else []
     handler = logging.StreamHandler()
-    handler.setFormatter(form)
+    handler.setFormatter(_Json(secrets) if form == "json" else _Text(secrets))
+    # By the name of the logger, not by levels: Great Expectations gives its own loggers the level INFO.
+    handler.addFilter(lambda record: record.name.partition(".")[0] in _OURS or record.levelno >= logging.WARNING)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in ("service", "state"):
+    for name in _OURS:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.INFO)
     # py4j logs what foreachBatch raises, Stopping too. The runner reports the end of the query itself.
     logging.getLogger("py4j").setLevel(logging.WARNING if debug else logging.CRITICAL)
     os.environ.setdefault(TRACE, "full" if debug else "none")
+    os.environ.setdefault(TASKS, "warn" if debug else "off")
+    if settings is not None:
+        os.environ.setdefault(FORM, form)
+
+
+def is_debug() -> bool:
+    """Whether the log was set up with --debug."""
+    return logging.getLogger(_OURS[0]).level == logging.DEBUG
+
+
+def report(error: "TidemarkError") -> None:
+    """Write the error that ends the command: as lines of text, or as a record of the JSON log."""
+    if any(isinstance(handler.formatter, _Json) for handler in logging.getLogger().handlers):
+        fields = {"code": error.code, "status": error.status}
+        logging.getLogger("service").error("%s", error, extra={"fields": fields})
+        return
+    for line in f"tidemark: {error.code}: {error}".splitlines():
+        print(printable(line), file=sys.stderr, flush=True)
+
+
+def redacted(text: str, secrets: Sequence[str]) -> str:
+    """Return a text with *** in the place of each secret, and of a user and password in a URL."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return _LOGIN.sub(r"\1***@", text)
+
+
+def _secrets(settings: "Settings") -> Iterator[str]:
+    for _, section in settings:
+        for name, value in getattr(section, "__dict__", {}).items():
+            if hasattr(value, "get_secret_value"):
+                yield from _passwords(value.get_secret_value())
+            elif name == "options":
+                yield from (str(each) for key, each in value.items() if re.search("password|secret|jaas", key))
+            elif name == "password_file" and value is not None:
+                try:
+                    yield from _passwords(value.read_text(encoding="utf-8").strip())
+                except (OSError, ValueError):
+                    continue  # the client that needs the password reports the file
+
+
+def _passwords(secret: str) -> Iterator[str]:
+    """The secret; of a URL only its password."""
+    login = re.match(r"[a-z][a-z0-9+]*://(.*)@", secret)
+    password = login[1].partition(":")[2] if login is not None else "" if "://" in secret else secret
+    if len(password) >= _SHORTEST:
+        yield password
+
+
+class _Text(logging.Formatter):
+    def __init__(self, secrets: Sequence[str]) -> None:
+        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+        self.converter = time.gmtime
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record), self._secrets)
+
+
+class _Json(logging.Formatter):
+    """Each record as an object with time, level, logger, message and the fields of `extra={"fields": {...}}`."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        super().__init__()
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        document: dict[str, Any] = {"time": at, "level": record.levelname, "logger": record.name}
+        document["message"] = record.getMessage()
+        document |= {name: value for name, value in getattr(record, "fields", {}).items() if name not in document}
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps({name: self._clean(value) for name, value in document.items()}, default=str)
+
+    def _clean(self, value: Any) -> Any:
+        return redacted(value, self._secrets) if isinstance(value, str) else value

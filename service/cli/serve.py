@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from service.cli.command import Config, Json, app, command
+from service.cli.log import is_debug, log
 from service.cli.output import report, say_all
 
 
@@ -25,7 +26,9 @@ def run(
 
     os.umask(0o077)  # the JVM inherits it; under spark-submit the scripts set it before the JVM starts
     faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
-    return runner.run(settings.load(config), master=master)
+    loaded = settings.load(config)
+    log(is_debug(), loaded)
+    return runner.run(loaded, master=master)
 
 
 @command(app, "check", example="tidemark check --config tidemark.toml")

@@ -32,6 +32,7 @@ from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.row_schemas import CHANGES, OUTPUT
 from service.settings import Settings
+from service.units import format_time
 from state import codec, reader, windows
 from state.layout import Changes
 
@@ -100,8 +101,8 @@ class IdleCloser:
         self._term.metrics.idle(outcome)
         self._term.metrics.closes_idle(line_ms)
         if outcome.closed:
-            text = "no input, and nothing left to read: windows and %d sessions are closed up to %d"
-            _log.info(text, outcome.closed, line_ms)
+            text = "All input is silent and read. Windows and %d sessions are closed by the clock up to %s"
+            _log.info(text, outcome.closed, format_time(line_ms))
 
     def _tables(self, batch: int) -> Tables:
         """The state after the batch, without what the idle closer has closed since."""

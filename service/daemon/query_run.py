@@ -55,7 +55,7 @@ class QueryRun:
 
     def __init__(self, parts: SessionParts, term: Term, lease: Lease, backoff: Backoff, stop: threading.Event) -> None:
         self._parts, self._term, self._lease = parts, term, lease
-        self._metrics = parts.metrics
+        self._metrics, self._activity = parts.metrics, parts.activity_log
         self._backoff = backoff
         self._stop = stop
         self._ending = threading.Event()
@@ -74,10 +74,18 @@ class QueryRun:
             idle_closer.look(asked_ms, reached)
             metrics.asked(asked_ms)
 
+        def publish(lags: Offsets) -> None:
+            metrics.lags(lags)
+            self._activity.lags(lags)
+
+        def fail() -> None:
+            metrics.lag_fails()
+            self._activity.lag_fails()
+
         lag = Lag(
             self._term.settings.kafka,
-            metrics.lags,
-            metrics.lag_fails,
+            publish,
+            fail,
             retention_ms=retention_ms,
             headrooms=metrics.headrooms,
             level=on_look,
@@ -92,6 +100,8 @@ class QueryRun:
             poll = Poll(query)
             try:
                 self._watch(query, lag, poll)
+                if self._stop.is_set():
+                    _log.info("A stop is requested. The query ends after the batch that runs, if one does")
             finally:
                 self._ending.set()
                 self._end(query)
@@ -119,6 +129,7 @@ class QueryRun:
         self._lease.reached = self._term.published
         self._metrics.batch_ends(report)
         self._parts.status.batch(report)
+        self._activity.batch(report)
         if self._parts.refresher is not None:
             self._parts.refresher.swap()
         self._in_batch.clear()
@@ -132,6 +143,7 @@ class QueryRun:
             if self._parts.refresher is not None:
                 self._parts.refresher.require_young()
             has_committed = self._note_commits(poll, lag)
+            self._activity.look()
             # A started query may still fail in its first trigger, again and again, while Kafka or Redis is away.
             if not runs and (has_committed or query.status["message"].startswith(_BETWEEN_TRIGGERS)):
                 runs = True

@@ -73,7 +73,8 @@ class Refresher:
         """Between two batches, in the query's thread: put the newest snapshot in use. Never fails a batch."""
         try:
             if self.current_snapshot.swap(self._newest):
-                _log.info("reference %s is in use", self.current_snapshot.snapshot.version)
+                snapshot = self.current_snapshot.snapshot
+                _log.info("Reference %s with %d devices is in use", snapshot.version, snapshot.table.num_rows)
         except TidemarkError as error:
             self._failed(error)
         self._show()
@@ -134,7 +135,7 @@ class Refresher:
 
     def _failed(self, error: Exception) -> None:
         self._note(error)
-        _log.warning("%s. Going on with reference %s", error, self.current_snapshot.snapshot.version)
+        _log.warning("%s. Reference %s stays in use", error, self.current_snapshot.snapshot.version)
 
     def _note(self, error: Exception) -> None:
         reason = reason_of(error)
@@ -146,7 +147,7 @@ class Refresher:
 
     def _succeeded(self) -> None:
         if self._failure is not None:
-            _log.info("reference %s was read, after: %s", self._newest.version, self._failure["reason"])
+            _log.info("Reference %s is read. The last failure was: %s", self._newest.version, self._failure["reason"])
         self._failure = None
         self._metrics.reference_kept.set(0)
         self._metrics.note("reference", "")

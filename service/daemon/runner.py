@@ -92,7 +92,7 @@ class Runner:
             cleanup.callback(parts.close)
             while epoch is not None:
                 epoch = self._serve_term(parts, epoch)
-        _log.info("The service has stopped")
+        _log.info("The service has stopped. Its next start continues from the checkpoint")
         return 0
 
     def _begin_term(self, at_least: int = 0) -> int | None:
@@ -108,14 +108,14 @@ class Runner:
                 self.metrics.ready("lease")
                 self.metrics.epoch.set(epoch)
                 self.status.term(epoch)
-                _log.info("The lease is acquired: epoch %d begins", epoch)
+                _log.info("The lease is acquired: epoch %d begins", epoch, extra={"fields": {"epoch": epoch}})
             return epoch
         return None
 
     def _on_wait(self, waiting: Waiting) -> None:
         reason = f"{waiting.holder} holds the lease"
         if self.metrics.waiting("lease", reason, standby=True):
-            _log.info("Standing by: %s", reason)
+            _log.info("Standing by: %s. This process takes over when the lease expires or is released", reason)
 
     def _serve_term(self, parts: SessionParts, epoch: int) -> int | None:
         """Run queries until a stop is requested. Returns the epoch of the next term, None for no next term.
@@ -128,10 +128,10 @@ class Runner:
                 self._serve(parts, epoch)
             except NewSchemaError as reason:
                 self.metrics.batch_fails()
-                _log.info("%s: the schema is resolved, and the query is started again with it", reason)
+                _log.info("%s: the schema is resolved. The query starts again with it", reason)
             except ReadAnewError as reason:
                 self.metrics.batch_fails()
-                _log.info("%s: the query is started again", reason)
+                _log.info("%s. The query starts again", reason)
             except WritesLostError as error:
                 self._writes_lost = error.what
                 self.metrics.fails("redis_data")
@@ -171,6 +171,7 @@ class Runner:
             self._lease.reached = term.published
             self._writes_lost = ""
             republisher.start()
+            parts.activity_log.query_starts(epoch, position)
             QueryRun(parts, term, self._lease, self._backoff, self._stop).run(idle_closer, retention_ms, care)
 
     def _on_skip(self, offsets: int) -> None:

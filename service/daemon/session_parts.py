@@ -5,6 +5,7 @@ from pyspark.sql import SparkSession
 from service.admission.schema_catalog import SchemaCatalog, new_catalog
 from service.checkpoint.logs import Position
 from service.daemon.refresher import Refresher
+from service.monitoring.activity_log import ActivityLog
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
 from service.monitoring.resources import Resources
@@ -25,6 +26,7 @@ class SessionParts:
     def __init__(self, spark: SparkSession, settings: Settings, metrics: Metrics, status: Status, page: Page) -> None:
         self.spark, self.settings = spark, settings
         self.metrics, self.status = metrics, status
+        self.activity_log = ActivityLog(settings)
         self.warm_up = WarmUp(spark)
         self.resources = Resources(spark, settings, metrics.resources)
         self.resources.start()

@@ -17,6 +17,8 @@ import gc
 import importlib
 import runpy
 import sys
+import traceback
+from typing import Any
 
 ARCHIVES = (".zip", ".jar")
 PRELOADED = (
@@ -28,6 +30,9 @@ PRELOADED = (
 )
 """None of them starts a thread or opens a connection when it is imported, so a fork inherits nothing but modules."""
 
+CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)
+"""What a worker gets when the JVM has closed its connection."""
+
 
 def drop_archives() -> None:
     """Take zips and jars off `sys.path` and forget their importers; workers inherit both by fork."""
@@ -36,8 +41,24 @@ def drop_archives() -> None:
         del sys.path_importer_cache[entry]
 
 
+def hide_closed_connections() -> None:
+    """Print no traceback of a worker whose connection the JVM has closed.
+
+    The JVM closes the connection of a worker that was idle for a minute, or whose task was cancelled. The worker's next read or
+    flush fails, and pyspark.daemon prints a traceback of that before the process ends (Spark 4.1.1).
+    """
+    print_exc = traceback.print_exc
+
+    def print_others(*arguments: Any, **options: Any) -> None:
+        if not isinstance(sys.exc_info()[1], CLOSED):
+            print_exc(*arguments, **options)
+
+    traceback.print_exc = print_others
+
+
 if __name__ == "__main__":
     drop_archives()
+    hide_closed_connections()
     for module in PRELOADED:
         importlib.import_module(module)
     gc.collect()

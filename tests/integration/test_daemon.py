@@ -46,7 +46,12 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: DaemonWor
         world.send(20_000)
         assert first.stop() == 0, first.log.read_text()
     assert world.redis.get(f"{world.topic}:lease") is None
-    assert "Traceback" not in first.log.read_text()
+    log = first.log.read_text()
+    assert "Traceback" not in log
+    assert f"Reading JSON records of the topic {world.topic} from Kafka at " in log
+    assert "The first batch of this process, 0, is published: 1000 rows, 1000 readings admitted, 0 rejected" in log
+    assert "The service has stopped" in log
+    assert [line for line in log.splitlines() if "FunctionResolution" in line or "great_expectations" in line] == []
     batch = int(world.progress()["batch"])
 
     # Under spark-submit it is the JVM's pid that supervisors know: its SIGTERM stops the service as well.

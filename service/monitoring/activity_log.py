@@ -1,0 +1,182 @@
+"""The log lines about the flow of records: the start, the first batch, the begin of rejects, and the sums of each minute."""
+
+import logging
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from service import clock
+from service.micro_batch import Offsets
+from service.pipeline.outcome import LATENCY_BOUNDS_MS
+from service.redis import client as redis_client
+from service.units import format_duration, format_time
+
+if TYPE_CHECKING:
+    from service.checkpoint.logs import Position
+    from service.pipeline.builder import BatchReport
+    from service.settings import Settings
+
+EVERY_S = 60.0
+"""The time between two lines with sums."""
+QUIET_S = 3600.0
+"""Rejects of a reason begin again, and are logged again, after so long without one."""
+_log = logging.getLogger(__name__)
+
+
+class ActivityLog:
+    """Writes these lines for one run of the service. Its methods may be called from any thread."""
+
+    def __init__(self, settings: "Settings") -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._starts = 0
+        self._has_batch = False
+        self._rejected_s: dict[str, float] = {}
+        """When a record was last rejected, by reason."""
+        self._lag: int | None = None
+        self._watermark_ms = 0
+        self._begin_s = clock.monotonic_s()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows = self._batches = 0
+        self._rejects: Counter[str] = Counter()
+        self._latency = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+
+    def query_starts(self, epoch: int, position: "Position | None") -> None:
+        """Log what is read and published; of a later query in the same process only where it continues."""
+        with self._lock:
+            self._starts += 1
+            starts = self._starts
+            self._begin_s = clock.monotonic_s()
+        place = self._place(position)
+        fields = {"epoch": epoch, "starts": starts}
+        if starts > 1:
+            _log.info(
+                "The query starts again from %s, in epoch %d, start %d", place, epoch, starts, extra={"fields": fields}
+            )
+            return
+        kafka, redis = self._settings.kafka, self._settings.redis
+        views = ", ".join(f"{view.name} ({format_duration(view.window_ms)})" for view in self._settings.views)
+        _log.info(
+            "Reading %s records of %s from Kafka at %s, from %s. Publishing the views %s, sessions and devices to Redis at %s "
+            "under the prefix %s. Rejects go to %s",
+            self._settings.input.format.upper() if self._settings.input.format == "json" else "Avro",
+            _named("topic", kafka.topics),
+            kafka.bootstrap,
+            place,
+            views,
+            redis_client.address(redis),
+            redis.prefix,
+            ", ".join(kafka.rejects_topic(topic) for topic in kafka.topics),
+            extra={"fields": {**fields, "topics": kafka.topics, "prefix": redis.prefix}},
+        )
+
+    def _place(self, position: "Position | None") -> str:
+        checkpoint = self._settings.service.checkpoint
+        if position is None:
+            return f"the {self._settings.kafka.starting} offsets (the checkpoint {checkpoint} is new)"
+        repeated = ", which is repeated" if position.is_repeated else ""
+        return f"batch {position.batch} of the checkpoint {checkpoint}{repeated}"
+
+    def batch(self, report: "BatchReport") -> None:
+        """Count a published batch. Log the first one, and reasons for rejects that had none for an hour."""
+        micro_batch = report.micro_batch
+        rejected = {reason: count for reason, count in report.rejected.items() if count}
+        now_s = clock.monotonic_s()
+        with self._lock:
+            is_first, self._has_batch = not self._has_batch, True
+            self._rows += micro_batch.rows
+            self._batches += 1
+            self._rejects.update(rejected)
+            self._latency = [a + b for a, b in zip(self._latency, report.outcome.latency, strict=True)]
+            self._watermark_ms = micro_batch.watermark_ms
+            begun = [reason for reason in rejected if now_s - self._rejected_s.get(reason, -QUIET_S) >= QUIET_S]
+            self._rejected_s.update(dict.fromkeys(rejected, now_s))
+        fields = {"batch": micro_batch.batch, "epoch": micro_batch.epoch}
+        if is_first:
+            outcome = report.outcome
+            _log.info(
+                "The first batch of this process, %d, is published: %d rows, %d readings admitted, %d rejected; %d windows, "
+                "%d sessions and %d devices written in %.1f s",
+                micro_batch.batch,
+                micro_batch.rows,
+                report.admitted,
+                sum(rejected.values()),
+                outcome.windows,
+                outcome.sessions,
+                outcome.devices,
+                sum(report.phases.values()),
+                extra={"fields": {**fields, "rows": micro_batch.rows}},
+            )
+        for reason in begun:
+            _log.warning(
+                "Rejects begin: %d of %d records of batch %d are rejected as %s. To see why, run "
+                "`tidemark rejects list --reason %s --since 10m --config FILE`",
+                rejected[reason],
+                micro_batch.rows,
+                micro_batch.batch,
+                reason,
+                reason,
+                extra={"fields": {**fields, "reason": reason, "rejects": rejected[reason]}},
+            )
+
+    def lags(self, lags: Offsets) -> None:
+        """Set the lag of each partition, in records."""
+        self._lag = sum(sum(partitions.values()) for partitions in lags.values())
+
+    def lag_fails(self) -> None:
+        """Forget the lag, because Kafka does not answer."""
+        self._lag = None
+
+    def look(self) -> None:
+        """Log the sums of the last minute if it is over. Call it often."""
+        with self._lock:
+            passed_s = clock.monotonic_s() - self._begin_s
+            if passed_s < EVERY_S:
+                return
+            rows, batches, rejects, latency = self._rows, self._batches, self._rejects, self._latency
+            self._clear()
+            self._begin_s += passed_s
+        rate = rows / passed_s
+        p99 = percentile(latency, 0.99)
+        by_reason = ", ".join(f"{reason} {count}" for reason, count in rejects.most_common())
+        watermark = format_time(self._watermark_ms) if self._watermark_ms else "none yet"
+        _log.info(
+            "In %.0f s: %d rows (%s/s) in %d batches, p99 from Kafka to Redis %s, lag %s, %d rejects%s, watermark %s",
+            passed_s,
+            rows,
+            f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}",
+            batches,
+            p99,
+            "unknown" if self._lag is None else f"{self._lag} records",
+            rejects.total(),
+            f" ({by_reason})" if by_reason else "",
+            watermark,
+            extra={
+                "fields": {
+                    "seconds": round(passed_s, 1),
+                    "rows": rows,
+                    "batches": batches,
+                    "lag": self._lag,
+                    "rejects": dict(rejects),
+                    "watermark_ms": self._watermark_ms,
+                }
+            },
+        )
+
+
+def percentile(counts: list[int], share: float) -> str:
+    """Return the bucket of LATENCY_BOUNDS_MS that has the percentile, as text; "-" without a reading."""
+    total, seen = sum(counts), 0
+    for count, bound_ms in zip(counts, (*LATENCY_BOUNDS_MS, None), strict=True):
+        seen += count
+        if total and seen >= share * total:
+            if bound_ms is None:
+                return f"above {format_duration(LATENCY_BOUNDS_MS[-1])}"
+            return f"{bound_ms / 1000:g} s"
+    return "-"
+
+
+def _named(noun: str, names: tuple[str, ...]) -> str:
+    return f"the {noun}{'s' if len(names) > 1 else ''} {', '.join(names)}"

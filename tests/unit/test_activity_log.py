@@ -1,0 +1,126 @@
+"""The lines about the flow of records: what is read, the first batch, the begin of rejects, a minute's sums."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service import clock
+from service.checkpoint.logs import Position
+from service.micro_batch import MicroBatch
+from service.monitoring.activity_log import EVERY_S, QUIET_S, ActivityLog, percentile
+from service.pipeline.builder import BatchReport
+from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
+from service.settings import Settings, parse
+from tests.stream.records import BASE_MS
+
+
+class Clock:
+    """Monotonic seconds that a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1_000.0
+        monkeypatch.setattr(clock, "monotonic_s", lambda: self.now_s)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return parse(
+        {
+            "service": {"checkpoint": "/var/lib/tidemark"},
+            "kafka": {"bootstrap": "kafka:9092", "topics": ["readings", "more"]},
+            "input": {"format": "json", "measures": {"temperature": "temperature"}},
+            "views": [{"name": "all", "window": "1 m"}, {"name": "rooms", "by": ["device"], "window": "5 m"}],
+            "redis": {"url": "redis://user:secret@redis:6380", "prefix": "fleet"},
+        }
+    )
+
+
+def report(batch: int, rows: int, **rejected: int) -> BatchReport:
+    latency = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+    latency[4], latency[-1] = 99, 1
+    outcome = replace(Outcome(), windows=4, sessions=2, devices=1, latency=tuple(latency))
+    micro_batch = MicroBatch(7, batch, BASE_MS, {}, {"readings": {0: rows}})
+    admitted = rows - sum(rejected.values())
+    return BatchReport(micro_batch, outcome, admitted, {"late": 0, **rejected}, 0, phases={"write": 0.5})
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.name == "service.monitoring.activity_log"]
+    caplog.clear()
+    return lines
+
+
+@pytest.fixture
+def log(settings: Settings, caplog: pytest.LogCaptureFixture) -> ActivityLog:
+    caplog.set_level("INFO", "service")
+    return ActivityLog(settings)
+
+
+def test_a_start_names_what_is_read_from_where_and_what_is_published_to_where(log: ActivityLog, caplog: Any) -> None:
+    log.query_starts(7, None)
+    assert messages(caplog) == [
+        "Reading JSON records of the topics readings, more from Kafka at kafka:9092, from the earliest offsets (the checkpoint "
+        "/var/lib/tidemark is new). Publishing the views all (1 m), rooms (5 m), sessions and devices to Redis at redis:6380/0 "
+        "under the prefix fleet. Rejects go to readings.rejects, more.rejects"
+    ]
+    log.query_starts(7, Position(12, {}, is_repeated=True))
+    assert messages(caplog) == [
+        "The query starts again from batch 12 of the checkpoint /var/lib/tidemark, which is repeated, in epoch 7, start 2"
+    ]
+
+
+def test_the_first_batch_and_the_begin_of_rejects_are_logged_once(
+    log: ActivityLog, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = Clock(monkeypatch)
+    log.batch(report(0, 1_200, undecodable=100, no_time=76))
+    first, undecodable, no_time = messages(caplog)
+    assert first == (
+        "The first batch of this process, 0, is published: 1200 rows, 1024 readings admitted, 176 rejected; 4 windows, "
+        "2 sessions and 1 devices written in 0.5 s"
+    )
+    assert undecodable == (
+        "Rejects begin: 100 of 1200 records of batch 0 are rejected as undecodable. To see why, run "
+        "`tidemark rejects list --reason undecodable --since 10m --config FILE`"
+    )
+    assert "76 of 1200 records of batch 0 are rejected as no_time" in no_time
+    now.now_s += QUIET_S - 1
+    log.batch(report(1, 10, undecodable=1))
+    assert messages(caplog) == []
+    now.now_s += QUIET_S
+    log.batch(report(2, 10, undecodable=1))
+    assert [line.partition(":")[0] for line in messages(caplog)] == ["Rejects begin"]
+
+
+def test_a_minute_has_one_line_with_its_sums(settings: Settings, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Clock(monkeypatch)
+    caplog.set_level("INFO", "service")
+    log = ActivityLog(settings)
+    log.batch(report(0, 600, late=3))
+    log.batch(report(1, 600, late=4, no_time=1))
+    log.lags({"readings": {0: 4, 1: 1}})
+    messages(caplog)
+    now.now_s += EVERY_S - 1
+    log.look()
+    assert messages(caplog) == []
+    now.now_s += 1
+    log.look()
+    log.look()
+    assert messages(caplog) == [
+        f"In 60 s: 1200 rows (20/s) in 2 batches, p99 from Kafka to Redis {LATENCY_BOUNDS_MS[4] / 1000:g} s, lag 5 records, "
+        "8 rejects (late 7, no_time 1), watermark 2026-09-21T14:14:00.000Z"
+    ]
+    now.now_s += EVERY_S
+    log.lag_fails()
+    log.look()
+    [line] = messages(caplog)
+    assert line.startswith("In 60 s: 0 rows (0.0/s) in 0 batches, p99 from Kafka to Redis -, lag unknown, 0 rejects, ")
+
+
+def test_a_percentile_is_the_bound_of_its_bucket() -> None:
+    counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+    assert percentile(counts, 0.99) == "-"
+    counts[0], counts[-1] = 98, 2
+    assert percentile(counts, 0.98) == "0.01 s"
+    assert percentile(counts, 0.99) == "above 1 m"
