@@ -40,7 +40,7 @@ from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
 from service.redis.link import reader
 from service.reference.expectations import usable
-from service.settings import Redis, Settings, load
+from service.settings import Settings, load
 from service.spark import session
 from service.spark.files import Local, local
 from service.units import format_duration
@@ -244,7 +244,7 @@ _TRY = "redis.call('SET', KEYS[1], cmsgpack.pack(ARGV[1]), 'PX', 1000) return re
 
 def _redis(settings: Settings) -> Iterator[Line]:
     stores, findings = shards(settings.redis), list[Line]()
-    versions = [_shard(settings.redis, keys, findings.append) for keys in stores]
+    versions = [_shard(settings, keys, findings.append) for keys in stores]
     meta.require_stored(settings.redis)
     with reader(settings.redis, stores[0], "progress") as (client, budget):
         offsets = budget.attempt(partial(client.hget, stores[0].progress, "offsets"))
@@ -256,14 +256,16 @@ def _redis(settings: Settings) -> Iterator[Line]:
     yield from findings
 
 
-def _shard(options: Redis, keys: Keys, say: Callable[[Line], object]) -> str:
+def _shard(settings: Settings, keys: Keys, say: Callable[[Line], object]) -> str:
     """Try a shard and return the version of its Redis."""
+    options = settings.redis
     where = redis_client.address(options, keys)
     client = redis_client.client(options, keys)
     try:
         client.ping()
         client.eval(_TRY, 1, f"{keys.prefix}:check", "check")
         information: dict[str, Any] = client.info()
+        meta.require_types(settings, [keys])
         epoch, lease, ttl_ms = client.get(keys.epoch), client.get(keys.lease), client.pttl(keys.lease)
     except redis.RedisError as error:
         what = f"Redis at {where}: {error}"

@@ -1,4 +1,4 @@
-"""`tidemark schemas check`: whether records of a new schema can be read, before anyone writes them.
+"""`tidemark schemas check`: whether records of a new schema, or sample records of JSON, can be read, before anyone writes them.
 
 Avro's SchemaCompatibility compares, in the JVM that decodes the records: the new schema with the reader's schema, cut down to
 the mapped fields; and the schemas in use with the new one, which may become the reader's.
@@ -15,11 +15,15 @@ from pyspark import SparkContext
 from service.admission import decode
 from service.admission.registry import record
 from service.admission.schema_sources import SchemaSet, load_schemas
+from service.commands import dissect
+from service.commands.explain import TIME_FORMS, quoted, wrong_types
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError, TidemarkError
 from service.settings import RECORD_KEY, Input, Settings
 from service.spark import session
 
+_SHOWN = 10
+"""Problems of a file that are listed."""
 _REMEDY = "Give new fields a default, and keep the types and names of those that are mapped"
 
 
@@ -27,7 +31,7 @@ def check(settings: Settings, files: Sequence[Path]) -> list[Line]:
     """The schemas in use, and then each of the files; a failed line says that records would be rejected."""
     try:
         if settings.input.format == "json":
-            return [ok("schemas", "JSON needs none")]
+            return [line for file in files for line in _samples(settings, file)]
         known = load_schemas(settings)
         lines = [*in_use(settings, known)]
         for file in files:
@@ -35,6 +39,48 @@ def check(settings: Settings, files: Sequence[Path]) -> list[Line]:
     except TidemarkError as error:
         return [failed("schemas", error)]
     return lines
+
+
+def _samples(settings: Settings, file: Path) -> Iterator[Line]:
+    """Lines about a file of JSON records: one record, or one on each line."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        yield failed(str(file), SchemaError(f"cannot be read: {error.strerror}"))
+        return
+    is_one = dissect.dissect(content, settings.input, {}).whole
+    values = [content] if is_one else [line for line in content.splitlines() if line.strip()]
+    records = [dissect.dissect(value, settings.input, {}) for value in values]
+    problems = [f"record {n}: {text}" for n, each in enumerate(records, 1) for text in _problems(settings, each)]
+    for problem in problems[:_SHOWN]:
+        yield failed(str(file), SchemaError(problem, remedy="Correct the record, or the paths in [input]"))
+    if len(problems) > _SHOWN:
+        yield failed(str(file), SchemaError(f"{len(problems) - _SHOWN} more problems"))
+    if not records:
+        yield failed(str(file), SchemaError("has no record"))
+    elif not problems:
+        yield ok(str(file), f"{len(records)} records can be decoded")
+    for name, measure in settings.input.measures.items():
+        if records and not any(record.at(measure.path) is not None for record in records):
+            what = f"no record has {measure.path}: its readings do not have this measure"
+            yield Line(f"{file}: input.measures.{name}", "warn", what, "Correct the path, or remove the measure")
+
+
+def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
+    """Yield why a record of JSON would be rejected: its form, the types of the mapped fields, its time and device."""
+    form = settings.input
+    if not record.whole:
+        yield f"{record.why} (at byte {record.stop})"
+        return
+    wrong = [*wrong_types(record.fields, settings)]
+    yield from wrong
+    device = record.at(form.device_id) if form.device_id != RECORD_KEY else ""
+    if not wrong and device is None:
+        yield f"{form.device_id} is missing or null: expected a device id"
+    time = record.at(form.event_time)
+    if not wrong and (time is None or dissect.event_ms(record, form) is None):
+        shown = "is missing or null" if time is None else f"= {quoted(time)}"
+        yield f"{form.event_time} {shown}: expected {TIME_FORMS[form.event_time_unit]}"
 
 
 def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:

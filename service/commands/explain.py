@@ -21,7 +21,7 @@ SHOWN = 80
 _CLOCKS = re.compile(r"event time (-?\d+) ms, broker time (-?\d+) ms: (-?\d+) ms (ahead|behind), ")
 _WATERMARK = re.compile(r"event time (-?\d+) ms is behind the watermark, (-?\d+) ms")
 _SIZE = re.compile(r"(\d+) bytes")
-_TIME_FORMS = {
+TIME_FORMS = {
     "iso": "an ISO 8601 date and time with seconds, such as 2026-11-20T08:00:00Z",
     "s": "a number of seconds since 1970",
     "ms": "a number of milliseconds since 1970",
@@ -47,9 +47,7 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
         case "bad_device" | "unknown_device" | "too_many_devices":
             text = _device(reject, dissected, settings)
         case "no_time" if dissected.whole:
-            expected = (
-                f"expected {_TIME_FORMS[form.event_time_unit]} (input.event_time_unit = {form.event_time_unit!r})"
-            )
+            expected = f"expected {TIME_FORMS[form.event_time_unit]} (input.event_time_unit = {form.event_time_unit!r})"
             text = f"{path} {_missing(dissected, path)}: {expected}"
         case "not_finite" | "out_of_range":
             text = _measure(reject.detail, dissected, form.measures)

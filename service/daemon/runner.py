@@ -24,13 +24,14 @@ from service.daemon.lease import Lease, Waiting
 from service.daemon.query_run import QueryRun
 from service.daemon.session_parts import SessionParts
 from service.daemon.shutdown import Shutdown
-from service.errors import TidemarkError
+from service.errors import SinkError, SinkRefusedError, TidemarkError
 from service.kafka import topics
 from service.monitoring import metrics, server
 from service.monitoring.quality_page import Page
 from service.monitoring.status import Status
 from service.pipeline import failure
 from service.pipeline.term import Term
+from service.publication import meta
 from service.recompute.republish import Republisher
 from service.redis.link import WritesLostError
 from service.rejects.delivery import UNREADABLE
@@ -102,7 +103,7 @@ class Runner:
                 epoch = self._lease.acquire(self._on_wait, self._stop, at_least)
             except TidemarkError as error:
                 self.metrics.fails("lease")
-                self._backoff.wait(error, "lease")
+                self._backoff.wait(self._named(error), "lease")
                 continue
             if epoch is not None:
                 self.metrics.ready("lease")
@@ -111,6 +112,20 @@ class Runner:
                 _log.info("The lease is acquired: epoch %d begins", epoch, extra={"fields": {"epoch": epoch}})
             return epoch
         return None
+
+    def _named(self, error: TidemarkError) -> TidemarkError:
+        """Return the error with the names of the keys, if Redis refuses keys of another program; else the same error.
+
+        Redis's own message has no key.
+        """
+        if isinstance(error, SinkRefusedError) and "WRONGTYPE" in error.what:
+            try:
+                meta.require_types(self.settings)
+            except SinkRefusedError as named:
+                return named
+            except SinkError:
+                return error
+        return error
 
     def _on_wait(self, waiting: Waiting) -> None:
         reason = f"{waiting.holder} holds the lease"
@@ -138,7 +153,7 @@ class Runner:
                 self._backoff.wait_to_restart(parts.spark, error)
                 return self._begin_term(at_least=epoch)
             except Exception as error:  # a TidemarkError stays; an error of Spark or py4j gets a name
-                named = failure.classify(error)
+                named = self._named(failure.classify(error))
                 if named is not error:
                     named.__cause__ = error
                 self._backoff.wait_to_restart(parts.spark, named)

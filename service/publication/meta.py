@@ -1,7 +1,7 @@
 """What a reader has to know of the service: the text of `<prefix>:meta`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -71,6 +71,24 @@ def require_stored(options: Redis) -> None:
             stored = budget.attempt(partial(client.get, keys.meta))
         if stored is not None:
             require(options, stored.decode("utf-8", "replace"))
+
+
+def require_types(settings: Settings, stores: Iterable[Keys] | None = None) -> None:
+    """Raise SinkRefusedError that names each key under the prefix that has a type of another program; SinkError, too.
+
+    It looks at the keys of the service and its views in these shards, or in all, not at those of windows, sessions and devices.
+    """
+    foreign = []
+    for keys in stores or shards(settings.redis):
+        types = {**keys.types, **{f"{keys.prefix}:keys:{view.name}": "zset" for view in settings.views}}
+        with reader(settings.redis, keys, "types of keys") as (client, budget):
+            for key, wanted in types.items():
+                stored = budget.attempt(partial(client.type, key)).decode()
+                if stored not in {wanted, "none"}:
+                    foreign.append(f"{key} is a {stored}, Tidemark's is a {wanted}")
+    if foreign:
+        what = f"redis.prefix = {settings.redis.prefix!r} has keys of another program: {'; '.join(foreign)}"
+        raise SinkRefusedError(what, remedy="Remove these keys or choose another prefix")
 
 
 def require_views(settings: Settings, text: str) -> None:

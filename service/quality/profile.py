@@ -42,6 +42,7 @@ from service.settings import Settings
 from service.spark import session
 
 DEFAULT = Path("schemas/readings.expectations.json")
+"""Relative to the folder of the settings file."""
 MOSTLY = 0.99
 WIDER = 0.2
 """Share of the width of a sample's range, on either side."""

@@ -80,6 +80,12 @@ class Keys:
         """No such key exists. A call that names it is refused whole while a cluster moves the shard's keys to another node."""
         return f"{self.prefix}:absent"
 
+    @property
+    def types(self) -> dict[str, str]:
+        """The type of each key of which the prefix has one."""
+        texts = (self.epoch, self.lease, self.ends, self.meta, self.republish, self.rebuild, self.correction)
+        return {**dict.fromkeys(texts, "string"), self.progress: "hash", self.changes: "stream", self.skewed: "zset"}
+
     def window(self, view: str, measure: str, key: str, start_ms: int) -> str:
         return f"{self.prefix}:window:{view}:{measure}:{key}:{start_ms}"
 

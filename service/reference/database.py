@@ -167,6 +167,10 @@ def _innermost(error: Exception) -> str:
     while java.getCause() is not None:
         java = java.getCause()
     text = str(java.getMessage() or java.toString())
+    if "UnknownHostException" in str(java.toString()):  # its message is the host alone
+        return f"unknown host {text}"
+    if unknown := re.search(r"UnknownHostException: (\S+)", text):
+        return f"unknown host {unknown[1]}"
     # A failed task's cause is only text: `...: Lost task 0.0 in stage 1.0 (...): org.postgresql.util.PSQLException:
     # ERROR: ...`
     messages = re.findall(r"\w(?:Exception|Error): (.+)", text)

@@ -37,8 +37,10 @@ def faults(table: pa.Table, reference: Reference) -> Iterator[str]:
             wrong = [text for text in _texts(table, name) if math.isnan(_number(text))]
             yield from _fault(name, f"must be a number from {-LARGEST} to {LARGEST}", wrong)
         crossed = np.flatnonzero(_each(table[low], _number, math.nan) > _each(table[high], _number, math.nan))
-        examples = table["device"].take(pa.array(crossed[:_EXAMPLES])).to_pylist()
-        yield from _fault(low, f"must not be above {high} ({measure}), in {len(crossed)} rows it is", examples)
+        if len(crossed):
+            rows = table.select(["device", low, high]).take(pa.array(crossed[:_EXAMPLES])).to_pylist()
+            examples = ", ".join(f"device {row['device']!r} ({row[low]} to {row[high]})" for row in rows)
+            yield f"{low}: must not be above {high} ({measure}); of {len(crossed)} devices it is, such as {examples}"
 
 
 def _each(column: Any, parse: Callable[[str], float], otherwise: float) -> NDArray[Any]:
@@ -58,7 +60,7 @@ def _texts(table: pa.Table, name: str) -> Sequence[str]:
 
 def _fault(name: str, rule: str, examples: Sequence[str]) -> Iterator[str]:
     if examples:
-        yield f"{name}: {rule}: {len(examples)} different ones are not so, such as {', '.join(map(repr, examples[:_EXAMPLES]))}"
+        yield f"{name}: {rule}: {len(examples)} values are not, such as {', '.join(map(repr, examples[:_EXAMPLES]))}"
 
 
 def _duration_ms(text: str) -> int:

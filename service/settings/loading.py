@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from service.errors import SettingsError
 from service.settings.models import Section, Settings
+from service.units import format_duration, parse_duration_ms
 
 
 def load(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -43,9 +44,38 @@ _SECRET = ("url", "password", "options", "secret")
 """Words in a key whose value is never shown. A section's own value may hold an address, and of Redis only numbers are shown."""
 
 
+_RULES = {
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "too_short": "needs at least {min_length} entry, has {actual_length}",
+    "too_long": "must have at most {max_length} entries, has {actual_length}",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "path_type": "must be a path, which is text",
+    "tuple_type": "must be a list, such as ['a', 'b']",
+    "list_type": "must be a list, such as ['a', 'b']",
+    "dict_type": "must be a table of keys and values",
+    "mapping_type": "must be a table of keys and values",
+    "model_type": "must be a section, a table of keys and values",
+    "byte_size_unit": "must be bytes, such as 65536 or '64 KiB'; {unit} is no unit",
+    "byte_size": "must be bytes, such as 65536 or '64 KiB'",
+}
+"""The rules by pydantic's types of errors."""
+
+
 def _lines(problem: Any) -> list[str]:
     """The lines of a message for one of pydantic's problems."""
-    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = _rule(problem)
     if not problem["loc"]:  # from Settings itself: the lines name their places
         return message.split("\n")
     place = ".".join(str(part) for part in problem["loc"])
@@ -58,6 +88,27 @@ def _lines(problem: Any) -> list[str]:
     is_secret = is_secret or (place.startswith("redis.") and not isinstance(value, int | float))
     shown = "" if isinstance(value, dict | list) else f" = {'***' if is_secret else repr(value)}"
     return [f"{place}{shown}: {message}"]
+
+
+def _rule(problem: Any) -> str:
+    """Return the rule that a value breaks, in the words of a settings file: pydantic names types of Python and raw numbers."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind in _RULES:
+        limits = {name: _limit(limit, problem["input"]) for name, limit in context.items()}
+        return _RULES[kind].format(**limits)
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return message.replace("Input should be", "must be", 1)
+
+
+def _limit(limit: Any, value: Any) -> str:
+    """Return a limit in the unit of the value: a duration for a duration."""
+    try:
+        is_duration = isinstance(value, str) and parse_duration_ms(value) >= 0
+    except ValueError:
+        is_duration = False
+    if is_duration and isinstance(limit, int):
+        return format_duration(limit) if limit else "0 s"
+    return str(limit)
 
 
 def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

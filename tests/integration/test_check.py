@@ -15,6 +15,8 @@ from load.servers.kafka import CREATE_TIME, LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from service.commands import check_spark
 from service.commands.check import Line, checks
+from service.daemon import runner
+from service.errors import SinkRefusedError
 from service.publication.meta import CONTRACT
 from service.settings import Settings, parse
 
@@ -169,6 +171,22 @@ def test_a_view_by_a_column_that_the_reference_lacks_is_named(world: World) -> N
     world.document["views"].append({"name": "owners", "by": ["owner"], "window": "1 m"})
     failures = of(world.lines(), "fail")
     assert "no column 'owner'" in failures["view owners"]
+
+
+def test_keys_of_another_program_under_the_prefix_are_named_by_check_and_run(world: World) -> None:
+    world.redis.set(f"{world.topic}:progress", "of another program")
+    world.redis.lpush(f"{world.topic}:epoch", "1")
+    named = f"{world.topic}:epoch is a list, Tidemark's is a string; {world.topic}:progress is a string, Tidemark's is a hash"
+    try:
+        text = of(world.lines(), "fail")["redis"]
+        assert named in text
+        assert "Remove these keys or choose another prefix" in text
+        settings = world.settings()
+        with pytest.raises(SinkRefusedError) as refusal:
+            runner.run(settings)
+        assert named in refusal.value.what
+    finally:
+        world.redis.delete(f"{world.topic}:progress", f"{world.topic}:epoch")
 
 
 def test_what_works_but_is_risky_is_a_warning(world: World, redis_server: Redis) -> None:

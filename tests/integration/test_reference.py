@@ -100,6 +100,11 @@ def test_every_column_comes_as_text_and_the_key_as_device(spark: SparkSession, d
         ({"query": "select 1 fro x"}, "refused", 'near "x": syntax error'),
         ({"url": "jdbc:sqlite:/no/such/folder/x.db"}, "unreachable", "jdbc:sqlite:/no/such/folder/x.db"),
         (
+            {"url": "jdbc:postgresql://no-such-host.invalid/fleet"},
+            "unreachable",
+            "from jdbc:postgresql://no-such-host.invalid/fleet: unknown host no-such-host.invalid",
+        ),
+        (
             {"url": "jdbc:mysql://host/db?user=me&password=hunter2"},
             "refused",
             "from jdbc:mysql://host/db: No suitable driver",

@@ -178,3 +178,33 @@ def test_offsets_that_cannot_be_meant_are_refused_before_anything_is_asked(
     path.write_text(GOOD)
     assert main(["skip", "--config", str(path), *dry, "readings:0:5", "readings[0]@7"]) == 2
     assert "'readings[0]@7' names no offsets" in capsys.readouterr().err
+
+
+def test_a_profile_goes_into_the_folder_of_the_settings_from_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "away").mkdir()
+    (tmp_path / "tidemark.toml").write_text(
+        """
+        [service]
+        checkpoint = "checkpoint"
+        [kafka]
+        bootstrap = "localhost:1"
+        topics = ["readings"]
+        [input]
+        format = "json"
+        measures = {temperature = "temperature"}
+        [[views]]
+        name = "all"
+        window = "1 m"
+        [redis]
+        url = "redis://localhost"
+        """
+    )
+    monkeypatch.chdir(tmp_path / "away")
+    assert main(["profile", "--config", "../tidemark.toml"]) == SetupError.status
+    folder = tmp_path / "away" / ".." / "schemas"
+    assert (
+        f"{folder}/readings.expectations.json: there is no folder {folder} that can be written"
+        in capsys.readouterr().err
+    )

@@ -149,23 +149,23 @@ def test_every_problem_is_reported_in_one_message_with_key_value_and_what_is_all
         [
             "service.checkpoint: is missing and has no default",
             "service.trigger = 'soon': must be a number and a unit, one of ms, s, m, min, h, d, such as '10 s'",
-            "service.lease = '0 s': Input should be greater than 0",
-            "kafka.starting = 'newest': Input should be 'earliest' or 'latest'",
-            "kafka.topics: Tuple should have at least 1 item after validation, not 0",
-            "kafka.max_per_batch = 0: Input should be greater than 0",
-            "quality.every = '100 ms': Input should be greater than or equal to 1000",
-            "quality.sample = 0: Input should be greater than 0",
+            "service.lease = '0 s': must be more than 0 s",
+            "kafka.starting = 'newest': must be 'earliest' or 'latest'",
+            "kafka.topics: needs at least 1 entry, has 0",
+            "kafka.max_per_batch = 0: must be more than 0",
+            "quality.every = '100 ms': must be at least 1 s",
+            "quality.sample = 0: must be more than 0",
             "quality.suite: unknown key. Remove it or mend its spelling",
-            "input.format = 'xml': Input should be 'avro' or 'json'",
-            "input.event_time_unit = 'ns': Input should be 'logical', 's', 'ms', 'us' or 'iso'",
+            "input.format = 'xml': must be 'avro' or 'json'",
+            "input.event_time_unit = 'ns': must be 'logical', 's', 'ms', 'us' or 'iso'",
             "input.measures: must be a name: lower-case letters, digits and _, a letter first, at most 63",
             "admission.max_delay = '-1 s': must be a number and a unit, one of ms, s, m, min, h, d, such as '10 s'",
-            "admission.unknown_device = 'drop': Input should be 'keep' or 'reject'",
-            "admission.max_bytes = '64 parsecs': could not interpret byte unit: parsecs",
-            "sessions.buckets = 5000: Input should be less than or equal to 4096",
-            "sessions.gap = '367 d': Input should be less than or equal to 31622400000",
+            "admission.unknown_device = 'drop': must be 'keep' or 'reject'",
+            "admission.max_bytes = '64 parsecs': must be bytes, such as 65536 or '64 KiB'; parsecs is no unit",
+            "sessions.buckets = 5000: must be at most 4096",
+            "sessions.gap = '367 d': must be at most 366 d",
             "redis: is missing and has no default",
-            "metrics.port = 70000: Input should be less than or equal to 65535",
+            "metrics.port = 70000: must be at most 65535",
         ]
     )
 
@@ -250,8 +250,8 @@ def test_a_number_of_absurd_length_is_a_problem_like_any_other(tmp_path):
     digits = "9" * 5_000
     (line,) = problems(service={"trigger": f"{digits} s"})
     assert line.endswith("such as '10 s'")
-    assert problems(admission={"max_bytes": "9" * 18 + " GiB"})[0].endswith("less than or equal to 2147483647")
-    assert problems(service={"lease": "9" * 18 + " d"})[0].endswith("less than or equal to 31622400000")
+    assert problems(admission={"max_bytes": "9" * 18 + " GiB"})[0].endswith("must be at most 2147483647")
+    assert problems(service={"lease": "9" * 18 + " d"})[0].endswith("must be at most 366 d")
     with pytest.raises(SettingsError, match=r"tidemark\.toml: 1 problem:\n  metrics\.port = "):
         load_text(tmp_path, TOML, TIDEMARK_METRICS__PORT=digits)
     with pytest.raises(SettingsError, match=r"tidemark\.toml: is not TOML: "):
@@ -289,7 +289,7 @@ def test_the_name_of_a_view_is_used_once():
 
 
 def test_there_must_be_a_view_and_a_measure():
-    assert problems(views=[]) == ["views: Tuple should have at least 1 item after validation, not 0"]
+    assert problems(views=[]) == ["views: needs at least 1 entry, has 0"]
     assert problems(input={"measures": {}})[0].startswith("input.measures: ")
 
 
@@ -353,7 +353,7 @@ def test_a_view_without_measures_has_all_of_them_in_the_order_of_input():
 
 def test_a_file_is_read_and_its_problems_name_it(tmp_path):
     assert load_text(tmp_path, TOML).kafka.bootstrap == "broker:9092"
-    with pytest.raises(SettingsError, match=r"tidemark\.toml: 1 problem:\n  kafka\.group: .*unknown|valid string"):
+    with pytest.raises(SettingsError, match=r"tidemark\.toml: 1 problem:\n  kafka\.group = 5: must be text"):
         load_text(tmp_path, TOML.replace("[input]", "group = 5\n[input]"))
 
 
@@ -402,8 +402,8 @@ def test_a_value_from_the_environment_is_validated_like_one_from_the_file(tmp_pa
         )
     text = str(refusal.value)
     assert "4 problems" in text
-    assert "metrics.port = 'none': Input should be a valid integer" in text
-    assert "kafka.starting = 'now': Input should be 'earliest' or 'latest'" in text
+    assert "metrics.port = 'none': must be a whole number" in text
+    assert "kafka.starting = 'now': must be 'earliest' or 'latest'" in text
     assert "kafka.topik: unknown key" in text
     assert "nowhere: unknown key" in text
 
@@ -459,12 +459,12 @@ def test_a_refused_secret_is_not_in_the_message(tmp_path):
     lines = problems(redis={"url": ["redis://:hunter2@cache"]}, reference=reference)
     assert len(lines) == 3
     assert "hunter2" not in "".join(lines)
-    assert "reference.url = ***: Input should be a valid string" in lines
+    assert "reference.url = ***: must be text" in lines
     for place in ("redis.url", "reference.password", "kafka.options.sasl.password"):
         section, _, key = place.partition(".")
         value = {"options": {"sasl.password": 12345}} if section == "kafka" else {key: 12345}
         more = {"url": "jdbc:sqlite:x", "query": "q"} if section == "reference" else {}
-        assert problems(**{section: {**more, **value}}) == [f"{place} = ***: Input should be a valid string"]
+        assert problems(**{section: {**more, **value}}) == [f"{place} = ***: must be text"]
 
 
 def test_a_refused_scalar_of_redis_or_options_is_not_in_the_message(tmp_path):
@@ -482,7 +482,7 @@ def test_a_refused_scalar_of_redis_or_options_is_not_in_the_message(tmp_path):
         assert "***" in line or "jaas" in line
     # What cannot be a secret is shown.
     (line,) = problems(redis={"chunk": 0})
-    assert line == "redis.chunk = 0: Input should be greater than 0"
+    assert line == "redis.chunk = 0: must be more than 0"
     with pytest.raises(SettingsError) as refusal:
         load_text(tmp_path, TOML, TIDEMARK_KAFKA__OPTIONS="hunter2", TIDEMARK_REDIS__CHUNK="hunter2")
     assert "2 problems" in str(refusal.value)
