@@ -1,11 +1,11 @@
-"""A folder of files wherever Hadoop can reach: a local path, `file:`, `hdfs:`, `s3a:`; read and written by Spark's JVM.
+"""A folder of files on any file system of Hadoop: a local path, `file:`, `hdfs:`, `s3a:`; read and written by Spark's JVM.
 
-The same code for all of them, with the settings and credentials that the query itself uses. Names are relative to the
-folder, with / between their parts. An OSError names the file and says what the file system said. `Local` is the same for
-a folder of this machine, without a JVM.
+All file systems are used with the settings and credentials of the query. Names are relative to the folder, with / between their
+parts. An OSError has the name of the file and the file system's message. `Local` is the same for a folder of this machine,
+without a JVM.
 
-On a local file system Hadoop keeps CRC-32s of each file `x` in `.x.crc`, which it compares when it reads. It does not
-notice that a file has become shorter by whole blocks of 512 bytes, or empty; `Local.problem` does.
+On a local file system Hadoop keeps CRC-32s of each file `x` in `.x.crc`, and compares them when it reads. Hadoop does not detect
+a file that lacks complete blocks of 512 bytes at its end, or is empty; `Local.problem` does.
 """
 
 import os
@@ -47,13 +47,13 @@ class Folder(Protocol):
     """The methods of both kinds of folder."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of files directly in a sub-folder; none if it does not exist."""
+        """Return the names of files directly in a sub-folder; [] if it does not exist."""
 
     def walk(self) -> Iterator[File]:
-        """The files below the folder, in no order, without hidden ones; none if it does not exist."""
+        """Yield the files below the folder, in no order, without hidden ones; none if it does not exist."""
 
     def read(self, name: str) -> bytes:
-        """A whole file; FileNotFoundError or another OSError."""
+        """Return a file's content. Raises FileNotFoundError or another OSError."""
 
     def problem(self, name: str) -> str:
         """Read a file to its end; the reason why it is damaged, as far as the file system detects it, or ""."""

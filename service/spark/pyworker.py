@@ -1,16 +1,16 @@
 """The daemon that forks Spark's Python workers, without archives on its import path.
 
-Spark puts the spark-core jar on it, and pyspark.zip and py4j's zip, which set-up takes away. Workers call
-`importlib.invalidate_caches()` at the start of every task, which makes Python 3.11 read the directories of all of them
-again: 45 % of a worker's samples in a steady query (Spark 4.1.1). Everything in them is also in site-packages.
+Spark puts the spark-core jar, pyspark.zip and py4j's zip on the import path. Workers call `importlib.invalidate_caches()` at the
+start of every task, and Python 3.11 then reads the directories of all archives again: 45 % of a worker's samples in a steady
+query (Spark 4.1.1). All modules of the archives are in site-packages too.
 
-What the workers need is imported here once, before they are forked: pandas, Arrow and our own modules take each worker
-two seconds of a core otherwise, and the first batch of a service needs half a dozen workers at once.
+This module imports pandas, Arrow and Tidemark's modules once, before it forks workers. Otherwise each worker needs two seconds of
+a core to import them, and the first batch of a service needs half a dozen workers at once.
 
-pyspark.daemon collects garbage after every task (4.1.1), and what was imported here is never garbage: looking through it took
-56 ms of a core a task, a fifth of a steady batch. Frozen before the fork it is not looked at, nor copied page by page.
+pyspark.daemon collects garbage after every task (4.1.1). Looking through the imported modules, which are never garbage, took 56 ms
+of a core for each task, a fifth of a steady batch. `gc.freeze` before the fork excludes them, and the kernel copies no pages.
 
-Named by `spark.python.daemon.module`; the JVM runs it as `python -m service.spark.pyworker pyspark.worker`.
+`spark.python.daemon.module` names this module. The JVM runs `python -m service.spark.pyworker pyspark.worker`.
 """
 
 import gc

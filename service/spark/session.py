@@ -1,7 +1,7 @@
 """Build the Spark session from deploy/spark-defaults.conf and the settings that depend on this machine.
 
-Under spark-submit the JVM already runs with that file (`--properties-file`) and with what the operator gave on the
-command line, which wins. In plain Python and in tests the JVM is started here, with the same file.
+Under spark-submit the JVM already runs with that file (`--properties-file`) and with the operator's options of the command line,
+which take precedence. In plain Python and in tests this module starts the JVM, with the same file.
 """
 
 import os
@@ -37,15 +37,15 @@ _VERSIONED = re.compile(r"-\d[\w.\-]*\.jar$")
 
 
 def jars() -> Path:
-    """The folder of jars that Tidemark adds to Spark: `spark` under TIDEMARK_JARS, else under .build/jars."""
+    """Return the folder of jars that Tidemark adds to Spark: `spark` under TIDEMARK_JARS, else under .build/jars."""
     return Path(os.environ.get("TIDEMARK_JARS") or ROOT / ".build" / "jars") / "spark"
 
 
 def class_path(folder: Path | None = None) -> str:
-    """Tidemark's jars as a class path, without those that Spark itself brings.
+    """Return Tidemark's jars as a class path, without the jars that Spark has too.
 
-    The extra class path stands before Spark's own: an slf4j-api 1.7 there (a dependency of the Kafka connector) would
-    win over Spark's 2.0 and silence all logging. Raises SetupError when there are no jars.
+    The JVM searches the extra class path before Spark's own. An slf4j-api 1.7 there (a dependency of the Kafka connector) would
+    hide Spark's 2.0 and silence all logging. Raises SetupError when there are no jars.
     """
     folder = folder or jars()
     shipped = {_artifact(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
@@ -57,7 +57,7 @@ def class_path(folder: Path | None = None) -> str:
 
 
 def java() -> str:
-    """The `java` that Spark's scripts run: JAVA_HOME's, else the one on PATH. Raises SetupError when there is none."""
+    """Return the `java` that Spark's scripts run: JAVA_HOME's, else that of PATH. Raises SetupError when there is none."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if program is None or not Path(program).exists():
@@ -67,7 +67,7 @@ def java() -> str:
 
 
 def conf(path: Path = DEFAULTS) -> dict[str, str]:
-    """The key-value pairs of a Spark properties file (`key value` lines, # comments), in the file's order."""
+    """Return the key-value pairs of a Spark properties file (`key value` lines, # comments), in the file's order."""
     pairs = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         key, _, value = line.strip().partition(" ")
@@ -82,18 +82,19 @@ def submitted() -> bool:
 
 
 def unix_sockets(temporary: str) -> dict[str, str]:
-    """Spark's setting of how the JVM and Python's workers talk: by Unix sockets where `temporary`, the JVM's folder for
-    temporary files, has a path that is short enough for them, else by TCP.
+    """Return Spark's setting that connects the JVM and Python's workers by Unix sockets; {}, which is TCP, for a long path.
 
-    One pair of runs on two cores: a steady batch with four buckets took 857 ms over TCP and 682 over Unix sockets (Spark 4.1.1).
-    Why is not proven; most likely small answers wait there for acknowledgements.
+    `temporary` is the JVM's folder for temporary files. One pair of runs on two cores: a steady batch with four buckets took
+    857 ms over TCP and 682 ms over Unix sockets (Spark 4.1.1). The cause is not proven. Most likely small answers wait for
+    acknowledgements in TCP.
     """
     return {UNIX_SOCKETS: "true"} if len(os.fsencode(temporary)) <= LONGEST_FOLDER else {}
 
 
 def master_of(given: Mapping[str, str]) -> str:
-    """The master of a driver's session: the one it was submitted to, or itself, on as many cores as it was given, where
-    TASKS says so. Raises SettingsError when that says something else.
+    """Return the master of a driver's session: the submitted one, or with TASKS = driver a local one on the driver's cores.
+
+    Raises SettingsError for any other value of TASKS.
     """
     tasks = given.get(TASKS, "executors")
     if tasks not in {"executors", "driver"}:
@@ -103,35 +104,37 @@ def master_of(given: Mapping[str, str]) -> str:
 
 
 def cores_asked(given: Callable[[str, str], str | None]) -> int:
-    """How many cores a standalone cluster's executors are to have, of a `get` of Spark's settings: `spark.cores.max`. 0 where
-    that is not given, or the master is another.
+    """Return `spark.cores.max`, the cores of all executors of a standalone cluster; 0 without it, or with another master.
+
+    `given` is the `get` of Spark's settings.
     """
     return int(given("spark.cores.max", "") or 0) if (given("spark.master", "") or "").startswith("spark:") else 0
 
 
 def parallelism(given: Mapping[str, str]) -> dict[str, str]:
-    """Spark's setting of how many tasks a stage has where it cannot know yet: a standalone cluster's cores come after the
-    session is there. Nothing where nobody said how many they are to be.
+    """Return Spark's setting for the number of tasks of a stage: a standalone cluster's cores come after the session exists.
+
+    {} without `spark.cores.max`.
     """
     cores = cores_asked(given.get)
     return {"spark.default.parallelism": str(cores)} if cores else {}
 
 
 def cluster_secret(given: Mapping[str, str]) -> dict[str, str]:
-    """Spark's setting without which a driver of a standalone cluster does not start: some secret, which nobody uses.
+    """Return a random `spark.authenticate.secret`, which a driver of a standalone cluster needs to start and does not use.
 
-    The cluster's own is taken from the JVM's credentials or environment before the settings are looked at, and is
-    nowhere in them (SecurityManager.initializeAuth and getSecretKey, Spark 4.1.1).
+    Spark takes the cluster's secret from the JVM's credentials or environment before it reads the settings, and never puts it
+    into them (SecurityManager.initializeAuth and getSecretKey, Spark 4.1.1).
     """
     return {"spark.authenticate.secret": secrets.token_hex(32)} if given["spark.master"].startswith("spark:") else {}
 
 
 def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
-    """A session as Tidemark needs it. `settings` gives the application's name; `master` is local[*] unless given.
+    """Return the session with Tidemark's settings. `settings` gives the application's name; `master` is local[*] by default.
 
-    Starts a JVM unless spark-submit did. There are as many shuffle partitions as cores, at most `sessions.buckets` (MOST_BUCKETS
-    without that), unless the operator says otherwise; a checkpoint keeps the number it began with. Raises SetupError without jars
-    or a JVM that runs.
+    Starts a JVM unless spark-submit did. The number of shuffle partitions is the number of cores, at most `sessions.buckets`
+    (MOST_BUCKETS without that), unless the operator sets it; a checkpoint keeps its first number. Raises SetupError without jars,
+    or when no JVM starts.
     """
     use_this_python()
     name = settings.service.name if settings is not None else app_name
@@ -166,24 +169,25 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
             what, remedy="It needs a JDK 17 (JAVA_HOME or PATH) and its standard error says more"
         ) from error
     if "spark.sql.shuffle.partitions" not in {**given, **wanted}:
-        # A partition of the state is worth a task when it has a bucket. A task costs the same whatever it has to do.
+        # A task costs the same however small its work is, so a partition without a bucket would only cost.
         buckets = (settings.sessions.buckets or MOST_BUCKETS) if settings is not None else 1
         spark.conf.set("spark.sql.shuffle.partitions", str(min(spark.sparkContext.defaultParallelism, buckets)))
     return spark
 
 
 def use_this_python(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make Spark's workers run the interpreter that runs this: all of them take PYSPARK_PYTHON as it is when the session is
-    built (seen with PATH's python3 another one, Spark 4.1.1).
+    """Make Spark's workers run this interpreter: they use the value that PYSPARK_PYTHON has when the session is built.
+
+    Without it they run PATH's python3, which may be another one (Spark 4.1.1).
     """
     environment["PYSPARK_PYTHON"] = sys.executable
 
 
 def on_jvm_signals(call: Callable[[], None], *names: str) -> None:
-    """Call `call` when the *JVM* gets one of the signals `names`, such as TERM, in place of the JVM's own end.
+    """Call `call` when the JVM gets one of the signals `names`, for example TERM; the JVM then does not end by itself.
 
-    spark-submit's process is the JVM: that is the pid which supervisors know, and Spark never passes a signal on to
-    Python. `call` runs in a thread of py4j's callback server; it must return at once. Needs the JVM, but no session yet.
+    The process of spark-submit is the JVM, so supervisors signal the JVM, and Spark never passes a signal to Python. `call` runs
+    in a thread of py4j's callback server and must return at once. Needs the JVM, but no session.
     """
     SparkContext._ensure_initialized()
     gateway: Any = SparkContext._gateway

@@ -1,7 +1,7 @@
 """Start executors while the driver still reads the checkpoint and plans the query.
 
-A cluster's executors take seconds to come, and each then a second to have Python import Arrow and pandas, and to load what Spark
-needs to talk to it. The driver has enough to do meanwhile that needs none of them.
+The executors of a cluster start within seconds. Each then needs a second until its Python workers have imported Arrow and pandas.
+The driver works on the checkpoint and the plan in the meantime, and needs no executor for that.
 """
 
 import threading
@@ -30,19 +30,19 @@ class WarmUp:
         threading.Thread(target=self._run, name="tidemark-warm-up", daemon=True).start()
 
     def wait_for_cores(self, stop: threading.Event) -> None:
-        """Until the cluster has given the cores asked for by spark.cores.max, PATIENCE_S are over, or `stop` is set.
+        """Wait until the cluster has given all cores of spark.cores.max, for at most PATIENCE_S, or until `stop` is set.
 
-        An executor keeps the state of the first batch that it ran. Were all of that on the first executor that comes, the
-        others would have nothing to do for ever.
+        An executor keeps the state of the first batch that it ran. If the first executor ran all of the batch, the others would
+        stay without work.
         """
         while not self._are_there.wait(_POLL_S) and not stop.is_set():
             pass
 
     def _run(self) -> None:
         with suppress(Exception):  # Spark may be ending; otherwise the first batch says what is wrong
-            wanted = session.cores_asked(self._spark.conf.get)
+            cores = session.cores_asked(self._spark.conf.get)
             deadline = clock.monotonic_s() + PATIENCE_S
-            while self._cores() < wanted and clock.monotonic_s() < deadline:
+            while self._cores() < cores and clock.monotonic_s() < deadline:
                 time.sleep(_POLL_S)
         self._are_there.set()
         with suppress(Exception):
