@@ -1,1 +1,1 @@
-"""Commands: what an operator asks for beside the daemon, one module a command; `service/cli.py` reads their arguments."""
+"""Commands of an operator, in addition to the daemon, one module each; `service/cli` reads their arguments."""

@@ -28,7 +28,7 @@ def mapping(settings: Settings) -> Iterator[Line]:
                 fastavro.parse_schema(schema)
             except Exception as error:  # fastavro raises exceptions of its own and plain ones
                 what = f"{place}: {number} is no Avro schema: {error}"
-                raise SchemaError(what, remedy="Mend it, or take it away if nobody writes with it") from error
+                raise SchemaError(what, remedy="Correct it, or remove it if no producer writes with it") from error
         reader = decode.reader_schema(known.reader, form)
         yield ok("schemas", f"{place} has the ids {', '.join(map(str, known.schemas))}")
         yield from _paths(settings, reader)
@@ -46,23 +46,23 @@ def _paths(settings: Settings, reader: dict[str, Any]) -> Iterator[Line]:
     form = settings.input
     if form.device_id != RECORD_KEY:
         yield _fits("input.device_id", form.device_id, reader, {"string", "enum", "int", "long"})
-    wanted = {
+    expected = {
         "logical": {"timestamp-millis", "timestamp-micros", "timestamp-nanos"},
         "iso": {"string", "timestamp-millis", "timestamp-micros"},
     }.get(form.event_time_unit, {*_NUMBERS, "timestamp-millis", "timestamp-micros"})
-    yield _fits("input.event_time", form.event_time, reader, wanted)
+    yield _fits("input.event_time", form.event_time, reader, expected)
     for name, measure in form.measures.items():
         yield _fits(f"input.measures.{name}", measure.path, reader, set(_NUMBERS))
 
 
-def _fits(key: str, path: str, reader: dict[str, Any], wanted: set[str]) -> Line:
+def _fits(key: str, path: str, reader: dict[str, Any], expected: set[str]) -> Line:
     kinds = _kinds(reader, path.split("."))
     if not kinds:
         return failed(
             key, SchemaError(f"the reader's schema has no field {path!r}", remedy="Mend [input] or the schema")
         )
-    if not kinds <= wanted:
-        what = f"{path!r} is {' or '.join(sorted(kinds))} in the reader's schema, not {' or '.join(sorted(wanted))}"
+    if not kinds <= expected:
+        what = f"{path!r} is {' or '.join(sorted(kinds))} in the reader's schema, not {' or '.join(sorted(expected))}"
         return failed(key, SchemaError(what, remedy="Map another field, or set input.event_time_unit to what it is"))
     return ok(key, f"{path} is {' or '.join(sorted(kinds))}")
 

@@ -31,8 +31,10 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Dissected:
-    """`fields` are those that decode, by name, in the record's order; `spans` says which bytes of the value each is,
-    where that is known. `stop` is the byte at which decoding ended before its time, and `why`; None when all decodes.
+    """The decoded part of a record.
+
+    `fields` are the decoded fields by name, in the record's order. `spans` has the bytes of each, as far as they are known.
+    `stop` is the byte at which decoding stopped, for the reason `why`; None when the complete record decodes.
     """
 
     fields: Mapping[str, Any]
@@ -53,12 +55,12 @@ class Dissected:
         return value
 
 
-def writers(settings: Input, whole: Settings | None = None) -> Schemas:
-    """The writers' schemas by id, of the folder or of the registry's subjects; none for JSON. Raises SchemaError."""
+def writers(settings: Input, everything: Settings | None = None) -> Schemas:
+    """Return the writers' schemas by id, from the folder or the registry's subjects; {} for JSON. Raises SchemaError."""
     if settings.format == "json":
         return {}
-    if whole is not None and whole.registry is not None:
-        in_use: Schemas = load_schemas(whole).schemas
+    if everything is not None and everything.registry is not None:
+        in_use: Schemas = load_schemas(everything).schemas
         return in_use
     by_id = {}
     for path in settings.schemas.glob("*.avsc"):
@@ -129,7 +131,7 @@ def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Sc
     try:
         schema: Any = fastavro.parse_schema(dict(schemas[_schema_id(value)]))
         fastavro.schemaless_writer(out, schema, dict(record), strict=True)
-    except Exception as error:  # a value that does not fit breaks the encoder wherever it is
+    except Exception as error:  # fastavro raises errors of many classes
         msg = f"does not fit schema {_schema_id(value)}: {error}"
         raise ValueError(msg) from error
     return out.getvalue()
@@ -197,7 +199,7 @@ def _avro(value: bytes, schemas: Schemas) -> Dissected:
         name = fields[many - 1]["name"]
         try:
             record, end = _first(schemas[number], fields[:many], body), HEADER_BYTES + body.tell()
-        except Exception as error:  # what a device sent may break a decoder in any way
+        except Exception as error:  # fastavro raises errors of many classes for a device's bytes
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             return Dissected(record, spans, number, stop=reached, why=f"{name}: {reason}")
         spans[name], reached = (reached, end), end

@@ -107,16 +107,16 @@ def wrong_types(record: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     if form.event_time_unit != "iso":
         paths.insert(0, form.event_time)
     for path in dict.fromkeys(paths):
-        found, value = _at(record, path)
-        if found != path:
-            yield f"{found} = {quoted(value)}: expected an object, to read {path}"
+        place, value = _at(record, path)
+        if place != path:
+            yield f"{place} = {quoted(value)}: expected an object, to read {path}"
         elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             yield f"{path} = {quoted(value)}: expected a number"
     texts = [form.event_time] if form.event_time_unit == "iso" else []
     for path in (*texts, *([form.device_id] if form.device_id != RECORD_KEY else [])):
-        found, value = _at(record, path)
-        if found != path:
-            yield f"{found} = {quoted(value)}: expected an object, to read {path}"
+        place, value = _at(record, path)
+        if place != path:
+            yield f"{place} = {quoted(value)}: expected an object, to read {path}"
         elif path == form.device_id and not _is_device(value):
             yield f"{path} = {quoted(value)}: expected text, or a whole number of 64 bits"
 

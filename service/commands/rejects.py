@@ -27,7 +27,7 @@ from service.units import format_time, parse_time_ms
 
 UNTOUCHED = "open"
 UNASKED = 10_000
-"""More rejects than that are replayed only by who says so."""
+"""More rejects are replayed only with --yes."""
 _WIDEST = 120
 """Characters of a cell in a table; `show`, and --json, have all of them."""
 WIDEST_DETAIL = 240
@@ -37,7 +37,7 @@ LINES = 50
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rejects are chosen: those that fit all of it. `watch` gets how many records of the rejects topics are read."""
+    """The rejects that match every field that is set. `watch` gets how many records of the rejects topics are read."""
 
     config: Path
     at: Sequence[str] | None = None
@@ -90,38 +90,38 @@ class _Entry:
         return explain(self.reject, self.seen, loaded)
 
 
-def _selected(given: Selection, loaded: settings.Settings) -> Iterator[_Entry]:
-    """The rejects that are asked for."""
-    since_ms, until_ms = span(given.since, given.until)
-    places = {Coordinates.parse(text) for text in given.at or ()}
+def _selected(selection: Selection, loaded: settings.Settings) -> Iterator[_Entry]:
+    """Yield the rejects of the selection."""
+    since_ms, until_ms = span(selection.since, selection.until)
+    places = {Coordinates.parse(text) for text in selection.at or ()}
     known, schemas = marks.read(loaded.kafka), dissect.writers(loaded.input, loaded)
     left = set(places)
-    for reject in reject_log.read(loaded.kafka, since_ms, until_ms, given.watch):
+    for reject in reject_log.read(loaded.kafka, since_ms, until_ms, selection.watch):
         mark = known.get(reject.place)
         state = UNTOUCHED if mark is None else mark.state
-        if (places and reject.place not in places) or (given.reason and reject.reason not in given.reason):
+        if (places and reject.place not in places) or (selection.reason and reject.reason not in selection.reason):
             continue
         left.discard(reject.place)
-        if given.state and state != given.state:
+        if selection.state and state != selection.state:
             continue
         seen = dissect.dissect(reject.value, loaded.input, schemas)
         device = dissect.device(seen, reject.key, loaded.input)
-        if given.device is None or device == given.device:
+        if selection.device is None or device == selection.device:
             yield _Entry(reject, seen, device, state)
         if places and not left:
             return
 
 
-def list_(given: Selection, lines: int | None, *, as_json: bool) -> int:
+def list_(selection: Selection, lines: int | None, *, as_json: bool) -> int:
     """Print the newest `lines` of the chosen rejects, newest last, and how many there are; with `as_json`, an object a line.
 
     Without `lines`, a table has LINES of them, and JSON has all.
     """
-    loaded = settings.load(given.config)
+    loaded = settings.load(selection.config)
     counts: Counter[tuple[str, str]] = Counter()
     most = LINES if lines is None and not as_json else lines
     newest: list[tuple[int, Coordinates, str | list[str]]] = []  # a heap: the rejects come partition by partition
-    for entry in _selected(given, loaded):
+    for entry in _selected(selection, loaded):
         reject = entry.reject
         counts[reject.reason, entry.state] += 1
         if most is not None and len(newest) >= most and (not most or (reject.broker_ms, reject.place) < newest[0][:2]):
@@ -176,22 +176,22 @@ def _summary(counts: Mapping[tuple[str, str], int]) -> Iterator[str]:
         yield f"  {many} {reason}: {states}"
 
 
-def show(given: Selection, *, as_json: bool) -> int:
+def show(selection: Selection, *, as_json: bool) -> int:
     """Print everything that is known of the chosen rejects; 1 when there is none."""
-    loaded = settings.load(given.config)
+    loaded = settings.load(selection.config)
     known = marks.read(loaded.kafka)
     shown = 0
-    for entry in _selected(given, loaded):
-        whole = reject_log.complete(loaded.kafka, entry.reject)
-        if whole is not None and whole is not entry.reject:
-            seen = dissect.dissect(whole.value, loaded.input, dissect.writers(loaded.input, loaded))
-            entry = _Entry(whole, seen, dissect.device(seen, whole.key, loaded.input), entry.state)  # noqa: PLW2901
+    for entry in _selected(selection, loaded):
+        complete = reject_log.complete(loaded.kafka, entry.reject)
+        if complete is not None and complete is not entry.reject:
+            seen = dissect.dissect(complete.value, loaded.input, dissect.writers(loaded.input, loaded))
+            entry = _Entry(complete, seen, dissect.device(seen, complete.key, loaded.input), entry.state)  # noqa: PLW2901
         shown += 1
         lines = [document(_all(entry, loaded))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
         for line in lines:
             say(line)
     if not shown and not as_json:
-        say("no such reject")
+        say("no reject matches")
     return 0 if shown else 1
 
 
@@ -240,13 +240,13 @@ def _bytes(value: bytes | None) -> str:
     return "none" if value is None else repr(value)[1:]
 
 
-def _count(given: Selection, loaded: settings.Settings, most: int) -> int:
+def _count(selection: Selection, loaded: settings.Settings, most: int) -> int:
     """How many rejects are chosen; `most` where there are more."""
-    return sum(1 for _ in islice(_selected(given, loaded), most))
+    return sum(1 for _ in islice(_selected(selection, loaded), most))
 
 
 def replay_(
-    given: Selection,
+    selection: Selection,
     assign: Sequence[str],
     value_file: Path | None,
     *,
@@ -256,8 +256,8 @@ def replay_(
     force: bool,
 ) -> int:
     """Send the chosen rejects again. Return 0, also when some were not sent: each is named with the reason."""
-    loaded = settings.load(given.config)
-    if not (given.at or given.reason or given.device or given.since):
+    loaded = settings.load(selection.config)
+    if not (selection.at or selection.reason or selection.device or selection.since):
         msg = "tidemark rejects replay: which ones?"
         raise SettingsError(msg, remedy="Name places, or a --reason, a --device or a time --since which")
     try:
@@ -267,14 +267,14 @@ def replay_(
         raise SettingsError(msg) from error
     mend = replay.Mend(replay.assignments(assign), value)
     if value is not None:
-        many = _count(given, loaded, 2)
+        many = _count(selection, loaded, 2)
         if many != 1 or assign:
-            msg = f"--value mends one reject, and all of it: {'more' if many else 'none'} are chosen, or --set is given"
+            msg = f"--value replaces all bytes of one reject: {'several' if many else 'none'} are chosen, or --set is given too"
             raise SettingsError(msg, remedy="Name one place, and no --set")
-    if not (dry or yes) and _count(given, loaded, UNASKED + 1) > UNASKED:
+    if not (dry or yes) and _count(selection, loaded, UNASKED + 1) > UNASKED:
         msg = f"More than {UNASKED} rejects are chosen"
         raise SettingsError(msg, remedy="Look at them with --dry-run, choose fewer, or add --yes, and --rate")
-    chosen = (entry.reject for entry in _selected(given, loaded))
+    chosen = (entry.reject for entry in _selected(selection, loaded))
     counts = replay.replay(loaded, chosen, mend, say, dry=dry, force=force, rate=rate)
     sent = counts.pop("sent", 0)
     say(f"{sent} {'would be sent' if dry else 'sent'}, {counts.total()} not")

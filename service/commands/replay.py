@@ -3,18 +3,18 @@
 A record that admission would reject again is not sent, and not marked; `force` sends it anyway. service/commands/readmission.py
 decides. The steps of a run:
 
-    1  the fence: every run that began earlier may not go on                           service/rejects/fence.py
-    2  what an earlier run has begun and not finished is looked for in the input topic, and marked as it is found
-    3  `replaying`: these rejects are taken, and where the topic ended then            service/rejects/marks.py
-    4  the fence, again
-    5  the records, each with its reject's coordinates and the token of its mark in the header `tidemark-origin`
-    6  `replayed`: these rejects are done, for ever
+    1  take the fence, which ends every run that began earlier                           service/rejects/fence.py
+    2  look in the input topic for the records of a run that did not finish, and mark their rejects
+    3  mark these rejects as `replaying`, with the end of the topic                      service/rejects/marks.py
+    4  check the fence
+    5  send the records, each with its reject's coordinates and its mark's token in the header `tidemark-origin`
+    6  mark these rejects as `replayed`, for ever
 
-3 to 6 are done for a few hundred at a time. A run that is killed between 3 and 6 has written some of their records; the next
-one finds those in the topic, from where it ended, and sends the others. A record is sent within `_SEND_MS` of step 4 or not
-at all, so that the next run need only wait that long before it looks. (A process that is frozen right behind step 4, and
-wakes after another has looked, is not barred: Kafka knows no fence without transactions, and those put records of their
-own into the input topic.)
+Steps 3 to 6 run for a few hundred rejects at a time. A run that is killed between 3 and 6 may have written some of the records.
+The next run finds them in the topic, behind the end that step 3 stored, and sends the others. A record is sent within `_SEND_MS`
+of step 4 or never, so the next run waits that long before it looks. A process that is frozen right after step 4, and continues
+after another run has looked, still sends: Kafka has no fence without transactions, and transactions write records of their own
+into the input topic.
 """
 
 import json
@@ -50,7 +50,7 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """What to change of a reject before it is sent: the values of fields by path, or all of its bytes."""
+    """The changes to a reject before it is sent: the values of fields by path, or all of its bytes."""
 
     fields: Mapping[str, Any]
     value: bytes | None = None
@@ -97,7 +97,7 @@ def replay(
 
 
 def _parts(rejects: Iterable[Reject], most: int) -> Iterator[list[Reject]]:
-    """The rejects, `most` at a time, or fewer where they are large."""
+    """Yield the rejects, `most` at a time, or fewer if they are large."""
     part: list[Reject] = []
     size = 0
     for reject in rejects:
@@ -185,7 +185,7 @@ def _set(record: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """`field=value` as path and value: JSON where it is that, else text. Raises SettingsError."""
+    """Parse `field=value` to path and value, which is JSON, or else text. Raises SettingsError."""
     values: dict[str, Any] = {}
     for text in texts:
         path, is_there, value = text.partition("=")
@@ -200,7 +200,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
-    """Steps 3 to 6. Raises SourceError when not all were delivered; those that were are marked."""
+    """Do steps 3 to 6. Raises SourceError when a record was not delivered; the delivered ones are marked."""
     ends = _ends(kafka, {(reject.place.topic, reject.place.partition) for reject in rejects})
     taken = [
         Mark(r.place, "replaying", {"from": ends[r.place.topic, r.place.partition], "token": secrets.token_hex(8)})
@@ -252,18 +252,18 @@ def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, in
 
 
 def _origin(mark: Mark) -> bytes:
-    """The value of ORIGIN in a record that is sent for a mark. Its token is secret until then: nobody can forge it."""
+    """Return the value of ORIGIN for a mark. Its token is secret until the record is sent, so that no device can forge it."""
     place, token = mark.place, mark.details.get("token", "")
     return f"{place.topic}/{place.partition}/{place.offset}/{token}".rstrip("/").encode()
 
 
 def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coordinates, Mark]:
-    """Step 2; returns the marks as they are then."""
+    """Do step 2, and return the marks as they are after it."""
     taken = {place: mark for place, mark in known.items() if mark.state == "replaying"}
     if not taken:
         return known
     say(f"{len(taken)} were taken by a run that did not finish: looking for them in {SETTLE_S:.0f} s")
-    time.sleep(SETTLE_S)  # by now, what that run had handed to its client is in the topic, or never will be
+    time.sleep(SETTLE_S)  # after that, the records of that run are in the topic, or are never delivered
     begin: dict[tuple[str, int], int] = {}
     for place, mark in taken.items():
         where = place.topic, place.partition

@@ -1,4 +1,4 @@
-"""`tidemark republish`: have everything published again, by the service that runs, else here."""
+"""`tidemark republish`: publish all values again, by the running service, or by this process if none runs."""
 
 import threading
 import time
@@ -28,13 +28,13 @@ _REQUEST = "the request to republish"
 
 
 def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = False) -> None:
-    """Have everything published again: by the service that runs, else here; returns when that is done.
+    """Publish all values again, by the running service or by this process, and return when all are published.
 
-    `say` gets a line for each step. With `dry`, nothing is taken, marked or written. Raises TidemarkError; an interrupted
-    request stays in Redis and is carried out.
+    `say` gets a line for each step. With `dry`, the lease is not taken, and nothing is marked or written. Raises
+    TidemarkError. The request of an interrupted command stays in Redis, and the service carries it out.
     """
     if dry:
-        _foretell(settings, say)
+        _preview(settings, say)
         return
     taken = threading.Event()
     holders: list[str] = []
@@ -58,7 +58,7 @@ def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = Fal
 
 
 def _ask(settings: Settings) -> None:
-    """Set the mark, and wait until the service has taken it away."""
+    """Set the mark in every shard, and wait until the service has removed it."""
     text = mark(ASKED)
     for keys in shards(settings.redis):
         with reader(settings.redis, keys, _REQUEST) as (client, budget):
@@ -70,7 +70,7 @@ def _ask(settings: Settings) -> None:
 
 
 def _committed(spark: SparkSession, settings: Settings) -> MicroBatch:
-    """The batch that was committed last; raises CheckpointError when there is none: nothing could be told from here."""
+    """Return the last committed batch. Raises CheckpointError without one."""
     committed = batch_report.committed(spark, settings.service.checkpoint)
     if committed is None:
         what = f"{settings.service.checkpoint} has no committed batch: there is nothing to publish values from"
@@ -78,13 +78,13 @@ def _committed(spark: SparkSession, settings: Settings) -> MicroBatch:
     return committed
 
 
-def _foretell(settings: Settings, say: Callable[[str], object]) -> None:
-    """Say what `by_hand` would do here, were no service running."""
+def _preview(settings: Settings, say: Callable[[str], object]) -> None:
+    """Print what `by_hand` would do."""
     keys = shards(settings.redis)[0]
     with reader(settings.redis, keys, _REQUEST) as (client, budget):
         holder = budget.attempt(lambda: client.get(keys.lease))
     if holder is not None:
-        say(f"{holder.decode()} holds the lease: it would be asked, and use its own checkpoint")
+        say(f"{holder.decode()} holds the lease: it would republish, from its own checkpoint")
         return
     spark = session.build(settings, master="local[*]")
     try:

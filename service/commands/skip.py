@@ -1,12 +1,12 @@
 """`tidemark skip`: give up named offsets that no process can read, as rejects that have coordinates and no bytes.
 
-    1  the lease: no service reads or writes meanwhile
-    2  the offsets lie in the batch that is begun and not committed, or behind it, and Kafka has them
-    3  rejects to Kafka, reason `unreadable`, every delivery acknowledged
-    4  skips.json in the checkpoint: the next start leaves them out, and nothing else (service/checkpoint/narrow.py)
+    1  take the lease, so that no service reads or writes
+    2  require that Kafka has the offsets, and that they are in the batch that is begun and not committed, or after it
+    3  send rejects to Kafka, reason `unreadable`, every delivery acknowledged
+    4  write skips.json into the checkpoint: the next start leaves out these offsets only (service/checkpoint/narrow.py)
 
-A command that ends between 3 and 4 has sent rejects of records that are not skipped: run it again. What is in skips.json is not
-sent again, and rejects have coordinates: one that is sent twice is one reject (service/rejects/delivery.py).
+A command that ends between 3 and 4 has sent rejects of records that are not skipped: run it again. Offsets in skips.json get no
+second reject. A reject that is sent twice has the same coordinates, and counts as one (service/rejects/delivery.py).
 """
 
 import threading
@@ -31,26 +31,26 @@ from service.spark import session
 from service.spark.files import Files, Local, local
 
 MOST = 10_000
-"""Offsets in one command: a slip of the finger must not give up a day's readings."""
+"""The most offsets in one command, so that a mistyped number does not give up a day's readings."""
 WAIT_S = 60.0
-"""How long it waits for the lease. A service that its supervisor starts again and again has it most of the time."""
+"""How long the command waits for the lease. A service that its supervisor restarts again and again holds it most of the time."""
 
 Say = Callable[[str], object]
 
 
 def skip(settings: Settings, places: Sequence[str], say: Say, *, dry: bool = False) -> None:
-    """Skip the offsets that `places` name (`Span.parse`); what is skipped already stays so.
+    """Skip the offsets that `places` name (`Span.parse`). Offsets that are skipped already stay skipped.
 
-    With `dry`, nothing is taken, sent or written. Raises TidemarkError.
+    With `dry`, the lease is not taken, and nothing is sent or written. Raises TidemarkError.
     """
-    asked = skips.merged(map(Span.parse, places))
+    spans = skips.merged(map(Span.parse, places))
     if dry:
         with _folder(settings) as folder:
-            _, new, _ = _chosen(settings, folder, asked)
-            _tell(new, asked, say, "would be skipped")
+            _, new, _ = _chosen(settings, folder, spans)
+            _report(new, spans, say, "would be skipped")
         return
     with _term(settings, say) as lease, _folder(settings) as folder:
-        position, new, known = _chosen(settings, folder, asked)
+        position, new, known = _chosen(settings, folder, spans)
         if new:
             topics.prepare(settings.kafka)
             _reject(settings.kafka, new, MicroBatch(lease.epoch, position.batch if position else 0, 0, {}, {}))
@@ -58,16 +58,16 @@ def skip(settings: Settings, places: Sequence[str], say: Say, *, dry: bool = Fal
                 what = f"The lease is lost: {lease.reason}. Rejects are sent, nothing is skipped"
                 raise FencedError(what, remedy="Run it again")
             skips.write(folder, [*known, *new])
-        _tell(new, asked, say, "skipped")
+        _report(new, spans, say, "skipped")
 
 
 def _chosen(
-    settings: Settings, folder: Files | Local, asked: Sequence[Span]
+    settings: Settings, folder: Files | Local, spans: Sequence[Span]
 ) -> tuple[Position | None, tuple[Span, ...], tuple[Span, ...]]:
-    """Where the query goes on, what of `asked` is to be skipped, and what is skipped already. Raises SettingsError."""
+    """Return the query's position, the part of `spans` that is not skipped yet, and all skipped spans. Raises SettingsError."""
     logs.require_whole(folder)
     known, position = skips.read(folder), logs.position(folder)
-    new = skips.without(asked, known)
+    new = skips.without(spans, known)
     begin = position.offsets if position is not None else {}
     if new:
         ends = {
@@ -78,12 +78,14 @@ def _chosen(
         published = max(int(batch or -1) for batch in redis_link.progress(settings.redis, "batch"))
         if position is not None and logs.last_batch(folder) == position.batch <= published:
             what = f"Batch {position.batch} is published: its records were read"
-            raise SettingsError(what, remedy="Start the service, which commits it; then see what is left to skip")
+            raise SettingsError(
+                what, remedy="Start the service, which commits it. Then name the offsets that are still unreadable"
+            )
     return position, new, known
 
 
 def refuse(new: Sequence[Span], begin: Offsets, ends: Offsets) -> None:
-    """Raise a SettingsError that names everything that cannot be skipped: a query goes on at `begin`, Kafka ends at `ends`."""
+    """Raise a SettingsError that names each span that cannot be skipped. The query continues at `begin`, Kafka ends at `ends`."""
     problems = []
     for span in new:
         first = begin.get(span.topic, {}).get(span.partition, 0)
@@ -98,7 +100,9 @@ def refuse(new: Sequence[Span], begin: Offsets, ends: Offsets) -> None:
     if many > MOST:
         problems.append(f"{many} offsets are more than {MOST}")
     if problems:
-        raise SettingsError("; ".join(problems), remedy="Name the offsets that the service has named, and only those")
+        raise SettingsError(
+            "; ".join(problems), remedy="Name only the offsets that the service has named as unreadable"
+        )
 
 
 def _reject(kafka: Kafka, spans: Sequence[Span], micro_batch: MicroBatch) -> None:
@@ -112,10 +116,10 @@ def _reject(kafka: Kafka, spans: Sequence[Span], micro_batch: MicroBatch) -> Non
         sending.flush(micro_batch)
 
 
-def _tell(new: Sequence[Span], asked: Sequence[Span], say: Say, done: str) -> None:
+def _report(new: Sequence[Span], spans: Sequence[Span], say: Say, done: str) -> None:
     for span in new:
         say(f"{span}: {span.offsets} {'offset' if span.offsets == 1 else 'offsets'} {done}")
-    for span in skips.without(asked, new):
+    for span in skips.without(spans, new):
         say(f"{span}: skipped already")
 
 
@@ -143,7 +147,7 @@ def _term(settings: Settings, say: Say) -> Iterator[Lease]:
 
 @contextmanager
 def _folder(settings: Settings) -> Iterator[Files | Local]:
-    """The checkpoint: without Spark where it is on this machine."""
+    """Open the checkpoint's folder; Spark starts only for one on another file system."""
     path = local(settings.service.checkpoint)
     if path is not None:
         yield Local(path)

@@ -23,7 +23,7 @@ from state import codec, reader
 Watch = Callable[[int, int], object]
 SECOND_LOOK_S = 1.0
 ATTEMPTS = 3
-"""How often the state is read: a running service may clean up the batch that is read, then a newer one is read."""
+"""How often the state is read. A running service may remove the batch during the read; then a newer batch is read."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Report:
 
 
 def verify(spark: SparkSession, settings: Settings, watch: Watch = lambda _done, _total: None) -> Report:
-    """Read the whole checkpoint. `watch` gets how many of its files are read.
+    """Read all files and the state of the checkpoint. `watch` gets how many of its files are read.
 
     Raises CheckpointError only when the folder cannot be read at all.
     """
@@ -71,7 +71,7 @@ def verify(spark: SparkSession, settings: Settings, watch: Watch = lambda _done,
 def _read_files(folder: Folder, report: Report, watch: Watch) -> None:
     reasons = _damage(folder, report, watch)
     if reasons:
-        # A running service may write or clean up files meanwhile. Only damage that stays counts.
+        # A running service may write or remove files during the read. Only damage that is still there counts.
         time.sleep(SECOND_LOOK_S)
         again = _damage(folder, report, watch)
         reasons = {name: why for name, why in again.items() if name in reasons}

@@ -7,8 +7,9 @@ query (Spark 4.1.1). All modules of the archives are in site-packages too.
 This module imports pandas, Arrow and Tidemark's modules once, before it forks workers. Otherwise each worker needs two seconds of
 a core to import them, and the first batch of a service needs half a dozen workers at once.
 
-pyspark.daemon collects garbage after every task (4.1.1). Looking through the imported modules, which are never garbage, took 56 ms
-of a core for each task, a fifth of a steady batch. `gc.freeze` before the fork excludes them, and the kernel copies no pages.
+pyspark.daemon collects garbage after every task (4.1.1). Looking through the imported modules, which are never garbage, took
+56 ms of a core for each task, a fifth of a steady batch. `gc.freeze` before the fork excludes them, and no page
+of them is copied.
 
 `spark.python.daemon.module` names this module. The JVM runs `python -m service.spark.pyworker pyspark.worker`.
 """
