@@ -56,7 +56,7 @@ MUTATIONS = (
         "a start is not compared with the checkpoint's manifest",
         "state of other settings, or of another topic, is gone on with",
         ("P1", "P7"),
-        (Edit("service/checkpoint/resume.py", "            manifest.require(str(files), current, wanted)\n", ""),),
+        (Edit("service/checkpoint/resume.py", "            manifest.require(str(files), current, expected)\n", ""),),
         (
             _RESUME + "test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says",
             _RESUME + "test_a_topic_that_was_made_again_is_noticed",

@@ -148,7 +148,7 @@ class Builders:
                 self._output[item] |= {"final": True, "closed_by": closed_by}
 
     def _take(self, frame: DataFrame, batch: int) -> None:
-        event_time.tell(self._spark.sparkContext, self._times.before(batch))
+        event_time.set_for_tasks(self._spark.sparkContext, self._times.before(batch))
         for row in frame.toArrow().to_pylist():
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")

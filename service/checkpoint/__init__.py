@@ -1,1 +1,1 @@
-"""The checkpoint: its logs, its manifest, its event time, and what must hold before a query goes on from it."""
+"""The checkpoint: its logs, its manifest, its event time, and the checks before a query continues from it."""

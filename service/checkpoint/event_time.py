@@ -38,14 +38,14 @@ _PROPERTY = "tidemark.event_time"
 _NONE: frozenset[int] = frozenset()
 
 
-def tell(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE, devices: str = "") -> None:
+def set_for_tasks(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE, devices: str = "") -> None:
     """Set, for the tasks of this thread's next jobs: the event time before the batch, the numbers of partitions with unread
     records (`readings.partition_of`), and the name of the list of devices to admit, "" for all."""
     context.setLocalProperty(_PROPERTY, json.dumps([before.watermark_ms, before.newest_ms, sorted(unread), devices]))
 
 
-def told() -> tuple[EventTime, frozenset[int], str]:
-    """Return, in a task, the values of `tell`. Without `tell`, as in a batch run over the past, no event time has passed."""
+def of_task() -> tuple[EventTime, frozenset[int], str]:
+    """Return, in a task, the values of `set_for_tasks`; an event time of 0, no partition and "" without it, as in a batch run."""
     context = TaskContext.get()
     text = None if context is None else context.getLocalProperty(_PROPERTY)
     if not text:

@@ -46,7 +46,7 @@ def last_batch(folder: Folder) -> int | None:
 
 
 def position(folder: Folder) -> Position | None:
-    """The position at which the next query starts; None if no batch was begun. The checkpoint must be whole.
+    """Return the position at which the next query starts; None if no batch was begun. The logs must be undamaged.
 
     A batch that was begun and not committed is replayed: it begins at the end of the batch before.
     """

@@ -7,7 +7,7 @@
 Compared at every start: the layout of the state's bytes, the shape of the query, the settings that the state depends on,
 the ids of the topics (a topic that was deleted and made again has its old name and new offsets). Views, measures, ranges,
 delays, the reference and the session rules are not in it: they may change on a running checkpoint (docs/data-engineer.md).
-The number of shuffle partitions is not compared but taken over: the state is divided by it, whatever cores there are now.
+The number of shuffle partitions is not compared but taken over: the state is divided by it, whatever cores stored are now.
 So is the number of buckets where the settings have none.
 The two versions are for people. Spark keeps its own settings (state store, formats) in its offset log.
 """
@@ -99,42 +99,42 @@ def read(folder: Folder) -> Manifest | None:
         ) from error
 
 
-def buckets(settings: Settings, there: Manifest | None, cores: int) -> int:
+def buckets(settings: Settings, stored: Manifest | None, cores: int) -> int:
     """Return the number of buckets: of the settings, else of the checkpoint, else one a core."""
-    kept = there.settings.get("sessions.buckets") if there is not None else None
+    kept = stored.settings.get("sessions.buckets") if stored is not None else None
     return settings.sessions.buckets or (kept if isinstance(kept, int) else cores)
 
 
-def differences(there: Manifest, wanted: Manifest) -> list[Difference]:
-    """Why a start that would make `wanted` cannot go on with the checkpoint of `there`; empty when it can."""
+def differences(stored: Manifest, expected: Manifest) -> list[Difference]:
+    """Return why a start with the manifest `expected` cannot continue the checkpoint of `stored`; [] when it can."""
     result = []
     for name, mine, its in (
-        ("the state's layout", wanted.state_layout, there.state_layout),
-        ("the query's shape", wanted.query_shape, there.query_shape),
+        ("the state's layout", expected.state_layout, stored.state_layout),
+        ("the query's shape", expected.query_shape, stored.query_shape),
     ):
         if mine != its:
-            way = f"Start version {there.application}, which made it" if its > mine else "Nothing converts it"
+            way = f"Start version {stored.application}, which made it" if its > mine else "Nothing converts it"
             result.append(Difference(f"{name} is {its}, this version's is {mine}", f"{way}, or {REBUILD}"))
-    for key, its_value in there.settings.items():
-        mine_value = wanted.settings.get(key)
+    for key, its_value in stored.settings.items():
+        mine_value = expected.settings.get(key)
         if mine_value != its_value:
             what = f"{key} is {_shown(its_value)}, the settings say {_shown(mine_value)}"
             result.append(Difference(what, f"Set it back, or {REBUILD}"))
-    for topic, its_id in there.topic_ids.items():
-        my_id = wanted.topic_ids.get(topic, "")
+    for topic, its_id in stored.topic_ids.items():
+        my_id = expected.topic_ids.get(topic, "")
         if its_id and my_id and its_id != my_id:
             what = f"the topic {topic} has the id {its_id}, the one at kafka.bootstrap has {my_id}"
-            way = "It was deleted and made again, or is another cluster's: its offsets mean other records"
+            way = "The topic was deleted and created again, or is of another cluster: its offsets are of other records"
             result.append(Difference(what, f"{way}. Name the right cluster, or {REBUILD}"))
     return result
 
 
-def require(place: str, there: Manifest, wanted: Manifest) -> None:
+def require(place: str, stored: Manifest, expected: Manifest) -> None:
     """Raise one CheckpointError that names all differences."""
-    problems = differences(there, wanted)
+    problems = differences(stored, expected)
     if problems:
         what = (
-            f"{place} was made by version {there.application} and does not fit: {'; '.join(d.what for d in problems)}"
+            f"{place} was made by version {stored.application} and does not fit: {'; '.join(d.what for d in problems)}"
         )
         raise CheckpointError(what, remedy=". ".join(dict.fromkeys(d.remedy for d in problems)))
 

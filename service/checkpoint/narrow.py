@@ -1,12 +1,12 @@
 """Write skips into Spark's offset log before a query starts: see service/checkpoint/skips.py.
 
     offsets/N       the end of batch N, begun and not committed: moved to the first skip of each partition, or so far before it
-                    that the skip is not read ahead; the records in between are then read one at a time
+                    that the consumer does not read ahead into the skip; the records in between are then read one at a time
     offsets/N-1     the begin of batch N (sources/0/0 for the first batch): moved behind a skip that begins there
 
-The commit log and the state stay unchanged: a batch over a skip was never read to its end, so none of its values is in Redis.
-Both files are replaced whole, with the checksums that Hadoop keeps beside them. After a crash between the two writes, the next
-start repeats both before a batch runs.
+The commit log and the state stay unchanged: a batch with a skip was never read to its end, so none of its values is in Redis.
+Both files are replaced atomically, with Hadoop's checksum files. After a crash between the two writes, the next start repeats
+both before a batch runs.
 """
 
 from service.checkpoint import event_time, logs, skips
@@ -17,9 +17,9 @@ from service.spark.files import Files
 
 
 def apply(files: Files, kafka: Kafka) -> int:
-    """Move the next batch's begin behind a skip, and its end before the next skip; returns how many offsets that skips.
+    """Move the next batch's begin behind a skip, and its end before the next skip. Return the number of skipped offsets.
 
-    The checkpoint must be whole. Raises CheckpointError, SourceError.
+    The checkpoint's logs must be undamaged. Raises CheckpointError, SourceError.
     """
     spans, position = skips.read(files), logs.position(files)
     if not spans or position is None:

@@ -1,10 +1,10 @@
 """Check, before every start, that the query can continue from its checkpoint, in this order:
 
-1  the checkpoint's logs are whole                                          service/checkpoint/logs.py
+1  the checkpoint's logs are complete and undamaged                         service/checkpoint/logs.py
 2  its manifest fits this version, these settings and these topics          service/checkpoint/manifest.py
    a new checkpoint can read everything again that its predecessor has read
 3  skipped offsets are outside of the next batch                            service/checkpoint/narrow.py
-4  Kafka still has every record from where the query goes on
+4  Kafka still has every record from the query's position on
 
 A failed check raises CheckpointError or DataLossError before anything is written. State files are not read here: Spark reads
 those it needs before the first batch writes, and names the files that it cannot read.
@@ -62,19 +62,19 @@ def prepare(
 
     Writes the manifest of a new checkpoint, and sets the session's shuffle partitions to those of an old one. `on_skip` gets the
     number of offsets that the query has skipped since the last time.
-    Raises CheckpointError, DataLossError; SourceError and SinkError when Kafka or Redis cannot be asked.
+    Raises CheckpointError, DataLossError; SourceError and SinkError when Kafka or Redis does not answer.
     """
     files = _files(spark, settings)
     with _readable(files):
         logs.require_whole(files)
         current = manifest.read(files)
         position = logs.position(files)
-        wanted = _wanted(spark, settings)
+        expected = _wanted(spark, settings)
         if current is not None:
-            manifest.require(str(files), current, wanted)
+            manifest.require(str(files), current, expected)
             _take_partitions(spark, current)
         elif position is not None:
-            what = f"{files} has batches up to {position.batch - 1} and no {manifest.NAME}: nobody knows what made it"
+            what = f"{files} has batches up to {position.batch - 1} and no {manifest.NAME}, the record of its settings"
             raise CheckpointError(
                 what, remedy=f"Restore that file. If these are the settings it was made with, {_INIT} writes it"
             )
@@ -82,7 +82,7 @@ def prepare(
         if position is None and not (current is not None and current.by_hand):
             _require_all_of_it(settings)
         if current is None:
-            files.create(manifest.NAME, wanted.encode())
+            files.create(manifest.NAME, expected.encode())
         skipped = narrow.apply(files, settings.kafka)
         if skipped:
             on_skip(skipped)
@@ -123,16 +123,16 @@ def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manif
                 what, remedy="Set sessions.buckets to the number that it was made with; the default was 16 before 0.2.0"
             )
         numbered = settings.with_buckets(manifest.buckets(settings, None, _partitions(spark)))
-        wanted = _wanted(spark, numbered).model_copy(update={"by_hand": True})
+        expected = _wanted(spark, numbered).model_copy(update={"by_hand": True})
         if position is not None:
-            wanted = wanted.model_copy(update={"shuffle_partitions": logs.partitions(files)})
+            expected = expected.model_copy(update={"shuffle_partitions": logs.partitions(files)})
         if not dry:
-            files.create(manifest.NAME, wanted.encode())
-    return wanted
+            files.create(manifest.NAME, expected.encode())
+    return expected
 
 
 def position(spark: SparkSession, settings: Settings) -> logs.Position | None:
-    """The position at which the next query starts; None if no batch was begun. Raises CheckpointError."""
+    """Return the position at which the next query starts; None if no batch was begun. Raises CheckpointError."""
     files = _files(spark, settings)
     with _readable(files):
         return logs.position(files)
@@ -198,13 +198,13 @@ def _require_all_of_it(settings: Settings) -> None:
             if offset > end:
                 missing.append(f"{topic}[{partition}] ends at {end}: it is another topic")
             elif kafka.starting == "latest" and offset < end:
-                missing.append(f'{topic}[{partition}] would go on at {end} (kafka.starting = "latest")')
+                missing.append(f'{topic}[{partition}] would continue at {end} (kafka.starting = "latest")')
             elif begin > 0:
                 missing.append(f"{topic}[{partition}] begins at {begin}")
     shown = ", ".join(f"{t}[{p}] {o}" for t, partitions in before.items() for p, o in partitions.items())
     if missing:
         what = (
-            f"{settings.service.checkpoint} is new, but {source} knows of batches up to {shown}, and not all of that "
+            f"{settings.service.checkpoint} is new, but {source} has batches up to {shown}, and not all of their records "
             f"can be read again: {'; '.join(missing)}"
         )
         raise CheckpointError(
@@ -213,7 +213,7 @@ def _require_all_of_it(settings: Settings) -> None:
             f"{_INIT}, after reading docs/operator/procedures.md#rebuild-from-kafka",
         )
     _log.warning(
-        "%s is new, but %s knows of batches up to %s: the topic is read again from its beginning",
+        "%s is new, but %s has batches up to %s. The topic is read again from its beginning",
         settings.service.checkpoint,
         source,
         shown,

@@ -1,1 +1,1 @@
-"""The daemon: the life of the process, of its lease and of the work beside its query."""
+"""The daemon: the life of the process and its lease, and the threads that run in addition to its query."""

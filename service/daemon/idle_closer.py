@@ -129,7 +129,7 @@ class IdleCloser:
 
 
 def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int | None = None) -> Tables:
-    """The state of a checkpoint after a batch, the last one if not given, without windows: progress alone closes them."""
+    """Return the state of a checkpoint after a batch, by default the last, without windows: progress alone closes those."""
     states = [replace(state, windows=windows.empty()) for _, state in reader.states(spark, checkpoint, batch)]
     return Tables(states, sessions.rules(settings))
 

@@ -17,7 +17,7 @@ from state.rules import Rules
 from state.table import advance, next_expiry
 
 AWAY_MS = 15_000
-"""After so long without a successful look the silence begins anew: Kafka was probably away, and delayed records come now."""
+"""After so long without a successful poll the idle timer restarts: Kafka was probably away, and delayed records come now."""
 
 
 @dataclass(frozen=True, slots=True)

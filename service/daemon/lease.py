@@ -153,12 +153,12 @@ class Lease:
         deadline_s = clock.monotonic_s() + self._ttl_ms / 3000
         for keys in self._shards:
             if clock.monotonic_s() > deadline_s:
-                break  # the lease is to be renewed in time; each call checks its own shard
+                break  # more calls could make the next renewal too late; each call checks its own shard
             ttl_ms = self._ttl_ms if keys is first else ""
             try:
                 reply = self._eval(keys, _RENEW, _keys(keys), self.token, ttl_ms, self.epoch, *reached)
             except (RedisError, OSError) as error:
-                failure = failure or error  # the others are asked all the same
+                failure = failure or error  # the other shards are still renewed
                 continue
             if reply != b"kept":
                 self.reason = reply.decode()

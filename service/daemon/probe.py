@@ -5,9 +5,9 @@ The process is service/daemon/probing.py; it prints each offset that it has pass
 - librdkafka cannot decompress its record batch within DECOMPRESSED: then every offset of the record batch is unreadable;
 - a process that begins at the offset dies before it has passed the offset.
 
-librdkafka limits only zstd. For gzip, lz4 and snappy it allocates what the record batch asks for, and aborts at the limit of
-memory (2.16.0): the third case. A process fetches one record batch at a time. A process that dies after its first offset is
-restarted at the offset where it died, so that a death is counted for one offset only.
+librdkafka limits only zstd. For gzip, lz4 and snappy it allocates the size that the record batch names, and aborts at the limit
+of memory (2.16.0), which is the third case. A process fetches one record batch at a time. A process that dies after its first
+offset is restarted at the offset where it died, so that a death counts for one offset only.
 """
 
 import pickle

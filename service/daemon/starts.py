@@ -4,9 +4,9 @@
 
 `batch` is the batch at which the query was started last, `ends` is how often it had ended at that batch before. `running` stays
 true unless the query ends for a known reason: Redis is away, the writer is fenced, a stop is requested. A killed process writes
-nothing. The death of a worker or of Spark is no known reason, because a lack of memory kills them, too. After LIMIT such ends the
+nothing. The death of a worker or of Spark counts as unknown, because a lack of memory kills them, too. After LIMIT such ends the
 service probes the offsets of the batch (service/daemon/probe.py). Unreadable records end it with UnreadableRecordError. If there
-are none, the query starts, reads one record at a time until the batch is committed, and the count begins anew.
+are none, the query starts, reads one record at a time until the batch is committed, and the count starts at 0.
 """
 
 import json

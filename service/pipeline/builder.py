@@ -80,7 +80,7 @@ def build(
     """
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
     admitted = readings.admit(records, settings, attributes, schemas=schemas).coalesce(tasks)
-    step = replace(folding(settings, attributes), batch_state=event_time.told)
+    step = replace(folding(settings, attributes), batch_state=event_time.of_task)
     return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
 
 
@@ -154,7 +154,7 @@ class Publication:
         devices = self.times.devices(batch)
         topics = settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
-        event_time.tell(term.spark.sparkContext, before, numbers, self.limit.distribute(devices))
+        event_time.set_for_tasks(term.spark.sparkContext, before, numbers, self.limit.distribute(devices))
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)

@@ -77,7 +77,7 @@ class Keys:
 
     @property
     def absent(self) -> str:
-        """No such key exists. A call that names it is refused whole while a cluster moves the shard's keys to another node."""
+        """A key that never exists. A cluster refuses a call with this key while it moves the shard's keys to another node."""
         return f"{self.prefix}:absent"
 
     @property

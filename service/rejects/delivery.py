@@ -49,8 +49,8 @@ def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
 
 
 def forms(record: Record | None, added: Headers) -> Iterator[Record]:
-    """Yield the forms of a reject, ever smaller, for a topic that refuses large records: whole; without the value; Tidemark's
-    headers alone."""
+    """Yield the forms of a reject for a topic that refuses large records, the largest first: all of it, without the value, with
+    Tidemark's headers alone."""
 
     def without(omitted: int) -> Headers:
         return [*added, (_OMITTED, b"%d" % omitted)]
@@ -98,7 +98,7 @@ class RejectProducer:
             "topic.metadata.propagation.max.ms": 5_000,
             "message.max.bytes": _LARGEST,
             "queue.buffering.max.kbytes": _QUEUE_KIB,
-            # A broker refuses a request as a whole: with small requests, few records are refused with a large one.
+            # A broker refuses all records of a request with one that is too large, so requests are small.
             "batch.size": _REQUEST,
             # What was acknowledged is no longer in the queue.
             "delivery.report.only.error": True,
@@ -178,8 +178,8 @@ _producers: dict[tuple[object, ...], RejectProducer] = {}
 
 @contextmanager
 def sender(settings: Kafka) -> Iterator[RejectProducer]:
-    """This process's producer for these settings. It is kept between batches and dropped after a failure, so that its queued
-    records are not delivered after those of a later batch."""
+    """Return this process's producer for these settings. It is kept between batches and dropped after a failure, so that its
+    queued records are not delivered after those of a later batch."""
     identity = fetch.identity(settings)
     if identity not in _producers:
         _producers[identity] = RejectProducer(settings)

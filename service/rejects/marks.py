@@ -1,4 +1,4 @@
-"""Marks: which rejects are corrected or replayed. A compacted topic beside the rejects topic, `<rejects topic>.applied`.
+"""Marks: which rejects are corrected or replayed. They are in a compacted topic, `<rejects topic>.applied`.
 
     <partition>/<offset>            the reject is corrected or replayed, for ever
     <partition>/<offset>/taken      a run has begun with the reject; if it ended in between, the next run finishes it

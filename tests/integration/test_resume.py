@@ -100,7 +100,7 @@ def test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says(spark: SparkSes
         resume.prepare(spark, world.settings(sessions={"buckets": 8}))
     # All of it is deleted but the manifest, which proves nothing.
     world.redis.hset(f"{world.name}:progress", "offsets", json.dumps({world.name: {"0": 4, "1": 5}}))
-    with pytest.raises(CheckpointError, match=r"would go on at 10"):
+    with pytest.raises(CheckpointError, match=r"would continue at 10"):
         resume.prepare(spark, world.settings(kafka={"starting": "latest"}))
 
 
@@ -226,7 +226,7 @@ def test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same(
         consumer.commit(offsets=[TopicPartition(world.name, p, 4 + p) for p in range(2)], asynchronous=False)
         consumer.close()
     with pytest.raises(
-        CheckpointError, match=rf"is new, but .*{world.name}\[0\] 4, .*would go on at 10 \(kafka\.starting"
+        CheckpointError, match=rf"is new, but .*{world.name}\[0\] 4, .*would continue at 10 \(kafka\.starting"
     ):
         resume.prepare(spark, world.settings(kafka={"starting": "latest"}))
     assert not world.folder.exists()

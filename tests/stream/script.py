@@ -87,7 +87,7 @@ class World:
 
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
         times = event_time.Log.of(self.spark, self.settings.service.checkpoint)
-        event_time.tell(self.spark.sparkContext, times.before(batch))
+        event_time.set_for_tasks(self.spark.sparkContext, times.before(batch))
         table = frame.toArrow()
         if self.crash_in_batch is not None:
             self.crash_in_batch()

@@ -65,7 +65,7 @@ def test_every_difference_is_named_with_both_values_and_the_way_on(tmp_path: Pat
 def test_a_topic_of_the_same_name_and_another_id_is_another_topic(tmp_path: Path) -> None:
     text = refusal(made(tmp_path), made(tmp_path, {"readings": "B2"}))
     assert "the topic readings has the id A1, the one at kafka.bootstrap has B2" in text
-    assert "deleted and made again" in text
+    assert "deleted and created again" in text
     # A broker that tells no ids proves nothing.
     manifest.require("/checkpoint", made(tmp_path, {"readings": ""}), made(tmp_path))
     manifest.require("/checkpoint", made(tmp_path), made(tmp_path, {"readings": ""}))
