@@ -138,7 +138,7 @@ def test_a_topic_that_was_made_again_is_noticed(spark: SparkSession, world: Worl
         time.sleep(0.05)
     world.broker.create_topic(world.name, PARTITIONS)
     world.produce(RECORDS)
-    with pytest.raises(CheckpointError, match=f"the topic {world.name} has the id .*deleted and made again"):
+    with pytest.raises(CheckpointError, match=f"the topic {world.name} has the id .*deleted and created again"):
         resume.prepare(spark, world.settings())
 
 
@@ -244,7 +244,7 @@ def test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same(
         world.redis.hset(f"{world.name}:progress", "offsets", json.dumps({world.name + "x": {"0": 0}}))
         with caplog.at_level(logging.WARNING, "service.checkpoint.resume"):
             resume.prepare(spark, whole)
-        assert "the topic is read again from its beginning" in caplog.text
+        assert "The topic is read again from its beginning" in caplog.text
 
 
 @pytest.mark.usefixtures("shared_spark")
