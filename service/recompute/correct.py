@@ -9,8 +9,8 @@
     6  write windows and sessions to Redis, over closed values only, `revision` grows    service/recompute/correct.lua
     7  mark the late readings as `corrected`, for ever
 
-The next run finishes a run that was killed, whatever span is asked for: it includes every reading marked `correcting`. It
-computes the same values, and does not write those that are in Redis already. A running daemon is not involved: it never
+The next run finishes a run that was killed, for any span: it includes every reading marked `correcting`. It computes the same
+values, and does not write values that are in Redis already. A running daemon is not involved: it never
 writes a value that step 3 finds closed. A republish writes again what Redis loses after step 7 (`restore`).
 """
 
@@ -169,28 +169,28 @@ class Correction:
     def run(self, todo: Sequence[Coordinates]) -> Report:
         """Steps 3 to 7."""
         report, watermark_ms = self._report, self._sink.micro_batch.watermark_ms
-        asked = set(todo)
+        chosen = set(todo)
         admitted, report.refused = late.admitted(self._recomputation, self._log.rejects.values())
         admitted = admitted.sort_by("event_ms")
-        wanted = late.of(admitted, asked)
-        earlier = late.of(admitted, {reject.place for reject in self._log.in_values()} - asked)
-        is_open = correction.ends_ms(ints(wanted, "event_ms"), self._settings) > watermark_ms
+        readings = late.of(admitted, chosen)
+        earlier = late.of(admitted, {reject.place for reject in self._log.in_values()} - chosen)
+        is_open = correction.ends_ms(ints(readings, "event_ms"), self._settings) > watermark_ms
         report.waiting += int(is_open.sum())
-        wanted = wanted.filter(pa.array(~is_open))
-        for start in range(0, wanted.num_rows, AT_ONCE):
-            earlier = pa.concat_tables([earlier, self._round(wanted.slice(start, AT_ONCE), earlier)])
+        readings = readings.filter(pa.array(~is_open))
+        for start in range(0, readings.num_rows, AT_ONCE):
+            earlier = pa.concat_tables([earlier, self._round(readings.slice(start, AT_ONCE), earlier)])
         return report
 
-    def _round(self, wanted: pa.Table, earlier: pa.Table) -> pa.Table:
+    def _round(self, readings: pa.Table, earlier: pa.Table) -> pa.Table:
         """Correct some late readings, ascending; `earlier` are in values already. Returns those that are corrected now."""
         run, settings, micro_batch = self._recomputation, self._settings, self._sink.micro_batch
-        all_folded = correction.fold(run, late.plain(wanted))
+        all_folded = correction.fold(run, late.plain(readings))
 
         def fold(some: pa.Table) -> Partials:
             # Unless some have to wait, all steps use the fold of all of them.
-            return all_folded if some.num_rows == wanted.num_rows else correction.fold(run, late.plain(some))
+            return all_folded if some.num_rows == readings.num_rows else correction.fold(run, late.plain(some))
 
-        first = _first(wanted)
+        first = _first(readings)
         anchors = _anchors(closed_sink.session_starts(settings, first), first)
         gaps = _gaps(all_folded.runs, settings.sessions.gap_ms)
         from_ms = {device: anchors.get(device, ms - gaps[device]) for device, ms in first.items()}
@@ -203,10 +203,10 @@ class Correction:
         admitted = run.admit(records, corrected_before)
         base = correction.base(run, admitted, all_folded.windows, from_ms)
         unrecoverable = _unrecoverable(base.runs, first, anchors.keys(), from_ms, whole_ms)
-        runs, recoverable = _without(base.runs, unrecoverable), _without(wanted, unrecoverable)
+        runs, recoverable = _without(base.runs, unrecoverable), _without(readings, unrecoverable)
         sessions = corrected(runs, recoverable, lambda some: fold(some).runs, micro_batch.watermark_ms, rules(settings))
         waiting = set(late.places(recoverable.filter(pa.array(sessions.waiting))))
-        ready = late.of(wanted, set(late.places(wanted)) - waiting)
+        ready = late.of(readings, set(late.places(readings)) - waiting)
         self._report.waiting += len(waiting)
         self._report.unrecoverable["devices' sessions"] += len(unrecoverable)
         if ready.num_rows:
@@ -223,13 +223,13 @@ class Correction:
         """Step 6."""
         settings, report = self._settings, self._report
         watermark_ms = self._sink.micro_batch.watermark_ms
-        whole = windows.filter(pc.greater_equal(windows["start"], whole_ms))
-        report.unrecoverable["windows"] += windows.num_rows - whole.num_rows
+        complete = windows.filter(pc.greater_equal(windows["start"], whole_ms))
+        report.unrecoverable["windows"] += windows.num_rows - complete.num_rows
         if self._dry:
-            report.windows, report.sessions = report.windows + whole.num_rows, report.sessions + sessions.num_rows
+            report.windows, report.sessions = report.windows + complete.num_rows, report.sessions + sessions.num_rows
             return
         at, stores = (watermark_ms, settings.sessions.gap_ms), shards(settings.redis)
-        windows_of, sessions_of = by_shard(whole, len(stores)), by_shard(sessions, len(stores))
+        windows_of, sessions_of = by_shard(complete, len(stores)), by_shard(sessions, len(stores))
         final = self._sink.write(
             [
                 as_of_watermark(window_rows(part, keys, settings.views, watermark_ms), *at)[0]

@@ -1,7 +1,7 @@
 """Compute closed values that include late readings, from Kafka, by the stream's own steps.
 
-The late readings determine the windows and the devices' sessions to compute. Of the topic only the readings of those are
-folded: all readings in the panes of such a window, and those of such a device since a session began.
+The late readings determine the windows and the devices' sessions to compute. Only the readings of these are folded: all
+readings in the panes of one of the windows, and those of one of the devices since its session began.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,22 +59,22 @@ def _partials(rows: Iterable[Mapping[str, Any]], settings: Settings) -> Partials
 
 
 def with_late(base: pa.Table, late: pa.Table) -> pa.Table:
-    """The windows of `late`, each merged with the same window of `base`."""
+    """Return the windows of `late`, each merged with the same window of `base`."""
     return windows.advance(base, [late], NEVER_MS).changed
 
 
-def base(run: Recomputation, admitted: DataFrame, wanted: pa.Table, from_ms: Mapping[str, int]) -> Partials:
-    """The `wanted` windows, and the runs of the devices in `from_ms` since the time there, of admitted readings."""
-    step = _Wanted(codec.pack(b"W", wanted), dict(from_ms))
-    partials = run.partials(_near(run, admitted, wanted, from_ms)).select("kind", "payload")
+def base(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms: Mapping[str, int]) -> Partials:
+    """Return the `targets`, windows of admitted readings, and the runs of each device in `from_ms` since its time there."""
+    step = _Targets(codec.pack(b"W", targets), dict(from_ms))
+    partials = run.partials(_near(run, admitted, targets, from_ms)).select("kind", "payload")
     rows = partials.mapInArrow(step, "kind tinyint, payload binary").toArrow().to_pylist()
     return _partials(rows, run.settings)
 
 
-def _near(run: Recomputation, admitted: DataFrame, wanted: pa.Table, from_ms: Mapping[str, int]) -> DataFrame:
-    """The admitted readings in a pane of a wanted window, or of a device since its time in `from_ms`."""
+def _near(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms: Mapping[str, int]) -> DataFrame:
+    """Return the admitted readings in a pane of a target window, or of a device since its time in `from_ms`."""
     step = run.settings.pane_ms
-    spans = set(zip(wanted["start"].to_pylist(), wanted["end"].to_pylist(), strict=True))
+    spans = set(zip(targets["start"].to_pylist(), targets["end"].to_pylist(), strict=True))
     panes = sorted({pane for start, end in spans for pane in range(start // step, -(-end // step))})
     at = run.spark.createDataFrame(pa.table({"near_pane": pa.array(panes, pa.int64())}))
     since = run.spark.createDataFrame(
@@ -90,17 +90,17 @@ def _near(run: Recomputation, admitted: DataFrame, wanted: pa.Table, from_ms: Ma
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Targets:
     """Reduce payloads to the packed `windows`, merged, and the runs of the devices in `from_ms`."""
 
     windows: bytes
     from_ms: dict[str, int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted, merged = codec.unpack(b"W", self.windows), windows.empty()
+        targets, merged = codec.unpack(b"W", self.windows), windows.empty()
         for row in (row for batch in batches for row in batch.to_pylist()):
             if row["kind"] == PARTS:
-                parts = windows.only(codec.unpack(b"W", row["payload"]), wanted)
+                parts = windows.only(codec.unpack(b"W", row["payload"]), targets)
                 merged = windows.advance(merged, [parts], NEVER_MS).open
             else:
                 kept = only(codec.unpack(b"R", row["payload"]), self.from_ms)

@@ -46,13 +46,13 @@ from state.table import present
 
 
 def open_values(spark: SparkSession, settings: Settings, committed: MicroBatch) -> DataFrame:
-    """Open windows, open sessions and devices from the checkpoint's state after a batch, as row_schemas.OUTPUT."""
+    """Return open windows, open sessions and devices of the checkpoint's state after a batch, as row_schemas.OUTPUT."""
     states = reader.buckets(spark, settings.service.checkpoint, committed.batch).select("stored")
     # Windows of a removed view, or of its former length, stay in the state until the watermark passes them.
-    wanted = {
+    lengths_ms = {
         (view.name, measure): view.window_ms for view in settings.views for measure in settings.view_measures(view)
     }
-    return states.mapInArrow(_Present(sessions.rules(settings), wanted), OUTPUT)
+    return states.mapInArrow(_Present(sessions.rules(settings), lengths_ms), OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Source:
     """The offsets from which closed values are computed.
 
     `begin` and `end` are offsets by topic and partition, half open. They contain every admitted reading with an event time
-    from `whole_from_ms` on, so windows and sessions that begin later are whole; 0 when Kafka has all records.
+    from `whole_from_ms` on, so windows and sessions that begin later lack no reading; 0 when Kafka has all records.
     `lacking` describes the deleted offsets, for people.
     """
 
@@ -203,11 +203,11 @@ class Recomputation:
 
     @property
     def tasks(self) -> int:
-        """How many tasks run at a time: half of the cores, because a stream may run beside."""
+        """The number of tasks that run at a time: half of the cores, because a stream may run on the same ones."""
         return max(1, self.spark.sparkContext.defaultParallelism // 2)
 
     def admit(self, records: DataFrame, late: pa.Table | None = None) -> DataFrame:
-        """Rows of `readings.admit` for Kafka records, and `late`: such rows, rejected as late and corrected since."""
+        """Return rows of `readings.admit` for Kafka records, and `late`, rows that were rejected as late and corrected since."""
         admitted = readings.admit(records, self.settings, self.attributes, schemas=self.schemas)
         return (
             admitted.unionByName(self.spark.createDataFrame(late)) if late is not None and late.num_rows else admitted
@@ -249,10 +249,10 @@ def closed_values(run: Recomputation, admitted: DataFrame, watermark_ms: int, wh
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """Convert stored states into changes. `wanted` has the window length by view and measure; other windows are left out."""
+    """Convert stored states into changes. `lengths_ms` has the window length by view and measure; other windows are left out."""
 
     rules: Rules
-    wanted: Mapping[tuple[str, str], int]
+    lengths_ms: Mapping[tuple[str, str], int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -262,7 +262,7 @@ class _Present:
 
     def _served(self, table: pa.Table) -> pa.Table:
         names = zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True)
-        length = np.array([self.wanted.get(pair, -1) for pair in names], np.int64)
+        length = np.array([self.lengths_ms.get(pair, -1) for pair in names], np.int64)
         is_served = ints(table, "end") - ints(table, "start") == length
         return windows.compact(table.filter(pa.array(is_served)))
 

@@ -7,7 +7,7 @@ replica promoted too early. One of three checks detects the loss:
     the lease's renewal             the same, so that it needs no input
     the beginning of a term         progress is gone or behind the checkpoint: lost while no service ran
 
-Each shard is checked by itself, and only those that have lost data, or that have the mark, are published again.
+Each shard is checked on its own. Only shards that have lost data, or have the mark, are published again.
 
 The first two end the term, which stops the query. The next term begins with these steps:
 
@@ -22,11 +22,11 @@ The first two end the term, which stops the query. The next term begins with the
     8  remove `<prefix>:republish`
 
 In step 5 closed values that Redis still has cover their spans (service/publication/covered.py). The mark has the time at
-which the loss was detected, and the watermark up to which Redis was whole.
+which the loss was detected, and the watermark up to which Redis was complete.
 
-A crash in between leaves the mark, or no progress, and the next term begins again. `tidemark republish` sets the mark
-by hand. A running service then does 3 and 5 to 8 beside its batches, whose values are newer and win. Without a running
-service the command takes the lease and does these steps itself.
+A crash between two steps leaves the mark, or no progress, and the next term starts with step 1. `tidemark republish` sets the
+mark on request. A running service then does 3 and 5 to 8 in parallel with its batches, whose newer values replace older ones.
+Without a running service the command takes the lease and does these steps.
 """
 
 import logging
@@ -53,24 +53,25 @@ from service.redis.keys import shards
 from service.redis.link import Reply
 from service.settings import Settings
 from service.spark.files import Files
+from service.units import format_time
 
 LOST, ASKED = "lost", "asked"
-"""Why values are published again: the first word of the mark in Redis."""
+"""The reasons to publish values again, which are the first word of the mark in Redis."""
 
 LOOK_S = 1.0
 
 _log = logging.getLogger(__name__)
 
 
-def mark(why: str, whole_ms: int | None = None) -> str:
-    """The text of the mark: the reason, the time, and the watermark up to which Redis was whole (None: that of progress)."""
-    return f"{why} {clock.now_ms()}" + ("" if whole_ms is None else f" {whole_ms}")
+def mark(why: str, watermark_ms: int | None = None) -> str:
+    """Return the text of a mark: the reason, the time, and the watermark up to which Redis was complete (None: see progress)."""
+    return f"{why} {clock.now_ms()}" + ("" if watermark_ms is None else f" {watermark_ms}")
 
 
 def parse_mark(text: str) -> tuple[int, int | None]:
-    """The time of the mark and the watermark up to which Redis was whole then; 0 for a loss whose mark does not have it."""
-    why, at_ms, *whole = text.split()
-    return int(at_ms), int(whole[0]) if whole else (0 if why == LOST else None)
+    """Return a mark's time, and the watermark up to which Redis was complete; 0 for a loss whose mark does not have it."""
+    why, at_ms, *watermark_ms = text.split()
+    return int(at_ms), int(watermark_ms[0]) if watermark_ms else (0 if why == LOST else None)
 
 
 def lost(progress: MicroBatch | None, committed: MicroBatch | None, skipped: Sequence[Span] = ()) -> str:
@@ -148,14 +149,14 @@ def settled_ms(stored: Sequence[Stored], settings: Settings) -> int | None:
 
 
 def _rebuild_mark(stored: Sequence[Stored]) -> str:
-    """The mark of a rebuild, of any shard: a writer that is killed may leave it in some only."""
+    """Return the mark of a rebuild from any shard: a writer that is killed may leave it in some shards only."""
     return next((shard.rebuild_mark for shard in stored if shard.rebuild_mark), "")
 
 
 class Republisher:
-    """Finds what Redis has lost in a term, and publishes it again.
+    """Finds the values that Redis has lost in a term, and publishes them again.
 
-    `on_done` gets what was published again, and how many windows and sessions could not be told.
+    `on_done` gets the outcome, and the numbers of windows and sessions that cannot be computed.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class Republisher:
         self._on_done = on_done
         self._job = SideJob(term.spark, "tidemark-republish", self._look, self._failed, LOOK_S)
         self._begun: dict[int, str] = {}
-        self._batch = -1  # the last one that was published before this term, of the same checkpoint
+        self._batch = -1  # the last batch of the same checkpoint that was published before this term
 
     def begin(self, known: str = "") -> None:
         """Do steps 1 to 4 if needed; no query may run. Sets the term's `published`, `covered` and `settled_ms`.
@@ -212,7 +213,7 @@ class Republisher:
         self.term.metrics.redis_loses_data()
         for number, loss in losses.items():
             where = redis_client.address(self._settings.redis, shards(self._settings.redis)[number])
-            _log.warning("Redis at %s has lost writes: %s. Open windows and sessions are republished", where, loss)
+            _log.warning("Redis at %s has lost writes: %s. Open windows and sessions are published again", where, loss)
         sink = replace(self._sink(committed), only=frozenset(losses))
         servers = sink.servers()
         removed = 0
@@ -226,10 +227,12 @@ class Republisher:
         self._open(sink)
         sink.progress(servers)
         if removed:
-            _log.warning("%d windows that the watermark has passed were not known to be whole and are removed", removed)
+            _log.warning(
+                "%d windows behind the watermark may lack readings and are removed. They are published again", removed
+            )
 
     def start(self) -> None:
-        """Do steps 5 to 8, and requests by hand, in a thread of its own, beside the query."""
+        """Do steps 5 to 8, and those of `tidemark republish`, in another thread than the query's."""
         self._job.start()
 
     def close(self) -> None:
@@ -285,13 +288,13 @@ class Republisher:
             sink = replace(sink, micro_batch=replace(committed, epoch=self._epoch))
             servers = sink.servers()
             self._remove_stale(sink, epoch, committed.watermark_ms - self._gap_ms)
-            # Windows that were final before and that Redis did not have were not written: the next look writes them whole.
+            # Final windows that Redis did not have were not written. The next look writes them, complete.
             sink.run("mark", servers, mark=mark(ASKED))
             sink.run("unmark", servers, mark=rebuild_mark, rebuild=True)
 
     @property
     def _gap_ms(self) -> int:
-        """No session that is open has its last reading so far behind the watermark."""
+        """The longest session gap: the last reading of an open session is less far behind the watermark."""
         reference, sessions = self._settings.reference, self._settings.sessions
         has_own_gaps = reference is not None and reference.session_gap is not None
         return sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
@@ -306,24 +309,24 @@ class Republisher:
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
         text = f"{clock.now_ms()} {max(shard.final_ms for shard in stored)} {self._epoch}"
         for number, shard in enumerate(stored):
-            # A former mark is of another checkpoint that was read again, and has gone on since.
+            # A former mark is of another checkpoint, which has been read again and continued since.
             sink.run_in(number, "mark", mark=text, former=shard.rebuild_mark, rebuild=True)
         return text
 
     def _failed(self, error: Exception) -> None:
         self.term.metrics.fails("republish")
-        _log.warning("Values are not republished yet: %s", error)
+        _log.warning("Values are not published again yet: %s. The republisher tries again", error)
 
     def _open(self, sink: Sink) -> None:
         frame = rebuild.open_values(self._spark, self._settings, sink.micro_batch)
-        self._done("what is open", self._write(frame, sink), (0, 0))
+        self._done("Open values", self._write(frame, sink), (0, 0))
 
     def _closed(self, sink: Sink, committed: MicroBatch) -> None:
         settings, watermark_ms = self._settings, committed.watermark_ms
         source = rebuild.readable(settings, committed, rebuild.needed_from_ms(settings, watermark_ms))
         if source.lacking:
-            text = "Kafka has deleted %s: windows and sessions that begin before %d cannot be republished"
-            _log.warning(text, ", ".join(source.lacking), source.whole_from_ms)
+            text = "Kafka has deleted %s. Windows and sessions that begin before %s cannot be published again"
+            _log.warning(text, ", ".join(source.lacking), format_time(source.whole_from_ms))
         snapshot = self.term.snapshot
         attributes = None if snapshot is None else snapshot.attributes()
         run = Recomputation(self._spark, settings, attributes, self.term.schemas)
@@ -334,19 +337,19 @@ class Republisher:
             corrections, whole_from_ms = late.plain(rows), max(whole_from_ms, log.gone_ms + 1)
         closed = rebuild.closed_values(run, run.admit(records, corrections), watermark_ms, whole_from_ms)
         outcome = self._write(closed.frame, sink)
-        self._done("what is closed", outcome, closed.unrecoverable)
+        self._done("Closed values", outcome, closed.unrecoverable)
 
     def _corrected(self, marks: Mapping[int, str]) -> None:
         """Step 7. Step 5 does not write over closed values, so corrections of them are written here."""
         report = correct.restore(self._spark, self._settings, marks)
         if report.windows + report.sessions:
-            _log.info("corrections of %d windows and %d sessions are there again", report.windows, report.sessions)
+            _log.info("Corrections of %d windows and %d sessions are published again", report.windows, report.sessions)
 
     def _remove_stale(self, sink: Sink, epoch: int, last_ms: int | None = None) -> None:
         """Remove open sessions of earlier epochs that ended before `last_ms`. All open sessions of the state have this epoch."""
         removed = sink.scan("stale", "session", before=epoch, last="" if last_ms is None else str(last_ms))
         if removed:
-            _log.warning("%d sessions were open in an older state of Redis and are not any more: removed", removed)
+            _log.warning("%d sessions are removed: they were open in an older state of Redis only", removed)
 
     def _write(self, frame: DataFrame, sink: Sink) -> Outcome:
         return builder.write_on_executors(frame, sink, whole=False)
@@ -363,11 +366,9 @@ class Republisher:
 
 
 def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:
-    """What was published again, and how many windows and sessions are unrecoverable, for people."""
+    """Return the numbers of published values, and of the windows and sessions that cannot be computed, for people."""
     text = f"republished {outcome.windows} windows, {outcome.sessions} sessions, {outcome.devices} devices"
-    lacking = (
-        f"; {unrecoverable[0]} windows and {unrecoverable[1]} sessions could not be told: Kafka lacks a part of them"
-    )
+    lacking = f"; {unrecoverable[0]} windows and {unrecoverable[1]} sessions were not: Kafka has deleted some of their records"
     return text + (lacking if any(unrecoverable) else "")
 
 
