@@ -6,14 +6,14 @@
     after_publish_before_commit   the progress key is written, Spark has not committed
     after_commit                  the runner saw the commit
     half_corrected                a part of what `tidemark correct` writes is in Redis
-    corrected_before_marked       all of it is, and nothing says so yet
-    replayed_before_marked        `tidemark rejects replay` has sent records, and nothing says so yet
+    corrected_before_marked       all of it is in Redis, and not marked as corrected
+    replayed_before_marked        `tidemark rejects replay` has sent records, and not marked them as replayed
 
 `TIDEMARK_FAILPOINT=name:nth[:kill|raise][,...]`, honoured only with `TIDEMARK_TEST=1`: the nth hit in a process kills the
-driver, its JVM first (SIGKILL, the default), or raises InjectedError. Several points fire one after the other, each counted
-from when the one before fired. `TIDEMARK_FAILPOINT_FIRED` names a file that gets a line before each: a supervised restart
-has the same environment and goes on with the first point without a line. On an executor, where a large batch is written,
-`half_publish` kills the Python worker alone. Anywhere else a hit costs one comparison.
+driver, its JVM first (SIGKILL, the default), or raises InjectedError. Several points fire in their order; the hits of a point
+count from the moment when the point before it fired. `TIDEMARK_FAILPOINT_FIRED` names a file that gets a line before each point
+fires: a supervised restart has the same environment, and continues with the first point without a line. On an executor, which
+writes a large batch, `half_publish` kills the Python worker alone. Without the variable a hit costs one comparison.
 """
 
 import os
@@ -33,7 +33,7 @@ _FORM = re.compile(rf"({'|'.join(NAMES)}):([1-9]\d*)(?::(kill|raise))?")
 
 
 class InjectedError(QueryError):
-    """A failure that a test asked for; it passes."""
+    """A failure that a test has requested; it is transient."""
 
     code = "QUERY_INJECTED"
 
@@ -100,7 +100,7 @@ _plan = Plan.of(os.environ)
 
 
 def hit(name: str) -> None:
-    """Crash or raise here if the plan says so for `name`."""
+    """Crash or raise if the plan has the point `name`, and this is its hit."""
     if _plan is not None:
         _plan.hit(name)
 

@@ -27,7 +27,7 @@ the mark is a hash of the record's value. A failed decode is a record of nulls, 
 _END_TYPE = {"type": "fixed", "name": _END, "namespace": "", "size": 8}
 _CORRUPT = "tidemark_corrupt"
 _DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
-"""A device id in JSON is text, or an integer of 64 bits; null is a missing id."""
+"""The types of a device id in JSON: text, or an integer of 64 bits; null is a missing id."""
 _HEADER_BYTES = 5
 # The forms that Spark's parser accepts: a zone of up to 18 hours, only after seconds. Year 0000 does not exist in Python.
 _ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
@@ -37,19 +37,19 @@ _JSON_BLANKS = " \t\n\r"
 
 
 def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
-    """Return the reader schema with only the top-level fields that the settings name, and the end mark.
+    """Return the reader schema with the end mark, and without the top-level fields that the settings do not name.
 
     Raises SchemaError when it lacks a field.
     """
-    wanted = [settings.event_time, *(measure.path for measure in settings.measures.values())]
+    paths = [settings.event_time, *(measure.path for measure in settings.measures.values())]
     if settings.device_id != RECORD_KEY:
-        wanted.append(settings.device_id)
+        paths.append(settings.device_id)
     present = {field["name"] for field in schema["fields"]}
-    missing = [path for path in wanted if path.split(".")[0] not in present]
+    missing = [path for path in paths if path.split(".")[0] not in present]
     if missing:
         msg = f"The reader's schema has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
         raise SchemaError(msg, remedy="Correct [input] or the schema, or set input.reader_schema to another schema")
-    heads = {path.split(".")[0] for path in wanted}
+    heads = {path.split(".")[0] for path in paths}
     fields = [field for field in schema["fields"] if field["name"] in heads]
     return with_end({**schema, "fields": fields})
 
@@ -84,18 +84,18 @@ class Decoder:
         """Return the decoded record, a struct; null or a struct of nulls when the value cannot be decoded."""
         if self._settings.format == "json":
             text = F.trim(F.try_validate_utf8(self._value.cast("string")), F.lit(_JSON_BLANKS))
-            # Spark's parsers ignore text after the first value (4.1.1). Inside an array only "]" can pass there unnoticed, inside
-            # an object only "}"; the two checks together let nothing pass.
+            # Spark's parsers ignore text after the first value (4.1.1). In an array they overlook only "]", in an object only
+            # "}", so the two checks together overlook no text.
             alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
             member = F.size(F.json_object_keys(F.concat(F.lit('{"r":'), text, F.lit("}")))) == 1
-            whole = text.startswith("{") & alone & member
+            is_complete = text.startswith("{") & alone & member
             options = {
                 "mode": "PERMISSIVE",
                 "columnNameOfCorruptRecord": _CORRUPT,
                 "allowSingleQuotes": "false",
                 "allowNonNumericNumbers": "false",
             }
-            return F.when(whole, F.from_json(text, _json_type(self._settings), options))
+            return F.when(is_complete, F.from_json(text, _json_type(self._settings), options))
         head = F.substring(self._value, 1, _HEADER_BYTES)
         body = F.concat(F.expr("substring(value, 6)"), _mark())
         choice: Column | None = None
@@ -119,7 +119,7 @@ class Decoder:
 
     def decoded(self) -> Column:
         """Whether the record was decoded to its last byte, and the device id is valid text or missing; never null."""
-        # Neither Avro nor Spark checks that a string is UTF-8; Python and the readers of Redis do. is_valid_utf8 would cost
+        # Avro and Spark do not check that a string is UTF-8. Python and the readers of Redis do. is_valid_utf8 would cost
         # 0.35 s of a start: to generate its code, the planner loads Scala's reflection (Spark 4.1.1).
         device = self._device_text()
         is_text = device.isNull() | F.try_validate_utf8(device).isNotNull()

@@ -4,7 +4,7 @@ An id becomes part of key names, terminal lines and pages. Characters that chang
 
     control characters        C0, DEL and C1: they end a line, or command a terminal
     U+2028, U+2029            they end a line for JavaScript and for Python's splitlines
-    bidirectional controls    Unicode's 12: they change the order in which the text beside the id is shown
+    bidirectional controls    Unicode's 12: they change the order of the text around the id
 
 Characters that only make two ids look alike (zero-width joiners, letters of several scripts) are allowed: some languages need
 them, and they affect only the readers of that device.

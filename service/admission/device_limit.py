@@ -45,9 +45,9 @@ def hashes(devices: pa.Array) -> Hashes:
 def are_known(devices: pa.Array, name: str) -> Bools:
     """Return, in a task, which devices are in the list of this name."""
     listed = _load(name)
-    wanted = hashes(devices)
-    at = np.minimum(np.searchsorted(listed, wanted), max(0, len(listed) - 1))
-    return listed[at] == wanted if len(listed) else np.zeros(len(wanted), np.bool_)
+    hashed = hashes(devices)
+    at = np.minimum(np.searchsorted(listed, hashed), max(0, len(listed) - 1))
+    return listed[at] == hashed if len(listed) else np.zeros(len(hashed), np.bool_)
 
 
 @lru_cache(maxsize=1)

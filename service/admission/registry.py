@@ -60,13 +60,13 @@ class Client:
             msg = f"{self}: {what} is {schema.schema_type}, not Avro"
             raise SchemaError(msg)
         try:
-            whole = json.loads(schema.schema_str or "")
+            schema_document = json.loads(schema.schema_str or "")
             if parts := dict(self._references(schema, 0)):
-                whole = inline(whole, parts)
+                schema_document = inline(schema_document, parts)
         except (KeyError, ValueError, TypeError) as error:
             msg = f"{self}: {what} cannot be read: {error!r}"
             raise SchemaError(msg) from error
-        return record(whole, f"{self}: {what}")
+        return record(schema_document, f"{self}: {what}")
 
     def _references(self, schema: "Schema", depth: int) -> Iterator[tuple[str, Any]]:
         """Yield name and content of all schemas that a schema refers to, directly or not."""

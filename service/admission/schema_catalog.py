@@ -43,7 +43,7 @@ MAX_SCHEMAS = 64
 LOOK_UPS = ("found", "missing", "unusable", "failed", "full")
 """Results of a look-up, as metrics count them."""
 REST_MS = 10_000
-"""After a failed request the registry is not asked again for this long."""
+"""The pause between a failed request to the registry and the next one."""
 
 _FULL = "Delete versions that no device uses from the subjects, or files from the folder, and restart"
 _log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class SchemaCatalog:
     def recorded(self) -> SchemaSet | None:
         """Return what the checkpoint's queries decode, without a change to the checkpoint; None where it has no index.
 
-        For a process that works beside the service. Raises as `open` does.
+        For another process than the service's. Raises as `open` does.
         """
         index = self.store.index()
         if self.settings.input.format == "json" or index is None:

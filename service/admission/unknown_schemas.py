@@ -1,4 +1,4 @@
-"""How the driver and the tasks of a batch exchange unknown schema ids; schema_catalog.py has the whole protocol.
+"""How the driver and the tasks of a batch exchange unknown schema ids; schema_catalog.py has the complete protocol.
 
 The driver sets the refused ids as a local property of the thread that runs the batch. Spark hands it to the tasks of its jobs.
 """
@@ -23,7 +23,7 @@ class UndecidedError(SchemaError):
     """Raised by a task that meets unknown ids that are not refused, before anything of the batch is written.
 
     The driver catches it, looks the ids up and runs the batch again. From a failed Python worker the driver gets only the text of
-    the traceback, and no accumulators (Spark 4.1.1); service/pipeline/failure.py makes the error anew from that text, so the text
+    the traceback, and no accumulators (Spark 4.1.1); service/pipeline/failure.py parses the ids from that text, so the text
     must have nothing but the ids.
     """
 

@@ -118,7 +118,7 @@ def _entry(log: Any, batch: int) -> Any:
     entry = log.get(batch)
     if not entry.isDefined():
         what = f"The checkpoint's offset log has no batch {batch}"
-        raise CheckpointError(what, remedy="Restore the checkpoint whole, or start with a new one")
+        raise CheckpointError(what, remedy="Restore the complete checkpoint, or start with a new one")
     return entry.get()
 
 

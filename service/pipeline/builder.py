@@ -5,7 +5,7 @@
                     reference   attributes                                              pure functions on columns (state/)
 
 Spark moves and stores packed columns; the code in state/ interprets them. The plan does not depend on the settings, and it is
-small because Spark plans each batch anew. docs/decisions/0015-one-operator.md has the figures.
+small because Spark plans every batch again. docs/decisions/0015-one-operator.md has the figures.
 """
 
 from collections.abc import Callable, Mapping

@@ -129,7 +129,7 @@ _RULES = (
             r"streaming\.checkpointing\.|OffsetSeq|HDFSMetadataLog|offsets? log|Incomplete log file|log version|"
             r"ChecksumException|Log file was malformed|[Cc]heckpoint|MISSING_METADATA|StreamMetadata|batch \d+ doesn't exist"
         ),
-        "Restore the checkpoint whole, undo the change of settings, or rebuild with an empty one: "
+        "Restore the complete checkpoint, undo the change of settings, or rebuild with an empty one: "
         "docs/operator/procedures.md#a-damaged-checkpoint",
     ),
 )

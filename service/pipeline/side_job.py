@@ -1,4 +1,4 @@
-"""Run work beside the query, repeatedly, in a thread of its own. Its failures do not end the stream."""
+"""Run work repeatedly in another thread than the query's. A failure of it does not end the query."""
 
 import logging
 import threading

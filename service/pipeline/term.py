@@ -16,7 +16,7 @@ from service.settings import Settings
 
 
 class TermMetrics:
-    """Counts what happens in a term beside its batches. This one counts nothing; service/monitoring/metrics.py does."""
+    """Counts the events of a term that are not batches. This class counts nothing; service/monitoring/metrics.py does."""
 
     def redis_loses_data(self) -> None:
         """Redis lacks values that it had acknowledged."""

@@ -36,7 +36,7 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is covered of a view and measure: `starts` of windows, and whole `spans` (n x 2, half open)."""
+    """The covered event time of a view and measure: `starts` of windows, and `spans` (n x 2, half open)."""
 
     starts: Ints
     spans: Ints
@@ -115,7 +115,7 @@ def read(
     A shard covers nothing for another one, because one may have lost what another has.
 
     A window counts if it was written before `before_ms` by the writer's clock, so that a repeated republish ignores its own
-    windows, and if it ends by `until_ms` in event time, up to which Redis was whole (None: no limit). `epoch` is the term's.
+    windows, and if it ends by `until_ms` in event time, up to which Redis was complete (None: no limit). `epoch` is the term's.
     """
     covered, stores, finals = {}, shards(settings.redis), progress(settings.redis, "final")
     for number in range(len(stores)) if numbers is None else numbers:
@@ -132,7 +132,7 @@ def read(
                     partial(scan.take, client, [name.removeprefix(f"{keys.prefix}:".encode()) for name in names])
                 )
             if budget.attempt(partial(server_id, client, keys)) != server:
-                msg = f"{budget.place}: Redis was restarted or failed over meanwhile: its pages have other keys"
+                msg = f"{budget.place}: Redis was restarted or failed over during the read: the pages of its scan have other keys"
                 raise SinkError(msg, remedy="The scan begins again")
         covered[number] = scan.covered()
     return covered

@@ -82,10 +82,10 @@ def require_types(settings: Settings, stores: Iterable[Keys] | None = None) -> N
     for keys in stores or shards(settings.redis):
         types = {**keys.types, **{f"{keys.prefix}:keys:{view.name}": "zset" for view in settings.views}}
         with reader(settings.redis, keys, "types of keys") as (client, budget):
-            for key, wanted in types.items():
+            for key, expected in types.items():
                 stored = budget.attempt(partial(client.type, key)).decode()
-                if stored not in {wanted, "none"}:
-                    foreign.append(f"{key} is a {stored}, Tidemark's is a {wanted}")
+                if stored not in {expected, "none"}:
+                    foreign.append(f"{key} is a {stored}, Tidemark's is a {expected}")
     if foreign:
         what = f"redis.prefix = {settings.redis.prefix!r} has keys of another program: {'; '.join(foreign)}"
         raise SinkRefusedError(what, remedy="Remove these keys or choose another prefix")

@@ -24,8 +24,8 @@ end
 
 -- A Redis that has the epoch may still have lost values written under it. a.after is the {epoch, batch} that progress has
 -- reached as far as the writer has seen. Every call checks it, because no step may make a stale value final.
--- With a.settled, which a term has that goes on where the last one was: once the watermark has passed it, rows of a batch after
--- progress are compared with what is stored only where that is closed (docs/decisions/0021-rows-that-are-not-compared.md).
+-- A term that continues where the last one ended has a.settled. Once the watermark has passed a.settled, rows of a batch after
+-- progress are compared with closed values only (docs/decisions/0021-rows-that-are-not-compared.md).
 local is_settled = false
 if a.after then
   local reached = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark')
@@ -129,14 +129,14 @@ end
 -- A window is closed by the watermark if it ends by `final` of progress. It is closed by silence if it ends by `idle` of progress
 -- and its (epoch, batch) is not after that silence. Then its `revision` grows when it changes.
 -- Within one batch, a window's count and end identify its content. The count never falls, whatever the epoch.
--- A window that progress calls final and that does not exist is written only with a.complete: readers would take a part of it for
--- the whole. Else somebody must publish it whole: the mark `republish` is set. A writer that reads the topic again, under the mark
--- `rebuild`, does so at its end.
+-- A window that progress calls final and that does not exist is written only with a.complete, because readers would take a part
+-- of it for final. Otherwise the mark `republish` is set, so that the complete window is published. A writer that reads the topic
+-- again, under the mark `rebuild`, sets that mark at its end.
 -- A new window, or one with a.again (rows are republished), enters its key into the sorted set of its view. a.views has by view: how long (ms) the set is kept after that, and
 -- the start of the newest window of keys that are removed from it, '' for none.
 -- Returns {written, unchanged, refused as older, refused as closed}.
 local function windows()
-  -- A set that another program has written fails here, before there are windows that it should have.
+  -- A set of another program fails here, before windows are written.
   for view in pairs(a.views) do call('ZCARD', PREFIX .. 'keys:' .. view) end
   local keys, ttl, fields, columns, width = a.keys, a.ttl, a.fields, a.columns, #a.fields
   local written, unchanged, old, refused, is_lacking = 0, 0, 0, 0, false
@@ -404,8 +404,8 @@ local function skewed()
   return {call('ZCARD', KEYS[6])}
 end
 
--- Notes that silence has closed all windows that end by a.watermark, which follows the clock. Readers of the feed are told once
--- for each silence, and whenever there may be windows that end since the last time.
+-- Notes that silence has closed all windows that end by a.watermark, which follows the clock. The feed gets an entry once for each
+-- silence, and whenever windows may have ended since the last entry.
 local function idle()
   local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'idle', 'final', 'idle_epoch', 'idle_batch')
   if is_older(tonumber(stored[1] or nil) or 0, tonumber(stored[2] or nil) or -1) then return {0} end
@@ -484,8 +484,8 @@ local function forget()
 end
 
 -- Scans one page of keys of a.pattern from a.cursor on. Removes sessions that are open or closed by silence alone, were written
--- before the epoch a.before, and have their last reading before a.last (event time, '' for any): the state has no such sessions,
--- they are closed by now or part of others. Returns {the next cursor, removed}.
+-- before the epoch a.before, and have their last reading before a.last (event time, '' for any): the state does not
+-- have these sessions any more, because they are closed or part of others. Returns {the next cursor, removed}.
 local function stale()
   local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
   local removed = 0

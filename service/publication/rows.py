@@ -1,6 +1,6 @@
 """Format output rows as columns of text, and pack them into calls of publish.lua.
 
-Arrow formats whole columns; Python handles one list per column, and msgpack packs lists of bytes. A row costs about 3 us
+Arrow formats complete columns; Python handles one list per column, and msgpack packs lists of bytes. A row costs about 3 us
 here, less than Redis needs for it, so with several calls in flight Redis is the bottleneck.
 """
 
@@ -69,9 +69,9 @@ class Stamp:
         writer = {"epoch": self.epoch, "batch": self.batch, "updated": self.updated}
         feed = {"feed": self.feed, "feed_ms": self.feed_ms}
         known = {"after": self.after, "settled": self.settled}
-        given = {name: value for name, value in known.items() if value is not None}
+        present = {name: value for name, value in known.items() if value is not None}
         # The cmsgpack of Redis 6.2 and 7 cannot read msgpack's type for bytes.
-        return step, msgpack.packb({**writer, **feed, **given, **arguments}, use_bin_type=False)
+        return step, msgpack.packb({**writer, **feed, **present, **arguments}, use_bin_type=False)
 
 
 @dataclass(frozen=True, slots=True)

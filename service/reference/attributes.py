@@ -79,12 +79,12 @@ class Index:
 
     def _rows(self, devices: pa.Array) -> NDArray[np.int64]:
         """Return the devices' rows, -1 for an unknown device. Devices are found by hash, and compared by name."""
-        wanted = _hash(devices)
-        row = np.full(len(wanted), -1, np.int64)
-        place = np.searchsorted(self._hash, wanted)
+        hashes = _hash(devices)
+        row = np.full(len(hashes), -1, np.int64)
+        place = np.searchsorted(self._hash, hashes)
         left = np.flatnonzero(place < len(self._hash))
         while left.size:  # more than once only if two devices have the same hash
-            left = left[self._hash[place[left]] == wanted[left]]
+            left = left[self._hash[place[left]] == hashes[left]]
             candidates = self._row[place[left]]
             same = pc.equal(self._device.take(pa.array(candidates)), devices.take(pa.array(left)))
             is_same = np.asarray(same.to_numpy(), np.bool_)

@@ -1,8 +1,8 @@
 """Run the reference's query over JDBC, with a time limit, and classify its failures.
 
 Spark's JDBC reader runs the query, so any database with a JDBC driver can be a reference. The driver's settings limit connecting
-and each answer, if it has such settings; PATIENCE limits the whole, also for a database that hangs. A thread that hangs in a
-driver occupies a Spark core, so there is at most one per database.
+and each answer, if the driver has settings for that. PATIENCE limits the complete query, also of a database that hangs. A thread
+that hangs in a driver occupies a Spark core, so there is at most one per database.
 """
 
 import re
@@ -86,7 +86,7 @@ def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
         return answer.result(limit_s)
     except TimeoutError as error:
         spark.sparkContext.cancelJobGroup(_GROUP)
-        what = f"reference data cannot be read from {place}: no whole answer within {limit_s:.0f} s"
+        what = f"reference data cannot be read from {place}: no complete answer within {limit_s:.0f} s"
         raise UnreadableError(what, remedy=remedy, reason=TIMEOUT) from error
 
 
@@ -118,8 +118,8 @@ def _read(spark: SparkSession, reference: "Reference") -> pa.Table:
             reason = UNREACHABLE
         msg = f"reference data cannot be read from {address(reference.url)}: {message}"
         raise UnreadableError(msg, remedy=remedy, reason=reason) from None  # the cause would show the JDBC options
-    wanted = pa.schema([(DEVICE, pa.string()), *((name, pa.string()) for name in names[1:])])
-    return rows.rename_columns(wanted.names).cast(wanted).replace_schema_metadata({READ_MS: str(read_ms).encode()})
+    schema = pa.schema([(DEVICE, pa.string()), *((name, pa.string()) for name in names[1:])])
+    return rows.rename_columns(schema.names).cast(schema).replace_schema_metadata({READ_MS: str(read_ms).encode()})
 
 
 def _options(reference: "Reference") -> dict[str, str]:

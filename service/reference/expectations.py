@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from service.settings import Reference
 
 OWN = frozenset({DEVICE, "known"})
-"""Columns of our own beside the attributes: an attribute of the same name would be ambiguous."""
+"""Columns that the service adds to the attributes: an attribute of the same name would be ambiguous."""
 EXAMPLES = 5
 _EXAMPLE_LENGTH = 60
 _COLUMN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

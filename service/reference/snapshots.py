@@ -1,4 +1,4 @@
-"""Reference snapshots: the devices' attributes, read over JDBC, validated, and stored beside the checkpoint.
+"""Reference snapshots: the devices' attributes, read over JDBC, validated, and stored in the checkpoint's folder.
 
     database --fetch--> table --validate--> store --> <folder>/<version>.arrow, named by the pointer `current`
                                                                  |
@@ -163,10 +163,10 @@ def _arranged(table: pa.Table, source: bytes | None = None) -> pa.Table:
     """Return the table sorted by device, in one chunk, with a snapshot's metadata only."""
     metadata = table.schema.metadata or {}
     read_ms = metadata.get(READ_MS) or str(clock.now_ms()).encode()
-    wanted = {READ_MS: read_ms, SOURCE: metadata.get(SOURCE) or b"" if source is None else source}
-    if source is None and metadata == wanted:
+    expected = {READ_MS: read_ms, SOURCE: metadata.get(SOURCE) or b"" if source is None else source}
+    if source is None and metadata == expected:
         return table
-    return table.sort_by(DEVICE).combine_chunks().replace_schema_metadata(wanted)
+    return table.sort_by(DEVICE).combine_chunks().replace_schema_metadata(expected)
 
 
 def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
@@ -221,7 +221,9 @@ def _pointed(folder: Path, pointer: str) -> str | None:
 
 def _damaged(path: Path, why: str) -> ReferenceDataError:
     msg = f"{path}: the stored reference snapshot is damaged: {why}"
-    return ReferenceDataError(msg, remedy="Delete the file `current` beside it: the next start reads the database")
+    return ReferenceDataError(
+        msg, remedy="Delete the file `current` in the same folder: the next start reads the database"
+    )
 
 
 def _replace(path: Path, content: Any) -> None:

@@ -27,7 +27,7 @@ from service.errors import CheckpointError, SetupError
 FULL = re.compile(r"No space left on device|[Qq]uota ?[Ee]xceeded")
 """The messages of file systems without free space."""
 RESTORE = (
-    "Restore the checkpoint whole, or rebuild with a new one: see docs/operator/procedures.md#a-damaged-checkpoint"
+    "Restore the complete checkpoint, or rebuild with a new one: see docs/operator/procedures.md#a-damaged-checkpoint"
 )
 MAKE_ROOM = (
     "Make room on the checkpoint's disk and start again: docs/operator/procedures.md#the-checkpoints-disk-is-full"

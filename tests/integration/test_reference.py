@@ -487,7 +487,7 @@ def test_a_driver_that_never_returns_is_waited_for_so_long_and_not_asked_twice(
     release = threading.Event()
     monkeypatch.setattr(database, "_read", lambda *_: release.wait(60))
     settings = devices.settings(timeout="100 ms")
-    for message in ("no whole answer within 0 s", "it has not answered the last time either"):
+    for message in ("no complete answer within 0 s", "it has not answered the last time either"):
         with pytest.raises(UnreadableError, match=message) as caught:
             fetch(spark, settings)
         assert caught.value.reason == database.TIMEOUT
