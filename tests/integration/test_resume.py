@@ -54,7 +54,7 @@ class World:
         assert producer.flush(10) == 0
 
     def settings(self, **sections: Any) -> Settings:
-        return parse({**self.document, **{name: {**self.document[name], **s} for name, s in sections.items()}})
+        return parse({**self.document, **{name: {**self.document.get(name, {}), **s} for name, s in sections.items()}})
 
     def batch(self, number: int, *ends: int) -> None:
         """A batch that is committed."""

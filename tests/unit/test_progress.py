@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline.batch_report import Progress
+from service.units import parse_time_ms
 
 OFFSETS = st.dictionaries(
     st.text(min_size=1, max_size=20),
@@ -33,14 +34,16 @@ def test_a_cut_counts_the_records_of_all_topics() -> None:
 def test_progress_is_parsed_from_what_spark_writes() -> None:
     document = {
         "batchId": 4,
+        "timestamp": "2026-09-21T12:00:00.500Z",
         "durationMs": {"addBatch": 160, "triggerExecution": 198},
         "stateOperators": [{"operatorName": "transformWithStateInPandasExec", "memoryUsedBytes": 5}],
         "sources": [{"numInputRows": 30}, {"numInputRows": None}],
     }
     progress = Progress.parse(json.dumps(document))
     assert (progress.batch, progress.rows, progress.state_bytes) == (4, 30, 5)
+    assert progress.begun_ms == parse_time_ms("2026-09-21T12:00:00.500", 0)
 
 
 def test_progress_of_a_stateless_query_without_sources_is_parsed_too() -> None:
-    progress = Progress.parse('{"batchId": 0}')
+    progress = Progress.parse('{"batchId": 0, "timestamp": "2026-09-21T12:00:00.000Z"}')
     assert (progress.rows, progress.state_bytes) == (0, 0)
