@@ -125,6 +125,7 @@ def test_without_a_setting_a_checkpoint_has_a_bucket_for_each_partition_and_keep
     resumed = resume.with_buckets(spark, settings)
     assert resumed.buckets == 16
     resume.prepare(spark, resumed)
+    world.document["sessions"] = {}
     contrary = resume.with_buckets(spark, world.settings(sessions={"buckets": 3}))
     with pytest.raises(CheckpointError, match=r"sessions\.buckets is 16, the settings say 3.*Set it back"):
         resume.prepare(spark, contrary)
