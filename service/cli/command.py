@@ -104,5 +104,5 @@ def _guarded(run: Callable[[], int | None], debug: bool) -> int:
         return error.status
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # what reads the output, such as `head`, has read enough
+    except BrokenPipeError:  # the reader of the output, for example `head`, has ended
         return 141

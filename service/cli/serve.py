@@ -20,7 +20,7 @@ def run(
         typer.Option(metavar="URL", help="Spark's master, local[*] if not given; spark-submit has its own --master."),
     ] = None,
 ) -> int:
-    """Run the service until it is told to stop (SIGTERM or SIGINT)."""
+    """Run the service until SIGTERM or SIGINT."""
     from service import settings
     from service.daemon import runner
 

@@ -114,16 +114,16 @@ def _java(_: Settings) -> Iterator[Line]:
 def _jars(settings: Settings) -> Iterator[Line]:
     folder = session.jars()
     names = session.class_path()
-    wanted = list(JARS)
+    needed = list(JARS)
     if local(settings.service.checkpoint) is not None:
-        wanted.append(JARS_FOR_FILES)
+        needed.append(JARS_FOR_FILES)
     if settings.reference is not None and (kind := settings.reference.url.split(":")[1]) in JDBC_JARS:
-        wanted.append(JDBC_JARS[kind])
-    missing = [jar for jar in wanted if f"/{jar}" not in names]
+        needed.append(JDBC_JARS[kind])
+    missing = [jar for jar in needed if f"/{jar}" not in names]
     if missing:
         what = f"{folder} lacks {', '.join(f'{jar}*.jar' for jar in missing)}"
         raise SetupError(what, remedy="Run `make setup`, or name the folder above it in TIDEMARK_JARS")
-    yield ok("jars", f"{folder}, {len(wanted)} needed ones are there")
+    yield ok("jars", f"{folder}, all {len(needed)} needed jars")
 
 
 def _metrics_port(settings: Settings) -> Iterator[Line]:
@@ -135,7 +135,7 @@ def _metrics_port(settings: Settings) -> Iterator[Line]:
         except OSError as error:
             running = status.ask(settings.metrics)
             if running is not None and running["service"] == settings.service.name:
-                yield ok("metrics", f"{address}:{port} is held by the service, which runs")
+                yield ok("metrics", f"{address}:{port} is in use by the running service")
                 return
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
@@ -231,8 +231,8 @@ def _manifest(settings: Settings) -> Iterator[Line]:
     current = manifest.read(Local(folder)) if folder is not None else None
     if current is not None:
         settings = settings.with_buckets(manifest.buckets(settings, current, current.shuffle_partitions))
-        wanted = Manifest.of(settings, topics.ids(settings.kafka), current.shuffle_partitions)
-        manifest.require(str(folder), current, wanted)
+        needed = Manifest.of(settings, topics.ids(settings.kafka), current.shuffle_partitions)
+        manifest.require(str(folder), current, needed)
         yield ok("manifest", f"made by version {current.application}, fits these settings and topics")
 
 

@@ -4,7 +4,7 @@
                                  -> validation    a process: Great Expectations
                                  -> metrics, the page
 
-The checker delays no batch: it waits in a thread of its own, and Great Expectations runs in a process of its own. A failure is
+The checker delays no batch: it waits in another thread, and Great Expectations runs in another process. A failure is
 counted and logged. Each check reads the file of expectations again, so that an edit needs no restart.
 """
 

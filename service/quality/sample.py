@@ -94,7 +94,7 @@ def read(
     attributes: Attributes | None,
     schemas: SchemaSet | None = None,
 ) -> pa.Table:
-    """Read the sample, with one task, because a stream may run beside it. The rest is as for `readings.admit`."""
+    """Read the sample with one task, because a stream may run on the same cores. The rest is as for `readings.admit`."""
     records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": _WAIT_MS})
     return of(records.coalesce(1), settings, attributes, schemas)
 
@@ -126,7 +126,7 @@ def columns(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
 
 
 def counted(part: pa.Table) -> pa.Table:
-    """Make a part of a sample a sample of its own: count the readings of each device in the part."""
+    """Return a part of a sample as a sample: the readings of each device are counted in the part."""
     encoded = part[DEVICE].combine_chunks().dictionary_encode()
     counts = encoded.value_counts()
     known = {value: count for value, count in zip(*(counts.field(n).to_pylist() for n in (0, 1)), strict=True) if value}

@@ -27,7 +27,7 @@ TOPIC = re.compile(r"^[A-Za-z0-9._-]+\Z")
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
 ) | {"epoch", "batch", "updated", "from_partition", "early", "skewed"}
-"""Columns of the pass and fields of a device's hash; no measure may have such a name."""
+"""Columns of the pass and fields of a device's hash, which are no names for a measure."""
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
@@ -400,9 +400,9 @@ class Settings(Section):
         names = Counter(view.name for view in self.views)
         problems = [f"views: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1]
 
-        def unknown(place: str, wanted: Iterable[str], known: Collection[str], what: str) -> list[str]:
+        def unknown(place: str, names: Iterable[str], known: Collection[str], what: str) -> list[str]:
             choice = ", ".join(sorted(known))
-            return [f"{place}: {name!r} is no {what}; there are {choice}" for name in wanted if name not in known]
+            return [f"{place}: {name!r} is no {what}; there are {choice}" for name in names if name not in known]
 
         measures = self.input.measures
         for view in self.views:

@@ -17,7 +17,7 @@ def test_a_port_that_the_running_service_holds_is_no_problem(tmp_path: Path) -> 
     server = Server(Metrics(), Status("tidemark"), "127.0.0.1", 0)
     try:
         (line,) = check._metrics_port(make_settings(tmp_path, metrics={"port": server.port}))
-        assert (line.status, line.detail) == ("ok", f"127.0.0.1:{server.port} is held by the service, which runs")
+        assert (line.status, line.detail) == ("ok", f"127.0.0.1:{server.port} is in use by the running service")
         another = make_settings(tmp_path, metrics={"port": server.port}, service={"name": "another"})
         with pytest.raises(SetupError, match=f"metrics.port = {server.port}"):
             next(check._metrics_port(another))
