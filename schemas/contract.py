@@ -8,6 +8,7 @@ changes two in one step. A service that starts writes `meta` shard by shard.
 """
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -243,20 +244,26 @@ def _check_expiry(kind: _Kind, ttl_ms: int) -> Iterator[str]:
 
 
 def _check_window(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
-    start, end, first, last = (int(fields[name]) for name in ("start", "end", "first", "last"))
+    """A window may lack any statistic but `count` and `last`: a rule about a statistic that is absent holds."""
+    start, end, last, count = (int(fields[name]) for name in ("start", "end", "last", "count"))
     if place["start"] != fields["start"]:
         yield f"start = {start} is not the key's"
+    first = int(fields.get("first", last))
     if not start <= first <= last < end:
         yield f"start <= first <= last < end does not hold: {start}, {first}, {last}, {end}"
-    count = int(fields["count"])
-    total, mean, low, high, stddev = (float(fields[name]) for name in ("sum", "mean", "min", "max", "stddev"))
+    total, mean, low, high, stddev = (_number(fields, name) for name in ("sum", "mean", "min", "max", "stddev"))
     slack = 1e-9 * max(abs(low), abs(high), 1e-300)
-    if not low - slack <= mean <= high + slack:
+    if mean < low - slack or mean > high + slack or low > high:
         yield f"min <= mean <= max does not hold: {low}, {mean}, {high}"
-    if abs(mean * count - total) > slack * count:
+    if abs(mean * count - total) > (1e-9 * abs(mean) if math.isnan(slack) else slack) * count:
         yield f"mean * count = {mean * count} is not sum = {total}"
-    if not 0 <= stddev <= (high - low) / 2 + slack:
+    if stddev < 0 or stddev > (high - low) / 2 + slack:
         yield f"stddev = {stddev} is not between 0 and half of max - min"
+
+
+def _number(fields: _Fields, name: str) -> float:
+    """NaN, of which no comparison is true, where the field is absent."""
+    return float(fields.get(name, "nan"))
 
 
 def _check_session(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:

@@ -19,6 +19,10 @@ decoder that it kept for them, or names the version that it lacks.
 Measures and views are data, not layout: adding or removing one is no new version. Nor is Arrow's compression of columns: a
 stream names its own compression. A state's runs name their device by its row in the device table, so that no string is stored
 twice.
+
+Version 2 has windows with the columns of `windows.SCHEMA`, none of them null. Version 3 has the columns that the views need
+(`state.statistics.COLUMNS`), null in windows that lack one. A state that version 2 can hold is written as version 2, so that a
+service of that version can still read it.
 """
 
 import struct
@@ -33,9 +37,12 @@ from state import packing, windows
 from state.columns import array, codes_of
 from state.delta import Delta
 from state.layout import BucketState, Changes, session_schema, status_schema
+from state.statistics import COLUMNS
 
 VERSION = 2
 """1: a state had no windows; Spark's own aggregation kept them."""
+VERSIONS = (VERSION, 3)
+"""Those that can be read."""
 COMPRESSED_FROM = 1 << 14
 """Bytes of a state's table above which its columns are compressed by Zstandard; what is shuffled is compressed by Spark. A whole
 state is written seldom, and read where the worker does not have it: a MB takes some 50 ms through the socket. Of 62,500 devices
@@ -47,6 +54,7 @@ _HEAD = struct.Struct("<4sBcHLL")
 _LENGTH = struct.Struct("<Q")
 _STORED = struct.Struct("<QQQ16s")
 _CRC = slice(8, 12)
+_SUPPORTED = " or ".join(map(str, VERSIONS))
 _ROW = "row"
 _PLAIN = pa.ipc.IpcWriteOptions()
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -81,7 +89,8 @@ def encode(state: BucketState) -> bytes:
     """A bucket's state."""
     rows = pa.array(codes_of(state.runs.column("device")), pa.int32())
     runs = state.runs.set_column(0, pa.field(_ROW, pa.int32(), nullable=False), rows)
-    return _pack(b"S", [_ipc(table, stored=True) for table in (runs, state.devices, state.windows)])
+    version = VERSION if state.windows.schema.equals(windows.SCHEMA) else 3
+    return _pack(b"S", [_ipc(table, stored=True) for table in (runs, state.devices, state.windows)], version)
 
 
 def decode(data: bytes) -> BucketState:
@@ -89,6 +98,9 @@ def decode(data: bytes) -> BucketState:
     runs, devices, open_windows = _unpack_tables(b"S", data)
     device = pa.DictionaryArray.from_arrays(array(runs.column(_ROW)), array(devices.column("device")))
     runs = runs.set_column(0, pa.field("device", device.type, nullable=False), device)
+    if unknown := sorted(set(open_windows.column_names) - {*windows.KEY, *COLUMNS}):
+        msg = f"{_what(b'S', data)}: its windows have {', '.join(unknown)}, which no statistic of this version has"
+        raise CodecError(msg)
     return BucketState(runs, devices, open_windows)
 
 
@@ -146,9 +158,9 @@ def unpack(kind: Literal[b"W", b"R", b"J"], data: bytes) -> pa.Table:
     return _unpack_tables(kind, data)[0]
 
 
-def _pack(kind: Kind, bodies: Sequence[bytes | pa.Buffer]) -> bytes:
+def _pack(kind: Kind, bodies: Sequence[bytes | pa.Buffer], version: int = VERSION) -> bytes:
     lengths = b"".join(_LENGTH.pack(len(body)) for body in bodies)
-    head = bytearray(_HEAD.pack(_MAGIC, VERSION, kind, 0, 0, len(bodies)))
+    head = bytearray(_HEAD.pack(_MAGIC, version, kind, 0, 0, len(bodies)))
     crc = zlib.crc32(lengths, zlib.crc32(head))
     for body in bodies:
         crc = zlib.crc32(body, crc)
@@ -169,23 +181,23 @@ def _what(kind: Kind, data: bytes) -> str:
 
 
 def _unreadable(what: str, error: Exception) -> CodecError:
-    return CodecError(f"{what} cannot be read as version {VERSION}: {error}")
+    return CodecError(f"{what} cannot be read as version {_SUPPORTED}: {error}")
 
 
 def _unpack(kind: Kind, data: bytes) -> list[pa.Buffer]:
     what = _what(kind, data)
     if len(data) < _HEAD.size or bytes(data[:4]) != _MAGIC:
-        msg = f"{what} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {VERSION}"
+        msg = f"{what} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {_SUPPORTED}"
         raise CodecError(msg)
     # The version is compared first: another version may have its checksum in another place.
-    if data[4] != VERSION:
-        msg = f"{what} of version {data[4]}; supported is version {VERSION}"
+    if data[4] not in VERSIONS:
+        msg = f"{what} of version {data[4]}; supported is version {_SUPPORTED}"
         raise CodecError(msg)
     _, _, kind_there, _, crc, count = _HEAD.unpack_from(data)
     head = bytearray(data[: _HEAD.size])
     head[_CRC] = bytes(4)
     if zlib.crc32(memoryview(data)[_HEAD.size :], zlib.crc32(head)) != crc:
-        msg = f"{what} of version {VERSION} are damaged: their checksum is not {crc:#010x}"
+        msg = f"{what} of version {data[4]} are damaged: their checksum is not {crc:#010x}"
         raise CodecError(msg)
     if kind_there != kind:
         msg = f"{what} hold {_KINDS.get(kind_there, repr(kind_there))} instead"

@@ -3,14 +3,14 @@
     STATISTICS  by name: the columns that a statistic needs, how it follows from them, its unit and its error
     COLUMNS     by name: what a task folds, and how the columns of two parts become those of both
 
-Windows and parts of windows keep columns. Statistics are computed when a window is published. Sessions keep the totals of each
-measure (`state.columns.TOTALS`), and have the statistics with `of_session`.
+Windows and parts of windows keep the columns of the statistics that their view has (`columns_of`). Statistics are computed when a
+window is published. Sessions keep the totals of each measure (`state.columns.TOTALS`), and have the statistics with `of_session`.
 
 Merging is associative and commutative: the result depends on the set of parts only, up to the rounding of additions. Sums of
 doubles are the only columns that round.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -43,29 +43,91 @@ class PaneReadings:
         return moments.split(self.values, self.starts, self.counts)
 
 
+Columns = Mapping[str, Values]
+"""Columns by name, one array element for each window or part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Mapping[str, Values]):
+    """Some rows of columns. Each is copied when it is read, so that memory holds one at a time."""
+
+    columns: Columns
+    rows: npt.NDArray[Any]
+
+    def __getitem__(self, name: str) -> Values:
+        values: Values = self.columns[name][self.rows]
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of windows and of parts of windows. `merge` makes the column of both out of those of two parts."""
+    """A column of windows and of parts of windows.
+
+    `fold` makes it of readings. `reduce` merges parts: row i of the result is of the rows `heads[i] .. heads[i + 1] - 1`. `pair`
+    merges row i of the one with row i of the other. Both may read other columns.
+    """
 
     name: str
     type: "pa.DataType"
     fold: Callable[[PaneReadings], Values]
-    merge: np.ufunc
+    reduce: Callable[[Columns, Ints], Values]
+    pair: Callable[[Columns, Columns], Values]
+
+
+def _merged_by(merge: np.ufunc, name: str, kind: "pa.DataType", fold: Callable[[PaneReadings], Values]) -> Column:
+    """Return a column whose parts merge by a commutative function of two numbers."""
+
+    def reduce(columns: Columns, heads: Ints) -> Values:
+        merged: Values = merge.reduceat(columns[name], heads)
+        return merged
+
+    def pair(left: Columns, right: Columns) -> Values:
+        merged: Values = merge(left[name], right[name])
+        return merged
+
+    return Column(name, kind, fold, reduce, pair)
 
 
 def _sums(name: str) -> Column:
-    return Column(name, pa.float64(), lambda panes: getattr(panes.sums, name), np.add)
+    return _merged_by(np.add, name, pa.float64(), lambda panes: getattr(panes.sums, name))
+
+
+def _count(panes: PaneReadings) -> Values:
+    return panes.counts
+
+
+def _min(panes: PaneReadings) -> Values:
+    return np.minimum.reduceat(panes.values, panes.starts)
+
+
+def _max(panes: PaneReadings) -> Values:
+    return np.maximum.reduceat(panes.values, panes.starts)
+
+
+def _first(panes: PaneReadings) -> Values:
+    return panes.event_ms[panes.starts]
+
+
+def _last(panes: PaneReadings) -> Values:
+    last: Ints = panes.event_ms[panes.starts + panes.counts - 1]
+    return last
 
 
 COLUMNS: Mapping[str, Column] = {
     column.name: column
     for column in (
-        Column("count", pa.int64(), lambda panes: panes.counts, np.add),
+        _merged_by(np.add, "count", pa.int64(), _count),
         *map(_sums, moments.NAMES),
-        Column("min", pa.float64(), lambda panes: np.minimum.reduceat(panes.values, panes.starts), np.minimum),
-        Column("max", pa.float64(), lambda panes: np.maximum.reduceat(panes.values, panes.starts), np.maximum),
-        Column("first", pa.int64(), lambda panes: panes.event_ms[panes.starts], np.minimum),
-        Column("last", pa.int64(), lambda panes: panes.event_ms[panes.starts + panes.counts - 1], np.maximum),
+        _merged_by(np.minimum, "min", pa.float64(), _min),
+        _merged_by(np.maximum, "max", pa.float64(), _max),
+        _merged_by(np.minimum, "first", pa.int64(), _first),
+        _merged_by(np.maximum, "last", pa.int64(), _last),
     )
 }
 """In the order in which tables have them. `count` is readings, `first` and `last` are event times in ms."""
@@ -74,7 +136,7 @@ COLUMNS: Mapping[str, Column] = {
 class Kept:
     """The columns of merged windows by name, one array element for each window."""
 
-    def __init__(self, columns: Mapping[str, Values]) -> None:
+    def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
     def __getitem__(self, name: str) -> Values:
@@ -161,6 +223,25 @@ STATISTICS: Mapping[str, Statistic] = {
     )
 }
 """In the order in which readers see them."""
+
+DEFAULT = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
+"""The statistics of a view that names none."""
+
+ALWAYS = ("count", "last")
+"""Every view has these: publish.lua compares windows by their count, and a window expires after its last reading."""
+
+
+def with_always(names: Iterable[str]) -> tuple[str, ...]:
+    """Return these statistics and `ALWAYS`, in the order of `STATISTICS`."""
+    wanted = {*names, *ALWAYS}
+    return tuple(name for name in STATISTICS if name in wanted)
+
+
+def columns_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns that these statistics and `ALWAYS` need, in the order of `COLUMNS`."""
+    wanted = {column for name in with_always(names) for column in STATISTICS[name].columns}
+    return tuple(name for name in COLUMNS if name in wanted)
+
 
 SESSION_STATISTICS: Mapping[str, Callable[[Totals], Values]] = {
     name: statistic.of_session for name, statistic in STATISTICS.items() if statistic.of_session is not None

@@ -5,11 +5,14 @@
 is pure and vectorised. A window is identified by (view, measure, key, start, end). Views are values in the table: adding,
 changing or removing a view changes neither the query plan nor the layout of the state.
 
+A table has the columns of the statistics of all its views (`state.statistics.COLUMNS`). A column is null in the windows of a view
+that does not need it, and in windows that began before their view needed it: null and anything merge to null.
+
 A window is closed by the step whose watermark reaches its end, after it got the parts of that step. Readings below the watermark
 of the step before are not admitted, so a part never reaches a window that is closed, and a window is final exactly when it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +20,43 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state.columns import Array, Bools, Ints, array, codes_of, joined, places
-from state.statistics import COLUMNS
+from state.columns import Array, Bools, Field, Ints, array, codes_of, joined, places
+from state.statistics import COLUMNS, DEFAULT, Columns, Taken, columns_of
 
 TEXTS = ("view", "measure", "key")
 KEY = (*TEXTS, "start", "end")
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
-Stats = Mapping[str, npt.NDArray[Any]]
 
-SCHEMA = pa.schema(
-    [
-        *(pa.field(name, _TEXT, nullable=False) for name in TEXTS),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        *(pa.field(column.name, column.type, nullable=False) for column in COLUMNS.values()),
-    ]
-)
-"""Windows, and parts of windows. `start` and `end` are ms since the epoch, half open. Texts are dictionaries, because a key
-occurs once for each measure and start."""
+def schema(columns: Collection[str], partly: Collection[str] = ()) -> pa.Schema:
+    """Return the schema of windows that have these columns of `COLUMNS`; those in `partly` may be null.
+
+    `start` and `end` are ms since the epoch, half open. Texts are dictionaries, because a key occurs once for each measure and
+    start.
+    """
+    return pa.schema(
+        [
+            *(pa.field(name, _TEXT, nullable=False) for name in TEXTS),
+            pa.field("start", pa.int64(), nullable=False),
+            pa.field("end", pa.int64(), nullable=False),
+            *(
+                pa.field(name, column.type, nullable=name in partly)
+                for name, column in COLUMNS.items()
+                if name in columns
+            ),
+        ]
+    )
+
+
+def schema_of_views(statistics: Iterable[Iterable[str]]) -> pa.Schema:
+    """Return the schema of windows of views that have these statistics. A column that only some views need may be null."""
+    columns = [set(columns_of(names)) for names in statistics]
+    every = set[str]().union(*columns)
+    return schema(every, every - set[str].intersection(*columns) if columns else ())
+
+
+SCHEMA = schema(columns_of(DEFAULT))
+"""Of windows, and parts of windows, of views that name no statistics."""
 
 _KEY_SCHEMA = pa.schema([SCHEMA.field(name) for name in KEY])
 
@@ -60,9 +81,16 @@ def empty() -> pa.Table:
 
 
 def parts(
-    view: str, measure: str, key: Array, group: npt.NDArray[Any], start: Ints, end: Ints, stats: Stats
+    view: str,
+    measure: str,
+    key: Array,
+    group: npt.NDArray[Any],
+    start: Ints,
+    end: Ints,
+    columns: Columns,
+    schema: pa.Schema = SCHEMA,
 ) -> pa.Table:
-    """Parts of one view and measure, `SCHEMA`; `key` are the texts of the groups, and `group` names one for each part."""
+    """Parts of one view and measure, of `schema`; `key` are the texts of the groups, and `group` names one for each part."""
     size = len(start)
     zero = np.zeros(size, np.int32)
     return pa.Table.from_arrays(
@@ -72,9 +100,9 @@ def parts(
             pa.DictionaryArray.from_arrays(group.astype(np.int32), key),
             pa.array(start),
             pa.array(end),
-            *(pa.array(stats[name]) for name in COLUMNS),
+            *(_or_nulls(columns.get(field.name), field, size) for field in schema if field.name in COLUMNS),
         ],
-        schema=SCHEMA,
+        schema=schema,
     )
 
 
@@ -126,14 +154,37 @@ def _begins_with(table: pa.Table, first: pa.Table) -> bool:
     return True
 
 
+def _or_nulls(values: npt.NDArray[Any] | None, field: Field, size: int) -> Array:
+    return pa.nulls(size, field.type) if values is None else pa.array(values)
+
+
 def concat(tables: Sequence[pa.Table], schema: pa.Schema = SCHEMA) -> pa.Table:
-    """All rows of all tables, with one dictionary for each text."""
+    """All rows of all tables, with one dictionary for each text and the columns of all; `schema` is that of no rows."""
     tables = [table for table in tables if table.num_rows]
     if not tables:
         return schema.empty_table()
     if len(tables) == 1:
         return tables[0].combine_chunks()
+    if not all(table.schema.equals(tables[0].schema) for table in tables):
+        nullable = {field.name for table in tables for field in table.schema if field.nullable}
+        tables = _aligned(tables, {name for table in tables for name in table.column_names}, nullable)
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def _aligned(tables: Sequence[pa.Table], columns: Collection[str], nullable: Collection[str]) -> list[pa.Table]:
+    """The tables with these columns, null where a table lacks one."""
+    lacking = {name for name in columns for table in tables if name not in table.column_names}
+    wanted = schema(columns, lacking | set(nullable))
+    return [
+        pa.Table.from_arrays(
+            [
+                array(table[field.name]) if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
+                for field in wanted
+            ],
+            schema=wanted,
+        )
+        for table in tables
+    ]
 
 
 def append(windows: pa.Table, added: pa.Table) -> pa.Table:
@@ -167,6 +218,8 @@ def compact(table: pa.Table) -> pa.Table:
 def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
     """`windows` with the parts `new` merged into them, and which rows of the result got parts. `new` is not empty."""
     size = windows.num_rows
+    if size and not windows.schema.equals(new.schema):
+        windows, new = _of_one_schema(windows, new)
     whole = append(windows, new) if size else new
     codes = _codes(whole)
     order = np.argsort(codes[size:], kind="stable")
@@ -183,13 +236,41 @@ def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
     changed[size:] = True
     rows = pa.array(np.concatenate((np.arange(size), added)))
     arrays: list[Array] = [array(whole.column(name)).take(rows) for name in KEY]
-    for name, column in COLUMNS.items():
-        values, merge = _numbers(whole, name), column.merge
-        parts_of = merge.reduceat(values[size:][order], heads)
-        merged = np.concatenate((values[:size], parts_of[new_heads]))
-        merged[place[known]] = merge(merged[place[known]], parts_of[known])
-        arrays.append(pa.array(merged))
-    return pa.Table.from_arrays(arrays, schema=SCHEMA), changed
+    names = [field.name for field in whole.schema if field.name in COLUMNS]
+    columns: dict[str, npt.NDArray[Any]] = {}
+    nulls: dict[str, Bools] = {}
+    for name in names:
+        column = array(whole.column(name))
+        if column.null_count:
+            is_null = column.is_null().to_numpy(zero_copy_only=False)
+            of_parts = np.logical_or.reduceat(is_null[size:][order], heads)
+            nulls[name] = np.concatenate((is_null[:size], of_parts[new_heads]))
+            nulls[name][place[known]] |= of_parts[known]
+            column = column.fill_null(0)
+        columns[name] = column.to_numpy(zero_copy_only=False)
+    of_parts_sorted = Taken(columns, size + order)
+    parts = {name: COLUMNS[name].reduce(of_parts_sorted, heads) for name in names}
+    left, right = Taken(columns, place[known]), Taken(parts, known)
+    for name in names:
+        values = np.concatenate((columns[name][:size], parts[name][new_heads]))
+        values[place[known]] = COLUMNS[name].pair(left, right)
+        if name in nulls:
+            values[nulls[name]] = 0
+        arrays.append(pa.array(values, mask=nulls.get(name)))
+    return pa.Table.from_arrays(arrays, schema=whole.schema), changed
+
+
+def _of_one_schema(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Both with the columns of the parts, and those that a window still has a value of.
+
+    So the columns are those of the settings soon after a restart, and stay the same then.
+    """
+    rows = windows.num_rows
+    kept = {name for name in windows.column_names if windows[name].null_count < rows}
+    nullable = {field.name for field in new.schema if field.nullable}
+    nullable |= {name for name in windows.column_names if windows[name].null_count}
+    windows, new = _aligned([windows, new], kept | set(new.column_names), nullable)
+    return windows, new
 
 
 def _codes(table: pa.Table) -> Ints:

@@ -11,9 +11,10 @@ from service.aggregation import task_counters
 from service.micro_batch import MicroBatch
 from service.row_schemas import CHANGES, COUNTS, OUTPUT, REJECT_TYPE, REJECTS
 from service.settings import Settings, parse
-from state import codec, moments
+from state import codec
 from state import windows as window_tables
 from state.layout import Changes, session_schema, status_schema
+from state.statistics import COLUMNS, DEFAULT, PaneReadings, columns_of
 
 SCHEMA = to_arrow_schema(OUTPUT)
 MINUTE = 60_000
@@ -53,33 +54,38 @@ def window(values: Sequence[float], key: str = "d1", start: int = T0, view: str 
     return windows([(view, key, start, values)])
 
 
-def windows(rows: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.RecordBatch:
+def windows(
+    rows: Iterable[tuple[str, str, int, Sequence[float]]], statistics: Sequence[str] = DEFAULT
+) -> pa.RecordBatch:
     """(view, key, start, values) each; the measure is temperature."""
-    return _changes(windows=window_table(rows))
+    return _changes(windows=window_table(rows, statistics))
 
 
-def window_table(rows: Iterable[tuple[str, str, int, Sequence[float]]]) -> pa.Table:
-    """The same as state.windows.SCHEMA."""
+def changed(windows: pa.Table) -> pa.RecordBatch:
+    """A step that changed these windows."""
+    return _changes(windows=windows)
+
+
+def window_table(
+    rows: Iterable[tuple[str, str, int, Sequence[float]]], statistics: Sequence[str] = DEFAULT
+) -> pa.Table:
+    """The same as a table of windows that have these statistics (state.windows.schema)."""
     rows = list(rows)
     counts = np.array([len(values) for *_, values in rows], np.int64)
     flat = np.array([value for *_, values in rows for value in values], np.float64)
     heads = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.intp)
-    parts = moments.split(flat, heads, counts)
     starts = np.array([start for _, _, start, _ in rows], np.int64)
+    seconds = np.concatenate([np.arange(count) for count in counts.tolist()])
+    readings = PaneReadings(flat, np.repeat(starts, counts) + 1000 * seconds, heads, counts)
     columns = {
         "view": pa.array([view for view, *_ in rows]).dictionary_encode(),
         "measure": pa.array(["temperature"] * len(rows)).dictionary_encode(),
         "key": pa.array([key for _, key, *_ in rows]).dictionary_encode(),
         "start": starts,
         "end": starts + MINUTE,
-        "count": counts,
-        **{name: getattr(parts, name) for name in moments.NAMES},
-        "min": np.minimum.reduceat(flat, heads),
-        "max": np.maximum.reduceat(flat, heads),
-        "first": starts,
-        "last": starts + 1000 * (counts - 1),
+        **{name: COLUMNS[name].fold(readings) for name in columns_of(statistics)},
     }
-    return pa.table(columns, schema=window_tables.SCHEMA)
+    return pa.table(columns, schema=window_tables.schema(columns_of(statistics)))
 
 
 def session(device: str = "d1", start: int = T0, **fields: Any) -> dict[str, Any]:

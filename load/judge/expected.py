@@ -24,6 +24,12 @@ CELLS = 16
 NO_ATTRIBUTE = "(none)"
 _CHUNK = 2_000_000  # readings unfolded into windows at a time: about 100 MB
 
+DEFAULT = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
+"""The statistics of a view that names none."""
+
+STATISTICS = DEFAULT
+"""Those that a view may have."""
+
 WindowKey = tuple[str, str, str, int]
 """view, measure, key, start (ms)"""
 
@@ -37,6 +43,7 @@ class View:
     window_ms: int
     step_ms: int
     measures: tuple[str, ...]
+    statistics: tuple[str, ...] = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

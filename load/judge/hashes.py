@@ -1,10 +1,10 @@
 """The hashes and sorted sets of Redis, as they are, against what the oracle expects."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from load.judge.expected import Device, MeasureValue
+from load.judge.expected import STATISTICS, Device, MeasureValue, WindowValue
 from load.judge.oracle import Expected
 from load.judge.verdict import Hash, Verdict
 
@@ -70,14 +70,9 @@ class _Checks:
         self._windows[number] = 1
         right = self._expected.windows[place]
         check = _Fields("window", key, actual, self._verdict)
-        for each in ("start", "end", "count", "first", "last"):
+        for each in ("start", "end"):
             check.integer(each, getattr(right, each))
-        error = RELATIVE * max(abs(right.min), abs(right.max))
-        check.number("sum", right.sum, error * right.count)
-        check.number("mean", right.mean, error)
-        check.number("stddev", right.stddev, error)
-        check.number("min", right.min)
-        check.number("max", right.max)
+        _check_statistics(check, right, self._expected.statistics[view])
         # A reading that came after a silence leaves the others closed by it, and the oracle cannot tell which.
         check.text("closed_by", right.closed_by or ("idle" if actual.get("closed_by") == "idle" else ""))
 
@@ -149,6 +144,19 @@ class _Checks:
         if key not in self._extra:
             self._extra.add(key)
             self._verdict.add(f"{kind}.extra", f"{key}: no admitted reading gives it; is {dict(actual)}")
+
+
+def _check_statistics(check: "_Fields", right: WindowValue, chosen: Collection[str]) -> None:
+    """A window has the statistics of its view, and no others."""
+    error = RELATIVE * max(abs(right.min), abs(right.max))
+    errors = {"sum": error * right.count, "mean": error, "stddev": error}
+    for name in STATISTICS:
+        if name not in chosen:
+            check.none(name)
+        elif name in {"count", "first", "last"}:
+            check.integer(name, getattr(right, name))
+        else:
+            check.number(name, getattr(right, name), errors.get(name, 0.0))
 
 
 def _check_measure(check: "_Fields", measure: str, right: MeasureValue) -> None:

@@ -69,10 +69,11 @@ class Partition:
 class Expected:
     """What must be there once everything up to the partitions' ends is published under `watermark_ms`.
 
-    `values` is the length and a digest of each rejected record's value, None for a null one.
+    `statistics` are those of each view. `values` is the length and a digest of each rejected record's value, None for a null one.
     """
 
     watermark_ms: int
+    statistics: Mapping[str, Collection[str]]
     windows: Windows
     sessions: Mapping[tuple[str, int], Session]
     devices: Mapping[str, Device]
@@ -287,6 +288,7 @@ class Ledger:
         line_ms, intervals = max(watermark_ms, idle_ms), self._durations(rules.expected_interval)
         return Expected(
             watermark_ms,
+            {view.name: view.statistics for view in rules.views},
             windows(rules.views, readings, self._reference, watermark_ms, idle_ms),
             expected_sessions,
             devices(admitted, expected_sessions, attributes, line_ms, intervals),

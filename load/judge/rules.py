@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from load.judge.expected import View
+from load.judge.expected import DEFAULT, View
 
 Reference = Mapping[str, Mapping[str, str | None]]
 """device -> column -> text"""
@@ -173,6 +173,7 @@ def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
         window_ms=length,
         step_ms=amount(view.get("slide", length)),
         measures=tuple(measure for measure in measures if measure in chosen),
+        statistics=tuple(dict.fromkeys((*view.get("statistics", DEFAULT), "count", "last"))),
     )
 
 

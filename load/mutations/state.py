@@ -93,8 +93,8 @@ MUTATIONS = (
         (
             Edit(
                 "state/windows.py",
-                "merged[place[known]] = merge(merged[place[known]], parts_of[known])",
-                "merged[place[known]] = parts_of[known]",
+                "values[place[known]] = COLUMNS[name].pair(left, right)",
+                "values[place[known]] = right[name]",
             ),
         ),
         (_WINDOWS + "test_windows_batch_by_batch_are_those_of_a_plain_recomputation",),

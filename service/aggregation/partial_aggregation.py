@@ -38,7 +38,7 @@ from state import windows as window_state
 from state.columns import factorise
 from state.rules import Rules
 from state.runs import fold_sorted
-from state.statistics import COLUMNS, PaneReadings
+from state.statistics import COLUMNS, PaneReadings, columns_of
 from state.watermark import EventTime, Partition
 
 _FOLDED = to_arrow_schema(FOLDED)
@@ -179,7 +179,7 @@ class Fold:
         values = {name: readings[name].to_numpy()[order] for name in self.rules.measures}
         bucket = readings["bucket"].to_numpy()[order]
         attributes = self.attributes.of(devices) if self.attributes is not None else None
-        panes = {name: self._panes(codes, event_ms, column) for name, column in values.items()}
+        panes = {name: self._panes(codes, event_ms, column, self._columns(name)) for name, column in values.items()}
         bucket_of = np.zeros(len(devices), np.int32)
         bucket_of[codes] = bucket
         yield from self._windows(panes, devices, attributes, bucket_of)
@@ -192,7 +192,8 @@ class Fold:
         self, panes: Mapping[str, Panes], devices: pa.Array, attributes: pa.Table | None, bucket_of: NDArray[np.int32]
     ) -> Iterator[pa.RecordBatch]:
         """Return the partial aggregates of windows; `bucket_of` is the bucket of each device."""
-        tables, buckets = [], []
+        tables, buckets, firsts = [], [], []
+        schema = window_state.schema_of_views(view.statistics for view, _ in self.views)
         for view, measures in self.views:
             groups = windows.groups(view, devices, attributes)
             # In a view by device the keys are the devices, whose buckets are already computed.
@@ -201,8 +202,11 @@ class Fold:
                 if panes[measure].start.size:
                     group, start, columns = windows.spread(view, panes[measure], groups)
                     end = start + view.window_ms
-                    tables.append(window_state.parts(view.name, measure, groups.keys, group, start, end, columns))
+                    kept = {name: columns[name] for name in columns_of(view.statistics)}
+                    parts = window_state.parts(view.name, measure, groups.keys, group, start, end, kept, schema)
+                    tables.append(parts)
                     buckets.append(of_group[group])
+                    firsts.append(columns["first"])
         if tables:
             parts = window_state.concat(tables)
             yield _by_bucket(
@@ -210,14 +214,20 @@ class Fold:
                 np.concatenate(buckets),
                 parts,
                 lambda part: codec.pack(b"W", window_state.compact(part)),
-                first=parts["first"].to_numpy(),
+                first=np.concatenate(firsts),
             )
 
     def _buckets(self, view: str, keys: pa.Array) -> NDArray[np.int32]:
         texts = keys.to_pylist()
         return np.array([zlib.crc32(f"{view}|{key}".encode()) % self.buckets for key in texts], np.int32)
 
-    def _panes(self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64]) -> Panes:
+    def _columns(self, measure: str) -> tuple[str, ...]:
+        """Return the columns that the views need of a measure, and `first`, by which payloads are ordered in a recomputation."""
+        return columns_of(
+            {"first", *(name for view, names in self.views if measure in names for name in view.statistics)}
+        )
+
+    def _panes(self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64], names: Collection[str]) -> Panes:
         is_present = ~np.isnan(values)
         if not is_present.all():
             codes, event_ms, values = codes[is_present], event_ms[is_present], values[is_present]
@@ -229,7 +239,7 @@ class Fold:
             return Panes(codes, event_ms, {})
         counts = np.diff(starts, append=len(codes))
         folded = PaneReadings(values, event_ms, starts, counts)
-        columns = {name: column.fold(folded) for name, column in COLUMNS.items()}
+        columns = {name: COLUMNS[name].fold(folded) for name in names}
         return Panes(codes[starts], pane[starts] * self.pane_ms, columns)
 
     def _runs(

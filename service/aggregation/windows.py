@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from service.reference.attributes import DEVICE
 from service.settings import View
 from state.columns import factorise
-from state.statistics import COLUMNS
-from state.windows import Stats
+from state.statistics import COLUMNS, Columns, Taken, columns_of
 
 ALL = "all"
 NONE = "(none)"
@@ -29,7 +28,7 @@ class Panes:
 
     code: NDArray[Any]
     start: NDArray[np.int64]
-    columns: Stats
+    columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,13 @@ def groups(view: View, devices: pa.Array, attributes: pa.Table | None) -> Groups
     return Groups(*factorise(text))
 
 
-def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[np.int64], Stats]:
-    """Return the view's windows of the panes: group, start in ms and columns, with one row for each window of a group."""
-    group, start, columns = by.of[panes.code], panes.start, panes.columns
+def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[np.int64], Columns]:
+    """Return the view's windows of the panes: group, start in ms and columns, with one row for each window of a group.
+
+    The columns are those that the view keeps, and `first`.
+    """
+    group, start = by.of[panes.code], panes.start
+    columns: Columns = {name: panes.columns[name] for name in columns_of((*view.statistics, "first"))}
     step, many = view.step_ms, view.window_ms // view.step_ms
     if many > 1:
         # Merged to steps of the slide first, because the next lines repeat each row for every window that contains it.
@@ -69,14 +72,14 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
 
 
 def _merge(
-    group: NDArray[Any], start: NDArray[np.int64], columns: Stats
-) -> tuple[NDArray[Any], NDArray[np.int64], Stats]:
+    group: NDArray[Any], start: NDArray[np.int64], columns: Columns
+) -> tuple[NDArray[Any], NDArray[np.int64], Columns]:
     """Merge the rows of one group and start."""
     order = np.lexsort((start, group))
     group, start = group[order], start[order]
     heads = np.flatnonzero(np.r_[True, (group[1:] != group[:-1]) | (start[1:] != start[:-1])])
-    merged = {name: COLUMNS[name].merge.reduceat(values[order], heads) for name, values in columns.items()}
-    return group[heads], start[heads], merged
+    ordered = Taken(columns, order)
+    return group[heads], start[heads], {name: COLUMNS[name].reduce(ordered, heads) for name in columns}
 
 
 def _escaped(column: Any) -> Any:

@@ -27,6 +27,7 @@ def meta(settings: Settings) -> str:
                 {
                     "name": view.name,
                     "measures": settings.view_measures(view),
+                    "statistics": view.statistics,
                     "retain_ms": view.retain_ms,
                     **_shape(view),
                 }

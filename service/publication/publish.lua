@@ -132,6 +132,7 @@ end
 -- A window that progress calls final and that does not exist is written only with a.complete, because readers would take a part
 -- of it for final. Otherwise the mark `republish` is set, so that the complete window is published. A writer that reads the topic
 -- again, under the mark `rebuild`, sets that mark at its end.
+-- With a.partly a value may be nil, "no such field": a statistic that the window's view does not have, or began without.
 -- A new window, or one with a.again (rows are republished), enters its key into the sorted set of its view. a.views has by view: how long (ms) the set is kept after that, and
 -- the start of the newest window of keys that are removed from it, '' for none.
 -- Returns {written, unchanged, refused as older, refused as closed}.
@@ -153,16 +154,46 @@ local function windows()
   local fixed = #args
   for j = 1, width do args[fixed + 2 * j - 1] = fields[j] end
   local last = fixed + 2 * width
+
+  -- Puts row i into args; with a.partly, a row may lack fields. Returns the number of args.
+  local function fill(i)
+    if not a.partly then
+      for j = 1, width do args[fixed + 2 * j] = columns[j][i] end
+      return last
+    end
+    local n = fixed
+    for j = 1, width do
+      local value = columns[j][i]
+      if value then
+        args[n + 1], args[n + 2] = fields[j], value
+        n = n + 2
+      end
+    end
+    return n
+  end
+
+  -- Removes statistics that an earlier term wrote and that the row, n args, lacks: they do not include its newest readings.
+  local function tidy(key, n)
+    local extra = call('HLEN', key) - (n / 2 - 1)
+    if extra == 0 then return end
+    local is_written = {revision = true}
+    for j = 3, n, 2 do is_written[args[j]] = true end
+    for _, name in ipairs(call('HKEYS', key)) do
+      if not is_written[name] then call('HDEL', key, name) end
+    end
+  end
+
   local latest = tonumber(call('GET', KEYS[3]) or nil) or -1
   local known = latest
 
   for i = 1, #keys do
-    local key, ends_at, must_write, revision = keys[i], tonumber(ends[i]), true, nil
+    local key, ends_at, must_write, revision, is_earlier = keys[i], tonumber(ends[i]), true, nil, false
     -- In a settled term nothing speaks against a window that is open: it is not compared.
     if not is_settled or ends_at <= closed_until then
       local values = call('HMGET', key, 'epoch', 'batch', 'count', 'end', 'revision')
       local its_epoch, its_batch = tonumber(values[1] or nil), tonumber(values[2] or nil) or -1
       if its_epoch then
+        is_earlier = its_epoch < epoch
         local is_alike, its_end = values[4] == ends[i], tonumber(values[4] or nil) or -1
         local is_same = is_alike and values[3] == counts[i]
         local is_poorer = is_alike and (tonumber(values[3] or nil) or 0) > tonumber(counts[i])
@@ -188,9 +219,10 @@ local function windows()
     if must_write then
       announce('window', key)
       args[2] = key
-      for j = 1, width do args[fixed + 2 * j] = columns[j][i] end
-      local added = call(unpack(args, 1, last))
-      if added == last / 2 - 1 then enter_window(key) end
+      local n = fill(i)
+      local added = call(unpack(args, 1, n))
+      if added == n / 2 - 1 then enter_window(key) end
+      if is_earlier then tidy(key, n) end
       if revision then call('HSET', key, 'revision', revision) end
       call('PEXPIRE', key, ttl[i])
       if ends_at > latest then latest = ends_at end

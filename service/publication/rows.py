@@ -133,10 +133,12 @@ def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
 
 
 def window_rows(table: pa.Table, keys: Keys, views: Collection[View], watermark_ms: int) -> Rows:
-    """Format windows (state.windows.SCHEMA) as hashes. A view that is not in `views` raises KeyError."""
+    """Format windows (a table of state.windows.schema) as hashes. A view that is not in `views` raises KeyError.
+
+    A row has the statistics of its view, without those that need a column that is null.
+    """
     columns = _plain(table)
-    kept = Kept({name: columns[name].to_numpy() for name in COLUMNS})
-    fields = {name: texts(decimal(statistic.of_window(kept))) for name, statistic in STATISTICS.items()}
+    fields, is_partly = _statistics(columns, {view.name: view.statistics for view in views})
     fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
     names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     # A window expires `retain` after its last reading, and its key leaves the view's set then.
@@ -144,9 +146,30 @@ def window_rows(table: pa.Table, keys: Keys, views: Collection[View], watermark_
     kept_ms = {view.name: view.window_ms + view.retain_ms for view in views}
     floors = {name: str(watermark_ms - ms) if watermark_ms > ms else "" for name, ms in kept_ms.items()}
     ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
-    return Rows(
-        WINDOW, texts(names), ttl, fields, shared={"views": {name: (kept_ms[name], floors[name]) for name in kept_ms}}
-    )
+    shared: dict[str, Any] = {"views": {name: (kept_ms[name], floors[name]) for name in kept_ms}}
+    if is_partly:
+        shared["partly"] = True
+    return Rows(WINDOW, texts(names), ttl, fields, shared=shared)
+
+
+def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, Texts], bool]:
+    """Return the fields of windows, and whether some rows lack one; `chosen` has the statistics of each view."""
+    used = [chosen[view] for view in pc.unique(columns["view"]).to_pylist()]
+    known = {name: columns[name] for name in COLUMNS if name in columns}
+    nulls = {name: column.is_null().to_numpy(False) for name, column in known.items() if column.null_count}
+    kept = Kept({name: (pc.fill_null(each, 0) if name in nulls else each).to_numpy() for name, each in known.items()})
+    fields: dict[str, Texts] = {}
+    is_partly = False
+    for name, statistic in STATISTICS.items():
+        if any(name in names for names in used) and known.keys() >= set(statistic.columns):
+            absent = [nulls[column] for column in statistic.columns if column in nulls]
+            if not all(name in names for names in used):
+                lacking = pa.array([view for view, names in chosen.items() if name not in names], pa.string())
+                absent.append(pc.is_in(columns["view"], lacking).to_numpy(zero_copy_only=False))
+            values = pa.array(statistic.of_window(kept), mask=np.logical_or.reduce(absent) if absent else None)
+            fields[name] = texts(decimal(values))
+            is_partly = is_partly or values.null_count > 0
+    return fields, is_partly
 
 
 def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:

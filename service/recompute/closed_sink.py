@@ -11,11 +11,12 @@ from service import clock, failpoint
 from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.publication import meta
-from service.publication.rows import Call, Rows, Stamp
+from service.publication.rows import WINDOW, Call, Rows, Stamp
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shard_of, shards
 from service.redis.link import Budget, Link, Place, Reply, link, reader
 from service.settings import Redis, Settings
+from state.statistics import STATISTICS
 
 SCRIPT = Path(__file__).with_name("correct.lua").read_bytes()
 _BEGINNING = "the beginning of a correction"
@@ -87,6 +88,7 @@ class ClosedSink:
                 fields=list(part.fields),
                 columns=list(part.fields.values()),
                 same=_SAME[rows.kind.name],
+                **({"known": list(STATISTICS)} if rows.kind is WINDOW else {}),
                 **part.shared,
             )
 

@@ -26,6 +26,7 @@ end
 -- A closed value is replaced by one with more readings, never with fewer, so a call may be repeated or arrive late. Its epoch and
 -- batch stay, and `revision` grows. A key that does not exist gets a.epoch, a.batch and its TTL of a.ttl. Then a window's key enters
 -- the sorted set of its view, as in publish.lua, and a session the list of its device, which is kept for a.list_ttl (ms).
+-- Of the fields a.known those that a row lacks are removed.
 -- Returns how many rows were {written, the same already, refused as poorer, open, gone}.
 local function write()
   local written, same, poorer, open, gone = 0, 0, 0, 0, 0
@@ -63,6 +64,9 @@ local function write()
         else
           lacking[#lacking + 1] = name
         end
+      end
+      for _, name in ipairs(a.known or {}) do
+        if not column_of[name] then lacking[#lacking + 1] = name end
       end
       if not is_there then
         args[n + 1], args[n + 2], args[n + 3], args[n + 4] = 'epoch', a.epoch, 'batch', a.batch

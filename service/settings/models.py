@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from service.units import Duration, format_duration
+from state import statistics
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
 TOPIC = re.compile(r"^[A-Za-z0-9._-]+\Z")
@@ -287,7 +288,17 @@ class View(Section):
     slide_ms: Positive | None = Field(default=None, alias="slide")
     measures: tuple[str, ...] = ()
     """Measures to aggregate; all of them when empty."""
+    statistics: tuple[str, ...] = statistics.DEFAULT
+    """Names of `state.statistics.STATISTICS`. `count` and `last` are always there."""
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
+
+    @field_validator("statistics")
+    @classmethod
+    def _are_statistics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in statistics.STATISTICS]:
+            msg = f"{', '.join(map(repr, unknown))}: no such statistic; there are {', '.join(statistics.STATISTICS)}"
+            raise ValueError(msg)
+        return statistics.with_always(value)
 
     @model_validator(mode="after")
     def _slides_evenly(self) -> Self:

@@ -73,6 +73,15 @@ def closed(start: int = T0, **fields: Any) -> dict[str, Any]:
     return session(start=start, state="closed", reason="gap", **fields)
 
 
+def test_a_corrected_window_keeps_no_statistic_that_its_view_has_no_more(target: Target) -> None:
+    target.publish(window([20.0]))
+    table = window_table([("device_1m", "d1", T0, [20.0, 30.0])], ["mean"])
+    rows = window_rows(table, target.keys, target.settings.views, PASSED.watermark_ms)
+    assert target.sink.write(as_of_watermark(rows, PASSED.watermark_ms, 0)[:1]).written == 1
+    assert (target.window()["mean"], target.window()["revision"]) == ("25", "1")
+    assert not {"max", "stddev"} & target.window().keys()
+
+
 def test_a_final_window_gets_more_readings_and_says_so(target: Target) -> None:
     target.publish(window([20.0]))
     key = f"{target.prefix}:window:device_1m:temperature:d1:{T0}"

@@ -28,8 +28,23 @@ from service.publication.early import Early
 from service.redis.link import EpochLostError, WritesLostError
 from service.reference.attributes import Index
 from service.rejects import delivery
-from service.settings import Settings
-from tests.outputs import MINUTE, T0, changes, device, micro_batch, reject, session, settings, stats, window, windows
+from service.settings import Settings, View
+from state import windows as windows_module
+from tests.outputs import (
+    MINUTE,
+    T0,
+    changed,
+    changes,
+    device,
+    micro_batch,
+    reject,
+    session,
+    settings,
+    stats,
+    window,
+    window_table,
+    windows,
+)
 from tests.topics import read
 
 pytestmark = pytest.mark.integration
@@ -730,6 +745,58 @@ def test_a_closed_value_and_a_device_of_an_earlier_term_are_looked_at(target: Ta
     assert target.read(WINDOW.replace(str(T0), str(T0 - MINUTE)))["count"] == "1"
     assert target.read(f"session:final:{T0}")["state"] == "closed"
     assert target.read(f"session:d1:{T0 + 5_000}") == {}
+
+
+def with_statistics(given: Settings, **statistics: list[str]) -> Settings:
+    """The settings with other statistics of some views."""
+    document = given.model_dump()["views"]
+    views = [
+        View(
+            **{name: each[name] for name in ("name", "by")},
+            window=each["window_ms"],
+            retain=each["retain_ms"],
+            statistics=statistics.get(each["name"], each["statistics"]),
+        )
+        for each in document
+    ]
+    return given.model_copy(update={"views": tuple(views)})
+
+
+def test_a_window_has_the_statistics_of_its_view_and_no_others(target: Target) -> None:
+    target.settings = with_statistics(target.settings, device_1m=["mean"])
+    few = windows([("device_1m", "d1", T0, [1.0, 2.0])], ["mean", "max"])
+    sink = target.sink(1)
+    sink.write([few, windows([("all_1m", "all", T0, [1.0, 2.0])])])
+    sink.progress()
+    assert contract.check(target.client, target.prefix) == []
+    fields = target.read().keys() - {"start", "end", "epoch", "batch", "updated", "revision", "final", "closed_by"}
+    assert fields == {"count", "mean", "last"}
+    assert target.read(f"window:all_1m:temperature:all:{T0}")["max"] == "2"
+    views = {view["name"]: view for view in json.loads(target.client.get(target.key("meta")))["views"]}
+    assert views["device_1m"]["statistics"] == ["count", "mean", "last"]
+
+
+def test_a_statistic_that_a_view_has_no_more_goes_with_the_next_reading_of_a_window(target: Target) -> None:
+    """Else readers would see one that lacks the newest readings."""
+    target.write(1, window([1.0]), window([5.0], "d2"))
+    target.client.set(target.key("epoch"), 2)
+    target.settings = with_statistics(target.settings, device_1m=["mean"])
+    target.write(2, windows([("device_1m", "d1", T0, [1.0, 3.0])], ["mean"]), epoch=2)
+    now = target.read()
+    assert (now["mean"], now["count"], now["revision"]) == ("2", "2", "0")
+    assert not {"sum", "max", "stddev"} & now.keys()
+    assert target.read(WINDOW.replace("d1", "d2"))["max"] == "5"
+    assert contract.check(target.client, target.prefix) == []
+
+
+def test_a_window_that_began_without_a_statistic_does_not_get_it(target: Target) -> None:
+    table = windows_module.advance(
+        window_table([("device_1m", "d1", T0, [1.0])], ["mean"]), [window_table([("device_1m", "d1", T0, [9.0])])], 0
+    ).open
+    target.write(1, changed(table), window([4.0], "d2"))
+    assert (target.read()["mean"], target.read()["count"]) == ("5", "2")
+    assert not {"max", "stddev"} & target.read().keys()
+    assert target.read(WINDOW.replace("d1", "d2"))["max"] == "4"
 
 
 def test_new_and_closed_rows_are_counted_without_a_look(target: Target) -> None:

@@ -38,6 +38,7 @@ def expectation() -> Expected:
     values = {place: digest(raw) for place, raw in RAW.items()}
     return Expected(
         watermark_ms=WATERMARK_MS,
+        statistics={view.name: view.statistics for view in VIEWS},
         windows=windows(VIEWS, readings, REFERENCE, WATERMARK_MS),
         sessions=all_sessions,
         devices=devices(readings, all_sessions, REFERENCE),

@@ -13,6 +13,9 @@ from tidemark_client.names import KeyOf, Place, key_text
 CONTRACT = 3
 """The version of the contract, schemas/redis.md of Tidemark, that this package reads."""
 
+STATISTICS = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
+"""The statistics of a view whose settings name none, and of every view of a service whose meta does not name them."""
+
 Fields = Mapping[str, str]
 
 
@@ -26,6 +29,8 @@ class View:
     window_ms: int
     slide_ms: int
     retain_ms: int
+    statistics: tuple[str, ...] = STATISTICS
+    """The statistics of its windows. Those that began before a change of the settings may lack one."""
 
     def starts(self, at: int) -> list[int]:
         """Starts of all windows that contain a time, the newest first."""
@@ -87,8 +92,10 @@ class Meta:
 
 
 def _view(document: Mapping[str, Any]) -> View:
-    lengths = (document[name] for name in ("window_ms", "slide_ms", "retain_ms"))
-    return View(document["name"], tuple(document["by"]), tuple(document["measures"]), *lengths)
+    window_ms, slide_ms, retain_ms = (document[name] for name in ("window_ms", "slide_ms", "retain_ms"))
+    by, measures = tuple(document["by"]), tuple(document["measures"])
+    statistics = tuple(document.get("statistics", STATISTICS))
+    return View(document["name"], by, measures, window_ms, slide_ms, retain_ms, statistics)
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,8 @@ def closed_by(window: Fields, progress: Fields) -> str:
 class Window:
     """Readings of one measure and key with `start` <= event time < `end`.
 
+    A statistic is None where the window's view does not have it, or did not have it when the window began.
+
     `final` says that it is closed: it changes no more, except as `closed_by` and `revision` say (docs/application-developer.md).
     Redis does not keep `final` and `closed_by`: they follow from the progress that was read just before the window.
     """
@@ -133,12 +142,12 @@ class Window:
     start: int
     end: int
     count: int
-    sum: float
-    mean: float
-    min: float
-    max: float
-    stddev: float
-    first: int
+    sum: float | None
+    mean: float | None
+    min: float | None
+    max: float | None
+    stddev: float | None
+    first: int | None
     last: int
     final: bool
     closed_by: str
@@ -156,12 +165,12 @@ class Window:
             start=int(fields["start"]),
             end=int(fields["end"]),
             count=int(fields["count"]),
-            sum=float(fields["sum"]),
-            mean=float(fields["mean"]),
-            min=float(fields["min"]),
-            max=float(fields["max"]),
-            stddev=float(fields["stddev"]),
-            first=int(fields["first"]),
+            sum=_float(fields.get("sum")),
+            mean=_float(fields.get("mean")),
+            min=_float(fields.get("min")),
+            max=_float(fields.get("max")),
+            stddev=_float(fields.get("stddev")),
+            first=_int(fields.get("first")),
             last=int(fields["last"]),
             final=cause != "",
             closed_by=cause,

@@ -1,0 +1,188 @@
+"""The statistics of a view: chosen in the settings, changed at restarts, folded, merged, stored and published."""
+
+import math
+
+import hypothesis
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from load.judge.statistics import PLAIN
+from load.walks import admitted
+from service.aggregation.partial_aggregation import Fold
+from service.publication.rows import window_rows
+from service.redis.keys import Keys
+from service.row_schemas import PARTS
+from service.settings import View
+from state import codec, windows
+from state.delta import apply, diff
+from state.layout import empty_state
+from state.rules import Rules
+from state.statistics import DEFAULT, STATISTICS, columns_of
+from tests.examples import examples
+
+RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t",))
+SCHEMA = admitted.schema(("t",))
+BASE_MS = 1_790_000_040_000
+KEYS = Keys("p")
+
+
+def views(one=DEFAULT, two=DEFAULT):
+    """Two views, by device and over all devices, with these statistics."""
+    return (
+        View(name="one", by=("device",), window=10_000, statistics=one),
+        View(name="two", window=20_000, slide=10_000, statistics=two),
+    )
+
+
+def folded(readings, of):
+    """The parts of windows of (device, ms, value) that one task sends."""
+    fold = Fold(RULES, [(view, ("t",)) for view in of], pane_ms=10_000, buckets=1, topics=("readings",))
+    rows = [
+        {
+            "bucket": 0,
+            "device": device,
+            "event_ms": BASE_MS + ms,
+            "broker_ms": BASE_MS + ms,
+            "t": value,
+            "from_partition": 0,
+            "offset": number,
+            "reject": None,
+        }
+        for number, (device, ms, value) in enumerate(readings)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
+    found = [row for each in fold(iter([batch])) for row in each.to_pylist()]
+    return [codec.unpack(b"W", row["payload"]) for row in found if row["kind"] == PARTS]
+
+
+def published(table, of):
+    """{(view, key, start): {field: number}} of what publish writes."""
+    rows = window_rows(table, KEYS, of, BASE_MS)
+    fields = [{n: float(c[at]) for n, c in rows.fields.items() if c[at] is not None} for at in range(len(rows))]
+    named = [(each.pop("start") - BASE_MS, each.pop("end"), each) for each in fields]
+    places = zip(table["view"].to_pylist(), table["key"].to_pylist(), named, strict=True)
+    return {(view, key, start): each for view, key, (start, _, each) in places}
+
+
+def plainly(readings, of, *, at=None):
+    """The same of all readings; `at` has the fields that each window may have, by place."""
+    groups = {}
+    for device, ms, value in readings:
+        for view in of:
+            newest = ms - ms % view.step_ms
+            for back in range(view.window_ms // view.step_ms):
+                place = view.name, device if view.by else "all", newest - back * view.step_ms
+                groups.setdefault(place, []).append((BASE_MS + ms, value))
+    chosen = {view.name: view.statistics for view in of}
+    return {
+        place: {
+            name: value
+            for name in chosen[place[0]]
+            if (at is None or name in at[place]) and (value := PLAIN[name](group)) is not None
+        }
+        for place, group in groups.items()
+    }
+
+
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for place, fields in expected.items():
+        assert actual[place].keys() == fields.keys(), place
+        for name, value in fields.items():
+            assert math.isclose(actual[place][name], value, rel_tol=1e-9, abs_tol=1e-3), (place, name)
+
+
+def stored(state):
+    """A state that was written and read again."""
+    return codec.decode(codec.encode(state))
+
+
+chosen = st.sets(st.sampled_from(list(STATISTICS))).map(tuple)
+batches = st.lists(
+    st.tuples(
+        st.none() | st.tuples(chosen, chosen),  # the views' statistics from a restart on
+        st.lists(
+            st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 40_000), st.floats(-1e3, 1e3)), min_size=1, max_size=8
+        ),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@examples(150)
+@hypothesis.given(batches)
+def test_a_window_has_the_statistics_that_it_had_in_all_its_batches_and_those_are_right(schedule):
+    of, state = views(), empty_state(RULES)
+    readings, kept = [], {}
+    for statistics, batch in schedule:
+        of = of if statistics is None else views(*statistics)
+        readings += batch
+        result = windows.advance(state.windows, folded(batch, of), 0)
+        before, state = state, stored(type(state)(state.runs, state.devices, result.open))
+        delta = diff(before, state)
+        assert delta is None or apply(before, delta).windows.to_pylist() == state.windows.to_pylist()
+        for place in plainly(batch, of):
+            columns = set(columns_of({view.name: view.statistics for view in of}[place[0]]))
+            kept[place] = kept.get(place, columns) & columns
+        at = {place: [name for name, each in STATISTICS.items() if kept[place] >= set(each.columns)] for place in kept}
+        assert_same(published(state.windows, of), plainly(readings, of, at=at))
+
+
+def test_what_no_view_has_is_neither_folded_nor_kept_nor_written():
+    of = views(["mean"], ["mean"])
+    parts = folded([("a", 1, 1.0), ("a", 2, 2.0)], of)
+    (names,) = {tuple(part.column_names) for part in parts}
+    assert names == (*windows.KEY, "count", "sum_hi", "sum_lo", "last")
+    table = windows.advance(windows.empty(), parts, 0).open
+    assert table.column_names == list(names)
+    assert set(window_rows(table, KEYS, of, 0).fields) == {"count", "mean", "last", "start", "end"}
+    assert windows.concat(folded([("a", 1, 1.0)], views())).nbytes > windows.concat(parts).nbytes
+
+
+def test_a_column_that_only_some_views_need_is_null_in_the_others():
+    parts = folded([("a", 1, 1.0)], views(["mean"], ["max"]))
+    rows = {row["view"]: row for row in windows.concat(parts).to_pylist()}
+    assert (rows["one"]["sum_hi"], rows["one"]["max"], rows["two"]["sum_hi"], rows["two"]["max"]) == (
+        1.0,
+        None,
+        None,
+        1.0,
+    )
+
+
+def test_the_columns_of_a_state_follow_the_settings_and_then_stay():
+    state = windows.advance(windows.empty(), folded([("a", 1, 1.0)], views()), 0).open
+    few = views(["mean"], ["mean"])
+    step = windows.advance(state, folded([("a", 30_001, 1.0)], few), 0)
+    assert "sq_a" in step.open.column_names  # the windows that began before have it still
+    closed = windows.advance(step.open, folded([("a", 30_002, 1.0)], few), BASE_MS + 20_000)
+    after = windows.advance(closed.open, folded([("a", 30_003, 1.0)], few), BASE_MS + 20_000).open
+    again = windows.advance(after, folded([("a", 30_004, 1.0)], few), BASE_MS + 20_000).open
+    assert "sq_a" not in after.column_names
+    assert after.schema.equals(again.schema)
+
+
+def test_a_state_of_other_statistics_is_version_3_and_unknown_columns_are_refused_by_name():
+    parts = folded([("a", 1, 1.0)], views(["mean"], ["max"]))
+    state = empty_state(RULES)
+    state = type(state)(state.runs, state.devices, windows.advance(windows.empty(), parts, 0).open)
+    data = codec.encode(state)
+    assert data[4] == 3
+    assert codec.encode(empty_state(RULES))[4] == 2
+    assert codec.decode(data).windows.to_pylist() == state.windows.to_pylist()
+    newer = state.windows.append_column("kurtosis", pa.array(np.zeros(state.windows.num_rows)))
+    with pytest.raises(codec.CodecError, match="its windows have kurtosis, which no statistic of this version has"):
+        codec.decode(codec.encode(type(state)(state.runs, state.devices, newer)))
+    with pytest.raises(codec.CodecError, match="of version 4; supported is version 2 or 3"):
+        codec.decode(data[:4] + b"\x04" + data[5:])
+
+
+def test_an_unknown_statistic_is_refused_and_count_and_last_are_always_there():
+    with pytest.raises(ValidationError, match="'avg': no such statistic; there are count, sum, mean"):
+        View(name="v", window="1 m", statistics=["avg"])
+    assert View(name="v", window="1 m", statistics=["max", "mean"]).statistics == ("count", "mean", "max", "last")
+    assert View(name="v", window="1 m").statistics == DEFAULT
