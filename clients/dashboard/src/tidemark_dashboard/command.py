@@ -1,0 +1,100 @@
+"""The command `tidemark-dashboard`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+
+from tidemark_dashboard.app import build
+from tidemark_dashboard.options import Options, OptionsError
+
+STOP_S = 2
+"""How long open pages may keep a server that stops."""
+_log = logging.getLogger("tidemark_dashboard")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Serve until the process is told to stop; returns the exit status, 2 for options that cannot be used."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    try:
+        serve(_options(words))
+    except OptionsError as error:
+        print(f"tidemark-dashboard: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+def serve(options: Options) -> None:
+    """Serve until the process is told to stop. Raises OptionsError."""
+    app = build(options)
+    is_secure = options.certificate is not None
+    if options.token_file and not is_secure and not options.is_loopback:
+        _log.warning(
+            "The token crosses the network unencrypted: give --certificate and --key, or put a proxy with TLS in front"
+        )
+    host = f"[{options.address}]" if ":" in options.address else options.address
+    _log.info("The page: %s://%s:%d/", "https" if is_secure else "http", host, options.port)
+    uvicorn.run(
+        app,
+        host=options.address,
+        port=options.port,
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.key,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=STOP_S,
+    )
+
+
+def _options(words: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="tidemark-dashboard",
+        description="A page that shows what Tidemark keeps in Redis, and how its service runs.",
+    )
+    add = parser.add_argument
+    usual = Options()
+    add("--redis", default=usual.redis, metavar="URL", help="Redis, with a user that only reads (%(default)s)")
+    add("--prefix", default=usual.prefix, help="the service's redis.prefix (%(default)s)")
+    add("--cluster", action="store_true", help="the URL names nodes of a Redis Cluster")
+    add("--password-file", type=Path, metavar="FILE", help="the password of Redis")
+    add("--ca-file", type=Path, metavar="FILE", help="certificates to trust, for rediss://")
+    add(
+        "--service",
+        default=usual.service,
+        metavar="URL",
+        help="the service's own HTTP address, '' for none (%(default)s)",
+    )
+    add("--prometheus", default="", metavar="URL", help="a Prometheus, whose alerts are shown")
+    add("--address", default=usual.address, help="where to listen (%(default)s)")
+    add("--port", type=int, default=usual.port, help="(%(default)s)")
+    add("--host", action="append", default=[], metavar="NAME", help="a name in the page's address; may be repeated")
+    add("--token-file", type=Path, metavar="FILE", help="who opens a page must give this token")
+    add("--certificate", type=Path, metavar="FILE", help="for https, in PEM")
+    add("--key", type=Path, metavar="FILE", help="the certificate's key, in PEM")
+    add("--unit", action="append", default=[], metavar="MEASURE=UNIT", help="the unit of a measure; may be repeated")
+    given = parser.parse_args(words)
+    units = dict(each.partition("=")[::2] for each in given.unit)
+    return Options(
+        redis=given.redis,
+        prefix=given.prefix,
+        cluster=given.cluster,
+        password_file=given.password_file,
+        ca_file=given.ca_file,
+        service=given.service,
+        prometheus=given.prometheus,
+        address=given.address,
+        port=given.port,
+        token_file=given.token_file,
+        certificate=given.certificate,
+        key=given.key,
+        hosts=tuple(given.host),
+        units=units,
+    )

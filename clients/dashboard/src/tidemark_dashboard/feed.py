@@ -1,0 +1,65 @@
+"""The one reader of the change feed: it runs while a page is open, and tells the indexes and the pages what has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from tidemark_client import AsyncClient, ChangesLostError, Place, TidemarkClientError
+from tidemark_client.feed import ENTRIES
+from tidemark_dashboard.health import Health
+
+BLOCK_S = 1.0
+RETRY_S = 1.0
+BEHIND_S = 10.0
+"""After so long of full answers the reader gives up the entries in between, and everything is read again."""
+
+
+class Feed:
+    """`on_places` gets the places of each entry; `on_lost` is called when entries were not read, so that anything may differ."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        health: Health,
+        wanted: asyncio.Event,
+        on_places: Callable[[Sequence[Place]], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._client, self._health, self._wanted = client, health, wanted
+        self._on_places, self._on_lost = on_places, on_lost
+        self._last: str | None = None
+
+    async def run(self) -> None:
+        """Read until the task is cancelled."""
+        behind_since: float | None = None
+        while True:
+            if not self._wanted.is_set():
+                self._last, behind_since = None, None
+                await self._wanted.wait()
+            try:
+                entries = await self._read()
+            except ChangesLostError:
+                self._last = None
+                continue
+            except TidemarkClientError as error:
+                self._health.failed(str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._health.answered()
+            behind_since = (behind_since or time.monotonic()) if entries >= ENTRIES // 2 else None
+            if behind_since is not None and time.monotonic() - behind_since > BEHIND_S:
+                self._last, behind_since = None, None
+            await asyncio.sleep(0)  # a long backlog leaves the other tasks their turn
+
+    async def _read(self) -> int:
+        """Read the next entries; returns how many there were."""
+        if self._last is None:
+            self._last = await self._client.end_of_feed()
+            self._on_lost()
+        changes = await self._client.changes(self._last, BLOCK_S)
+        for change in changes:
+            self._last = change.id
+            self._on_places(change.places)
+        return len(changes)

@@ -1,0 +1,30 @@
+"""Whether a source answers, and since when it does not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+
+def now_ms() -> int:
+    """The wall clock in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class Health:
+    """`answered_ms` is the time of the last answer; `failed_ms` that of the first failure since, 0 while it answers."""
+
+    answered_ms: int = 0
+    failed_ms: int = 0
+    reason: str = ""
+
+    @property
+    def is_away(self) -> bool:
+        return self.failed_ms > 0
+
+    def answered(self) -> None:
+        self.answered_ms, self.failed_ms, self.reason = now_ms(), 0, ""
+
+    def failed(self, reason: str) -> None:
+        self.failed_ms, self.reason = self.failed_ms or now_ms(), reason

@@ -1,0 +1,145 @@
+"""Pages that change: each is rendered once for all browsers that show it, and each browser gets the parts that have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tidemark_client import TidemarkClientError
+from tidemark_dashboard.sources import Sources, Topic
+
+LEAST_S = 1.0
+"""Between two renderings of a page."""
+SHARE = 10.0
+"""A page that takes long to read is rendered as rarely as makes it a tenth of a core."""
+BEAT_S = 5.0
+"""Between two messages to a browser, at most: one that hears nothing for longer has lost the connection."""
+MOST = 200
+"""Browsers at once."""
+
+Parts = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The parts of a page as HTML by the id of their element, and what the page depends on."""
+
+    parts: Parts
+    topics: frozenset[Topic]
+
+
+@dataclass(eq=False)
+class Browser:
+    """One connection: the parts that it has not been sent yet. A slow one gets the newest of each part only."""
+
+    pending: dict[str, str] = field(default_factory=dict)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, parts: Parts) -> None:
+        self.pending.update(parts)
+        self.ready.set()
+
+
+class Live:
+    """One page, as an address names it. It is read while a browser shows it."""
+
+    def __init__(
+        self, sources: Sources, render: Callable[[], Awaitable[Rendered]], freshness: Callable[[], Parts]
+    ) -> None:
+        self._sources, self._render, self._freshness = sources, render, freshness
+        self._changed = asyncio.Event()
+        self._topics: frozenset[Topic] = frozenset()
+        self._sent: dict[str, str] = {}
+        self.browsers: set[Browser] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, browser: Browser) -> None:
+        """Send the page to a browser from now on, all of its parts first."""
+        self.browsers.add(browser)
+        browser.put(self._sent)
+        if self._task is None:
+            self._sources.on_pulse(self._pulse, on=True)
+            self._sources.want()
+            self._task = asyncio.create_task(self._run())
+
+    def remove(self, browser: Browser) -> None:
+        """Send it nothing any more. The last browser ends the reading."""
+        self.browsers.discard(browser)
+        if not self.browsers and self._task is not None:
+            self._task.cancel()
+            self._task = None
+            self._sources.on_pulse(self._pulse, on=False)
+            self._sources.subscribe(self._changed.set, (), self._topics)
+            self._topics = frozenset()
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            self._changed.clear()
+            try:
+                rendered = await self._render()
+            except TidemarkClientError:  # shown by the freshness; what was sent stays on the page
+                await asyncio.sleep(LEAST_S)
+                self._changed.set()
+                continue
+            if rendered.topics != self._topics:
+                self._sources.subscribe(
+                    self._changed.set, rendered.topics - self._topics, self._topics - rendered.topics
+                )
+                self._topics = rendered.topics
+            self._send(rendered.parts)
+            await asyncio.sleep(max(LEAST_S, SHARE * (time.monotonic() - began)))
+            await self._changed.wait()
+
+    def _pulse(self) -> None:
+        before = self._sent.get("freshness")
+        self._send(self._freshness())
+        if before is not None and ("data-old" in before) != ("data-old" in self._sent["freshness"]):
+            self._changed.set()  # a source came back: what changed meanwhile may not be announced
+
+    def _send(self, parts: Parts) -> None:
+        changed = {name: html for name, html in parts.items() if self._sent.get(name) != html}
+        self._sent.update(changed)
+        if changed:
+            for browser in self.browsers:
+                browser.put(changed)
+
+
+class Hub:
+    """All pages that browsers show."""
+
+    def __init__(self) -> None:
+        self._pages: dict[str, Live] = {}
+        self.is_closing = False
+
+    @property
+    def browsers(self) -> int:
+        return sum(len(page.browsers) for page in self._pages.values())
+
+    async def stream(self, address: str, make: Callable[[], Live]) -> AsyncIterator[str]:
+        """The server-sent events of a page for one browser, until it goes away."""
+        page = self._pages.get(address)
+        if page is None:
+            page = self._pages[address] = make()
+        browser = Browser()
+        page.add(browser)
+        try:
+            yield "retry: 1000\n\n"
+            while not self.is_closing:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(browser.ready.wait(), BEAT_S)
+                browser.ready.clear()
+                parts, browser.pending = browser.pending, {}
+                yield _event("parts", parts) if parts else _event("beat", {})
+        finally:
+            page.remove(browser)
+            if not page.browsers:
+                self._pages.pop(address, None)
+
+
+def _event(name: str, data: Mapping[str, str]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"

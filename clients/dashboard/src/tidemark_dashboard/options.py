@@ -1,0 +1,93 @@
+"""What the dashboard is started with, and the rules that these options must meet."""
+
+from __future__ import annotations
+
+import ipaddress
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SHORTEST_TOKEN = 16
+"""Characters of a token."""
+
+
+class OptionsError(Exception):
+    """An option that the dashboard does not start with; the message says which, and what to give."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """`service` and `prometheus` are base URLs, or "" for none. `units` are the units of measures, for people."""
+
+    redis: str = "redis://localhost:6379/0"
+    prefix: str = "tidemark"
+    cluster: bool = False
+    password_file: Path | None = None
+    ca_file: Path | None = None
+    service: str = "http://127.0.0.1:9400"
+    prometheus: str = ""
+    address: str = "127.0.0.1"
+    port: int = 9500
+    token_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    hosts: tuple[str, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can connect."""
+        try:
+            return ipaddress.ip_address(self.address).is_loopback
+        except ValueError:
+            return self.address == "localhost"
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """The names in the header Host that are answered; others are refused, against DNS rebinding."""
+        own = ("localhost", "127.0.0.1", "[::1]") if self.is_loopback else (self.address,)
+        return (*own, *self.hosts)
+
+    def token(self) -> str:
+        """Return the token, "" for none. Raises OptionsError."""
+        return _secret(self.token_file, "--token-file") if self.token_file else ""
+
+    def password(self) -> str | None:
+        """Return the password of Redis, None for none or for that of the URL. Raises OptionsError."""
+        return _secret(self.password_file, "--password-file") if self.password_file else None
+
+    def check(self) -> None:
+        """Raise OptionsError unless the dashboard may start with these options."""
+        token = self.token()
+        if not self.is_loopback and not token:
+            msg = (
+                f"--address {self.address} can be reached from other hosts: give a --token-file. "
+                "The page shows every device; without a token it listens on a loopback address only"
+            )
+            raise OptionsError(msg)
+        if not self.is_loopback and not self.hosts and self.address in {"0.0.0.0", "::"}:  # noqa: S104
+            msg = f"--address {self.address}: give the names in the page's address, such as --host metrics.example.com"
+            raise OptionsError(msg)
+        if token and len(token) < SHORTEST_TOKEN:
+            msg = f"the token in --token-file has {len(token)} characters; {SHORTEST_TOKEN} are the least"
+            raise OptionsError(msg)
+        if (self.certificate is None) != (self.key is None):
+            msg = "--certificate and --key belong together: give both"
+            raise OptionsError(msg)
+        for name, url in (("--service", self.service), ("--prometheus", self.prometheus)):
+            if url and urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
+                msg = f"{name} {url!r}: give a URL that begins with http:// or https://"
+                raise OptionsError(msg)
+
+
+def _secret(path: Path | None, option: str) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{option} {path}: {error}"
+        raise OptionsError(msg) from error
+    if not text:
+        msg = f"{option} {path} is empty"
+        raise OptionsError(msg)
+    return text

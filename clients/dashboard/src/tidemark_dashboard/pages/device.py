@@ -1,0 +1,81 @@
+"""One device: its newest values, its windows and sessions on one axis of time, its facts, and its early readings."""
+
+from __future__ import annotations
+
+import shlex
+
+from tidemark_client import View, queries
+from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
+from tidemark_dashboard.pages.series import plot, span, spans, summary
+from tidemark_dashboard.sources import Sources
+from tidemark_dashboard.texts import shown
+
+SESSIONS = 50
+
+
+async def read(sources: Sources, query: Query) -> Shown:
+    """Redis is asked for the device, its sessions of the span, and its windows of the view by device with the finest slide."""
+    device_id = query.get("id", "")
+    if not device_id:
+        msg = "The address names no device"
+        raise NotFoundError(msg)
+    meta = await sources.meta()
+    await sources.look()
+    device = await sources.ask(queries.device(device_id))
+    views = sorted((view for view in meta.views.values() if view.by == ("device",)), key=lambda view: view.slide_ms)
+    view = next((each for each in views if each.name == query.get("name")), views[0] if views else None)
+    # Without such a view, the sessions alone have the axis.
+    axis = view or View("", ("device",), (), meta.session_gap_ms, meta.session_gap_ms, meta.session_retain_ms)
+    last_seen = device.last_seen if device else 0
+    end = (last_seen // axis.slide_ms + 1) * axis.slide_ms
+    stretch = span(axis, end, query.get("span", ""), query.get("until", ""))
+    # A session that began before the span may reach into it.
+    since = stretch.since - meta.session_max_duration_ms
+    sessions = [
+        each
+        for each in await sources.ask(queries.sessions(device_id, since))
+        if each.last >= stretch.since and each.start < stretch.until
+    ]
+    measures = [name for name in view.measures if device is None or name in device.latest] if view else []
+    found = await sources.ask_all(
+        queries.windows(view.name, device_id, since=stretch.since, until=stretch.until, measure=measure)
+        for measure in measures
+        if view is not None
+    )
+    units = sources.options.units
+    plots = [
+        (measure, plot(windows, axis, sessions), summary(windows, measure, units.get(measure, "")), len(windows))
+        for measure, windows in zip(measures, found, strict=True)
+    ]
+
+    def here(**changed: object) -> str:
+        return address("/device", **{**query, **changed})
+
+    context = {
+        "id": device_id,
+        "device": device,
+        "view": view,
+        "views": views,
+        "span": stretch,
+        "spans": spans(axis),
+        "plots": plots,
+        "sessions": sessions[::-1][:SESSIONS],
+        "hidden": max(0, len(sessions) - SESSIONS),
+        "meta": meta,
+        "here": here,
+        "back": here(until=stretch.since),
+        "forward": "" if stretch.is_live else here(until=stretch.until + stretch.length_ms),
+        "command": f"tidemark rejects list --config tidemark.toml --device {shlex.quote(shown(device_id))}",
+    }
+    windows = [("window", view.name, device_id)] if view else []
+    return Shown.of(context, ("device", device_id), windows)
+
+
+PAGE = Page(
+    "device",
+    "/device",
+    "Device",
+    ("device_now", "device_plots", "device_sessions", "device_early"),
+    ("id", "name", "span", "until"),
+    read,
+)

@@ -1,0 +1,149 @@
+"""What the service and Prometheus say over HTTP: /status, /metrics and the alerts that fire. Asked while a page is open."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from tidemark_dashboard.health import Health, now_ms
+from tidemark_dashboard.metrics import Samples
+
+EVERY_S = 2.0
+TIMEOUT_S = 5.0
+MOST_BYTES = 8 << 20
+KEPT_BATCHES = 200
+KEPT_S = 600.0
+"""How far back counters are compared."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One answer of /metrics."""
+
+    at_ms: int
+    samples: Samples
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert that fires, or is about to."""
+
+    name: str
+    state: str
+    severity: str
+    summary: str
+    since: str
+
+
+class Service:
+    """The last answers. `on_change` is called when there are new ones."""
+
+    def __init__(self, url: str, prometheus: str, wanted: asyncio.Event, on_change: Callable[[], None]) -> None:
+        self.url, self.prometheus = url.rstrip("/"), prometheus.rstrip("/")
+        self._wanted, self._on_change = wanted, on_change
+        self.health, self.alerts_health = Health(), Health()
+        self.status: Mapping[str, Any] = {}
+        self.looks: deque[Look] = deque()
+        self.batches: list[Mapping[str, Any]] = []
+        self.epochs: dict[int, int] = {}
+        self.alerts: list[Alert] = []
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a URL was given."""
+        return bool(self.url)
+
+    @property
+    def samples(self) -> Samples:
+        """The newest metrics."""
+        return self.looks[-1].samples if self.looks else Samples()
+
+    def increase(self, name: str, label: str = "") -> dict[str, float]:
+        """How much a counter has grown since the first answer that is kept, by a label. A counter that fell began again."""
+        if len(self.looks) < 2:
+            return {}
+        total: dict[str, float] = {}
+        looks = list(self.looks)
+        for older, newer in itertools.pairwise(looks):
+            before, after = (
+                each.samples.by(name, label) if label else {"": each.samples.sum(name)} for each in (older, newer)
+            )
+            for key, value in after.items():
+                grown = value - before.get(key, 0.0)
+                total[key] = total.get(key, 0.0) + (grown if grown >= 0 else value)
+        return total
+
+    async def run(self) -> None:
+        """Ask until the task is cancelled."""
+        limits = httpx2.Limits(max_connections=4)
+        async with httpx2.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client:
+            while True:
+                await self._wanted.wait()
+                if self.url:
+                    await self._ask_service(client)
+                if self.prometheus:
+                    await self._ask_prometheus(client)
+                self._on_change()
+                await asyncio.sleep(EVERY_S)
+
+    async def _ask_service(self, client: httpx2.AsyncClient) -> None:
+        try:
+            status = json.loads(await _get(client, f"{self.url}/status"))
+            samples = Samples(await _get(client, f"{self.url}/metrics"))
+            if not isinstance(status, dict) or "batches" not in status:
+                msg = f"{self.url}/status is not what a service of Tidemark answers"
+                raise ValueError(msg)
+        except (httpx2.HTTPError, ValueError) as error:
+            self.health.failed(str(error) or type(error).__name__)
+            return
+        self.health.answered()
+        self.status = status
+        at_ms = now_ms()
+        self.looks.append(Look(at_ms, samples))
+        while self.looks[0].at_ms < at_ms - 1000 * KEPT_S:
+            self.looks.popleft()
+        epoch = status.get("epoch") or 0
+        self.epochs.setdefault(epoch, at_ms)
+        # A batch that is repeated replaces itself; a rebuild begins again with number 0.
+        known = {each["batch"]: each for each in [*self.batches, *status["batches"]]}
+        self.batches = sorted(known.values(), key=lambda each: each["finished_ms"])[-KEPT_BATCHES:]
+
+    async def _ask_prometheus(self, client: httpx2.AsyncClient) -> None:
+        try:
+            answer = json.loads(await _get(client, f"{self.prometheus}/api/v1/alerts"))
+            self.alerts = [_alert(each) for each in answer["data"]["alerts"]]
+        except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
+            self.alerts_health.failed(str(error) or type(error).__name__)
+            return
+        self.alerts_health.answered()
+
+
+def _alert(document: Mapping[str, Any]) -> Alert:
+    labels, annotations = document["labels"], document.get("annotations", {})
+    return Alert(
+        str(labels.get("alertname", "")),
+        str(document.get("state", "")),
+        str(labels.get("severity", "")),
+        str(annotations.get("summary", "")),
+        str(document.get("activeAt", "")),
+    )
+
+
+async def _get(client: httpx2.AsyncClient, url: str) -> str:
+    """The body of an answer. Raises HTTPError, and ValueError for one that is too long."""
+    async with client.stream("GET", url) as answer:
+        answer.raise_for_status()
+        body = b""
+        async for piece in answer.aiter_bytes():
+            body += piece
+            if len(body) > MOST_BYTES:
+                msg = f"{url} answers more than {MOST_BYTES} bytes"
+                raise ValueError(msg)
+    return body.decode("utf-8", "replace")

@@ -1,0 +1,198 @@
+"""Open pages change by themselves, say when their values are old, and recover."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+from served import (
+    DEVICES,
+    PATIENCE_S,
+    Served,
+    Server,
+    filled,
+    options,
+    serving,
+    shared_answers,
+    shared_server,
+    wait,
+    world,
+)
+from world import WINDOW, Answers, World
+
+from tidemark_client import Client
+from tidemark_dashboard.options import Options
+from tidemark_dashboard.texts import number
+
+
+class Browser:
+    """An open page: the parts that it shows by now."""
+
+    def __init__(self, url: str) -> None:
+        self.parts: dict[str, str] = {}
+        self.beats = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(url,))
+        self._thread.start()
+
+    def _read(self, url: str) -> None:
+        timeout = httpx2.Timeout(10, read=PATIENCE_S)
+        with httpx2.Client(timeout=timeout, trust_env=False) as client, client.stream("GET", url) as answer:
+            event = ""
+            for line in answer.iter_lines():
+                if line.startswith("event: "):
+                    event = line[7:]
+                elif line.startswith("data: "):
+                    self.beats += event == "beat"
+                    self.parts.update(json.loads(line[6:]))
+                if self._closing.is_set():
+                    return
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+
+@contextmanager
+def browsing(url: str) -> Iterator[Browser]:
+    browser = Browser(url)
+    try:
+        wait(lambda: len(browser.parts) > 1 and "freshness" in browser.parts, "the first parts")
+        yield browser
+    finally:
+        browser.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats so often that a page that is closed ends soon: its reader waits for a line."""
+    monkeypatch.setattr("tidemark_dashboard.live.BEAT_S", 0.2)
+
+
+@pytest.fixture
+def served(world: World, options: Options) -> Iterator[Served]:
+    world.now = int(time.time() * 1000) // 10_000 * 10_000 - 10_000
+    world.step()
+    with serving(options) as made:
+        wait(lambda: made.site.sources.fleet.is_complete, "the fleet is counted")
+        yield made
+
+
+def test_an_open_page_shows_a_new_value_without_being_loaded_again(served: Served, world: World) -> None:
+    device = DEVICES[1]
+    with (
+        browsing(f"{served.url}/events/device?id={device}") as one,
+        browsing(f"{served.url}/events/key?name=site&key=leeds&measure=power") as key,
+        browsing(f"{served.url}/events/view?name=site&measure=power") as view,
+    ):
+        before = dict(one.parts)
+        world.step()
+        with Client(world.redis) as client:
+            known, window = client.device(device), client.current("site", "leeds", "power")
+        assert known is not None
+        assert window is not None
+        value = number(known.latest["power"].value)
+        wait(lambda: value in one.parts["device_now"] and one.parts != before, "the device's new value")
+        wait(lambda: number(window.mean) in key.parts["key_now"], "the window's new mean")
+        wait(lambda: number(window.mean) in view.parts["view_keys"], "the mean in the list")
+        assert json.loads(unescaped(key.parts["key_plot"]))["mean"][-1] == window.mean
+
+
+def unescaped(part: str) -> str:
+    return part.partition('data-plot="')[2].partition('"')[0].replace("&#34;", '"')
+
+
+def test_windows_become_final_on_an_open_page_by_progress_alone(served: Served, world: World) -> None:
+    with browsing(f"{served.url}/events/key?name=site&key=leeds&measure=power") as key:
+        states = json.loads(unescaped(key.parts["key_plot"]))["state"]
+        assert states[-1] == 0
+        world.now += 3 * WINDOW
+        world.progress()
+        wait(lambda: 0 not in json.loads(unescaped(key.parts["key_plot"]))["state"], "all windows final")
+
+
+def test_many_browsers_have_one_reader_of_the_feed(served: Served, world: World) -> None:
+    with ExitStack() as stack:
+        pages = ["fleet", "device?id=eu-001", "view?name=site", "pipeline", "views"] * 2
+        browsers = [stack.enter_context(browsing(f"{served.url}/events/{page}")) for page in pages]
+        assert served.site.hub.browsers == len(pages)
+        readers = [each for each in world.redis.client_list() if each["cmd"] in {"xread", "xrevrange"}]
+        assert len(readers) <= 1
+        world.become("eu-001", "quiet")
+        for browser, page in zip(browsers, pages, strict=True):
+            if page == "fleet":
+                wait(lambda shown=browser: 'class="big">1</span>' in shown.parts["fleet_counts"], "the counts of each")
+    wait(lambda: served.site.hub.browsers == 0, "the browsers are gone")
+
+
+def test_a_service_that_is_killed_makes_values_old_and_back_again(world: World, options: Options) -> None:
+    world.now = int(time.time() * 1000) - 10_000
+    world.step()
+    answers = Answers()
+    port = int(answers.url.rpartition(":")[2])
+    with serving(replace(options, service=answers.url)) as served, browsing(f"{served.url}/events/pipeline") as page:
+        wait(lambda: 'data-level="live"' in page.parts["freshness"], "live")
+        answers.close()
+        wait(lambda: "The service does not answer" in page.parts["freshness"], "old")
+        wait(lambda: "/runbook/TidemarkAbsent" in page.parts["pipeline_now"], "what to do")
+        back = Answers(port)
+        try:
+            wait(lambda: 'data-level="live"' in page.parts["freshness"], "live again")
+        finally:
+            back.close()
+
+
+def test_a_redis_that_goes_away_makes_values_old_and_is_read_again_when_it_is_back(
+    tmp_path: Path, shared_answers: Answers
+) -> None:
+    server = Server(tmp_path)
+    server.start()
+    try:
+        world = World(server.redis, int(time.time() * 1000) - 60_000)
+        world.add(DEVICES[:5])
+        for _ in range(5):
+            world.step()
+        given = Options(redis=server.url, service=shared_answers.url)
+        with serving(given) as served, browsing(f"{served.url}/events/device?id={DEVICES[0]}") as page:
+            shown = page.parts["device_now"]
+            server.stop()
+            wait(lambda: "Redis does not answer" in page.parts["freshness"], "old")
+            assert page.parts["device_now"] == shown
+            assert httpx2.get(f"{served.url}/views", trust_env=False).status_code == 503
+            server.start()
+            wait(lambda: "data-old" not in page.parts["freshness"], "live again")
+            world.step()
+            wait(lambda: page.parts["device_now"] != shown, "new values")
+            assert served.site.sources.fleet.total.all == 5
+    finally:
+        server.redis.close()
+        server.stop()
+
+
+def test_a_silent_page_hears_a_beat(served: Served) -> None:
+    with browsing(f"{served.url}/events/device?id=stranger") as page:
+        wait(lambda: page.beats > 0, "a beat")
+
+
+def test_nothing_is_read_when_no_page_is_open(served: Served, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark_dashboard.sources.GRACE_S", 0.0)
+    served.site.sources.want()
+    wait(lambda: not served.site.sources.wanted.is_set(), "the sources rest")
+
+    def commands() -> int:
+        return int(world.redis.info("stats")["total_commands_processed"])
+
+    time.sleep(1.5)  # what was asked before is answered
+    before = commands()
+    time.sleep(1.5)
+    assert commands() - before < 5
+    with browsing(f"{served.url}/events/fleet") as page:
+        world.become(DEVICES[0], "offline")
+        wait(lambda: "99 %" in page.parts["fleet_counts"], "the fleet is read again")

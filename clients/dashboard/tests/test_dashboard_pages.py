@@ -1,0 +1,279 @@
+"""Every page shows what Redis holds and what the service answers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from served import DEVICES, Server, filled, options, pages, shared_answers, shared_server, wait, world
+from starlette.testclient import TestClient
+from world import MEASURES, WINDOW, Answers, World
+
+from tidemark_client import Client
+from tidemark_dashboard.app import build
+from tidemark_dashboard.options import Options
+from tidemark_dashboard.texts import count, number
+
+
+class Tables(HTMLParser):
+    """The tables of a page: rows of cells of text, without what only a screen reader or a hint has."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open.append(dict(attrs).get("class") or "")
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1] and "tip-text" not in self._open:
+            self.rows[-1][-1] += data.strip()
+
+
+def get(pages: TestClient, path: str, status: int = 200) -> str:
+    answer = pages.get(path)
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+def rows(html: str, caption: str) -> list[list[str]]:
+    """The rows of a table's body."""
+    match = re.search(rf'aria-label="{caption}" tabindex="0">(.*?)</table>', html, re.DOTALL)
+    body = match[1] if match else ""
+    body = body.partition("<tbody>")[2].partition("</tbody>")[0]
+    return Tables(re.sub(r"<(rect|path|circle|input)\b[^>]*/?>", "", body)).rows
+
+
+def tiles(html: str) -> list[int]:
+    return [int(each.replace(",", "")) for each in re.findall(r'class="big">([\d,]+)</span><span class="label"', html)]
+
+
+def test_the_fleet_is_counted_by_status_and_by_each_column(pages: TestClient, world: World) -> None:
+    world.become(DEVICES[0], "quiet")
+    world.become(DEVICES[1], "offline", skewed=1)
+    wait(lambda: tiles(get(pages, "/")) == [120, 118, 1, 1, 1], "the counts follow the feed")
+    for column in ("site", "model"):
+        expected: dict[str, int] = {}
+        for device in world.devices.values():
+            expected[device["facts"][column]] = expected.get(device["facts"][column], 0) + 1
+        shown = rows(get(pages, f"/?by={column}"), f"Devices by {column}")
+        assert {row[0]: int(row[-1]) for row in shown} == expected
+    assert [row[0] for row in rows(get(pages, "/?status=quiet"), "Devices")] == [DEVICES[0]]
+    assert [row[0] for row in rows(get(pages, "/?status=skewed"), "Devices")] == [DEVICES[1]]
+
+
+def test_every_device_is_on_one_page_in_the_order_of_its_id(pages: TestClient, world: World) -> None:
+    seen: list[str] = []
+    address = "/?q=us-"
+    while address:
+        html = get(pages, address)
+        assert "60 devices whose id begins with" in html
+        seen += [row[0] for row in rows(html, "Devices")]
+        following = re.search(r'<a href="([^"]+)" rel="next"', html)
+        address = following[1].replace("&amp;", "&") if following else ""
+    assert seen == sorted(each for each in DEVICES if each.startswith("us-"))
+    back = get(pages, f"/?q=us-&before={seen[-1]}")
+    assert [row[0] for row in rows(back, "Devices")] == seen[-51:-1]
+    assert "No device matches" in get(pages, "/?q=nothing")
+
+
+def test_a_device_of_the_list_has_its_facts_and_newest_values(pages: TestClient, world: World) -> None:
+    with Client(world.redis) as client:
+        for row in rows(get(pages, "/"), "Devices"):
+            device = client.device(row[0])
+            assert device is not None
+            values = [device.latest[name].value if name in device.latest else None for name in sorted(MEASURES)]
+            assert row[1] == "online"
+            assert row[3:] == [*device.attributes.values(), *map(number, values)]
+
+
+def test_a_filter_by_a_column_and_a_status_lists_those_devices_alone(pages: TestClient, world: World) -> None:
+    chosen = [each for each, device in world.devices.items() if device["facts"]["site"] == "leeds"]
+    world.become(chosen[0], "offline")
+    path = "/?column=site&value=leeds&status="
+    wait(lambda: [row[0] for row in rows(get(pages, f"{path}offline"), "Devices")] == chosen[:1], "the filter's list")
+    assert [row[0] for row in rows(get(pages, f"{path}online"), "Devices")] == sorted(chosen[1:])[:50]
+
+
+def test_a_device_that_expires_leaves_the_counts_though_nothing_announces_it(pages: TestClient, world: World) -> None:
+    world.redis.delete(world.name("device", DEVICES[3]))
+    wait(lambda: tiles(get(pages, "/"))[0] == 119, "the device leaves the index")
+
+
+def test_devices_that_send_only_early_readings_are_counted_too(pages: TestClient, world: World) -> None:
+    fields = {"status": "offline", "last_seen": 0, "session": "", "reference": "", "early": 7, "skewed": 1}
+    times = {"early.at": world.now, "early.ahead": 90_000, "early.until": world.now + 1}
+    world.redis.hset(world.name("device", "lone"), mapping={**fields, **times, **world.stamp()})
+    world.become("lone", "offline")
+    wait(lambda: tiles(get(pages, "/"))[-1] == 1, "the device is counted")
+    assert "1 min 30 s" in get(pages, "/device?id=lone")
+
+
+def test_a_view_shows_the_newest_window_of_each_key(pages: TestClient, world: World) -> None:
+    with Client(world.redis) as client:
+        for view, measure in (("site", "power"), ("site", "temperature"), ("type", "power"), ("all", "power")):
+            shown = rows(get(pages, f"/view?name={view}&measure={measure}"), "Newest values")
+            assert [row[0] for row in shown] == sorted(key for key, _ in client.keys(view))
+            for row in shown:
+                window = client.current(view, row[0] if view != "all" else (), measure)
+                if window is None:
+                    assert row[2] == f"no readings of {measure}"
+                    continue
+                assert [row[1], *row[3:6]] == [*map(number, (window.mean, window.min, window.max)), count(window.count)]
+                assert row[7] == ("final" if window.final else "open")
+
+
+def test_keys_of_a_view_are_searched_and_paged(pages: TestClient, world: World) -> None:
+    html = get(pages, "/view?name=device&measure=power&q=eu-")
+    assert "60 of 120 groups" in html
+    first = [row[0] for row in rows(html, "Newest values")]
+    following = re.search(r'<a href="([^"]+)" rel="next"', html)
+    assert following
+    second = [row[0] for row in rows(get(pages, following[1].replace("&amp;", "&")), "Newest values")]
+    assert first + second == sorted(each for each in DEVICES if each.startswith("eu-"))[:50]
+
+
+def test_the_windows_of_a_key_are_those_of_redis_in_the_table_and_in_the_csv_file(
+    pages: TestClient, world: World
+) -> None:
+    corrected = (world.now // WINDOW - 4) * WINDOW
+    world.correct("site", "power", "leeds", corrected)
+    with Client(world.redis) as client:
+        windows = client.windows("site", "leeds", since=world.now - 3_600_000, measure="power")
+    path = "name=site&key=leeds&measure=power"
+    shown = rows(get(pages, f"/key?{path}"), "Windows")
+    expected = [[*map(number, (w.mean, w.min, w.max, w.stddev)), count(w.count)] for w in windows[::-1]]
+    assert [row[1:6] for row in shown] == expected
+    assert [row[6] for row in shown] == [
+        ("final" if w.final else "open") + ("corrected" if w.start == corrected else "") for w in windows[::-1]
+    ]
+    answer = pages.get(f"/key.csv?{path}")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    found = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [float(row["mean"]) for row in found] == [w.mean for w in windows]
+    assert [(int(row["start"]), int(row["count"]), row["state"]) for row in found] == [
+        (w.start, w.count, w.closed_by or "open") for w in windows
+    ]
+
+
+def test_an_address_can_name_a_stretch_of_the_past(pages: TestClient, world: World) -> None:
+    until = (world.now // WINDOW - 3) * WINDOW
+    html = get(pages, f"/key?name=site&key=leeds&measure=power&span=600000&until={until}")
+    starts = re.findall(r'<th scope="row"><time datetime="([^"]+)"', html)
+    assert starts[0] == time.strftime("%Y-%m-%dT%H:%M:00.000Z", time.gmtime(until / 1000 - 60))
+    assert ">Newest</a>" in html
+
+
+def test_a_device_shows_its_values_sessions_and_facts(pages: TestClient, world: World) -> None:
+    device = DEVICES[1]
+    html = get(pages, f"/device?id={device}")
+    with Client(world.redis) as client:
+        known, sessions = client.device(device), client.sessions(device)
+    assert known is not None
+    [session] = sessions
+    for reading in known.latest.values():
+        assert f'<span class="big">{number(reading.value)}</span>' in html
+    for fact in known.attributes.values():
+        assert f">{fact}</a>" in html
+    [row] = rows(html, "Sessions")
+    assert [row[3], row[4]] == [count(session.count), "open"]
+    assert f"--device {device}</code>" in html
+    assert "Redis has no such device" in get(pages, "/device?id=stranger")
+
+
+def test_the_pipeline_shows_what_the_service_answers(
+    pages: TestClient,
+    world: World,
+    shared_answers: Answers,
+) -> None:
+    html = wait(lambda: "<td" in get(pages, "/pipeline") and get(pages, "/pipeline"), "the service was asked")
+    newest = shared_answers.status["batches"][-1]
+    first = rows(html, "Batches")[0]
+    assert [first[0], first[2]] == [count(newest["batch"]), count(newest["rows"])]
+    assert [row[0] for row in rows(html, "Partitions")] == [f"readings {number}" for number in range(4)]
+    rejects = dict(
+        re.findall(r'^tidemark_rejects_total\{reason="(\w+)"\} ([\d.]+)$', shared_answers.metrics, re.MULTILINE)
+    )
+    shown = {row[0]: row[-1] for row in rows(html, "Rejects by reason")}
+    assert shown == {reason: count(float(total)) for reason, total in rejects.items() if float(total)}
+    assert "Nothing needs attention" in html
+
+
+@pytest.mark.parametrize(
+    ("sample", "value", "name"),
+    [
+        ("tidemark_batch_running_seconds", 200, "TidemarkStuck"),
+        ("tidemark_lag_age_seconds", 100, "TidemarkLagUnknown"),
+        ("tidemark_skewed_devices", 3, "TidemarkSkewedDevices"),
+        ("tidemark_reference_kept", 1, "TidemarkReferenceKept"),
+    ],
+)
+def test_a_problem_leads_to_what_the_runbook_says(
+    pages: TestClient,
+    shared_answers: Answers,
+    sample: str,
+    value: float,
+    name: str,
+) -> None:
+    before = shared_answers.metrics
+    try:
+        shared_answers.set(sample, value)
+        wait(lambda: f'href="/runbook/{name}"' in get(pages, "/pipeline"), "the problem is shown")
+    finally:
+        shared_answers.metrics = before
+    assert "What to do" in get(pages, f"/runbook/{name}")
+
+
+def test_alerts_of_prometheus_are_shown(world: World, options: Options) -> None:
+    answers = Answers()
+    answers.alerts = [
+        {
+            "labels": {"alertname": "TidemarkSlow", "severity": "warn"},
+            "annotations": {"summary": "Readings take 9 s"},
+            "state": "firing",
+            "activeAt": "2026-01-01T00:00:00Z",
+        },
+        {"labels": {"alertname": "TidemarkStuck"}, "state": "pending"},
+    ]
+    try:
+        given = replace(options, prometheus=answers.url, hosts=("testserver",))
+        with TestClient(build(given)) as pages:
+            html = wait(lambda: "Readings take 9 s" in get(pages, "/pipeline") and get(pages, "/pipeline"), "the alert")
+            assert "/runbook/TidemarkSlow" in html
+            assert "/runbook/TidemarkStuck" not in html
+    finally:
+        answers.close()
+
+
+def test_a_redis_without_values_is_a_page_that_waits(shared_server: Server, options: Options) -> None:
+    shared_server.redis.flushall()
+    with TestClient(build(replace(options, hosts=("testserver",)))) as pages:
+        assert "This page appears by itself" in get(pages, "/views", 503)
+        assert '0</span><span class="label">all devices' in get(pages, "/")
+
+
+def test_what_does_not_exist_is_a_page_that_says_so(pages: TestClient) -> None:
+    for path in (
+        "/nothing",
+        "/view?name=nothing",
+        "/view?name=site&measure=nothing",
+        "/key?name=site",
+        "/runbook/nothing",
+    ):
+        assert "Not found" in get(pages, path, 404)
+    assert pages.get("/key.csv?name=nothing&key=x").status_code == 404
+    assert pages.get("/events/nothing").status_code == 404

@@ -1,0 +1,262 @@
+"""What a device has sent is text on every page, and nobody sees a page who may not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from served import DEVICES, Server, filled, options, pages, shared_answers, shared_server, wait, world
+from starlette.testclient import TestClient
+from world import Answers, World
+
+from load.fleet.payloads import PAGE, TERMINAL
+from tidemark_dashboard import runbook
+from tidemark_dashboard.app import build
+from tidemark_dashboard.options import Options, OptionsError
+
+ROOT = Path(__file__).parents[3]
+HOSTILE = [text for text in (*PAGE, *TERMINAL) if text != "\ud800"]
+"""The last one is no UTF-8 and cannot be a key of Redis."""
+ELEMENTS = {
+    "html",
+    "head",
+    "meta",
+    "title",
+    "link",
+    "script",
+    "body",
+    "a",
+    "header",
+    "nav",
+    "img",
+    "div",
+    "span",
+    "strong",
+    "p",
+    "main",
+    "section",
+    "h1",
+    "h2",
+    "h3",
+    "ul",
+    "li",
+    "svg",
+    "circle",
+    "path",
+    "rect",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "form",
+    "label",
+    "input",
+    "button",
+    "details",
+    "summary",
+    "dl",
+    "dt",
+    "dd",
+    "footer",
+    "figure",
+    "figcaption",
+    "i",
+    "time",
+    "code",
+    "pre",
+}
+ADDRESSES = {"href", "src", "action"}
+PATHS = ("/", "/view?name=device&measure=power", "/view?name=site&measure=power", "/pipeline", "/views")
+
+
+class Elements(HTMLParser):
+    """Collects what a browser would take for active: elements, handlers, addresses and styles that are not of the templates."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.active: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ELEMENTS:
+            self.active.append(tag)
+        if tag == "script" and not (dict(attrs).get("src") or "").startswith("/static/"):
+            self.active.append("inline script")
+        for name, value in attrs:
+            if name.startswith("on") or name in {"style", "srcdoc"}:
+                self.active.append(f"{tag} {name}")
+            if name in ADDRESSES and not re.match(r"/(?!/)|#", value or ""):
+                self.active.append(f"{tag} {name}={value}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def hostile(world: World) -> World:
+    """Devices, facts and keys of views that are hostile texts."""
+    for number, text in enumerate(HOSTILE):
+        world.add([text], site=text, model=HOSTILE[-number])
+    for each in DEVICES:
+        world.devices[each]["sends"] = False
+    world.step()
+    return world
+
+
+def test_no_text_of_a_device_is_markup_on_any_page(hostile: World, pages: TestClient) -> None:
+    addresses = [*PATHS, *(f"/?by={column}&groups=all" for column in ("site", "model"))]
+    for text in HOSTILE:
+        named = quote(text, safe="")
+        addresses += [f"/?q={named}", f"/?column=site&value={named}", f"/device?id={named}"]
+        addresses += [f"/key?name={view}&key={named}&measure=power" for view in ("device", "site")]
+        addresses += [
+            f"/view?name={named}",
+            f"/runbook/{named}",
+            f"/view?name=device&q={named}",
+            f"/?by={named}&after={named}",
+        ]
+    for address in addresses:
+        answer = pages.get(address)
+        assert answer.status_code in {200, 404}, address
+        assert Elements(answer.text).active == [], address
+
+
+def test_hostile_texts_are_shown_with_every_character_visible(hostile: World, pages: TestClient) -> None:
+    text = Elements(pages.get("/device?id=" + quote(PAGE[0])).text).text
+    assert PAGE[0] in text
+    text = Elements(pages.get("/device?id=" + quote("\u202etxt.exe")).text).text
+    assert "\\u{202e}txt.exe" in text
+    assert "\u202e" not in text
+
+
+def test_texts_of_the_service_and_of_prometheus_are_no_markup(world: World, options: Options) -> None:
+    answers = Answers()
+    bad = PAGE[0]
+    answers.status |= {"state": "restarting", "last_error": {"code": bad, "text": bad, "at_ms": 1}}
+    answers.status["reference"]["failure"] = {"reason": bad, "text": bad, "at_ms": 1}
+    labels = {"alertname": bad, "severity": bad}
+    answers.alerts = [{"labels": labels, "annotations": {"summary": bad}, "state": "firing", "activeAt": bad}]
+    answers.set(f'tidemark_quality_expectation_met{{expectation="{bad}"}}', 0)
+    answers.set("tidemark_quality_expectations_met_ratio", 0.5)
+    try:
+        given = replace(options, service=answers.url, prometheus=answers.url, hosts=("testserver",))
+        with TestClient(build(given)) as pages:
+            wait(lambda: pages.get("/pipeline").text.count("&lt;script") > 4, "the texts are shown")
+            for path in PATHS:
+                assert Elements(pages.get(path).text).active == []
+    finally:
+        answers.close()
+
+
+def test_every_answer_forbids_scripts_frames_and_other_hosts(pages: TestClient) -> None:
+    for path in (*PATHS, "/nothing", "/static/page.js", "/key.csv?name=x", "/healthz"):
+        headers = pages.get(path).headers
+        policy = dict(each.partition(" ")[::2] for each in headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_host_that_is_not_named_is_refused(pages: TestClient) -> None:
+    for host in ("evil.example", "localhost.evil.example", "", "127.0.0.1.evil.example:9500"):
+        assert pages.get("/", headers={"Host": host}).status_code == 421
+    for host in ("localhost", "127.0.0.1:9500", "[::1]:9500", "[::1]"):
+        assert pages.get("/", headers={"Host": host}).status_code == 200
+
+
+def test_only_reading_is_answered(pages: TestClient) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "POST"):
+        assert pages.request(method, "/").status_code == 405
+
+
+def test_a_token_is_asked_for_and_kept_by_the_browser(world: World, options: Options, tmp_path: Path) -> None:
+    secret = "-".join(["0123456789abcdef", "token"])
+    (tmp_path / "token").write_text(f"{secret}\n")
+    app = build(replace(options, token_file=tmp_path / "token", hosts=("testserver",)))
+    html = {"Accept": "text/html"}
+    with TestClient(app, follow_redirects=False) as pages:
+        for path in ("/", "/key.csv?name=x", "/events/fleet", "/device?id=x", "/runbook"):
+            assert pages.get(path, headers={"Accept": "*/*"}).status_code == 401
+        away = pages.get("/device?id=eu-001", headers=html)
+        assert (away.status_code, away.headers["location"]) == (303, "/login?next=%2Fdevice%3Fid%3Deu-001")
+        assert pages.get("/static/page.css").status_code == 200
+        assert pages.get("/", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+        assert pages.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert pages.post("/login", data={"token": "wrong"}).status_code == 403
+        signed = pages.post("/login?next=%2Fdevice%3Fid%3Deu-001", data={"token": secret})
+        assert (signed.status_code, signed.headers["location"]) == (303, "/device?id=eu-001")
+        cookie = signed.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert secret not in cookie
+        assert "eu-001" in pages.get("/device?id=eu-001", headers=html).text
+        assert pages.post("/logout").status_code == 303
+        pages.cookies.clear()
+        assert pages.get("/", headers=html).status_code == 303
+        for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
+            answer = pages.post(f"/login?next={quote(elsewhere, safe='')}", data={"token": secret})
+            assert answer.headers["location"] == "/"
+
+
+def test_options_that_would_show_the_fleet_to_everybody_are_refused(tmp_path: Path) -> None:
+    short, good = tmp_path / "short", tmp_path / "good"
+    short.write_text("12345")
+    good.write_text("0123456789abcdef")
+    for given, words in (
+        (Options(address="0.0.0.0"), "--token-file"),  # noqa: S104
+        (Options(address="10.0.0.7"), "--token-file"),
+        (Options(address="0.0.0.0", token_file=good), "--host"),  # noqa: S104
+        (Options(token_file=short), "16"),
+        (Options(token_file=tmp_path / "none"), "--token-file"),
+        (Options(certificate=good), "--key"),
+        (Options(service="file:///etc/passwd"), "--service"),
+    ):
+        with pytest.raises(OptionsError, match=words):
+            given.check()
+    Options(address="10.0.0.7", token_file=good).check()
+
+
+def test_the_password_of_redis_is_on_no_page(shared_server: Server, world: World, options: Options) -> None:
+    url = options.redis.replace("redis://", "redis://reader:hunter2@")
+    with TestClient(build(replace(options, redis=url, hosts=("testserver",)))) as pages:
+        for path in ("/", "/views", "/pipeline"):
+            assert "hunter2" not in pages.get(path).text
+
+
+def test_the_runbook_of_the_package_is_that_of_the_repository() -> None:
+    assert runbook.text(runbook.RUNBOOK) == (ROOT / "deploy" / "runbook.md").read_text(encoding="utf-8")
+    assert runbook.text(runbook.REFERENCE) == (ROOT / "docs" / "operator-reference.md").read_text(encoding="utf-8")
+
+
+def test_everything_in_the_runbook_has_its_page(pages: TestClient) -> None:
+    index = pages.get("/runbook").text
+    links = set(re.findall(r'href="(/runbook/[^"]+)"', index))
+    assert len(links) > 40
+    pending, seen = sorted(links), set()
+    while pending:
+        link = pending.pop()
+        if link in seen:
+            continue
+        seen.add(link)
+        html = pages.get(link).text
+        assert "Not found" not in html, link
+        assert Elements(html).active == [], link
+        body = html.partition('class="prose">')[2].partition("</main>")[0]
+        assert len(Elements(body).text.strip()) > 20, link
+        pending += re.findall(r'href="(/runbook/[^"#]+)"', body)
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    package = Path(runbook.__file__).parent
+    for file in [*package.glob("static/*.*"), *package.glob("templates/**/*.html")]:
+        found = re.findall(r"(?:https?:)?//[\w.-]+\.\w+", file.read_text(encoding="utf-8"))
+        assert [each for each in found if "www.w3.org/2000/svg" not in each and "www.w3.org" not in each] == [], file
+    assert "Permission is hereby granted" in (package / "static" / "uplot" / "LICENSE").read_text()
+    assert "1.6.32" in (package / "static" / "uplot" / "uPlot.iife.min.js").read_text()[:200]
