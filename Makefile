@@ -11,6 +11,7 @@
 #   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
 #   make walks   random walks through the service behind decoding, compared with plain lists   (SEED=3 WALKS=200 JSON=out.json)
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
+#   make site    builds the documentation site into .build/site/html
 #   make client  the client's tests on the oldest and the newest Python that it is for    (PYTHONS="python3.9 python3.13")
 #   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
 #   make clean   removes .venv and .build, all that the others made
@@ -26,6 +27,7 @@ BROKER_JARS := $(BUILD)/jars/broker/.done
 CLASSES     := $(BUILD)/jars/classes/.done
 INSTALLED   := $(VENV)/.done
 NODE        := $(BUILD)/node/.done
+MERMAID     := $(BUILD)/mermaid/mermaid.js
 
 FOR ?= 60s
 RATE ?= 5000
@@ -37,7 +39,7 @@ ID ?=
 NAMES ?=
 WALKS ?= 200
 
-.PHONY: setup demo test check bench faults hostile restart swap transcripts walks teeth client classes lock registry clean
+.PHONY: setup demo test check bench faults hostile restart swap transcripts walks teeth site client classes lock registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -95,6 +97,9 @@ client: setup
 	  $$made/bin/python -m pytest -q -c clients/python/pyproject.toml clients/python/tests || exit 1; \
 	done
 
+site: $(MERMAID)
+	@$(BIN)/python -m load.site --mermaid $(MERMAID)
+
 classes: $(CLASSES)
 
 # What the JavaScript examples of docs/application-developer.md import, by the Node that pip has installed.
@@ -104,6 +109,15 @@ $(NODE): tests/javascript/package.json tests/javascript/package-lock.json $(INST
 	@$(BIN)/npm ci --prefix $(@D) --loglevel=error --no-audit --no-fund --no-update-notifier --ignore-scripts --fetch-retries=1 \
 	  --global=false --dry-run=false --install-strategy=hoisted >/dev/null && test -d $(@D)/node_modules/redis || deploy/need npm-packages
 	@touch $@
+
+# The script that draws the diagrams of the site, from the package of npm.
+MERMAID_PACKAGE := mermaid-11.17.2.tgz
+MERMAID_SHA256  := 6ad2f42c3fc26bbf9e45cbb6d11898972573ea52b33a5f4ff51952899f950ffd
+$(MERMAID): $(INSTALLED)
+	@mkdir -p $(@D)
+	@cd $(@D) && $(CURDIR)/$(BIN)/npm pack --silent mermaid@11.17.2 >/dev/null && \
+	  echo "$(MERMAID_SHA256)  $(MERMAID_PACKAGE)" | sha256sum --check --quiet && \
+	  tar xzf $(MERMAID_PACKAGE) --strip-components=2 package/dist/mermaid.min.js && rm $(MERMAID_PACKAGE) && mv mermaid.min.js $(@F)
 
 $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml
 	@deploy/need python "$(PYTHON)"
@@ -137,7 +151,7 @@ $(CLASSES): $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 # Run after a change of the dependencies in pyproject.toml.
 lock: $(INSTALLED)
 	@$(PIP) install uv==0.13.8
-	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra docs --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
 	@$(BIN)/uv pip compile --quiet clients/python/pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --python-version 3.9 --custom-compile-command "make lock" -o clients/python/requirements.lock

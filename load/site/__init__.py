@@ -1,0 +1,1 @@
+"""The documentation site: the pages of the repository, and reference pages that are generated from their sources."""

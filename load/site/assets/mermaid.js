@@ -1,0 +1,1 @@
+/* `make site` replaces this file with Mermaid. */

@@ -1,0 +1,102 @@
+"""The documentation site: every page is in its navigation, generated pages cover their sources, and links are valid."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from load.site import contract_page, metrics_page, pages, settings_page
+from load.site.__main__ import CONFIG, build, configuration, stage
+from schemas.contract import CONTRACT
+from service.monitoring.metrics import Metrics
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPLAINED_BY_THEIR_NAMES = {"kafka.bootstrap", "kafka.password", "registry.password", "metrics.address"}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"(\S+\.md)$", configuration(ROOT, CONFIG.read_text()), re.MULTILINE)
+    assert sorted(page.as_posix() for page in pages.pages(ROOT) if page.as_posix() not in listed) == []
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site, built strictly."""
+    folder = tmp_path_factory.mktemp("site")
+    assert build(stage(ROOT, folder)) == 0, "the lines above name the broken links"
+    return folder / "html"
+
+
+def test_the_site_has_no_broken_link_and_draws_diagrams(html: Path) -> None:
+    assert 'class="mermaid"' in (html / "docs" / "architecture.html").read_text()
+    assert "latest_complete" in (html / "docs" / "reference" / "client.html").read_text()
+
+
+def test_a_page_of_the_site_loads_nothing_from_another_host(html: Path) -> None:
+    loaded = r"<(?:script|img|source|iframe)[^>]+(?:src|srcset)=\"(https?:)?//|<link[^>]+href=\"https?://"
+    assert [page for page in html.rglob("*.html") if re.search(loaded, page.read_text())] == []
+
+
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+    config = stage(ROOT, tmp_path)
+    page = tmp_path / "pages" / "docs" / "operator" / "sizing.md"
+    page.write_text(page.read_text() + "\n[nowhere](nowhere.md)\n")
+    assert build(config) != 0
+
+
+def test_a_link_to_a_file_becomes_a_link_to_a_page_that_shows_it(tmp_path: Path) -> None:
+    root, target = tmp_path / "root", tmp_path / "target"
+    (root / "deploy").mkdir(parents=True)
+    (root / "docs").mkdir()
+    (root / "deploy" / "run").write_text("#!/bin/sh\nexec true\n")
+    (root / "docs" / "a.md").write_text(
+        "See [run](../deploy/run) and [b](b.md#top) and [out](https://example.com/x).\n"
+    )
+    (root / "docs" / "b.md").write_text("# Top\n")
+    pages.copy_pages(root, target)
+    assert (target / "docs" / "a.md").read_text() == (
+        "See [run](../files/deploy/run.md) and [b](b.md#top) and [out](https://example.com/x).\n"
+    )
+    assert (target / "files" / "deploy" / "run.md").read_text() == (
+        "# deploy/run\n\n````bash\n#!/bin/sh\nexec true\n````\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1. one\n\n   two\n", "1. one\n\n    two\n"),
+        ("1. one\n\n       code\n", "1. one\n\n        code\n"),
+        ("- one\n\nend\n\n    code\n", "- one\n\nend\n\n    code\n"),
+    ],
+)
+def test_what_belongs_to_an_item_is_indented_by_four(text: str, shown: str) -> None:
+    assert pages.indented(text) == shown
+
+
+def test_every_setting_is_listed_with_a_description() -> None:
+    page = settings_page.page(ROOT)
+    entries = {entry.split()[0]: entry.split("\n\n")[2:] for entry in re.split(r"^### ", page, flags=re.MULTILINE)[1:]}
+    models = {name: settings_page.model_of(field.annotation) for name, field in Settings.model_fields.items()}
+    assert set(entries) == {
+        f"{name}.{field.alias or key}" for name, model in models.items() for key, field in model.model_fields.items()
+    }
+    explained = {name for name, rest in entries.items() if rest and rest[0].strip() and not rest[0].startswith("#")}
+    assert set(entries) - explained <= EXPLAINED_BY_THEIR_NAMES
+    assert "duration; default `30 s`." in page
+
+
+def test_every_metric_is_listed_with_its_labels() -> None:
+    page, registry = metrics_page.page(), Metrics().registry
+    assert isinstance(registry, CollectorRegistry)
+    assert sorted(family.name for family in registry.collect() if f"`{family.name}" not in page) == []
+    assert "| `tidemark_lag_records` | gauge | `topic`, `partition` |" in page
+
+
+def test_every_kind_of_key_is_listed_with_its_fields() -> None:
+    page = contract_page.page(ROOT)
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(json.loads(CONTRACT.read_text())["keys"])
+    assert "| <code>stddev</code> | yes | number" in page
