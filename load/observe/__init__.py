@@ -1,1 +1,1 @@
-"""Watch the service as an operator does, by Prometheus, Alertmanager and dashboards, while every alert's cause is brought about."""
+"""Watch the service as an operator does: by Prometheus, Alertmanager and dashboards, while the causes of alerts occur."""

@@ -83,6 +83,8 @@ def test_every_page_and_section_that_the_code_names_exists() -> None:
         if file.suffix in {".py", ".lua", ".sh", ".conf", ".toml", ".yml", ".service", ".timer", ""}
         for target in re.findall(r"\b(?:docs|deploy|schemas)/[\w/-]+\.md(?:#[\w-]+)?", file.read_text(errors="replace"))
     }
+    generated = {each for each in named if each[1].startswith("docs/reference/")}  # by make site
+    named -= generated
     assert ("service/checkpoint/manifest.py", "docs/operator/procedures.md#rebuild-from-kafka") in named
     assert sorted(each for each in named if broken(each[1], ROOT)) == []
 

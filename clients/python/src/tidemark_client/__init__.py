@@ -1,10 +1,10 @@
 """Read the values that a service of Tidemark keeps in Redis.
 
-    from tidemark_client import Client
+from tidemark_client import Client
 
-    with Client.from_url("redis://localhost:6379/0") as client:
-        window = client.latest_complete("site", "leeds", "temperature")
-        print(window.mean if window else "no readings")
+with Client.from_url("redis://localhost:6379/0") as client:
+    window = client.latest_complete("site", "leeds", "temperature")
+    print(window.mean if window else "no readings")
 """
 
 from tidemark_client import queries
