@@ -51,14 +51,15 @@ demo: setup
 # Three processes on two cores, as tests wait for servers half of the time; tests/conftest.py says what runs in which.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 STATIC := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo --no-cache && \
-  $(BIN)/mypy && $(BIN)/mypy --config-file clients/python/pyproject.toml
+  $(BIN)/mypy && $(BIN)/mypy --config-file clients/python/pyproject.toml && \
+  $(BIN)/mypy --config-file clients/dashboard/pyproject.toml
 TIMED   = begin=$$(date +%s); trap 'echo "make $@: $$(($$(date +%s) - begin)) s"' EXIT
 
 test: setup $(NODE)
 	@$(TIMED); $(STATIC) && $(PYTEST) --durations=15 $(ARGS)
 
 check: setup
-	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick -m "not cluster and not hostile" tests/unit clients/python/tests
+	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick -m "not cluster and not hostile" tests/unit clients/python/tests clients/dashboard/tests
 
 bench: setup
 	@$(BIN)/python -m load.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
@@ -119,12 +120,12 @@ $(MERMAID): $(INSTALLED)
 	  echo "$(MERMAID_SHA256)  $(MERMAID_PACKAGE)" | sha256sum --check --quiet && \
 	  tar xzf $(MERMAID_PACKAGE) --strip-components=2 package/dist/mermaid.min.js && rm $(MERMAID_PACKAGE) && mv mermaid.min.js $(@F)
 
-$(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml clients/dashboard/pyproject.toml
 	@deploy/need python "$(PYTHON)"
 	@"$(PYTHON)" -m venv --clear $(VENV)
 	@echo "installing the locked packages into $(VENV); the first time this takes a minute or two"
 	@$(PIP) install --no-deps --require-hashes -r requirements.lock
-	@$(PIP) install --no-deps --no-build-isolation --editable . --editable clients/python
+	@$(PIP) install --no-deps --no-build-isolation --editable . --editable clients/python --editable clients/dashboard
 # pip leaves it undone where PYTHONDONTWRITEBYTECODE is set; each start of each process would do it again, for 1.5 s of a core.
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib service state schemas clients
 # Nothing here uses MLlib, and where its jar is, every session registers its functions first: 1.5 s of a core by Scala's reflection

@@ -13,6 +13,7 @@ PAGES = [
     "SECURITY.md",
     "docs/decisions/README.md",
     "clients/python/README.md",
+    "clients/dashboard/README.md",
     "deploy/runbook.md",
     "schemas/redis.md",
     *sorted(each.relative_to(ROOT).as_posix() for each in (ROOT / "docs").glob("*.md")),

@@ -49,20 +49,16 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
 
 def test_a_link_to_a_file_becomes_a_link_to_a_page_that_shows_it(tmp_path: Path) -> None:
     root, target = tmp_path / "root", tmp_path / "target"
-    (root / "deploy").mkdir(parents=True)
+    (root / "bin").mkdir(parents=True)
     (root / "docs").mkdir()
-    (root / "deploy" / "run").write_text("#!/bin/sh\nexec true\n")
-    (root / "docs" / "a.md").write_text(
-        "See [run](../deploy/run) and [b](b.md#top) and [out](https://example.com/x).\n"
-    )
+    (root / "bin" / "run").write_text("#!/bin/sh\nexec true\n")
+    (root / "docs" / "a.md").write_text("See [run](../bin/run) and [b](b.md#top) and [out](https://example.com/x).\n")
     (root / "docs" / "b.md").write_text("# Top\n")
     pages.copy_pages(root, target)
     assert (target / "docs" / "a.md").read_text() == (
-        "See [run](../files/deploy/run.md) and [b](b.md#top) and [out](https://example.com/x).\n"
+        "See [run](../files/bin/run.md) and [b](b.md#top) and [out](https://example.com/x).\n"
     )
-    assert (target / "files" / "deploy" / "run.md").read_text() == (
-        "# deploy/run\n\n````bash\n#!/bin/sh\nexec true\n````\n"
-    )
+    assert (target / "files" / "bin" / "run.md").read_text() == ("# bin/run\n\n````bash\n#!/bin/sh\nexec true\n````\n")
 
 
 @pytest.mark.parametrize(
@@ -99,4 +95,5 @@ def test_every_metric_is_listed_with_its_labels() -> None:
 def test_every_kind_of_key_is_listed_with_its_fields() -> None:
     page = contract_page.page(ROOT)
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(json.loads(CONTRACT.read_text())["keys"])
-    assert "| <code>stddev</code> | yes | number" in page
+    assert "| <code>count</code> | yes | " in page
+    assert "| <code>stddev</code> |  | number" in page
