@@ -54,6 +54,7 @@ def test_what_comes_behind_the_watermark_is_rejected_as_late(
     ]
     assert "is behind the watermark" in rejects[0].detail
     metrics = Metrics()
+    metrics.limits(world.settings)
     for report in reports:
         metrics.batch_ends(report)
     sample = metrics.registry.get_sample_value

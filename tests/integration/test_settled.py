@@ -66,18 +66,6 @@ def test_rows_are_read_until_every_window_of_the_terms_before_is_closed(world: W
     assert contract.check(world.redis, world.prefix) == []
 
 
-def test_a_longer_window_that_begins_with_an_open_one_takes_its_place_whole(world: World) -> None:
-    start = 360  # a multiple of one minute, and of ten
-    world.term(*readings(start))
-    longer = world.settings.views[0].model_copy(update={"window_ms": 600_000})
-    world.settings = world.settings.model_copy(update={"views": (longer,)})
-    term = Continued(world)
-    for second in (10, 20, 30):
-        term.reads(*readings(start + second))
-    assert int(world.window("d0", start)["end"]) == BASE_MS + (start + 600) * 1000
-    assert contract.check(world.redis, world.prefix) == []
-
-
 @pytest.mark.parametrize("what", ["lost", "republish", "rebuild"])
 def test_a_term_that_does_not_go_on_where_the_last_one_was_reads_all_rows(world: World, what: str) -> None:
     world.term(*readings(0), *readings(10))
