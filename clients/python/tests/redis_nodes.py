@@ -1,5 +1,6 @@
 """A Redis Cluster of its own: three primaries, each with one replica where a test kills nodes."""
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ import redis.cluster
 from conftest import Server
 from redis.crc import key_slot
 
+PATIENCE = float(os.environ.get("TIDEMARK_PATIENCE", "1"))
+"""How many times longer tests wait on a busy machine."""
 SLOTS = 16_384
 PRIMARIES = 3
 
@@ -147,7 +150,7 @@ class Nodes:
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.02)
