@@ -69,9 +69,18 @@ class Nodes:
         raise LookupError(key)
 
     def kill_primary_of(self, key: str) -> Server:
-        """Kill it when its replica has all writes; the replica is elected after two seconds or three."""
+        """Kill it when its replica has all writes; the replica is elected after two seconds or three.
+
+        WAIT does not serve here: it waits for the writes of its own connection only.
+        """
         server = self.primary_of(key)
-        assert server.redis.wait(1, 10_000) == 1
+        end = server.redis.info("replication")["master_repl_offset"]
+
+        def replicated() -> bool:
+            replica = server.redis.info("replication").get("slave0", {})
+            return bool(replica) and replica["offset"] >= end
+
+        until(replicated, "the replica lacks writes")
         server.process.kill()
         server.process.wait(60)
         return server
