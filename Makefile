@@ -1,6 +1,6 @@
 # Tidemark's commands. On a machine with Python 3.11, a JDK 17 and Maven each of them does its own set-up.
 #
-#   make demo    the main job on embedded servers, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json)
+#   make demo    the main job on embedded servers, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json KEEP=1)
 #   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
@@ -34,6 +34,7 @@ RATE ?= 5000
 DEVICES ?= 10000
 SEED ?= 7
 JSON ?=
+KEEP ?=
 QUICK ?=
 ID ?=
 NAMES ?=
@@ -46,7 +47,7 @@ WALKS ?= 200
 setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 
 demo: setup
-	@$(BIN)/python -m load.demo --for $(FOR) --rate $(RATE) --devices $(DEVICES) --seed $(SEED) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.demo --for $(FOR) --rate $(RATE) --devices $(DEVICES) --seed $(SEED) $(if $(JSON),--json $(JSON)) $(if $(KEEP),--keep)
 
 # Three processes on two cores, as tests wait for servers half of the time; tests/conftest.py says what runs in which.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder

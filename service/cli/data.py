@@ -27,24 +27,37 @@ def check(
     return report(compatibility.check(settings.load(config), files))
 
 
-@command(app, "profile", example="tidemark profile --readings 50000 --out readings.json")
+@command(
+    app, "profile", example="tidemark profile --readings 50000 --out readings.json && tidemark profile --reference"
+)
 def profile(
     config: Config,
     readings: Annotated[int, typer.Option(min=1, metavar="N", help="Of so many records.")] = 20_000,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Of the reference instead, all rows of its query.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            show_default="quality.expectations, else schemas/readings.expectations.json in the folder of the settings",
+            show_default="what the settings name, else {readings,reference}.expectations.json beside them or in schemas",
             help="Write the expectations here.",
         ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
 ) -> None:
-    """Draw expectations of the readings from the newest records of the topics."""
+    """Draw expectations of the readings from the newest records of the topics, or of the reference."""
     from service import settings
-    from service.quality import profile
 
     loaded = settings.load(config)
-    path = out or loaded.quality.expectations or config.parent / profile.DEFAULT
+    if reference:
+        from service.quality import reference_profile, suite
+
+        named = loaded.reference.expectations if loaded.reference is not None else None
+        path = out or named or suite.default_place(config.parent, reference_profile.NAME)
+        reference_profile.profile(loaded, path.absolute(), say, replace=replace)
+        return
+    from service.quality import profile, suite
+
+    path = out or loaded.quality.expectations or suite.default_place(config.parent, profile.NAME)
     profile.profile(loaded, path.absolute(), readings, say, replace=replace)

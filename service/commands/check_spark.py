@@ -40,7 +40,11 @@ def reference(settings: Settings) -> Iterator[Line]:
     table = database.fetch(spark, settings.reference)
     yield ok("reference", f"{table.num_rows} devices, columns {', '.join(table.column_names[1:])}")
     validate(table, settings.reference)
-    yield ok("expectations", str(settings.reference.expectations))
+    rules = (
+        settings.reference.expectations
+        or "no file; keys are present and unique (`tidemark profile --reference` draws more rules)"
+    )
+    yield ok("expectations", str(rules))
     for view in settings.views:
         columns = [column for column in view.by if column != "device"]
         try:

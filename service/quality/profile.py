@@ -15,14 +15,9 @@ Pieces are slices of the sample in order of time, as large as the samples that t
 it. Figures that depend on the size of a sample, such as the readings of a device, come from samples of that size.
 """
 
-import json
-import math
-import os
-import re
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +25,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from service.errors import SchemaError, SettingsError, SetupError, SourceError, TidemarkError
+from service.errors import SchemaError, SourceError, TidemarkError
 from service.kafka import clients, topics
 from service.pipeline import failure
 from service.quality import sample
 from service.quality.sample import ADMITTED, AHEAD, DEVICE, OF_DEVICE, REASON
-from service.quality.validation import labels
+from service.quality.suite import (
+    LESS_THERE,
+    MOSTLY,
+    Item,
+    down,
+    item,
+    less,
+    pattern,
+    require_place,
+    shown,
+    up,
+    wider,
+    write,
+)
 from service.reference import lookup, snapshots
 from service.reference.attributes import Attributes
 from service.settings import Settings
 from service.spark import session
 
-DEFAULT = Path("schemas/readings.expectations.json")
-"""Relative to the folder of the settings file."""
-MOSTLY = 0.99
+NAME = "readings.expectations.json"
 WIDER = 0.2
 """Share of the width of a sample's range, on either side."""
 MEAN_WIDER = 0.5
 """Standard deviations."""
 AHEAD_S = 1.0
 """Least margin of times, because the records that one producer sends at once are milliseconds apart."""
-LESS_THERE = 0.02
 LESS_ADMITTED = 0.05
-SHAPES = 5
-"""With more shapes of device ids than this, an expectation only has their characters."""
-OTHERS = 16
 NOTES = (
     "Drawn by `tidemark profile`. Columns: device, the measures, 'seconds ahead' (event time less broker time), 'readings of "
     "device' (in the sample), 'is admitted' (1 or 0), 'reject reason'. One row for each record; one that was not admitted has "
@@ -64,8 +66,6 @@ NOTES = (
 IS_ADMITTED = {"type": "nullity", "column": {"name": DEVICE}, "is_null": False}
 """Great Expectations' condition for admitted rows."""
 
-Item = dict[str, Any]
-
 
 def profile(settings: Settings, out: Path, count: int, say: Callable[[str], object], *, replace: bool = False) -> None:
     """Draw a suite of the last `count` records and write it to `out`.
@@ -73,12 +73,7 @@ def profile(settings: Settings, out: Path, count: int, say: Callable[[str], obje
     Raises SettingsError when the file exists and `replace` is false, SetupError when it cannot be written, SourceError when
     Kafka does not answer or has no record, SchemaError when no record is admitted.
     """
-    if out.exists() and not replace:
-        what = f"{out} is there already"
-        raise SettingsError(what, remedy="Name another file with --out, or give --replace")
-    if not os.access(out.parent, os.W_OK):
-        what = f"{out}: there is no folder {out.parent} that can be written"
-        raise SetupError(what, remedy="Make it, or name another file with --out")
+    require_place(out, replace=replace)
     kafka = settings.kafka
     if missing := [name for name in kafka.topics if name not in topics.describe(clients.admin(kafka), kafka)]:
         raise topics.missing(kafka, missing)
@@ -116,54 +111,13 @@ def draw(table: pa.Table, measures: Sequence[str], piece: int) -> dict[str, Any]
         )
         raise SchemaError(what, remedy="Mend [input] or [admission]; `tidemark check` tries them")
     pieces = [table, *(table.slice(n * piece, piece) for n in range(table.num_rows // piece))]
-    items = [item for name in measures for item in _measure(name, pieces)]
+    items = [each for name in measures for each in _measure(name, pieces)]
     items += _devices(pieces)
     low, high = _ends(admitted[AHEAD])
-    items += [_between(AHEAD, *_wider(low, high, WIDER, max(high - low, AHEAD_S / WIDER)))]
-    items += [_mean(ADMITTED, min_value=_less(min(pc.mean(each[ADMITTED]).as_py() for each in pieces), LESS_ADMITTED))]
+    items += [_between(AHEAD, *wider(low, high, WIDER, max(high - low, AHEAD_S / WIDER)))]
+    items += [_mean(ADMITTED, min_value=less(min(pc.mean(each[ADMITTED]).as_py() for each in pieces), LESS_ADMITTED))]
     drawn = {"records": table.num_rows, "admitted": admitted.num_rows, "pieces": max(1, len(pieces) - 1)}
     return {"name": "readings", "meta": {"notes": NOTES, "drawn_from": drawn}, "expectations": items}
-
-
-def write(out: Path, suite: Mapping[str, Any], *, replace: bool) -> None:
-    """Write the suite atomically, with one line for each expectation. Raises SetupError."""
-    lines = ",\n    ".join(json.dumps(item, ensure_ascii=False) for item in suite["expectations"])
-    head = json.dumps({k: v for k, v in suite.items() if k != "expectations"}, indent=2, ensure_ascii=False)
-    text = f'{head[:-2]},\n  "expectations": [\n    {lines}\n  ]\n}}\n'
-    new = out.with_name(f".{out.name}.new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        try:
-            # A link, unlike a rename, replaces nothing.
-            new.replace(out) if replace else out.hardlink_to(new)
-        finally:
-            new.unlink(missing_ok=True)
-    except OSError as error:
-        what = f"{out} cannot be written ({error.strerror})"
-        raise SetupError(what, remedy="Name another file with --out") from error
-
-
-def shown(suite: Mapping[str, Any]) -> Iterator[str]:
-    """Return a readable line for each expectation."""
-    named = labels([(item["type"], item["kwargs"]) for item in suite["expectations"]])
-    width = max(map(len, named))
-    for name, item in zip(named, suite["expectations"], strict=True):
-        limits = {k: v for k, v in item["kwargs"].items() if k not in {"column", "row_condition"}}
-        yield f"{name:<{width}}  {', '.join(f'{key} {value}' for key, value in limits.items())}"
-
-
-def pattern(devices: Iterable[str]) -> str:
-    """Return a regular expression for these ids and similar ones; "" when they have too little in common."""
-    ids = list(devices)
-    shapes = sorted({re.sub(r"[0-9]+", "0", each) for each in ids})
-    if len(shapes) <= SHAPES:
-        patterns = [re.escape(shape).replace(r"\-", "-").replace("0", "[0-9]+") for shape in shapes]
-        return f"^{patterns[0]}$" if len(patterns) == 1 else f"^(?:{'|'.join(patterns)})$"
-    used = set().union(*ids)
-    kinds = {"0-9": "0123456789", "A-Z": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "a-z": "abcdefghijklmnopqrstuvwxyz"}
-    others = sorted(used.difference(*kinds.values()))
-    ranges = "".join(name for name, characters in kinds.items() if used & set(characters))
-    return f"^[{ranges}{''.join(map(re.escape, others))}]+$" if len(others) <= OTHERS else ""
 
 
 def _measure(name: str, pieces: Sequence[pa.Table]) -> Iterator[Item]:
@@ -171,11 +125,11 @@ def _measure(name: str, pieces: Sequence[pa.Table]) -> Iterator[Item]:
     if values.null_count == len(values):
         return
     shares = [1 - _lacking(piece, name) for piece in pieces]
-    yield _item("column_values_to_not_be_null", name, mostly=_less(min(shares), LESS_THERE), row_condition=IS_ADMITTED)
+    yield item("column_values_to_not_be_null", name, mostly=less(min(shares), LESS_THERE), row_condition=IS_ADMITTED)
     low, high = _ends(values)
-    yield _between(name, *_wider(low, high, WIDER))
+    yield _between(name, *wider(low, high, WIDER))
     means = [mean for piece in pieces if (mean := pc.mean(piece[name]).as_py()) is not None]
-    below, above = _wider(min(means), max(means), MEAN_WIDER, pc.stddev(values).as_py())
+    below, above = wider(min(means), max(means), MEAN_WIDER, pc.stddev(values).as_py())
     yield _mean(name, min_value=below, max_value=above)
 
 
@@ -187,53 +141,29 @@ def _lacking(piece: pa.Table, name: str) -> float:
 def _devices(pieces: Sequence[pa.Table]) -> Iterator[Item]:
     counts = [each for piece in pieces if (each := Counter(filter(None, piece[DEVICE].to_pylist())))]
     if regex := pattern(counts[0]):
-        yield _item("column_values_to_match_regex", DEVICE, regex=regex, mostly=MOSTLY)
+        yield item("column_values_to_match_regex", DEVICE, regex=regex, mostly=MOSTLY)
     shares = [len(each) / each.total() for each in counts]
-    yield _item(
+    yield item(
         "column_proportion_of_unique_values_to_be_between",
         DEVICE,
-        min_value=_down(min(shares) / 2, 4),
-        max_value=min(1.0, _up(2 * max(shares), 4)),
+        min_value=down(min(shares) / 2, 4),
+        max_value=min(1.0, up(2 * max(shares), 4)),
     )
     most = max(max(each.values()) for each in counts)
-    yield _item("column_max_to_be_between", OF_DEVICE, min_value=1, max_value=2 * most)
-
-
-def _item(kind: str, column: str, **kwargs: Any) -> Item:
-    return {"type": f"expect_{kind}", "kwargs": {"column": column, **kwargs}}
+    yield item("column_max_to_be_between", OF_DEVICE, min_value=1, max_value=2 * most)
 
 
 def _between(column: str, low: float, high: float) -> Item:
-    return _item("column_values_to_be_between", column, min_value=low, max_value=high, mostly=MOSTLY)
+    return item("column_values_to_be_between", column, min_value=low, max_value=high, mostly=MOSTLY)
 
 
 def _mean(column: str, **limits: float) -> Item:
-    return _item("column_mean_to_be_between", column, **limits)
+    return item("column_mean_to_be_between", column, **limits)
 
 
 def _ends(values: pa.ChunkedArray) -> tuple[float, float]:
     ends = pc.min_max(values).as_py()
     return ends["min"], ends["max"]
-
-
-def _wider(low: float, high: float, by: float, unit: float | None = None) -> tuple[float, float]:
-    """Widen the range by so many units, rounded outwards to two figures of the margin. The unit is the width if not given."""
-    margin = max(by * (unit or high - low or abs(high) or 1.0), sys.float_info.min)
-    digits = max(-300, min(1 - math.floor(math.log10(margin)), 300))
-    return min(low, _down(low - margin, digits)), max(high, _up(high + margin, digits))
-
-
-def _less(share: float, by: float) -> float:
-    return max(0.0, _down(share - by, 2))
-
-
-def _down(value: float, digits: int) -> float:
-    scaled = value * 10.0**digits
-    return round(math.floor(scaled + 1e-9) / 10.0**digits, digits) if math.isfinite(scaled) else value
-
-
-def _up(value: float, digits: int) -> float:
-    return -_down(-value, digits) + 0.0
 
 
 def _attributes(spark: SparkSession, settings: Settings, folder: Path) -> Attributes | None:

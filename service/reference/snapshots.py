@@ -119,10 +119,11 @@ def _fits(snapshot: Snapshot, reference: "Reference", require: Iterable[str]) ->
 
 
 def _source(reference: "Reference") -> bytes:
-    """Return a hash of the query and of the content of the expectations file."""
+    """Return a hash of the query and of the content of the expectations file, if there is one."""
     rules = b""
-    with contextlib.suppress(OSError):
-        rules = reference.expectations.read_bytes()
+    if reference.expectations is not None:
+        with contextlib.suppress(OSError):
+            rules = reference.expectations.read_bytes()
     query = "\0".join([reference.url, reference.query, reference.key, *reference.columns])
     return hashlib.sha256(query.encode() + b"\0" + rules).hexdigest().encode()
 

@@ -250,7 +250,8 @@ class Reference(Login):
     """A JDBC URL without credentials, such as `jdbc:postgresql://host/db` or `jdbc:sqlite:/path/devices.db`."""
     query: str
     key: str = "device_id"
-    expectations: Path = Path("schemas/reference.expectations.json")
+    expectations: Path | None = None
+    """The file of further rules for the data; `tidemark profile --reference` writes one. Keys are always present and unique."""
     refresh_ms: Positive = Field(default=300_000, alias="refresh")
     max_age_ms: Positive = Field(default=86_400_000, alias="max_age")
     timeout_ms: Positive = Field(default=10_000, alias="timeout")

@@ -13,7 +13,7 @@ from service.cli import main
 from service.cli.output import report
 from service.commands import devices
 from service.commands.finding import failed
-from service.errors import SetupError
+from service.errors import SettingsError, SetupError
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
 from service.monitoring.status import State, Status
@@ -202,9 +202,7 @@ def test_a_profile_goes_into_the_folder_of_the_settings_from_any_working_directo
         """
     )
     monkeypatch.chdir(tmp_path / "away")
-    assert main(["profile", "--config", "../tidemark.toml"]) == SetupError.status
-    folder = tmp_path / "away" / ".." / "schemas"
-    assert (
-        f"{folder}/readings.expectations.json: there is no folder {folder} that can be written"
-        in capsys.readouterr().err
-    )
+    (tmp_path / "readings.expectations.json").touch()
+    assert main(["profile", "--config", "../tidemark.toml"]) == SettingsError.status
+    path = tmp_path / "away" / ".." / "readings.expectations.json"
+    assert f"{path} is there already" in capsys.readouterr().err

@@ -19,8 +19,10 @@ from service.commands import check
 from service.errors import SchemaError, SetupError
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
-from service.quality import profile, sample, validation
-from service.quality.profile import draw, pattern
+from service.quality import sample, validation
+from service.quality import suite as suites
+from service.quality.profile import draw
+from service.quality.suite import pattern
 from service.settings import parse
 from tests.examples import examples
 
@@ -63,7 +65,7 @@ def unmet(records: pa.Table, suite: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("suite") / "readings.expectations.json"
-    profile.write(path, draw(good(800), MEASURES, 200), replace=False)
+    suites.write(path, draw(good(800), MEASURES, 200), replace=False)
     return path
 
 
@@ -160,20 +162,20 @@ def test_device_ids_have_a_shape() -> None:
 def test_a_file_is_never_written_over_unasked(tmp_path: Path) -> None:
     path = tmp_path / "readings.json"
     suite = draw(good(10), MEASURES, 5)
-    profile.write(path, suite, replace=False)
+    suites.write(path, suite, replace=False)
     first = path.read_text()
     with pytest.raises(SetupError, match=r"readings\.json cannot be written \(File exists\)"):
-        profile.write(path, {**suite, "name": "other"}, replace=False)
+        suites.write(path, {**suite, "name": "other"}, replace=False)
     assert path.read_text() == first
-    profile.write(path, {**suite, "name": "other"}, replace=True)
+    suites.write(path, {**suite, "name": "other"}, replace=True)
     assert json.loads(path.read_text())["name"] == "other"
     assert [each.name for each in tmp_path.iterdir()] == ["readings.json"]
     with pytest.raises(SetupError, match=r"cannot be written \(No such file or directory\)"):
-        profile.write(tmp_path / "none" / "x.json", suite, replace=False)
+        suites.write(tmp_path / "none" / "x.json", suite, replace=False)
 
 
 def test_what_was_drawn_is_shown_one_line_each() -> None:
-    lines = list(profile.shown(draw(good(800), MEASURES, 200)))
+    lines = list(suites.shown(draw(good(800), MEASURES, 200)))
     assert lines[0].split() == ["temperature", "not", "null", "mostly", "0.98"]
     assert lines[2].endswith("min_value 21.9, max_value 24.1")
 
