@@ -52,11 +52,14 @@ def _session_properties() -> Iterable[str]:
     yield f'{" " * 10}"^[a-z][a-z0-9_]*\\\\.({others})$": {{"$ref": "#/$defs/number"}}'
 
 
+_UNITS = {"measure": "the measure's", "measure/s": "the measure's, per second", "ms": "ms since the epoch"}
+
+
 def _table() -> Iterable[str]:
     yield "| statistic | meaning | unit | error | sessions |"
     yield "| --- | --- | --- | --- | --- |"
     for name, each in STATISTICS.items():
-        unit = {"measure": "the measure's", "ms": "ms since the epoch"}.get(each.unit, each.unit)
+        unit = _UNITS.get(each.unit, each.unit)
         yield f"| `{name}` | {each.meaning} | {unit} | {each.error} | {'yes' if name in SESSION_STATISTICS else 'no'} |"
 
 

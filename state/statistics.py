@@ -98,6 +98,35 @@ def _sums(name: str) -> Column:
     return _merged_by(np.add, name, pa.float64(), lambda panes: getattr(panes.sums, name))
 
 
+def _value_at(name: str, time: str, edge: np.ufunc, at: Callable[[PaneReadings], Values]) -> Column:
+    """Return the column of the value at the earliest or latest event time, which is the column `time`.
+
+    Of several values at that time it is the largest, so that it does not depend on the order of arrival or on the cuts of tasks.
+    """
+
+    def largest(values: Floats, times: Ints, heads: Ints, edges: Ints) -> Values:
+        is_at_edge = times == np.repeat(edges, np.diff(heads, append=len(times)))
+        largest: Values = np.maximum.reduceat(np.where(is_at_edge, values, -np.inf), heads)
+        return largest
+
+    def fold(panes: PaneReadings) -> Values:
+        # Adding 0.0 turns -0.0 to 0.0: of the two the larger one would depend on their order.
+        return largest(panes.values + 0.0, panes.event_ms, panes.starts, at(panes))
+
+    def reduce(columns: Columns, heads: Ints) -> Values:
+        times = columns[time]
+        return largest(columns[name], times, heads, edge.reduceat(times, heads))
+
+    def pair(left: Columns, right: Columns) -> Values:
+        mine, other, value, another = left[time], right[time], left[name], right[name]
+        edges = edge(mine, other)
+        of_mine, of_other = np.where(mine == edges, value, -np.inf), np.where(other == edges, another, -np.inf)
+        largest: Values = np.maximum(of_mine, of_other)
+        return largest
+
+    return Column(name, pa.float64(), fold, reduce, pair)
+
+
 def _count(panes: PaneReadings) -> Values:
     return panes.counts
 
@@ -128,6 +157,8 @@ COLUMNS: Mapping[str, Column] = {
         _merged_by(np.maximum, "max", pa.float64(), _max),
         _merged_by(np.minimum, "first", pa.int64(), _first),
         _merged_by(np.maximum, "last", pa.int64(), _last),
+        _value_at("first_value", "first", np.minimum, _first),
+        _value_at("last_value", "last", np.maximum, _last),
     )
 }
 """In the order in which tables have them. `count` is readings, `first` and `last` are event times in ms."""
@@ -154,6 +185,19 @@ class Kept:
         deviation[self["min"] == self["max"]] = 0.0
         return deviation
 
+    @property
+    def delta(self) -> Floats:
+        """The last value less the first one."""
+        delta: Floats = self["last_value"] - self["first_value"]
+        return delta
+
+    @property
+    def rate(self) -> Floats:
+        """The delta in a second; NaN where the first and the last reading have the same event time."""
+        seconds = (self["last"] - self["first"]) / 1000
+        rate: Floats = np.divide(self.delta, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
+        return rate
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -172,15 +216,16 @@ class Totals:
         return mean
 
 
-Unit = Literal["readings", "measure", "ms"]
+Unit = Literal["readings", "measure", "measure/s", "ms"]
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
     """What readers see as the field `name`.
 
-    `columns` are what `of_window` reads. `of_session` is None where sessions do not have the statistic. `unit` "measure" is the
-    measure's own unit, "ms" an event time. `error` is the largest difference to the exact number.
+    `columns` are what `of_window` reads. Where `of_window` is NaN, the window does not have the field. `of_session` is None where
+    sessions do not have the statistic. `unit` "measure" is the measure's own unit, "ms" an event time. `error` is the largest
+    difference to the exact number.
     """
 
     name: str
@@ -198,6 +243,7 @@ class Statistic:
 
 
 _SUMS = ("count", *moments.SUMS)
+_FIRST, _LAST = ("first", "first_value"), ("last", "last_value")
 _EXACT, _ROUNDED = "none", "rounding"
 
 STATISTICS: Mapping[str, Statistic] = {
@@ -220,6 +266,31 @@ STATISTICS: Mapping[str, Statistic] = {
         ),
         Statistic("first", "event time of the first reading", "ms", _EXACT, ("first",), lambda w: w["first"]),
         Statistic("last", "event time of the last reading", "ms", _EXACT, ("last",), lambda w: w["last"]),
+        Statistic(
+            "first_value",
+            "value at `first`; the largest if there are several",
+            "measure",
+            _EXACT,
+            _FIRST,
+            lambda w: w["first_value"],
+        ),
+        Statistic(
+            "last_value",
+            "value at `last`; the largest if there are several",
+            "measure",
+            _EXACT,
+            _LAST,
+            lambda w: w["last_value"],
+        ),
+        Statistic("delta", "`last_value` - `first_value`", "measure", _ROUNDED, (*_FIRST, *_LAST), lambda w: w.delta),
+        Statistic(
+            "rate",
+            "`delta` in a second; absent if `first` = `last`",
+            "measure/s",
+            _ROUNDED,
+            (*_FIRST, *_LAST),
+            lambda w: w.rate,
+        ),
     )
 }
 """In the order in which readers see them."""

@@ -6,11 +6,13 @@ extended precision (two passes), and sessions are found by walking a device's re
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from load.judge.statistics import DEFAULT, PLAIN
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -23,12 +25,6 @@ CELLS = 16
 
 NO_ATTRIBUTE = "(none)"
 _CHUNK = 2_000_000  # readings unfolded into windows at a time: about 100 MB
-
-DEFAULT = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
-"""The statistics of a view that names none."""
-
-STATISTICS = DEFAULT
-"""Those that a view may have."""
 
 WindowKey = tuple[str, str, str, int]
 """view, measure, key, start (ms)"""
@@ -48,7 +44,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class WindowValue:
-    """One window of one key: `stddev` is the population's, `first` and `last` are event times (ms)."""
+    """One window of one key: `stddev` is the population's, `first` and `last` are event times (ms).
+
+    `others` are the statistics that its view names and that are not in DEFAULT; None is "absent".
+    """
 
     start: int
     end: int
@@ -61,6 +60,7 @@ class WindowValue:
     first: int
     last: int
     closed_by: str
+    others: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:
@@ -112,8 +112,28 @@ class Readings:
     values: Mapping[str, Floats]
 
 
+class _Readings(NamedTuple):
+    """The readings of a view's windows, sorted by key and time; a window has those of `low[number] .. high[number] - 1`."""
+
+    names: Sequence[str]
+    device: NDArray[np.int32]
+    event_ms: Integers
+    values: Floats
+    low: NDArray[np.intp]
+    high: NDArray[np.intp]
+
+    def of(self, number: int) -> list[tuple[int, float, str]]:
+        """One window's readings."""
+        part = slice(int(self.low[number]), int(self.high[number]))
+        devices = [self.names[code] for code in self.device[part].tolist()]
+        return list(zip(self.event_ms[part].tolist(), self.values[part].tolist(), devices, strict=True))
+
+
 class _Part(NamedTuple):
-    """The windows of one view and measure, sorted by key and start; `bounds[code]` is where a key's windows begin."""
+    """The windows of one view and measure, sorted by key and start; `bounds[code]` is where a key's windows begin.
+
+    `others` are the names of statistics beside DEFAULT, which follow from `readings`.
+    """
 
     codes: Mapping[str, int]
     keys: Sequence[str]
@@ -122,10 +142,15 @@ class _Part(NamedTuple):
     start: Integers
     numbers: tuple[NDArray[np.int64 | np.float64], ...]
     before: int
+    others: tuple[str, ...]
+    readings: _Readings | None
 
 
 class Windows(Mapping[WindowKey, WindowValue]):
-    """All expected windows, as columns: about 80 bytes a window, a million of them fit in memory."""
+    """All expected windows, as columns: about 80 bytes a window, a million of them fit in memory.
+
+    Statistics beside DEFAULT are computed when a window is asked for, from the readings of its view, which are kept for that.
+    """
 
     def __init__(self, watermark_ms: int, idle_ms: int) -> None:
         self._watermark_ms, self._idle_ms = watermark_ms, idle_ms
@@ -133,12 +158,22 @@ class Windows(Mapping[WindowKey, WindowValue]):
         self._lengths: dict[tuple[str, str], int] = {}
         self._size = 0
 
-    def add(self, view: View, measure: str, keys: Sequence[str], table: "_Table") -> None:
+    def add(
+        self,
+        view: View,
+        measure: str,
+        keys: Sequence[str],
+        table: "_Table",
+        others: tuple[str, ...] = (),
+        readings: _Readings | None = None,
+    ) -> None:
         """Add the windows of a view and a measure; `table.key` indexes `keys` and is sorted."""
         bounds = np.searchsorted(table.key, np.arange(len(keys) + 1)).astype(np.int64)
         numbers = (table.count, table.sum, table.mean, table.min, table.max, table.stddev, table.first, table.last)
         codes = {key: code for code, key in enumerate(keys)}
-        self._parts[view.name, measure] = _Part(codes, keys, bounds, table.key, table.start, numbers, self._size)
+        self._parts[view.name, measure] = _Part(
+            codes, keys, bounds, table.key, table.start, numbers, self._size, others, readings
+        )
         self._lengths[view.name, measure] = view.window_ms
         self._size += len(table.start)
 
@@ -161,7 +196,9 @@ class Windows(Mapping[WindowKey, WindowValue]):
         count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
         end = key[3] + self._lengths[key[0], key[1]]
         closed_by = "watermark" if end <= self._watermark_ms else "idle" if end <= self._idle_ms else ""
-        return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by)
+        kept = part.readings.of(number - part.before) if part.readings is not None else []
+        others = {name: PLAIN[name](kept) for name in part.others}
+        return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others)
 
     def __iter__(self) -> Iterator[WindowKey]:
         for (view, measure), part in self._parts.items():
@@ -184,6 +221,8 @@ class _Table:
     stddev: Floats
     first: Integers
     last: Integers
+    low: NDArray[np.intp]
+    high: NDArray[np.intp]
 
 
 def key_text(by: Sequence[str], device: str, attributes: Mapping[str, str | None]) -> str:
@@ -220,7 +259,12 @@ def windows(
             if has.any():
                 kept = order[has]
                 table = _slide(key[kept], readings.event_ms[kept], values[has], view.window_ms, view.step_ms)
-                result.add(view, measure, keys, table)
+                others = tuple(name for name in view.statistics if name not in DEFAULT)
+                raw = None
+                if others:
+                    device, ms = readings.device[kept], readings.event_ms[kept]
+                    raw = _Readings(readings.names, device, ms, values[has], table.low, table.high)
+                result.add(view, measure, keys, table, others, raw)
     return result
 
 
@@ -244,7 +288,8 @@ def _slide(key: Integers, event_ms: Integers, values: Floats, window_ms: int, st
     high = np.searchsorted(place, group * width + (start + window_ms - origin))
     total, mean, least, most, stddev = _slices(values, low, high)
     count = (high - low).astype(np.int64)
-    return _Table(group, start, count, total, mean, least, most, stddev, event_ms[low], event_ms[high - 1])
+    first, last = event_ms[low], event_ms[high - 1]
+    return _Table(group, start, count, total, mean, least, most, stddev, first, last, low, high)
 
 
 def _slices(values: Floats, low: NDArray[np.intp], high: NDArray[np.intp]) -> tuple[Floats, ...]:

@@ -4,8 +4,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from load.judge.expected import STATISTICS, Device, MeasureValue, WindowValue
+from load.judge.expected import Device, MeasureValue, WindowValue
 from load.judge.oracle import Expected
+from load.judge.statistics import ERRORS, PLAIN
 from load.judge.verdict import Hash, Verdict
 
 RELATIVE = 1e-9
@@ -150,9 +151,11 @@ def _check_statistics(check: "_Fields", right: WindowValue, chosen: Collection[s
     """A window has the statistics of its view, and no others."""
     error = RELATIVE * max(abs(right.min), abs(right.max))
     errors = {"sum": error * right.count, "mean": error, "stddev": error}
-    for name in STATISTICS:
-        if name not in chosen:
+    for name in PLAIN:
+        if name not in chosen or right.others.get(name, 0.0) is None:
             check.none(name)
+        elif (other := right.others.get(name)) is not None:
+            check.number(name, other, ERRORS.get(name, 0.0) * abs(other))
         elif name in {"count", "first", "last"}:
             check.integer(name, getattr(right, name))
         else:

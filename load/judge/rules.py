@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from load.judge.expected import DEFAULT, View
+from load.judge.expected import View
+from load.judge.statistics import DEFAULT
 
 Reference = Mapping[str, Mapping[str, str | None]]
 """device -> column -> text"""

@@ -3,24 +3,59 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-Reading = tuple[int, float]
-"""Event time in ms, and value."""
+Reading = tuple[int, float, str]
+"""Event time in ms, value and device."""
+
+DEFAULT = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
+"""The statistics of a view that names none."""
 
 
 def _mean(readings: Sequence[Reading]) -> float:
-    return math.fsum(value for _, value in readings) / len(readings)
+    return math.fsum(value for _, value, _ in readings) / len(readings)
+
+
+def _stddev(readings: Sequence[Reading]) -> float:
+    mean = _mean(readings)
+    return math.sqrt(math.fsum((value - mean) ** 2 for _, value, _ in readings) / len(readings))
+
+
+def _first(readings: Sequence[Reading]) -> int:
+    return min(ms for ms, _, _ in readings)
+
+
+def _last(readings: Sequence[Reading]) -> int:
+    return max(ms for ms, _, _ in readings)
+
+
+def _value_at(readings: Sequence[Reading], at: int) -> float:
+    """Of several values at one time the largest."""
+    return max(value for ms, value, _ in readings if ms == at)
+
+
+def _delta(readings: Sequence[Reading]) -> float:
+    return _value_at(readings, _last(readings)) - _value_at(readings, _first(readings))
+
+
+def _rate(readings: Sequence[Reading]) -> float | None:
+    duration_ms = _last(readings) - _first(readings)
+    return _delta(readings) / duration_ms * 1000 if duration_ms else None
 
 
 PLAIN: Mapping[str, Callable[[Sequence[Reading]], float | None]] = {
     "count": len,
-    "sum": lambda readings: math.fsum(value for _, value in readings),
+    "sum": lambda readings: math.fsum(value for _, value, _ in readings),
     "mean": _mean,
-    "min": lambda readings: min(value for _, value in readings),
-    "max": lambda readings: max(value for _, value in readings),
-    "stddev": lambda readings: math.sqrt(
-        math.fsum((value - _mean(readings)) ** 2 for _, value in readings) / len(readings)
-    ),
-    "first": lambda readings: min(ms for ms, _ in readings),
-    "last": lambda readings: max(ms for ms, _ in readings),
+    "min": lambda readings: min(value for _, value, _ in readings),
+    "max": lambda readings: max(value for _, value, _ in readings),
+    "stddev": _stddev,
+    "first": _first,
+    "last": _last,
+    "first_value": lambda readings: _value_at(readings, _first(readings)),
+    "last_value": lambda readings: _value_at(readings, _last(readings)),
+    "delta": _delta,
+    "rate": _rate,
 }
 """Of at least one reading, in any order; None is "absent"."""
+
+ERRORS: Mapping[str, float] = {"rate": 1e-9}
+"""The share of the right number by which a statistic may differ, where it is not the same double."""

@@ -3,6 +3,7 @@
 from load.mutations.mutation import Edit, Mutation
 
 _VIEWS = "tests/unit/test_view_statistics.py::"
+_REGISTRY = "tests/unit/test_statistics.py::"
 _PUBLISH = "tests/integration/test_publish.py::"
 
 MUTATIONS = (
@@ -55,5 +56,41 @@ MUTATIONS = (
             "tests/integration/test_closed_sink.py"
             "::test_a_corrected_window_keeps_no_statistic_that_its_view_has_no_more",
         ),
+    ),
+    Mutation(
+        "first-value-by-arrival",
+        "the first and the last value of merged parts are those of the part that is merged last",
+        "they depend on the order of arrival: a replay publishes other values than the batches",
+        ("P1",),
+        (
+            Edit(
+                "state/statistics.py",
+                "np.where(mine == edges, value, -np.inf), np.where(other == edges, another, -np.inf)",
+                "value, np.where(other == edges, another, value)",
+            ),
+        ),
+        (_REGISTRY + "test_the_first_and_the_last_value_depend_on_the_set_of_readings_only",),
+    ),
+    Mutation(
+        "first-value-of-any-tie",
+        "of several values at the earliest event time, that of the first part is the first value",
+        "two devices with one event time give a view by site a first value that depends on the cuts of tasks",
+        ("P1",),
+        (
+            Edit(
+                "state/statistics.py",
+                "largest: Values = np.maximum.reduceat(np.where(is_at_edge, values, -np.inf), heads)",
+                "largest: Values = values[np.maximum.reduceat(np.where(is_at_edge, np.arange(len(values)), -1), heads)]",
+            ),
+        ),
+        (_REGISTRY + "test_the_first_and_the_last_value_depend_on_the_set_of_readings_only",),
+    ),
+    Mutation(
+        "rate-of-no-time",
+        "a rate is written as 0 where a window has readings at one event time only",
+        "readers take a rate that nothing is known of for a value that stands still",
+        ("P2",),
+        (Edit("state/statistics.py", "out=np.full(len(seconds), np.nan), where", "out=np.zeros(len(seconds)), where"),),
+        (_PUBLISH + "test_a_rate_is_absent_until_a_window_has_readings_at_two_times",),
     ),
 )

@@ -3,6 +3,7 @@
 Each step is one file of records, and so one batch, and what it leads to. The output frame is what publish would get.
 """
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +17,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.transcripts.profile import COLUMNS, MEASURES
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import Output, Record, Step, Transcript
+from load.transcripts.transcript import OTHERS, Output, Record, Step, Transcript
 from service import row_schemas
 from service.checkpoint import event_time
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
 from service.pipeline import builder
+from service.publication.rows import window_rows
+from service.redis.keys import Keys
 from service.reference.attributes import Index
 from service.settings import Settings
 from state import codec, moments
@@ -173,13 +176,24 @@ class Builders:
                 "last_seen": each["last_seen"],
                 **values,
             }
-        for each in changes.windows.to_pylist():
+        others = self._others(changes.windows)
+        for number, each in enumerate(changes.windows.to_pylist()):
             arrays = [pa.array([each[name]]).to_numpy() for name in ("count", *moments.NAMES)]
             _, mean, stddev = moments.finish(*arrays)
             item = f"window {each['view']}/{each['measure']}/{each['key']}/{each['start']}"
             shown = {"count": each["count"], "mean": float(mean[0]), "min": each["min"], "max": each["max"]}
-            self._put(item, {**shown, "stddev": float(stddev[0]), "final": False, "closed_by": ""})
+            shown |= {"stddev": float(stddev[0]), **others[number], "final": False, "closed_by": ""}
+            self._put(item, shown)
             self._ends[item] = each["end"]
+
+    def _others(self, table: pa.Table) -> list[dict[str, Any]]:
+        """The statistics OTHERS of each window, as publish would write them."""
+        fields = window_rows(table, Keys(""), self._settings.views, 0).fields
+        columns = {name: fields[name] for name in OTHERS if name in fields}
+        return [
+            {name: json.loads(text) for name, column in columns.items() if (text := column[number]) is not None}
+            for number in range(table.num_rows)
+        ]
 
     def _put(self, item: str, fields: dict[str, Any]) -> None:
         """As publish.lua does: what silence has closed stays so until it says something else, or the watermark has passed it."""

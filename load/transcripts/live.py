@@ -23,7 +23,7 @@ from load.judge.rules import read_reference, read_rules
 from load.testbed import TOPIC, Testbed, to_toml
 from load.transcripts.profile import IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
 from load.transcripts.pure import Pure
-from load.transcripts.transcript import ORIGIN_MS, Output, Record, Step, Transcript, TranscriptError
+from load.transcripts.transcript import ORIGIN_MS, OTHERS, Output, Record, Step, Transcript, TranscriptError
 
 WITHIN_S = 60.0
 STARTS_S = 120.0
@@ -242,6 +242,7 @@ def _written(fields: Mapping[str, object] | None) -> Mapping[str, object] | None
 
 def _window(fields: Mapping[str, str]) -> dict[str, Any]:
     numbers = {name: json.loads(fields[name]) for name in ("count", "mean", "min", "max", "stddev", "revision")}
+    numbers |= {name: json.loads(fields[name]) for name in OTHERS if name in fields}
     return {**numbers, "final": fields["closed_by"] != "", "closed_by": fields["closed_by"]}
 
 

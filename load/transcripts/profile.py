@@ -6,7 +6,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from load.transcripts.transcript import Transcript
+from load.judge.statistics import DEFAULT
+from load.transcripts.transcript import OTHERS, Transcript
 
 DATABASE = "reference.db"
 MEASURES = ("temperature", "humidity")
@@ -36,6 +37,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "slide", "by": ["device"], "window": "2 m", "slide": "1 m", "measures": ["temperature"]},
     {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
     {"name": "all", "window": "1 m", "measures": ["temperature"]},
+    {"name": "every", "by": ["site"], "window": "1 m", "measures": ["temperature"], "statistics": [*DEFAULT, *OTHERS]},
 )
 COLUMNS = ("site", "expects")
 REFERENCE: Mapping[str, Any] = {

@@ -96,6 +96,7 @@ class Pure:
         contents: dict[str, object] = {}
         for (view, measure, key, start), window in expected.windows.items():
             numbers = {name: getattr(window, name) for name in ("count", "mean", "min", "max", "stddev")}
+            numbers |= {name: value for name, value in window.others.items() if value is not None}
             shown = {**numbers, "final": window.final, "closed_by": window.closed_by}
             items[f"window {view}/{measure}/{key}/{start}"] = shown
         of_device: dict[str, list[object]] = {}

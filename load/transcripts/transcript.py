@@ -38,6 +38,8 @@ from typing import Any
 
 import yaml
 
+from load.judge.statistics import DEFAULT, PLAIN
+
 ORIGIN_MS = 2_208_988_800_000
 """In 2040."""
 HOUR_MS = 3_600_000
@@ -47,8 +49,11 @@ Output = Mapping[str, Fields]
 """What there is after a step: `window <view>/<measure>/<key>/<s>`, `session <device>/<s>`, `device <device>` and `reject <n>`
 with their fields."""
 
+OTHERS = tuple(name for name in PLAIN if name not in DEFAULT)
+"""The statistics that a window of the view `every` has in addition; one that is absent is null."""
+
 FIELDS = {
-    "window": ("count", "mean", "min", "max", "stddev", "final", "closed_by", "revision"),
+    "window": ("count", "mean", "min", "max", "stddev", *OTHERS, "final", "closed_by", "revision"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
     "device": ("status", "last_seen", "temperature", "humidity"),
     "reject": ("reason",),

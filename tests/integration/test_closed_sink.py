@@ -19,7 +19,8 @@ from service.recompute.closed_sink import ClosedSink, Written, progress, servers
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
 from state.layout import session_schema
-from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, window, window_table
+from state.statistics import with_always
+from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, window, window_table, windows
 
 pytestmark = pytest.mark.integration
 
@@ -80,6 +81,20 @@ def test_a_corrected_window_keeps_no_statistic_that_its_view_has_no_more(target:
     assert target.sink.write(as_of_watermark(rows, PASSED.watermark_ms, 0)[:1]).written == 1
     assert (target.window()["mean"], target.window()["revision"]) == ("25", "1")
     assert not {"max", "stddev"} & target.window().keys()
+
+
+def test_a_corrected_window_gets_the_rate_that_one_reading_has_not(target: Target) -> None:
+    names = ["delta", "rate"]
+    view, other = target.settings.views
+    views = (view.model_copy(update={"statistics": with_always(names)}), other)
+    target.settings = target.settings.model_copy(update={"views": views})
+    sink = replace(target.sink, settings=target.settings)
+    target.publish(windows([("device_1m", "d1", T0, [20.0])], names))
+    for values, rate in (([20.0], None), ([20.0, 24.0], "4")):
+        table = window_table([("device_1m", "d1", T0, values)], names)
+        rows = window_rows(table, target.keys, views, PASSED.watermark_ms)
+        sink.write(as_of_watermark(rows, PASSED.watermark_ms, 0)[:1])
+        assert target.window().get("rate") == rate
 
 
 def test_a_final_window_gets_more_readings_and_says_so(target: Target) -> None:

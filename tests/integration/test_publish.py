@@ -799,6 +799,19 @@ def test_a_window_that_began_without_a_statistic_does_not_get_it(target: Target)
     assert target.read(WINDOW.replace("d1", "d2"))["max"] == "4"
 
 
+def test_a_rate_is_absent_until_a_window_has_readings_at_two_times(target: Target) -> None:
+    names = ["first_value", "last_value", "delta", "rate"]
+    target.settings = with_statistics(target.settings, device_1m=names)
+    target.write(1, windows([("device_1m", "d1", T0, [4.0]), ("device_1m", "d2", T0, [4.0, 3.0])], names))
+    shown = {name: target.read().get(name) for name in names}
+    assert shown == {"first_value": "4", "last_value": "4", "delta": "0", "rate": None}
+    assert target.read(WINDOW.replace("d1", "d2"))["rate"] == "-1"
+    target.write(2, windows([("device_1m", "d1", T0, [4.0, 5.0, 10.0])], names))
+    shown = {name: target.read()[name] for name in names}
+    assert shown == {"first_value": "4", "last_value": "10", "delta": "6", "rate": "3"}
+    assert contract.check(target.client, target.prefix) == []
+
+
 def test_new_and_closed_rows_are_counted_without_a_look(target: Target) -> None:
     settled(target, 0)
     first = settled(target, 1, window([20.0]), changes([session()], [device()]))

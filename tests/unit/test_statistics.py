@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import typing
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from load.judge.statistics import PLAIN
 from schemas import generated
 from state.statistics import ALWAYS, COLUMNS, SESSION_STATISTICS, STATISTICS, Kept, PaneReadings
 from tidemark_client import Window
@@ -42,9 +44,31 @@ def test_parts_merge_to_the_same_statistics_in_any_order(parts, rng):
     for name, statistic in STATISTICS.items():
         value = statistic.of_window(first).tolist()
         # A deviation is the root of a difference: of rounding 1e-16 of the squares, 1e-8 of the values is left.
-        near = pytest.approx(value, rel=1e-9, abs=1e-2 if name == "stddev" else 1e-8)
+        near = pytest.approx(value, rel=1e-9, abs=1e-2 if name == "stddev" else 1e-8, nan_ok=True)
         assert statistic.of_window(other).tolist() == near, name
         assert statistic.of_window(whole).tolist() == near, name
+
+
+few_times = st.lists(
+    st.tuples(st.sampled_from([-1.0, -0.0, 0.0, 2.5, 1e140]), st.integers(0, 2)), min_size=1, max_size=6
+)
+
+
+@given(st.lists(few_times, min_size=1, max_size=6), st.randoms())
+def test_the_first_and_the_last_value_depend_on_the_set_of_readings_only(parts, rng):
+    columns = folded(parts)
+    order = rng.sample(range(len(parts)), len(parts))
+    cut = rng.randint(1, len(parts))
+    halves = [Kept(merged(columns, some)) for some in (order[:cut], order[cut:]) if some]
+    names = ("first", "last", "first_value", "last_value")
+    pairs = [{name: half[name] for name in names} for half in halves]
+    kept = pairs[0] if len(pairs) == 1 else {name: COLUMNS[name].pair(*pairs) for name in names}
+    readings = [(ms, value, "d") for part in parts for value, ms in part]
+    for name in ("first_value", "last_value", "delta", "rate"):
+        value = STATISTICS[name].of_window(Kept(kept)).item()
+        right = PLAIN[name](readings)
+        assert math.isnan(value) if right is None else value == pytest.approx(right, rel=1e-15), name
+        assert math.copysign(1, value) == 1 or value != 0 or name not in {"first_value", "last_value"}
 
 
 def test_every_statistic_has_the_columns_that_it_reads():

@@ -75,7 +75,7 @@ def plainly(readings, of, *, at=None):
             newest = ms - ms % view.step_ms
             for back in range(view.window_ms // view.step_ms):
                 place = view.name, device if view.by else "all", newest - back * view.step_ms
-                groups.setdefault(place, []).append((BASE_MS + ms, value))
+                groups.setdefault(place, []).append((BASE_MS + ms, value, device))
     chosen = {view.name: view.statistics for view in of}
     return {
         place: {

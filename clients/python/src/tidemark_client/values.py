@@ -149,6 +149,10 @@ class Window:
     stddev: float | None
     first: int | None
     last: int
+    first_value: float | None
+    last_value: float | None
+    delta: float | None
+    rate: float | None
     final: bool
     closed_by: str
     revision: int
@@ -172,6 +176,10 @@ class Window:
             stddev=_float(fields.get("stddev")),
             first=_int(fields.get("first")),
             last=int(fields["last"]),
+            first_value=_float(fields.get("first_value")),
+            last_value=_float(fields.get("last_value")),
+            delta=_float(fields.get("delta")),
+            rate=_float(fields.get("rate")),
             final=cause != "",
             closed_by=cause,
             revision=int(fields.get("revision", "0")),
