@@ -35,12 +35,12 @@ def _fields(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterat
 def _value(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     """Return a definition's name with its pattern or its values."""
     name = str(schema.get("$ref", "")).rpartition("/")[2]
-    found = definitions.get(name, schema)
-    if "enum" in found:
-        return ", ".join(_code(each) if each else "empty" for each in found["enum"])
-    if "const" in found:
-        return _code(found["const"])
-    pattern = found.get("pattern", "")
+    definition = definitions.get(name, schema)
+    if "enum" in definition:
+        return ", ".join(_code(each) if each else "empty" for each in definition["enum"])
+    if "const" in definition:
+        return _code(definition["const"])
+    pattern = definition.get("pattern", "")
     return f"{name} {_code(pattern)}".strip() if pattern else name or "text"
 
 

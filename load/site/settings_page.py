@@ -59,23 +59,23 @@ def _comments(example: str) -> dict[tuple[str, str], str]:
 
     Keys that follow each other without a comment between them share the one above the first.
     """
-    found: dict[tuple[str, str], str] = {}
+    descriptions: dict[tuple[str, str], str] = {}
     section, block, is_open = "", list[str](), False
     for line in example.splitlines():
         if match := _SECTION.match(line):
             if "." in match[1]:
-                found.setdefault(tuple(match[1].split(".", 1)), " ".join(block))
+                descriptions.setdefault(tuple(match[1].split(".", 1)), " ".join(block))
             section, block = match[1], []
         elif match := _KEY.match(line):
             if text := " ".join(block) or _behind(line):
-                found.setdefault((section, match[1]), text)
+                descriptions.setdefault((section, match[1]), text)
             is_open = False
         elif line.startswith("# "):
             block = [*block, line.removeprefix("# ")] if is_open else [line.removeprefix("# ")]
             is_open = True
         else:
             block, is_open = [], False
-    return {place: text.replace("<", "&lt;") for place, text in found.items() if text}
+    return {place: text.replace("<", "&lt;") for place, text in descriptions.items() if text}
 
 
 def _behind(line: str) -> str:

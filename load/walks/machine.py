@@ -111,32 +111,32 @@ class Walk(RuleBasedStateMachine):
         self.backlog: list[Reading] = []
         self.before: dict[str, dict[str, str]] = {}
 
-    @rule(given=records, pass_ms=pauses, chance=chances)
-    def add(self, given: list[Record], pass_ms: int, chance: int) -> None:
+    @rule(sent=records, pass_ms=pauses, chance=chances)
+    def add(self, sent: list[Record], pass_ms: int, chance: int) -> None:
         """A batch of all that there is."""
-        self._batch(given, pass_ms, chance)
+        self._batch(sent, pass_ms, chance)
 
-    @rule(given=records, pass_ms=pauses, limits=st.tuples(*[st.sampled_from((0, 1, 99))] * 3), chance=chances)
-    def lag(self, given: list[Record], pass_ms: int, limits: tuple[int, ...], chance: int) -> None:
+    @rule(sent=records, pass_ms=pauses, limits=st.tuples(*[st.sampled_from((0, 1, 99))] * 3), chance=chances)
+    def lag(self, sent: list[Record], pass_ms: int, limits: tuple[int, ...], chance: int) -> None:
         """A batch of at most so many records of each partition."""
-        self._batch(given, pass_ms, chance, limits=limits)
+        self._batch(sent, pass_ms, chance, limits=limits)
 
-    @rule(given=records, pass_ms=pauses, dies=deaths, chance=chances)
-    def replay(self, given: list[Record], pass_ms: int, dies: list[tuple[str, bool]], chance: int) -> None:
+    @rule(sent=records, pass_ms=pauses, dies=deaths, chance=chances)
+    def replay(self, sent: list[Record], pass_ms: int, dies: list[tuple[str, bool]], chance: int) -> None:
         """A batch whose first attempts die at such points; the next one is made by the same process or by another."""
-        self._batch(given, pass_ms, chance, dies=dies)
+        self._batch(sent, pass_ms, chance, dies=dies)
 
-    @rule(given=records, pass_ms=pauses, gap_ms=st.sampled_from(GAPS_MS), choice=st.integers(0, 5), chance=chances)
-    def change(self, given: list[Record], pass_ms: int, gap_ms: int, choice: int, chance: int) -> None:
+    @rule(sent=records, pass_ms=pauses, gap_ms=st.sampled_from(GAPS_MS), choice=st.integers(0, 5), chance=chances)
+    def change(self, sent: list[Record], pass_ms: int, gap_ms: int, choice: int, chance: int) -> None:
         """A restart with another session gap and other views. All devices have a reading in the batch after it, which by an
         odd `chance` has died before, with the old settings."""
         self.backlog += [self._reading(device, self.now_ms, self.now_ms, 0, VALUES[0]) for device in DEVICES]
         settings = {"gap_ms": gap_ms, "views": views(choice)}
-        self._batch(given, pass_ms, chance, dies=[(COMPUTED, True)] * (chance % 2), settings=settings)
+        self._batch(sent, pass_ms, chance, dies=[(COMPUTED, True)] * (chance % 2), settings=settings)
 
     def _batch(
         self,
-        given: list[Record],
+        sent: list[Record],
         pass_ms: int,
         chance: int,
         *,
@@ -145,7 +145,7 @@ class Walk(RuleBasedStateMachine):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.now_ms += pass_ms
-        self.backlog += [each for record in given for each in self._readings(record)]
+        self.backlog += [each for record in sent for each in self._readings(record)]
         readings = self._read(limits)
         unread = {each.partition for each in self.backlog}
         if not readings:
