@@ -31,7 +31,8 @@ _DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
 _HEADER_BYTES = 5
 # The forms that Spark's parser accepts: a zone of up to 18 hours, only after seconds. Year 0000 does not exist in Python.
 _ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
-_ISO = rf"^\s*(?!0000)\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?\s*\z"
+ISO_TIME = rf"^\s*(?!0000)\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?\s*\z"
+"""The texts that are read as a time, as a regular expression of Java."""
 _BLANKS = " \t\n\v\f\r"
 _JSON_BLANKS = " \t\n\r"
 
@@ -151,7 +152,7 @@ class Decoder:
             return F.unix_millis(column.cast("timestamp"))
         if unit == "iso":
             # Spark would give a time without a date today's date, and a replay tomorrow would decide otherwise.
-            return F.when(column.rlike(_ISO), F.unix_millis(F.try_to_timestamp(column)))
+            return F.when(column.rlike(ISO_TIME), F.unix_millis(F.try_to_timestamp(column)))
         if unit == "logical":
             msg = f"input.event_time = {self._settings.event_time!r}: has no timestamp logical type but {kind.simpleString()}"
             raise SchemaError(msg, remedy="Set input.event_time_unit to s, ms, us or iso")

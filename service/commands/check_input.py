@@ -56,26 +56,26 @@ def _paths(settings: Settings, reader: dict[str, Any]) -> Iterator[Line]:
 
 
 def _fits(key: str, path: str, reader: dict[str, Any], expected: set[str]) -> Line:
-    kinds = _kinds(reader, path.split("."))
-    if not kinds:
+    found = kinds(reader, path.split("."))
+    if not found:
         return failed(
             key, SchemaError(f"the reader's schema has no field {path!r}", remedy="Mend [input] or the schema")
         )
-    if not kinds <= expected:
-        what = f"{path!r} is {' or '.join(sorted(kinds))} in the reader's schema, not {' or '.join(sorted(expected))}"
+    if not found <= expected:
+        what = f"{path!r} is {' or '.join(sorted(found))} in the reader's schema, not {' or '.join(sorted(expected))}"
         return failed(key, SchemaError(what, remedy="Map another field, or set input.event_time_unit to what it is"))
-    return ok(key, f"{path} is {' or '.join(sorted(kinds))}")
+    return ok(key, f"{path} is {' or '.join(sorted(found))}")
 
 
-def _kinds(schema: Any, path: Sequence[str]) -> set[str]:
+def kinds(schema: Any, path: Sequence[str]) -> set[str]:
     """The types at a path, without null; a logical type by its name. Empty without such a field."""
     if isinstance(schema, list):
-        return set().union(*(_kinds(branch, path) for branch in schema if branch != "null"))
+        return set().union(*(kinds(branch, path) for branch in schema if branch != "null"))
     if isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
-        return _kinds(schema["type"], path)
+        return kinds(schema["type"], path)
     if path:
         fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
-        return set().union(*(_kinds(field["type"], path[1:]) for field in fields if field["name"] == path[0]))
+        return set().union(*(kinds(field["type"], path[1:]) for field in fields if field["name"] == path[0]))
     if isinstance(schema, dict):
         return {str(schema.get("logicalType") or schema["type"])}
     return {str(schema)}

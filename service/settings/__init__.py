@@ -13,6 +13,7 @@ from service.settings.models import LARGEST as LARGEST
 from service.settings.models import RECORD_KEY as RECORD_KEY
 from service.settings.models import RESERVED_MEASURES as RESERVED_MEASURES
 from service.settings.models import YEAR_MS as YEAR_MS
+from service.settings.models import Admission as Admission
 from service.settings.models import Input as Input
 from service.settings.models import Kafka as Kafka
 from service.settings.models import Measure as Measure

@@ -1,0 +1,95 @@
+"""Commands of a new pipeline: init."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.command import HERE, app, command
+
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="NAME=VALUE", help="An option of librdkafka, for [kafka.options]; may be repeated."
+    ),
+]
+
+
+@command(app, "init", example="tidemark init --bootstrap localhost:9092 --topic readings")
+def init(
+    bootstrap: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka's brokers, with commas between.")],
+    topic: Annotated[list[str], typer.Option(metavar="NAME", help="An input topic; may be repeated.")],
+    config: Annotated[
+        Path, typer.Option("--config", metavar="FILE", envvar="TIDEMARK_CONFIG", help="Write the settings here.")
+    ] = HERE,
+    redis: Annotated[str, typer.Option(metavar="URL", help="Redis, without a password.")] = "redis://127.0.0.1:6379/0",
+    redis_password_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Has Redis' password.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="Kafka's user, SCRAM-SHA-512 over TLS.")] = None,
+    password_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Has the password of --user.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Certificates to trust, for TLS to Kafka.")
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(metavar="PEM", help="A certificate of your own.")] = None,
+    key: Annotated[Path | None, typer.Option(metavar="PEM", help="The key of --certificate.")] = None,
+    option: Options = None,
+    records: Annotated[int, typer.Option("-n", min=1, max=100_000, metavar="N", help="Look at N records.")] = 5_000,
+    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+) -> None:
+    """Look at a topic and write a short settings file for it: device id, event time, measures, sessions, views.
+
+    A file that exists is not replaced. What the sample cannot tell is in the table, and as a comment in the file.
+    """
+    from service.commands import init, progress
+
+    folder = config.absolute().parent
+    tls = {"ca_file": ca_file, "certificate": certificate, "key": key}
+    kafka = {"bootstrap": bootstrap, "topics": topic, "user": user} | _files(folder, password_file=password_file, **tls)
+    if option:
+        kafka["options"] = _options(option)
+    if "@" in redis and ":" in redis.partition("://")[2].rpartition("@")[0]:
+        message = "has a password, which would be in the file: use --redis-password-file"
+        raise typer.BadParameter(message, param_hint="--redis")
+    with progress.bar("records") as watch:
+        request = init.Request(
+            config,
+            {name: value for name, value in kafka.items() if value is not None},
+            {"url": redis} | _files(folder, password_file=redis_password_file),
+            records,
+            watch,
+        )
+        init.init(request, lambda question: yes or _agrees(question))
+
+
+def _files(folder: Path, **files: Path | None) -> dict[str, object]:
+    """Return paths as settings in `folder` have them: relative to it where they are below it."""
+    shown: dict[str, object] = {}
+    for name, path in files.items():
+        if path is not None:
+            whole = path.absolute()
+            shown[name] = str(whole.relative_to(folder)) if whole.is_relative_to(folder) else str(whole)
+    return shown
+
+
+def _options(pairs: list[str]) -> dict[str, str]:
+    options = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            message = f"{pair!r} is not NAME=VALUE"
+            raise typer.BadParameter(message, param_hint="--option")
+        if any(word in name for word in ("password", "secret", "jaas")):
+            message = f"{name} is a secret, which would be in the file: use --password-file"
+            raise typer.BadParameter(message, param_hint="--option")
+        options[name] = value
+    return options
+
+
+def _agrees(question: str) -> bool:
+    if not sys.stdin.isatty():
+        message = "standard input is no terminal to ask at, and nothing is written: give --yes"
+        raise typer.BadParameter(message)
+    try:
+        return typer.confirm(question, default=True)
+    except typer.Abort:
+        return False

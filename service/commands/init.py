@@ -1,0 +1,207 @@
+"""`tidemark init`: read a sample of the topics, propose settings, show what was seen, and write a short settings file."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Message
+
+from service import clock
+from service.commands import records
+from service.errors import SchemaError, SettingsError, SetupError, SourceError
+from service.kafka import clients, scan, topics
+from service.printing import printable
+from service.proposal import proposal, settings_text, times
+from service.proposal.proposal import Proposal
+from service.proposal.settings_text import Places
+from service.quality import sample
+from service.settings import Kafka, parse
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDTH = 120
+"""Of the table, where the output is no terminal."""
+_LEFT_OUT = 20
+"""Fields that the table lists as left out; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line says: the file to write, and the settings of the places, as the settings file names them."""
+
+    out: Path
+    kafka: Mapping[str, Any]
+    redis: Mapping[str, Any]
+    count: int
+    watch: scan.Watch | None = None
+    schemas: Path | None = None
+    registry: Mapping[str, Any] = field(default_factory=dict)
+    reference: Mapping[str, Any] = field(default_factory=dict)
+
+
+def init(request: Request, confirm: Callable[[str], bool]) -> None:
+    """Propose settings and write them if `confirm` agrees.
+
+    Raises SettingsError when the file exists, or when the sample leaves a setting open: then the file is written and names it.
+    Raises SourceError when Kafka does not answer or has no record, SchemaError when no record can be decoded.
+    """
+    if request.out.exists():
+        what = f"{request.out} exists, and init replaces no file"
+        raise SettingsError(what, remedy="Name another file with --config, or remove this one")
+    kafka = _kafka(request)
+    messages = _read(kafka, request)
+    decoded = records.decode(messages, None)
+    if not decoded.sample:
+        raise _undecodable(kafka, decoded)
+    made = proposal.propose(decoded.sample)
+    form = {"format": "json"}
+    console = _console()
+    _show(console, kafka, decoded, made)
+    written = settings_text.text(made, Places(request.kafka, request.redis, form), _head(kafka, decoded))
+    _require_valid(written, made, request.out)
+    if not confirm(f"Write {request.out}?"):
+        console.print("Nothing is written.")
+        return
+    _write(request.out, written)
+    config = "" if request.out == Path("tidemark.toml") else f" --config {request.out}"
+    if made.open:
+        what = f"{request.out} is written, but {', '.join(made.open)} could not be told from the sample"
+        raise SettingsError(what, remedy="Give each at its TO DO in the file, then run `tidemark check`")
+    console.print(f"{request.out} is written. Next: tidemark check{config} && tidemark run{config}", markup=False)
+
+
+def _kafka(request: Request) -> Kafka:
+    """The section [kafka] as the settings would have it. Raises SettingsError."""
+    document = {
+        "service": {"checkpoint": "checkpoint"},
+        "kafka": dict(request.kafka),
+        "input": {"format": "json", "measures": {"m": "m"}},
+        "views": [{"name": "device", "window": "1 m"}],
+        "redis": dict(request.redis),
+    }
+    return parse(document, where="init", folder=request.out.absolute().parent).kafka
+
+
+def _read(kafka: Kafka, request: Request) -> Sequence[Message]:
+    """The newest records of all partitions."""
+    existing = topics.describe(clients.admin(kafka), kafka)
+    if missing := [name for name in kafka.topics if name not in existing]:
+        raise topics.missing(kafka, missing)
+    source = sample.newest(kafka, request.count)
+    begin = {
+        (topic, partition): offset
+        for topic, partitions in source.begin.items()
+        for partition, offset in partitions.items()
+    }
+    with closing(scan.messages(kafka, kafka.topics, begin=begin, watch=request.watch)) as found:
+        # A topic with a high rate has more by now.
+        messages = list(islice(found, 2 * request.count))
+    if not messages:
+        what = f"{', '.join(kafka.topics)}: there is no record to look at"
+        raise SourceError(what, remedy="Wait until there are readings, then run it again")
+    return messages
+
+
+def _undecodable(kafka: Kafka, decoded: records.Decoded) -> SchemaError:
+    reasons = ", ".join(f"{count} {why}" for why, count in decoded.refused.most_common())
+    what = f"{', '.join(kafka.topics)}: no record of {decoded.refused.total()} can be decoded: {reasons}"
+    return SchemaError(what, remedy="Tidemark reads JSON objects, and Avro with Confluent's schema ids")
+
+
+def _require_valid(text: str, made: Proposal, out: Path) -> None:
+    """Raise what loading the file would raise, unless settings are open."""
+    import tomllib  # noqa: PLC0415
+
+    document = tomllib.loads(text)
+    if not made.open:
+        parse(document, where=str(out), folder=out.absolute().parent)
+
+
+def _head(kafka: Kafka, decoded: records.Decoded) -> list[str]:
+    day = datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date().isoformat()
+    return [
+        f"Proposed by `tidemark init` on {day}, from {len(decoded.sample)} records of {', '.join(kafka.topics)}.",
+        "All settings and their defaults: deploy/tidemark.example.toml",
+    ]
+
+
+def _write(out: Path, text: str) -> None:
+    """Write a new file. Raises SettingsError if it exists by now, SetupError if it cannot be written."""
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        what = f"{out} exists, and init replaces no file"
+        raise SettingsError(what, remedy="Name another file with --config, or remove this one") from error
+    except OSError as error:
+        what = f"{out} cannot be written ({error.strerror})"
+        raise SetupError(what, remedy="Name another file with --config") from error
+
+
+def _console() -> "Console":
+    from rich.console import Console  # noqa: PLC0415 - it takes 60 ms
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH, soft_wrap=False)
+
+
+def _show(console: "Console", kafka: Kafka, decoded: records.Decoded, made: Proposal) -> None:
+    """Print what was seen, what is proposed, and what the sample cannot tell."""
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=f"{len(decoded.sample)} records of {', '.join(kafka.topics)}", title_justify="left")
+    for name in ("setting", "proposal", "seen"):
+        table.add_column(name, overflow="fold")
+    for row in _rows(made):
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table)
+    for why, count in decoded.refused.most_common():
+        console.print(Text(printable(f"{count} records were not decoded: {why}")))
+    if made.columns.more:
+        console.print(f"{made.columns.more} more fields were not looked at")
+    left_out = list(made.left_out.items())
+    if left_out:
+        console.print("\nNumbers that are no measures:")
+        for path, why in left_out[:_LEFT_OUT]:
+            console.print(Text(printable(f"  {path}: {why}")))
+        if len(left_out) > _LEFT_OUT:
+            console.print(f"  and {len(left_out) - _LEFT_OUT} more")
+    unsure = list(proposal.lines(made))
+    if unsure:
+        console.print("\nWhat the sample cannot tell:")
+        for setting, why in unsure:
+            console.print(Text(printable(f"  {setting}: {why}")), style="yellow")
+
+
+def _rows(made: Proposal) -> list[tuple[str, str, str]]:
+    rows = []
+    device, event = made.device, made.clock
+    if device is not None:
+        why = f"{device.devices} devices" + (f", {device.why}" if device.why else "")
+        rows.append(("input.device_id", _marked(made, "input.device_id", device.path), why))
+    if event is not None:
+        form = f"{event.path} ({event.unit})"
+        rows.append(("input.event_time", _marked(made, "input.event_time", form), times.lag(event)))
+    for each in made.measures:
+        share = "" if each.share == 1 else f", in {each.share:.1%} of the records"
+        shown = each.path if each.path == each.name else f"{each.name} = {each.path}"
+        rows.append(
+            ("input.measures", _marked(made, "input.measures", shown), f"{each.low:.6g} to {each.high:.6g}{share}")
+        )
+    limits = {"admission.max_delay": made.max_delay_ms, "admission.max_ahead": made.max_ahead_ms}
+    rows += [(name, limit, "") for name, ms in limits.items() if (limit := proposal.duration(ms))]
+    gap = proposal.duration(made.gap_ms) or "5 m, the default"
+    rows.append(("sessions.gap", _marked(made, "sessions.gap", gap), proposal.pace(made.rhythm)))
+    views = ", ".join(("device", *made.categories))
+    rows.append(("views", views, f"windows of {proposal.duration(made.window_ms)}"))
+    return rows
+
+
+def _marked(made: Proposal, setting: str, shown: str) -> str:
+    return f"{shown}  (not sure)" if setting in made.doubts else shown

@@ -1,0 +1,94 @@
+"""Words of fields' names: `endDeviceIds.deviceId` has the words end, device, id, device, id."""
+
+import re
+import unicodedata
+from collections.abc import Collection, Sequence
+
+from service.settings import RESERVED_MEASURES
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
+DEVICE_WORDS = frozenset(
+    {
+        "device",
+        "dev",
+        "sensor",
+        "mote",
+        "node",
+        "meter",
+        "thing",
+        "vehicle",
+        "asset",
+        "machine",
+        "equipment",
+        "probe",
+        "robot",
+    }
+    | {"turbine", "pump", "inverter", "beacon", "tracker", "controller", "icao24", "icao", "imei"}
+)
+"""Words for what sends readings."""
+VAGUE_WORDS = frozenset({"entity", "unit", "tag", "object", "endpoint"})
+"""Words that are a device's only beside a word for an id."""
+PLACE_WORDS = frozenset({"station", "location", "site", "gateway", "room", "line", "vessel", "aircraft"})
+"""Words for what may send readings, and may be where the sender is."""
+ID_WORDS = frozenset({"id", "uid", "uuid", "guid", "eui", "addr", "address", "serial", "mac", "imei", "icao24", "name"})
+GENERIC = frozenset({"value", "val", "v", "reading", "state", "result", "avg", "mean", "current", "raw", "data"})
+"""Names that only their parent makes a name of."""
+_HEADS = DEVICE_WORDS | VAGUE_WORDS | PLACE_WORDS
+_LONGEST = 63
+
+
+def words(part: str) -> list[str]:
+    """Return the words of one name in lower case, singular; `moteid` is mote and id."""
+    found: list[str] = []
+    for word in (_singular(each.lower()) for each in _WORD.findall(part)):
+        head = next((each for end in ID_WORDS if (each := word.removesuffix(end)) in _HEADS), None)
+        found += [head, word.removeprefix(head)] if head and head != word else [word]
+    if part.lower() in ID_WORDS:  # a name with digits in it
+        found.append(part.lower())
+    return found
+
+
+def _singular(word: str) -> str:
+    """Remove the s of a plural; other words keep it, or lose it in all their uses."""
+    return (
+        "id"
+        if word == "ids"
+        else word[:-1]
+        if word.endswith("s") and not word.endswith("ss") and len(word) > 3
+        else word
+    )
+
+
+def is_readable(parts: Sequence[str]) -> bool:
+    """Whether settings can name this path: dots separate names, and the pass quotes names with backticks."""
+    return all(part and "." not in part and "`" not in part and part.isprintable() and _is_text(part) for part in parts)
+
+
+def _is_text(part: str) -> bool:
+    try:
+        part.encode()
+    except UnicodeEncodeError:  # JSON can escape half of a surrogate pair
+        return False
+    return True
+
+
+def measure_name(parts: Sequence[str], taken: Collection[str]) -> str:
+    """Return a name for the measure at a path: that of the field, with its parents' where that is generic, reserved or taken."""
+    many = 1
+    while many < len(parts) and slug(parts[-many:]) in GENERIC | RESERVED_MEASURES | set(taken) | {""}:
+        many += 1
+    name = slug(parts[-many:]) or "measure"
+    if name in RESERVED_MEASURES:
+        name = f"{name}_value"
+    number, unique = 2, name
+    while unique in taken:
+        unique, number = f"{name[: _LONGEST - 4]}_{number}", number + 1
+    return unique
+
+
+def slug(parts: Sequence[str]) -> str:
+    """The parts as a name of the settings: lower-case letters, digits and _, a letter first; "" if nothing is left."""
+    plain = unicodedata.normalize("NFKD", "_".join(parts)).encode("ascii", "ignore").decode()
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain)
+    name = re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")[:_LONGEST].strip("_")
+    return name if not name or name[0].isalpha() else f"m_{name}"[:_LONGEST].strip("_")

@@ -1,0 +1,247 @@
+"""Propose settings for a sample of records, and say what the sample cannot tell."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from service.proposal import rhythm, roles, times
+from service.proposal.columns import ARRAY, Column, Columns, Seen, columns
+from service.proposal.rhythm import Rhythm, round_up
+from service.proposal.roles import Quantity, Sender
+from service.proposal.times import Clock
+from service.settings import RECORD_KEY, Admission, Sessions
+from service.units import format_duration, rough_duration
+
+_NEXT = 4
+"""Other fields that are named where a choice is not sure."""
+_DAY_MS, _LONGEST_AHEAD_MS, _LONGEST_GAP_MS = 86_400_000, 600_000, 43_200_000
+_READABLE = (
+    {"int", "long", "float", "double"},
+    {"string", "enum"},
+    {"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"},
+)
+"""Avro types of one field that a setting reads."""
+_READINGS = 10
+"""Readings of a device that a window has at least, and intervals without a reading that end a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The reference as text, column by column."""
+
+    columns: Mapping[str, Sequence[str | None]]
+
+    def key(self, ids: Set[str]) -> str | None:
+        """Return the column whose values are all different and are most of these ids; None if half of the ids are in none."""
+        shares = {
+            name: len(ids & set(values)) / max(1, len(ids))
+            for name, values in self.columns.items()
+            if None not in values and len(set(values)) == len(values)
+        }
+        best = max(shares, key=lambda name: shares[name], default=None)
+        return best if best is not None and shares[best] >= 0.5 else None
+
+
+@dataclass
+class Proposal:
+    """What is proposed. `doubts` are choices that may be wrong, `open` are settings that somebody must give.
+
+    `device` and `clock` are the first of `devices` and `clocks`, None without any. Durations are None where the default serves.
+    """
+
+    columns: Columns
+    devices: Sequence[Sender]
+    clocks: Sequence[Clock]
+    measures: Sequence[Quantity] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    rhythm: Rhythm = field(default_factory=lambda: Rhythm(0, 0, 0, is_enough=False))
+    window_ms: int = 60_000
+    gap_ms: int | None = None
+    max_delay_ms: int | None = None
+    max_ahead_ms: int | None = None
+    reference_key: str | None = None
+    categories: Sequence[str] = ()
+    doubts: dict[str, str] = field(default_factory=dict)
+    """By setting, such as `input.device_id`."""
+    open: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def device(self) -> Sender | None:
+        return self.devices[0] if self.devices and "input.device_id" not in self.open else None
+
+    @property
+    def clock(self) -> Clock | None:
+        return self.clocks[0] if self.clocks and "input.event_time" not in self.open else None
+
+
+def propose(
+    sample: Sequence[Seen],
+    reference: Table | None = None,
+    types: Callable[[Sequence[str]], Collection[str]] | None = None,
+) -> Proposal:
+    """Return the proposal for a sample. `types` returns the Avro types of a path in the reader's schema, None for JSON."""
+    found = columns(sample)
+    unreadable = _unreadable(found, types) if types is not None else {}
+    for path in unreadable:
+        del found.of[path]
+    clocks = times.clocks(found, sample)
+    known = {value for values in reference.columns.values() for value in values if value} if reference else set()
+    paths = {clock.path for clock in clocks}
+    made = Proposal(found, roles.senders(found, paths, known), clocks)
+    _judge_device(made)
+    _judge_clock(made)
+    device, clock = made.device, made.clock
+    made.measures, left_out = roles.quantities(found, device.path if device else "", paths)
+    made.left_out = {**left_out, **unreadable}
+    _judge_measures(made)
+    if device is not None and clock is not None:
+        made.rhythm = rhythm.rhythm(device.values, clock.ms, sample)
+        _judge_rhythm(made)
+        if "input.event_time" not in made.doubts:
+            _judge_delay(made, clock, sample)
+    if reference is not None:
+        _judge_reference(made, reference)
+    return made
+
+
+def _unreadable(found: Columns, types: Callable[[Sequence[str]], Collection[str]]) -> dict[str, str]:
+    """Return the fields that a reader's schema lacks or has with types that no setting reads, and why."""
+    reasons = {}
+    for path, column in found.of.items():
+        names = set(types(column.parts))
+        if path == RECORD_KEY or "record" in names or any(names and names <= each for each in _READABLE):
+            continue
+        reasons[path] = (
+            f"{' or '.join(sorted(names))} in the reader's schema" if names else "not in the reader's schema"
+        )
+    return reasons
+
+
+def _judge_device(made: Proposal) -> None:
+    if not made.devices:
+        made.open["input.device_id"] = "no field looks like the id of a device"
+        return
+    best, *others = made.devices
+    rivals = [each for each in others if each.score > best.score - roles.AHEAD and not roles.is_same(best, each)]
+    reasons = []
+    if rivals:
+        reasons.append(f"it may also be {', '.join(each.path for each in rivals[:_NEXT])}")
+    elif best.score < roles.SURE and best.devices > 1:
+        reasons.append("neither its name nor its values say that it is a device")
+    if best.devices == 1:
+        reasons.append("the sample has one value of it")
+    share = made.columns.of[best.path].share
+    if share < 1:
+        reasons.append(f"{1 - share:.1%} of the records lack it, and are rejected")
+    if reasons:
+        made.doubts["input.device_id"] = "; ".join(reasons)
+
+
+def _judge_clock(made: Proposal) -> None:
+    usable = [clock for clock in made.clocks if clock.unit != "ns"]
+    nanoseconds = [clock.path for clock in made.clocks if clock.unit == "ns"]
+    made.clocks = usable
+    if not usable:
+        why = f"{nanoseconds[0]} is in nanoseconds, which Tidemark cannot read" if nanoseconds else "no field has times"
+        why += "; a time is ISO 8601 text with a date, or a number of s, ms or us since 1970"
+        made.open["input.event_time"] = why
+        return
+    best, *others = usable
+    reasons = []
+    rivals = [each for each in others if each.score > best.score - 1 and not times.is_same(best, each)]
+    if rivals:
+        reasons.append(f"it may also be {', '.join(each.path for each in rivals[:_NEXT])}")
+    missing = sum(at is None for at in best.ms) / max(1, len(best.ms))
+    if missing:
+        reasons.append(f"{missing:.1%} of the records have no such time there, and are rejected")
+    if best.is_local:
+        reasons.append(f"it has no zone, is read as UTC and then is {times.lag(best)}: it may be local time")
+    elif abs(best.lag_ms) > _DAY_MS:
+        reasons.append(f"it is {times.lag(best)}: a reading that old is rejected as late, one that new as early")
+    if reasons:
+        made.doubts["input.event_time"] = "; ".join(reasons)
+
+
+def _judge_measures(made: Proposal) -> None:
+    if not made.measures:
+        made.open["input.measures"] = "no field of an object is always a number"
+    column = roles.kinds_of_value(made.columns, made.device, made.measures)
+    if column is not None:
+        values = ", ".join(sorted(set(map(str, column.present)))[:_NEXT])
+        made.doubts["input.measures"] = f"one device sends values of several kinds: {column.path} is {values}"
+    elif (unread := _unread(made.left_out)) and len(unread) >= len(made.measures):
+        made.doubts["input.measures"] = f"there are numbers that Tidemark cannot read: {', '.join(unread[:_NEXT])}"
+
+
+def _unread(left_out: Mapping[str, str]) -> list[str]:
+    return [path for path, why in left_out.items() if why.startswith(("an array", "numbers as text", "also "))]
+
+
+def _judge_rhythm(made: Proposal) -> None:
+    seen = made.rhythm
+    if not seen.is_enough:
+        made.doubts["sessions.gap"] = (
+            f"the sample has {seen.gaps} gaps between readings of one device, too few to tell; -n takes a larger sample"
+        )
+        return
+    gap_ms = min(_LONGEST_GAP_MS, round_up(max(3 * seen.long_ms, _READINGS * seen.median_ms, 10_000)))
+    made.gap_ms = gap_ms if gap_ms != Sessions().gap_ms else None
+    made.window_ms = round_up(max(60_000, _READINGS * seen.median_ms))
+
+
+def _judge_delay(made: Proposal, clock: Clock, sample: Sequence[Seen]) -> None:
+    lags = sorted(seen.broker_ms - at for seen, at in zip(sample, clock.ms, strict=True) if at is not None)
+    behind, ahead = lags[int(0.99 * (len(lags) - 1))], -lags[int(0.01 * (len(lags) - 1))]
+    defaults = Admission()
+    if behind > defaults.max_delay_ms / 2:
+        made.max_delay_ms = min(_DAY_MS, round_up(2 * behind))
+    if ahead > defaults.max_ahead_ms / 2:
+        made.max_ahead_ms = min(_LONGEST_AHEAD_MS, round_up(2 * ahead))
+    late = sum(each > (made.max_delay_ms or defaults.max_delay_ms) for each in lags)
+    early = sum(-each > (made.max_ahead_ms or defaults.max_ahead_ms) for each in lags)
+    if late > 0.01 * len(lags):
+        made.doubts["admission.max_delay"] = (
+            f"{late} of {len(lags)} readings are further behind, and are rejected as late"
+        )
+    if early > 0.01 * len(lags):
+        made.doubts["admission.max_ahead"] = (
+            f"{early} of {len(lags)} readings are further ahead, and are rejected as early"
+        )
+
+
+def _judge_reference(made: Proposal, reference: Table) -> None:
+    ids = {str(value) for value in made.device.values if value is not None} if made.device else set()
+    made.reference_key = reference.key(ids)
+    if made.reference_key is None:
+        made.open["reference.key"] = f"no column has the ids of the sample; there are {', '.join(reference.columns)}"
+        return
+    missing = ids - set(reference.columns[made.reference_key])
+    if missing:
+        made.doubts["reference.key"] = (
+            f"the reference lacks {len(missing)} of {len(ids)} devices: their columns are (none)"
+        )
+    made.categories = list(roles.categories(reference.columns, made.reference_key))
+
+
+def seen_of(column: Column) -> str:
+    """Return what a sample shows of a field: its kinds, and how many records have it."""
+    kinds = " or ".join(f"an {each}" if each == ARRAY else each for each in sorted(column.kinds))
+    share = "" if column.share == 1 else f", in {column.share:.1%} of the records"
+    return f"{kinds}{share}"
+
+
+def pace(seen: Rhythm) -> str:
+    """Return how often a device sends, for people."""
+    if not seen.gaps:
+        return "no device has two readings in the sample"
+    return f"a device sends every {rough_duration(seen.median_ms)}, 99 % of its gaps are at most {rough_duration(seen.long_ms)}"
+
+
+def lines(made: Proposal) -> Iterator[tuple[str, str]]:
+    """Yield each setting that is not sure, and why."""
+    yield from made.open.items()
+    yield from made.doubts.items()
+
+
+def duration(ms: int | None) -> str | None:
+    """Return a duration as settings have it, None for None."""
+    return None if ms is None else format_duration(ms)

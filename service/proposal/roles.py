@@ -1,0 +1,282 @@
+"""Choose the device id and the measures among a sample's fields, by their names and values."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from service.proposal.columns import ARRAY, BOOLEAN, NUMBER, OBJECT, TEXT, Column, Columns
+from service.proposal.names import (
+    DEVICE_WORDS,
+    GENERIC,
+    ID_WORDS,
+    PLACE_WORDS,
+    VAGUE_WORDS,
+    is_readable,
+    measure_name,
+    words,
+)
+from service.proposal.times import MOSTLY, says_time, unit_of
+from service.settings import LARGEST, RECORD_KEY
+
+FEW = 50
+"""More values than this are no category."""
+MANY = 20
+"""With fewer records than this a value that never repeats means nothing."""
+MOST_MEASURES = 64
+LEAST, SURE, AHEAD = 1.0, 3.0, 1.5
+"""The score of a device id that is proposed, and of one that is sure; any other field of other devices has so much less."""
+_ID_BYTES = 256
+_NOT_A_DEVICE = frozenset(
+    {
+        "message",
+        "msg",
+        "correlation",
+        "event",
+        "request",
+        "session",
+        "transaction",
+        "trace",
+        "batch",
+        "client",
+        "user",
+        "join",
+    }
+    | {
+        "token",
+        "application",
+        "app",
+        "parameter",
+        "type",
+        "code",
+        "context",
+        "trip",
+        "vendor",
+        "network",
+        "version",
+        "metadata",
+    }
+)
+_NO_QUANTITY = frozenset(
+    {
+        "id",
+        "uid",
+        "uuid",
+        "version",
+        "seq",
+        "sequence",
+        "port",
+        "code",
+        "type",
+        "index",
+        "epoch",
+        "vendor",
+        "serial",
+        "flag",
+    }
+    | {"lat", "latitude", "lon", "lng", "longitude", "year", "month", "day", "squawk", "source", "schema", "revision"}
+)
+"""Words of numbers whose mean says nothing."""
+_QUANTITIES = frozenset(
+    {
+        "parameter",
+        "metric",
+        "quantity",
+        "measurement",
+        "measure",
+        "property",
+        "variable",
+        "field",
+        "attribute",
+        "unit",
+        "kind",
+    }
+    | {"observed", "phenomenon", "channel", "type", "key", "class"}
+)
+"""Words of a field that says what the value beside it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A field that may be the device id."""
+
+    path: str
+    score: float
+    devices: int
+    why: str
+    values: Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A field that becomes a measure, with the range of its values in the sample."""
+
+    name: str
+    path: str
+    low: float
+    high: float
+    share: float
+
+
+def senders(columns: Columns, times: Collection[str], known: Collection[str] = ()) -> list[Sender]:
+    """Return the fields that may be the device id, the likeliest first. `known` are the reference's ids, if there are any."""
+    key = columns.of.get(RECORD_KEY)
+    fields = (each for each in columns.leaves() if each is key or (each.path not in times and is_readable(each.parts)))
+    found = [_sender(column, key, known) for column in fields if _may_be_id(column)]
+    return sorted((each for each in found if each.score >= LEAST), key=lambda each: -each.score)
+
+
+def is_same(one: Sender, other: Sender) -> bool:
+    """Whether two fields tell the same devices apart."""
+    pairs = {(a, b) for a, b in zip(one.values, other.values, strict=True) if a is not None and b is not None}
+    return len(pairs) == one.devices == other.devices
+
+
+def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[list[Quantity], dict[str, str]]:
+    """Return the measures, and for other fields with numbers the reason why they are none."""
+    chosen: list[Quantity] = []
+    left_out: dict[str, str] = {}
+    lower: set[str] = set()
+    for column in columns.leaves():
+        if column.path in {device, RECORD_KEY} or column.path in times:
+            continue
+        why = _no_measure(column, columns)
+        if why is None and column.path.lower() in lower:
+            why = "another measure's path differs only in upper and lower case"
+        if why is None and len(chosen) == MOST_MEASURES:
+            why = f"{MOST_MEASURES} measures are enough to begin with"
+        if why is None:
+            lower.add(column.path.lower())
+            name = measure_name(column.parts, {each.name for each in chosen})
+            chosen.append(Quantity(name, column.path, min(column.present), max(column.present), column.share))
+        elif why:
+            left_out[column.path] = why
+    return chosen, left_out
+
+
+def kinds_of_value(columns: Columns, device: Sender | None, measures: Sequence[Quantity]) -> Column | None:
+    """Return the field that says what a generic measure such as `value` is, if one device sends several of them."""
+    if device is None or not any(each.path.rpartition(".")[2].lower() in GENERIC for each in measures):
+        return None
+    for column in columns.leaves():
+        is_named = bool(_QUANTITIES & set(words(column.parts[-1])))
+        if is_named and column.is_all(TEXT) and 2 <= column.distinct <= FEW and column.path != device.path:
+            pairs = {
+                (d, k) for d, k in zip(device.values, column.values, strict=True) if d is not None and k is not None
+            }
+            if len(pairs) > device.devices:
+                return column
+    return None
+
+
+def categories(table: Mapping[str, Sequence[str | None]], key: str) -> Iterator[str]:
+    """Yield the columns of the reference with few values, several devices each."""
+    for name, values in table.items():
+        present = [value for value in values if value is not None]
+        if name != key and 2 <= len(set(present)) <= min(FEW, len(present) // 2):
+            yield name
+
+
+def _may_be_id(column: Column) -> bool:
+    if column.is_all(TEXT):
+        return all(len(value.encode(errors="replace")) <= _ID_BYTES for value in column.present)
+    return column.is_whole() and not (says_time(column.parts[-1]) and unit_of(column.present) is not None)
+
+
+def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sender:
+    name, above = set(words(column.parts[-1])), {word for part in column.parts[:-1] for word in words(part)}
+    score, reasons = 0.0, []
+    is_id = bool(name & ID_WORDS)
+    if column is key:
+        score, reasons = 2.5, ["the record's key"]
+    elif name & DEVICE_WORDS or (is_id and name & VAGUE_WORDS):
+        score = 4.0 if is_id else 3.5
+    elif is_id and above & DEVICE_WORDS:
+        score = 3.5
+    elif name & PLACE_WORDS:
+        score = 2.0 if is_id else 1.0
+    elif is_id:
+        score = 2.0 if len(name) == 1 else 1.0
+    score -= 2.0 * bool(name & _NOT_A_DEVICE) + 0.25 * ("name" in name)
+    ids = set(map(str, column.present))
+    many, devices = len(column.present), len(ids)
+    if devices == 1:
+        score -= 1.0
+    elif devices == many and many >= MANY:
+        score -= 1.0 if name & DEVICE_WORDS else 4.0  # a large fleet, or the id of a message
+    elif devices > many / 2 and many >= MANY:
+        score -= 1.0
+    elif devices >= 3:
+        score += 0.5
+    if column.share < 0.99:
+        score -= 3.0
+    if key is not None and column is not key and list(map(str, column.values)) == key.values:
+        score += 3.0
+        reasons.append("the same as the record's key")
+    if known and len(ids & set(known)) >= 0.5 * devices:
+        score += 4.0
+        reasons.append("in the reference")
+    return Sender(
+        column.path, score, devices, ", ".join(reasons), [None if v is None else str(v) for v in column.values]
+    )
+
+
+def _no_measure(column: Column, columns: Columns) -> str | None:
+    """Why a field is no measure: "" for what has no numbers, None for a measure."""
+    if column.is_all(ARRAY):
+        return "an array; a measure is one number of the record" if _has_number(column.present[0]) else ""
+    if not column.kinds[NUMBER]:
+        return "numbers as text; admission reads JSON numbers" if _is_numeric_text(column) else ""
+    if not is_readable(column.parts):
+        return "settings cannot name it: a dot, a backtick or an invisible character in the name"
+    return _rejected(column, columns) or _no_quantity(column)
+
+
+def _rejected(column: Column, columns: Columns) -> str | None:
+    """Why records would be rejected if the field were a measure."""
+    if not column.is_all(NUMBER):
+        others = ", ".join(sorted(set(column.kinds) - {NUMBER}))
+        return f"also {others}: such a record would be rejected"
+    if any(not columns.of[".".join(column.parts[:n])].is_all(OBJECT) for n in range(1, len(column.parts))):
+        return "its parent is not always an object: such a record would be rejected"
+    if not all(math.isfinite(value) and abs(value) <= LARGEST for value in map(_float, column.present)):
+        return "values that are not finite, or beyond 1e140: such a record would be rejected"
+    return None
+
+
+def _no_quantity(column: Column) -> str | None:
+    name = set(words(column.parts[-1]))
+    if name & _NO_QUANTITY:
+        return "an id, a place or a code by its name"
+    if says_time(column.parts[-1]) and (
+        name <= {"t", "ts", "time", "timestamp"} or unit_of(column.present) is not None
+    ):
+        return "a time"
+    return None
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _has_number(value: object, depth: int = 4) -> bool:
+    if isinstance(value, Mapping):
+        return depth > 0 and any(_has_number(each, depth - 1) for each in value.values())
+    if isinstance(value, list):
+        return depth > 0 and any(_has_number(each, depth - 1) for each in value[:3])
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_numeric_text(column: Column) -> bool:
+    if not column.is_all(TEXT, BOOLEAN) or {"id", "name", "version"} & set(words(column.parts[-1])):
+        return False
+    return sum(_parses(value) for value in column.present) >= MOSTLY * len(column.present)
+
+
+def _parses(text: object) -> bool:
+    try:
+        return isinstance(text, str) and math.isfinite(float(text)) and text.strip()[:1] in "+-.0123456789"
+    except ValueError:
+        return False

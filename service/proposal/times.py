@@ -1,0 +1,136 @@
+"""Find the event time: fields whose values are times, their unit, and how far they are from the broker's time."""
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from service.admission.decode import ISO_TIME
+from service.proposal.columns import NUMBER, TEXT, TIMESTAMP, Column, Columns, Seen
+from service.proposal.names import is_readable, words
+from service.units import rough_duration
+
+_ISO = re.compile(ISO_TIME.replace(r"\z", r"\Z"))
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)\s*\Z")
+_UNITS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
+_FROM_MS, _TO_MS = 946_684_800_000, 4_102_444_800_000
+"""The years 2000 to 2100: a number is a time in the unit in which it lies between them, and in no other."""
+MOSTLY = 0.95
+_TIME_WORDS = frozenset(
+    {"time", "timestamp", "ts", "t", "date", "datetime", "at", "utc", "when", "epoch", "instant", "clock"}
+)
+_OF_THE_EVENT = frozenset(
+    {"event", "measured", "observed", "recorded", "sampled", "reading", "measurement", "observation"}
+)
+_OF_SOMETHING_ELSE = frozenset(
+    {"received", "ingest", "ingested", "processed", "created", "changed", "updated", "stored", "published", "sent"}
+    | {"start", "end", "expire", "expiry", "expiration", "install", "installed", "metadata", "local", "valid", "birth"}
+)
+_SAME_MS = 2_000
+_CLOSE_MS, _DAY_MS, _QUARTER_MS = 600_000, 86_400_000, 900_000
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A field that may be the event time: `ms` has its value in every record; `score` ranks it among the others."""
+
+    path: str
+    unit: str
+    ms: Sequence[int | None]
+    score: float
+    lag_ms: int
+    """The median of the broker's time less this one."""
+    has_zone: bool = True
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it looks like local time without a zone: whole quarters of an hour from the broker's time, at most 14 hours."""
+        off = round(self.lag_ms / _QUARTER_MS) * _QUARTER_MS
+        return not self.has_zone and 0 < abs(off) <= 14 * 3_600_000 and abs(self.lag_ms - off) < _CLOSE_MS / 5
+
+
+def clocks(columns: Columns, sample: Sequence[Seen]) -> list[Clock]:
+    """Return the fields that may be the event time, the likeliest first."""
+    found = [clock for column in columns.leaves() if (clock := _clock(column, sample)) is not None]
+    return sorted(found, key=lambda clock: -clock.score)
+
+
+def is_same(one: Clock, other: Clock) -> bool:
+    """Whether two fields have nearly the same time in nearly all records, so that the choice does not matter."""
+    apart = [abs(a - b) for a, b in zip(one.ms, other.ms, strict=True) if a is not None and b is not None]
+    return bool(apart) and sorted(apart)[int(MOSTLY * (len(apart) - 1))] <= _SAME_MS
+
+
+def lag(clock: Clock) -> str:
+    """Return the median distance of a field's times to the broker's, for people."""
+    side = "behind" if clock.lag_ms >= 0 else "ahead of"
+    return f"{rough_duration(abs(clock.lag_ms))} {side} the broker's time"
+
+
+def says_time(name: str) -> bool:
+    """Whether a field's name says that it is a time."""
+    return bool(_TIME_WORDS & set(words(name)))
+
+
+def unit_of(values: Sequence[float]) -> str | None:
+    """Return the unit in which nearly all of these numbers are times of 2000 to 2100: s, ms, us, ns, or None."""
+    for unit, factor in _UNITS.items():
+        low, high = _FROM_MS / factor, _TO_MS / factor
+        if values and sum(low <= value < high for value in values) >= MOSTLY * len(values):
+            return unit
+    return None
+
+
+def _clock(column: Column, sample: Sequence[Seen]) -> Clock | None:
+    if not is_readable(column.parts):
+        return None
+    unit, has_zone = _form(column)
+    if not unit:
+        return None
+    ms = [_ms(value, unit) for value in column.values]
+    lags = [seen.broker_ms - at for seen, at in zip(sample, ms, strict=True) if at is not None]
+    if not lags:
+        return None
+    lag_ms = int(statistics.median(lags))
+    name = set(words(column.parts[-1]))
+    is_named = bool(name & _TIME_WORDS)
+    near = abs(lag_ms) <= _CLOSE_MS
+    if unit not in {"iso", "logical"} and not is_named and not near:
+        return None  # some large number
+    every = {word for part in column.parts for word in words(part)}
+    score = 4.0 if near else 3.0 if abs(lag_ms) <= _DAY_MS else 1.0
+    score += (
+        is_named + bool(every & _OF_THE_EVENT) - 1.0 * bool(every & _OF_SOMETHING_ELSE) - 0.5 * (len(column.parts) - 1)
+    )
+    if len(name) == 1 and name <= {"time", "timestamp", "ts", "t", "datetime"}:
+        score += 1
+    if len(lags) < 0.99 * len(sample):
+        score -= 3
+    return Clock(column.path, unit, ms, score, lag_ms, has_zone)
+
+
+def _form(column: Column) -> tuple[str, bool]:
+    """The unit of a field's times, "" if it has none, and whether its texts have a zone."""
+    if column.is_all(TIMESTAMP):
+        return "logical", True
+    if column.is_all(TEXT):
+        texts = column.present
+        if sum(bool(_ISO.match(text)) for text in texts) >= MOSTLY * len(texts):
+            return "iso", sum(bool(_ZONE.search(text)) for text in texts) >= MOSTLY * len(texts)
+    return (unit_of(column.present) or "" if column.is_all(NUMBER) else ""), True
+
+
+def _ms(value: Any, unit: str) -> int | None:
+    """A value as milliseconds since the epoch, None if it is no time."""
+    try:
+        if unit in {"iso", "logical"}:
+            if isinstance(value, str):
+                value = datetime.fromisoformat(value.strip())
+            if not isinstance(value, datetime):
+                return None
+            return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
+        return None if value is None else int(value * _UNITS[unit])
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,147 @@
+"""`tidemark init` on real topics: what it writes passes `check`, and `run` makes values of it without an edit."""
+
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from load.servers.kafka import LOG_APPEND_TIME, Broker
+from load.servers.redis import Redis
+from load.servers.server_process import PATIENCE, free_port
+from service.cli import main
+from service.redis.keys import Keys
+from tests import shapes
+from tests.integration.daemon import STARTS_S, Service, until
+
+pytestmark = pytest.mark.integration
+
+
+def tidemark(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "service.cli", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def send(broker: Broker, topic: str, records: Sequence[tuple[bytes | None, bytes]], partitions: int = 2) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, "linger.ms": 5})
+    for number, (key, value) in enumerate(records):
+        producer.produce(topic, value, key=key, partition=number % partitions)
+    assert producer.flush(30) == 0
+
+
+def nested(count: int) -> list[tuple[bytes | None, bytes]]:
+    """The last readings of 20 sensors that send each second."""
+    now_ms = time.time_ns() // 1_000_000
+    records = []
+    for n in range(count):
+        at = datetime.fromtimestamp((now_ms - (count - n) * 50) / 1000, UTC).isoformat(timespec="milliseconds")
+        reading = {"sensor": f"s{n % 20}", "ts": at, "env": {"temp": 20 + n % 5, "hum": 40.5}, "fw": "1.2.3"}
+        records.append((None, json.dumps(reading).encode()))
+    return records
+
+
+def test_three_commands_lead_from_a_topic_to_a_value(
+    broker_server: Broker, redis_server: Redis, tmp_path: Path
+) -> None:
+    broker_server.create_topic("init-nested", 2, LOG_APPEND_TIME)
+    send(broker_server, "init-nested", nested(600))
+    config = tmp_path / "tidemark.toml"
+    where = ["--bootstrap", broker_server.bootstrap, "--topic", "init-nested", "--redis", redis_server.url]
+    words = ["init", *where, "--config", str(config)]
+    asked = tidemark(*words)
+    assert (asked.returncode, config.exists()) == (2, False)
+    assert "nothing is written: give --yes" in asked.stderr
+    made = tidemark(*words, "--yes")
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert "20 devices" in made.stdout
+    assert "not sure" not in made.stdout
+    written = config.read_text()
+    assert len(written.splitlines()) < 50
+    assert tomllib.loads(written)["input"] == {
+        "format": "json",
+        "device_id": "sensor",
+        "event_time": "ts",
+        "event_time_unit": "iso",
+        "measures": {"temp": "env.temp", "hum": "env.hum"},
+    }
+
+    again = tidemark(*words, "--yes")
+    assert (again.returncode, config.read_text()) == (2, written)
+    assert f"{config} exists, and init replaces no file" in again.stderr
+
+    checked = tidemark("check", "--config", str(config))
+    assert checked.returncode == 0, checked.stdout
+    client = redis_server.client(decode_responses=True)
+    device = Keys("tidemark").device("s1")
+    assert not client.exists(device)
+    try:
+        with Service(config, free_port(), tmp_path / "log") as service:
+            until(service.is_ready, STARTS_S, "ready")
+            send(broker_server, "init-nested", nested(100))
+            until(lambda: client.hget(device, "temp"), 60, "a value of s1")
+            assert service.stop() == 0
+    finally:
+        for key in client.scan_iter("*tidemark:*"):
+            client.delete(key)
+
+
+def test_a_setting_that_nobody_could_tell_is_in_the_file_and_ends_with_2(
+    broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker_server.create_topic("init-intel", 1, LOG_APPEND_TIME)
+    now_ms = time.time_ns() // 1_000_000
+    send(broker_server, "init-intel", [(key, value) for key, value, _ in shapes.records("intel", now_ms)], 1)
+    config = tmp_path / "tidemark.toml"
+    where = ["--bootstrap", broker_server.bootstrap, "--topic", "init-intel", "--config", str(config), "--yes"]
+    assert main(["init", *where]) == 2
+    shown = capsys.readouterr()
+    assert "input.event_time could not be told from the sample" in shown.err
+    assert "input.event_time: no field has times" in shown.out
+    assert "# TO DO: give event_time" in config.read_text()
+
+
+def test_a_topic_that_cannot_be_proposed_for_is_named_and_nothing_is_written(
+    broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "tidemark.toml"
+    for topic, values, status, message in (
+        ("init-lost", None, 5, "init-lost does not exist"),
+        ("init-empty", [], 5, "init-empty: there is no record to look at"),
+        ("init-csv", [b"a;1", b"b;2", b"[1]"], 3, "no record of 3 can be decoded: 2 no JSON, 1 JSON, but no object"),
+    ):
+        if values is not None:
+            broker_server.create_topic(topic, 1, LOG_APPEND_TIME)
+            send(broker_server, topic, [(None, value) for value in values], 1)
+        where = ["--bootstrap", broker_server.bootstrap, "--topic", topic, "--config", str(config), "--yes"]
+        assert main(["init", *where]) == status
+        assert message in capsys.readouterr().err
+        assert not config.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--redis", "redis://:secret@localhost"), "use --redis-password-file"),
+        (("--option", "sasl.password=secret"), "use --password-file"),
+        (("--option", "sasl.mechanism"), "is not NAME=VALUE"),
+        (("-n", "0"), "-n"),
+    ],
+)
+def test_a_secret_does_not_get_into_the_file(
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--bootstrap", "localhost:1", "--topic", "t", "--config", str(tmp_path / "t.toml")]
+    with pytest.raises(SystemExit) as ended:
+        main(["init", *where, *words])
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert message in " ".join(shown.replace("│", " ").split())
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,231 @@
+"""What `tidemark init` proposes for samples of records, and what it says of those that do not tell enough."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from service.proposal import proposal, rhythm, times
+from service.proposal.columns import MOST_FIELDS, Seen
+from service.proposal.names import measure_name, words
+from service.proposal.proposal import Proposal, Table
+from service.proposal.settings_text import Places, text
+from service.settings import parse
+from tests import shapes
+
+BEGIN_MS = shapes.BEGIN_MS
+PLACES = Places({"bootstrap": "localhost:9092", "topics": ["t"]}, {"url": "redis://localhost"}, {"format": "json"})
+
+
+def readings(count: int = 200, devices: int = 10, every_ms: int = 1_000, **fields: Any) -> list[Seen]:
+    """Readings of some devices, one after the other; a field that is callable gets the number of the record."""
+    sample = []
+    for n in range(count):
+        at_ms = BEGIN_MS + n * every_ms // devices
+        record = {"device": f"d{n % devices}", "ts": at_ms, "temp": 20 + n % 7}
+        record |= {name: value(n) if callable(value) else value for name, value in fields.items()}
+        sample.append(Seen(record, None, at_ms + 40))
+    return sample
+
+
+def settings(made: Proposal) -> Mapping[str, Any]:
+    """The settings file as a document."""
+    return tomllib.loads(text(made, PLACES, ["made by a test"]))
+
+
+def shape(name: str) -> tuple[Proposal, set[str]]:
+    """The proposal for a public data set's shape, and the settings in which it differs from the expected one."""
+    sample = [Seen(json.loads(value), key.decode() if key else None, ms) for key, value, ms in shapes.records(name)]
+    made, expected = proposal.propose(sample), shapes.SHAPES[name]
+    wrong = set()
+    if made.device is None or made.device.path != expected.device:
+        wrong.add("input.device_id")
+    named = next((each for each in made.clocks if each.path == expected.event_time), None)
+    if made.clock is None or named is None or not times.is_same(made.clock, named) or made.clock.unit != expected.unit:
+        wrong.add("input.event_time")
+    if expected.measures is None or not expected.measures <= {each.path for each in made.measures}:
+        wrong.add("input.measures")
+    return made, wrong
+
+
+@pytest.mark.parametrize("name", shapes.SHAPES)
+def test_a_wrong_proposal_for_a_public_data_set_is_called_unsure(name: str) -> None:
+    made, wrong = shape(name)
+    assert wrong <= made.doubts.keys() | made.open.keys(), (
+        made.devices[:3],
+        [c.path for c in made.clocks],
+        made.measures,
+    )
+    if wrong:
+        assert any(mark in text(made, PLACES, []) for mark in ("# NOT SURE", "# TO DO"))
+
+
+def test_proposals_are_right_where_the_records_say_enough() -> None:
+    right = {name for name in shapes.SHAPES if not shape(name)[1]}
+    assert right == {"shadow", "zigbee", "lorawan", "opensky"}
+    for name in right:
+        made, _ = shape(name)
+        assert (made.doubts, made.open) == ({}, {})
+        parse(settings(made))
+
+
+def test_each_time_has_its_unit_from_its_values_alone() -> None:
+    for unit, of in {"s": 1e-3, "ms": 1, "us": 1_000}.items():
+        made = proposal.propose(readings(ts=lambda n, of=of: int((BEGIN_MS + n * 100) * of)))
+        assert made.clock is not None
+        assert (made.clock.path, made.clock.unit) == ("ts", unit)
+    made = proposal.propose(readings(ts=lambda n: (BEGIN_MS + n * 100) * 1_000_000))
+    assert "ts is in nanoseconds, which Tidemark cannot read" in made.open["input.event_time"]
+
+
+def test_a_local_time_without_a_zone_and_a_copy_of_old_data_are_named() -> None:
+    made = proposal.propose(readings(ts=lambda n: shapes._iso(BEGIN_MS + n * 100 + 7_200_000, "")))
+    assert (
+        "it has no zone, is read as UTC and then is 2 h ahead of the broker's time" in made.doubts["input.event_time"]
+    )
+    assert made.max_ahead_ms is None
+    made = proposal.propose(readings(ts=lambda n: 1_072_915_200 + n))
+    assert "behind the broker's time: a reading that old is rejected as late" in made.doubts["input.event_time"]
+
+
+def test_lateness_of_the_sample_becomes_the_limit_and_what_is_beyond_it_is_counted() -> None:
+    made = proposal.propose(readings(ts=lambda n: BEGIN_MS + n * 100 - (100_000 if n % 2 else 0)))
+    assert made.max_delay_ms == 300_000
+    made = proposal.propose(
+        readings(count=400, ts=lambda n: BEGIN_MS + n * 100 - (10 * 86_400_000 if n % 20 == 0 else 0))
+    )
+    assert made.doubts["admission.max_delay"] == "20 of 400 readings are further behind, and are rejected as late"
+
+
+def test_two_fields_of_the_same_devices_are_no_doubt_and_two_of_different_ones_are() -> None:
+    made = proposal.propose(readings(device_serial=lambda n: f"SN{n % 10}"))
+    assert "input.device_id" not in made.doubts
+    made = proposal.propose(readings(device=lambda n: f"d{n % 10}", sensor=lambda n: f"s{n % 7}"))
+    assert made.doubts["input.device_id"] == "it may also be sensor"
+    alone = proposal.propose(readings(devices=1))
+    assert alone.doubts["input.device_id"] == "the sample has one value of it"
+
+
+def test_the_id_of_a_message_is_not_proposed() -> None:
+    made = proposal.propose(readings(message_id=lambda n: f"m{n}", id=lambda n: n))
+    assert made.device is not None
+    assert made.device.path == "device"
+    assert "id" not in {each.path for each in made.measures}
+
+
+def test_a_whole_number_is_an_id_and_a_fraction_is_none() -> None:
+    made = proposal.propose(readings(device=lambda n: n % 10))
+    assert made.device is not None
+    assert (made.device.path, made.device.devices) == ("device", 10)
+    made = proposal.propose(readings(device=lambda n: n % 10 + 0.5))
+    assert made.open["input.device_id"] == "no field looks like the id of a device"
+
+
+def test_a_field_that_would_reject_records_is_no_measure() -> None:
+    made = proposal.propose(
+        readings(
+            mixed=lambda n: n if n % 9 else "n/a",
+            flag=lambda n: n % 2 == 0,
+            part=lambda n: {"x": n} if n % 3 else "none",
+            huge=1e200,
+            nothing=None,
+            text=str,
+            list=[1, 2],
+        )
+    )
+    assert {each.path for each in made.measures} == {"temp"}
+    assert set(made.left_out) == {"mixed", "part.x", "huge", "text", "list"}
+    assert made.left_out["mixed"] == "also text: such a record would be rejected"
+
+
+def test_names_that_settings_cannot_have_are_made_or_left_out() -> None:
+    fields = {"a.b": 1, "a`b": 2, "": 3, "x\ny": 4, "\ud800": 5, "Température °C": 6, "9x": 7, "status": 8, "TEMP": 9}
+    made = proposal.propose(readings(**fields, env={"value": 1, "temp": 2, "status": 3}))
+    names = {each.path: each.name for each in made.measures}
+    assert names == {
+        "temp": "temp",
+        "Température °C": "temperature_c",
+        "9x": "m_9x",
+        "status": "status_value",
+        "env.value": "env_value",
+        "env.temp": "env_temp",
+        "env.status": "env_status",
+    }
+    assert "TEMP" in made.left_out  # Spark's names have no case
+    document = settings(made)
+    parse(document)
+    assert document["input"]["measures"] == {name: path for path, name in names.items()}
+
+
+def test_no_text_of_a_device_leaves_its_line_of_the_file() -> None:
+    made = proposal.propose(readings(type=lambda n: f"a\n[redis]\nurl = 'x{n % 3}'", value=1, temp=lambda _: None))
+    assert "one device sends values of several kinds" in made.doubts["input.measures"]
+    assert set(settings(made)) == {"service", "kafka", "input", "views", "redis"} | (
+        {"sessions"} if made.gap_ms else set()
+    )
+
+
+def test_a_record_of_many_fields_is_bounded_and_says_so() -> None:
+    record = {"device": "d1", "ts": BEGIN_MS, **{f"f{n}": n for n in range(3 * MOST_FIELDS)}}
+    made = proposal.propose([Seen(record, None, BEGIN_MS)] * 3)
+    assert len(made.columns.of) == MOST_FIELDS
+    assert made.columns.more > 0
+    assert len(made.measures) == 64
+    deep: dict[str, Any] = {"x": 1}
+    for _ in range(200):
+        deep = {"x": deep}
+    proposal.propose([Seen(deep, None, BEGIN_MS)])
+
+
+def test_gaps_give_the_session_gap_and_the_window_and_too_few_are_said() -> None:
+    made = proposal.propose(readings(every_ms=60_000, count=400))
+    assert (made.rhythm.median_ms, made.gap_ms, made.window_ms) == (60_000, 600_000, 600_000)
+    made = proposal.propose(readings(devices=200, count=200))
+    assert "too few to tell" in made.doubts["sessions.gap"]
+    assert "gap" not in settings(made).get("sessions", {})
+
+
+def test_a_device_in_two_partitions_has_gaps_only_where_both_have_records() -> None:
+    sample = [Seen({}, None, 1_000 * n, ("t", 0)) for n in range(50)]
+    sample += [Seen({}, None, 30_000 + 1_000 * n, ("t", 1)) for n in range(20)]
+    event_ms = [each.broker_ms for each in sample[:50]] + [each.broker_ms + 500 for each in sample[50:]]
+    seen = rhythm.rhythm(["d"] * 70, event_ms, sample)
+    assert (seen.median_ms, seen.long_ms) == (500, 500)
+
+
+def test_the_reference_gives_its_key_and_views_of_columns_with_few_values() -> None:
+    ids = [f"d{n}" for n in range(10)]
+    table = Table(
+        {"name": [f"n{n}" for n in range(10)], "dev": ids, "site": ["a", "b"] * 5, "serial": [*ids[::-1][:9], None]}
+    )
+    made = proposal.propose(readings(), table)
+    assert made.reference_key == "dev"
+    assert made.categories == ["site"]
+    assert [view["by"] for view in settings(made)["views"]] == [["device"], ["site"]]
+    lacking = proposal.propose(readings(devices=14), table)
+    assert lacking.doubts["reference.key"] == "the reference lacks 4 of 14 devices: their columns are (none)"
+    foreign = proposal.propose(readings(), Table({"id": ["x", "y"], "site": ["a", "b"]}))
+    assert "no column has the ids of the sample; there are id, site" in foreign.open["reference.key"]
+
+
+def test_avro_types_that_no_setting_reads_are_left_out() -> None:
+    types = {
+        ("device",): {"string"},
+        ("ts",): {"timestamp-millis"},
+        ("temp",): {"double", "string"},
+        ("hum",): {"float"},
+    }
+    made = proposal.propose(readings(hum=1.5, extra=2), types=lambda parts: types.get(tuple(parts), set()))
+    assert [each.path for each in made.measures] == ["hum"]
+    assert made.left_out["temp"] == "double or string in the reader's schema"
+    assert made.left_out["extra"] == "not in the reader's schema"
+
+
+def test_words_of_names() -> None:
+    assert words("endDeviceIds") == ["end", "device", "id"]
+    assert words("moteid") == ["mote", "id"]
+    assert words("humid") == ["humid"]
+    assert words("PULocationID") == ["pu", "location", "id"]
+    assert measure_name(["a", "value"], ["a_value"]) == "a_value_2"
