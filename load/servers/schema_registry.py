@@ -123,13 +123,14 @@ class Registry:
             if given != f"Basic {right}":
                 raise _RefusedError(40101, "Unauthorized")
 
-    def _route(self, method: str, path: Sequence[str], body: bytes) -> Any:
-        parts = (method, *path)
-        match parts:
+    def _route(self, method: str, path: Sequence[str], body: bytes) -> Any:  # noqa: PLR0911
+        match (method, *path):
             case "GET", "subjects":
                 return sorted(self._subjects)
             case "GET", "schemas", "ids", number:
                 return dict(self._schema(int(number)))
+            case "GET", "schemas", "ids", number, "subjects":
+                return self._subjects_of(int(number))
             case "GET", "subjects", subject, "versions":
                 return list(range(1, len(self._versions(subject)) + 1))
             case "GET", "subjects", subject, "versions", version:
@@ -150,6 +151,10 @@ class Registry:
         if number not in self._schemas:
             raise _RefusedError(40403, f"Schema {number} not found")
         return self._schemas[number]
+
+    def _subjects_of(self, number: int) -> Sequence[str]:
+        self._schema(number)
+        return sorted(subject for subject, numbers in self._subjects.items() if number in numbers)
 
     def _versions(self, subject: str) -> Sequence[int]:
         if subject not in self._subjects:

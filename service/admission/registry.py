@@ -55,6 +55,12 @@ class Client:
                 schemas[int(each.schema_id)] = self._avro(each.schema, what)
         return schemas
 
+    def subjects_of(self, number: int) -> list[str]:
+        """Return the subjects that have a version with this schema id. Raises RegistryError."""
+        return sorted(
+            map(str, self._ask(f"the subjects of schema {number}", "get_subjects_by_schema_id", number) or ())
+        )
+
     def _avro(self, schema: "Schema", what: str) -> dict[str, Any]:
         if _kind(schema) != "AVRO":
             msg = f"{self}: {what} is {schema.schema_type}, not Avro"

@@ -1,6 +1,7 @@
 """Commands of a new pipeline: init."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,18 @@ def init(
     certificate: Annotated[Path | None, typer.Option(metavar="PEM", help="A certificate of your own.")] = None,
     key: Annotated[Path | None, typer.Option(metavar="PEM", help="The key of --certificate.")] = None,
     option: Options = None,
+    schemas: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Avro schemas of the records, <id>.avsc; not for JSON.")
+    ] = None,
+    registry: Annotated[str | None, typer.Option(metavar="URL", help="The registry of the records' schemas.")] = None,
+    registry_user: Annotated[str | None, typer.Option(metavar="NAME", help="The registry's user.")] = None,
+    registry_password_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Has its password.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="URL", help="JDBC URL of a database with facts about devices; needs --query.")
+    ] = None,
+    query: Annotated[str | None, typer.Option(metavar="SQL", help="Its rows: a device each.")] = None,
+    reference_user: Annotated[str | None, typer.Option(metavar="NAME", help="The database's user.")] = None,
+    reference_password_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Has its password.")] = None,
     records: Annotated[int, typer.Option("-n", min=1, max=100_000, metavar="N", help="Look at N records.")] = 5_000,
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
 ) -> None:
@@ -40,8 +53,14 @@ def init(
 
     A file that exists is not replaced. What the sample cannot tell is in the table, and as a comment in the file.
     """
-    from service.commands import init, progress
+    from service.commands import init, places, progress
 
+    if (reference is None) != (query is None):
+        message = "give both or neither: --reference names the database, --query its rows"
+        raise typer.BadParameter(message, param_hint="--reference")
+    if schemas is not None and registry is not None:
+        message = "give one of --schemas and --registry"
+        raise typer.BadParameter(message, param_hint="--schemas")
     folder = config.absolute().parent
     tls = {"ca_file": ca_file, "certificate": certificate, "key": key}
     kafka = {"bootstrap": bootstrap, "topics": topic, "user": user} | _files(folder, password_file=password_file, **tls)
@@ -51,14 +70,30 @@ def init(
         message = "has a password, which would be in the file: use --redis-password-file"
         raise typer.BadParameter(message, param_hint="--redis")
     with progress.bar("records") as watch:
-        request = init.Request(
+        request = places.Request(
             config,
-            {name: value for name, value in kafka.items() if value is not None},
+            _given(kafka),
             {"url": redis} | _files(folder, password_file=redis_password_file),
             records,
             watch,
+            str(_files(folder, schemas=schemas)["schemas"]) if schemas is not None else None,
+            _login(folder, {"url": registry}, registry_user, registry_password_file),
+            _login(folder, {"url": reference, "query": query}, reference_user, reference_password_file),
         )
         init.init(request, lambda question: yes or _agrees(question))
+
+
+def _given(settings: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _login(
+    folder: Path, settings: Mapping[str, object], user: str | None, password_file: Path | None
+) -> dict[str, object]:
+    """Return a section with a login; empty without its address."""
+    if settings["url"] is None:
+        return {}
+    return _given({**settings, "user": user, **_files(folder, password_file=password_file)})
 
 
 def _files(folder: Path, **files: Path | None) -> dict[str, object]:

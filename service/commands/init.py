@@ -1,25 +1,20 @@
 """`tidemark init`: read a sample of the topics, propose settings, show what was seen, and write a short settings file."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+import tomllib
+from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from confluent_kafka import Message
+from typing import TYPE_CHECKING
 
 from service import clock
-from service.commands import records
-from service.errors import SchemaError, SettingsError, SetupError, SourceError
-from service.kafka import clients, scan, topics
+from service.commands import places, records
+from service.commands.places import Request
+from service.errors import SchemaError, SettingsError, SetupError
 from service.printing import printable
 from service.proposal import proposal, settings_text, times
 from service.proposal.proposal import Proposal
 from service.proposal.settings_text import Places
-from service.quality import sample
 from service.settings import Kafka, parse
 
 if TYPE_CHECKING:
@@ -31,39 +26,29 @@ _LEFT_OUT = 20
 """Fields that the table lists as left out; the others are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the command line says: the file to write, and the settings of the places, as the settings file names them."""
-
-    out: Path
-    kafka: Mapping[str, Any]
-    redis: Mapping[str, Any]
-    count: int
-    watch: scan.Watch | None = None
-    schemas: Path | None = None
-    registry: Mapping[str, Any] = field(default_factory=dict)
-    reference: Mapping[str, Any] = field(default_factory=dict)
-
-
 def init(request: Request, confirm: Callable[[str], bool]) -> None:
     """Propose settings and write them if `confirm` agrees.
 
     Raises SettingsError when the file exists, or when the sample leaves a setting open: then the file is written and names it.
-    Raises SourceError when Kafka does not answer or has no record, SchemaError when no record can be decoded.
+    Raises SourceError when Kafka does not answer or has no record, SchemaError when no record can be decoded, and
+    ReferenceDataError when the reference cannot be read.
     """
     if request.out.exists():
-        what = f"{request.out} exists, and init replaces no file"
-        raise SettingsError(what, remedy="Name another file with --config, or remove this one")
-    kafka = _kafka(request)
-    messages = _read(kafka, request)
-    decoded = records.decode(messages, None)
+        raise _exists(request.out)
+    kafka = request.draft().kafka
+    messages = places.newest(kafka, request)
+    form = places.form(messages, request)
+    decoded = records.decode(messages, form.schemas)
     if not decoded.sample:
         raise _undecodable(kafka, decoded)
-    made = proposal.propose(decoded.sample)
-    form = {"format": "json"}
+    reference = places.reference(request)
+    made = proposal.propose(decoded.sample, reference, form.types if form.schemas is not None else None)
+    if reference is not None and made.reference_key is not None:
+        places.require_columns(request.reference, made.reference_key, list(reference.columns))
     console = _console()
     _show(console, kafka, decoded, made)
-    written = settings_text.text(made, Places(request.kafka, request.redis, form), _head(kafka, decoded))
+    sections = Places(request.kafka, request.redis, form.input, form.registry, request.reference)
+    written = settings_text.text(made, sections, _head(kafka, decoded))
     _require_valid(written, made, request.out)
     if not confirm(f"Write {request.out}?"):
         console.print("Nothing is written.")
@@ -76,38 +61,6 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
     console.print(f"{request.out} is written. Next: tidemark check{config} && tidemark run{config}", markup=False)
 
 
-def _kafka(request: Request) -> Kafka:
-    """The section [kafka] as the settings would have it. Raises SettingsError."""
-    document = {
-        "service": {"checkpoint": "checkpoint"},
-        "kafka": dict(request.kafka),
-        "input": {"format": "json", "measures": {"m": "m"}},
-        "views": [{"name": "device", "window": "1 m"}],
-        "redis": dict(request.redis),
-    }
-    return parse(document, where="init", folder=request.out.absolute().parent).kafka
-
-
-def _read(kafka: Kafka, request: Request) -> Sequence[Message]:
-    """The newest records of all partitions."""
-    existing = topics.describe(clients.admin(kafka), kafka)
-    if missing := [name for name in kafka.topics if name not in existing]:
-        raise topics.missing(kafka, missing)
-    source = sample.newest(kafka, request.count)
-    begin = {
-        (topic, partition): offset
-        for topic, partitions in source.begin.items()
-        for partition, offset in partitions.items()
-    }
-    with closing(scan.messages(kafka, kafka.topics, begin=begin, watch=request.watch)) as found:
-        # A topic with a high rate has more by now.
-        messages = list(islice(found, 2 * request.count))
-    if not messages:
-        what = f"{', '.join(kafka.topics)}: there is no record to look at"
-        raise SourceError(what, remedy="Wait until there are readings, then run it again")
-    return messages
-
-
 def _undecodable(kafka: Kafka, decoded: records.Decoded) -> SchemaError:
     reasons = ", ".join(f"{count} {why}" for why, count in decoded.refused.most_common())
     what = f"{', '.join(kafka.topics)}: no record of {decoded.refused.total()} can be decoded: {reasons}"
@@ -116,8 +69,6 @@ def _undecodable(kafka: Kafka, decoded: records.Decoded) -> SchemaError:
 
 def _require_valid(text: str, made: Proposal, out: Path) -> None:
     """Raise what loading the file would raise, unless settings are open."""
-    import tomllib  # noqa: PLC0415
-
     document = tomllib.loads(text)
     if not made.open:
         parse(document, where=str(out), folder=out.absolute().parent)
@@ -137,11 +88,15 @@ def _write(out: Path, text: str) -> None:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        what = f"{out} exists, and init replaces no file"
-        raise SettingsError(what, remedy="Name another file with --config, or remove this one") from error
+        raise _exists(out) from error
     except OSError as error:
         what = f"{out} cannot be written ({error.strerror})"
         raise SetupError(what, remedy="Name another file with --config") from error
+
+
+def _exists(out: Path) -> SettingsError:
+    what = f"{out} exists, and init replaces no file"
+    return SettingsError(what, remedy="Name another file with --config, or remove this one")
 
 
 def _console() -> "Console":
@@ -199,7 +154,8 @@ def _rows(made: Proposal) -> list[tuple[str, str, str]]:
     gap = proposal.duration(made.gap_ms) or "5 m, the default"
     rows.append(("sessions.gap", _marked(made, "sessions.gap", gap), proposal.pace(made.rhythm)))
     views = ", ".join(("device", *made.categories))
-    rows.append(("views", views, f"windows of {proposal.duration(made.window_ms)}"))
+    others = f"; also with few values: {', '.join(made.more_categories)}" if made.more_categories else ""
+    rows.append(("views", views, f"windows of {proposal.duration(made.window_ms)}{others}"))
     return rows
 
 

@@ -1,5 +1,6 @@
 """Propose settings for a sample of records, and say what the sample cannot tell."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from service.proposal.times import Clock
 from service.settings import RECORD_KEY, Admission, Sessions
 from service.units import format_duration, rough_duration
 
+_MOST_VIEWS = 4
+"""Views by columns of the reference: each view costs."""
 _NEXT = 4
 """Other fields that are named where a choice is not sure."""
 _DAY_MS, _LONGEST_AHEAD_MS, _LONGEST_GAP_MS = 86_400_000, 600_000, 43_200_000
@@ -20,6 +23,7 @@ _READABLE = (
     {"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"},
 )
 """Avro types of one field that a setting reads."""
+_DURATION = re.compile(r"\d{1,9}(\.\d{1,3})?\s*(ms|s|m|min|h|d)")
 _READINGS = 10
 """Readings of a device that a window has at least, and intervals without a reading that end a session."""
 
@@ -39,6 +43,14 @@ class Table:
         }
         best = max(shares, key=lambda name: shares[name], default=None)
         return best if best is not None and shares[best] >= 0.5 else None
+
+    def limits(self) -> list[str]:
+        """Return the settings of a device's own limits that have a column of their name with durations, such as "30 s"."""
+        return [name for name in ("session_gap", "expected_interval") if self._is_duration(name)]
+
+    def _is_duration(self, name: str) -> bool:
+        present = [value for value in self.columns.get(name, ()) if value is not None]
+        return bool(present) and all(_DURATION.fullmatch(value) for value in present)
 
 
 @dataclass
@@ -60,6 +72,10 @@ class Proposal:
     max_ahead_ms: int | None = None
     reference_key: str | None = None
     categories: Sequence[str] = ()
+    more_categories: Sequence[str] = ()
+    """Other columns with few values, without a view."""
+    limits: Sequence[str] = ()
+    """Settings of [reference] that have a column of their name."""
     doubts: dict[str, str] = field(default_factory=dict)
     """By setting, such as `input.device_id`."""
     open: dict[str, str] = field(default_factory=dict)
@@ -219,7 +235,10 @@ def _judge_reference(made: Proposal, reference: Table) -> None:
         made.doubts["reference.key"] = (
             f"the reference lacks {len(missing)} of {len(ids)} devices: their columns are (none)"
         )
-    made.categories = list(roles.categories(reference.columns, made.reference_key))
+    made.limits = reference.limits()
+    columns = {name: values for name, values in reference.columns.items() if name not in made.limits}
+    found = list(roles.categories(columns, made.reference_key))
+    made.categories, made.more_categories = found[:_MOST_VIEWS], found[_MOST_VIEWS:]
 
 
 def seen_of(column: Column) -> str:

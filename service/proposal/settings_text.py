@@ -91,6 +91,7 @@ def _reference(made: Proposal, places: Places) -> Iterator[str]:
     yield from _doubt(made, "reference.key")
     if made.reference_key is not None and made.reference_key != "device_id":
         yield _line("key", made.reference_key)
+    yield from (_line(name, name, "of each device, from the column of that name") for name in made.limits)
 
 
 def _view_names(categories: Sequence[str]) -> dict[str, str]:

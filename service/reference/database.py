@@ -7,6 +7,7 @@ that hangs in a driver occupies a Spark core, so there is at most one per databa
 
 import re
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,15 @@ def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
     Raises UnreadableError with the database's message, and ReferenceDataError when the query's columns do not fit the settings.
     Neither shows credentials. Returns or raises within PATIENCE x timeout.
     """
+    return _within_limit(spark, reference, lambda: _read(spark, reference))
+
+
+def fetch_any(spark: SparkSession, reference: "Reference") -> pa.Table:
+    """Like `fetch`, with all columns under the query's names, whatever the settings say of them."""
+    return _within_limit(spark, reference, lambda: _query(spark, reference, check=False))
+
+
+def _within_limit(spark: SparkSession, reference: "Reference", query: Callable[[], pa.Table]) -> pa.Table:
     limit_s = PATIENCE * reference.timeout_ms / 1000
     place = address(reference.url)
     remedy = "Find what blocks the database, or raise reference.timeout"
@@ -77,7 +87,7 @@ def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
     def ask() -> None:
         try:
             spark.sparkContext.setJobGroup(_GROUP, "reference data", interruptOnCancel=True)
-            answer.set_result(_read(spark, reference))
+            answer.set_result(query())
         except BaseException as error:  # the caller raises it
             answer.set_exception(error)
 
@@ -96,16 +106,25 @@ def address(url: str) -> str:
 
 
 def _read(spark: SparkSession, reference: "Reference") -> pa.Table:
-    source = spark.read.format("jdbc").options(**_options(reference))
     read_ms = clock.now_ms()
+    rows = _query(spark, reference, check=True)
+    names = [reference.key, *(name for name in rows.column_names if name != reference.key)]
+    schema = pa.schema([(DEVICE, pa.string()), *((name, pa.string()) for name in names[1:])])
+    table = rows.select(names).rename_columns(schema.names).cast(schema)
+    return table.replace_schema_metadata({READ_MS: str(read_ms).encode()})
+
+
+def _query(spark: SparkSession, reference: "Reference", *, check: bool) -> pa.Table:
+    """Return the query's rows as text. With `check`, raise ReferenceDataError before if its columns do not fit the settings."""
+    source = spark.read.format("jdbc").options(**_options(reference))
     try:
         columns = source.load().columns  # reads no row
-        check_columns(columns, reference, address(reference.url))
+        if check:
+            check_columns(columns, reference, address(reference.url))
         if _kind(reference.url) == "sqlite":
             # SQLite's columns have no types, and its driver fails on a date stored as text.
             source = source.option("customSchema", ", ".join(f"`{name}` STRING" for name in columns))
-        names = [reference.key, *(name for name in columns if name != reference.key)]
-        rows = source.load().select(*(col(f"`{name}`").cast("string") for name in names)).toArrow()
+        return source.load().select(*(col(f"`{name}`").cast("string") for name in columns)).toArrow()
     except (PySparkException, Py4JJavaError) as error:
         message = _message(error, reference)
         remedy = "Check [reference] url, user, password and query, and that the database can be reached"
@@ -118,8 +137,6 @@ def _read(spark: SparkSession, reference: "Reference") -> pa.Table:
             reason = UNREACHABLE
         msg = f"reference data cannot be read from {address(reference.url)}: {message}"
         raise UnreadableError(msg, remedy=remedy, reason=reason) from None  # the cause would show the JDBC options
-    schema = pa.schema([(DEVICE, pa.string()), *((name, pa.string()) for name in names[1:])])
-    return rows.rename_columns(schema.names).cast(schema).replace_schema_metadata({READ_MS: str(read_ms).encode()})
 
 
 def _options(reference: "Reference") -> dict[str, str]:

@@ -1,6 +1,8 @@
 """`tidemark init` on real topics: what it writes passes `check`, and `run` makes values of it without an edit."""
 
+import io
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -8,12 +10,15 @@ import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pytest
 from confluent_kafka import Producer
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
+from load.servers.schema_registry import Registry
 from load.servers.server_process import PATIENCE, free_port
 from service.cli import main
 from service.redis.keys import Keys
@@ -145,3 +150,118 @@ def test_a_secret_does_not_get_into_the_file(
     shown = capsys.readouterr().err
     assert message in " ".join(shown.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []
+
+
+PASSWORD = "s3cret-of-a-newcomer"  # noqa: S105
+AVRO = {
+    "type": "record",
+    "name": "Uplink",
+    "fields": [
+        {"name": "meta", "type": {"type": "record", "name": "Meta", "fields": [{"name": "serial", "type": "string"}]}},
+        {"name": "measured_at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "body",
+            "type": {
+                "type": "record",
+                "name": "Body",
+                "fields": [
+                    {"name": "pressure", "type": ["null", "double"], "default": None},
+                    {"name": "flow", "type": "float"},
+                    {"name": "note", "type": ["null", "string", "double"], "default": None},
+                ],
+            },
+        },
+    ],
+}
+
+
+def uplinks(number: int, count: int = 400) -> list[tuple[bytes | None, bytes]]:
+    """Nested Avro with a schema id, of 10 devices that send each second."""
+    now_ms = time.time_ns() // 1_000_000
+    schema: Any = fastavro.parse_schema(AVRO)
+    records = []
+    for n in range(count):
+        out = io.BytesIO(b"\0" + number.to_bytes(4))
+        out.seek(5)
+        body = {"pressure": None if n % 5 else 1.5, "flow": float(n % 3), "note": 2.0}
+        reading = {"meta": {"serial": f"p{n % 10}"}, "measured_at": now_ms - (count - n) * 100, "body": body}
+        fastavro.schemaless_writer(out, schema, reading)
+        records.append((None, out.getvalue()))
+    return records
+
+
+def fleet(folder: Path) -> str:
+    """A database of the devices, as a JDBC URL."""
+    with sqlite3.connect(folder / "fleet.db") as database:
+        database.execute("create table pumps (serial text, plant text, size int, bought text)")
+        rows = [(f"p{n}", "north" if n < 5 else "south", n % 2, f"2020-01-{n + 1:02d}") for n in range(12)]
+        database.executemany("insert into pumps values (?, ?, ?, ?)", rows)
+    database.close()
+    return f"jdbc:sqlite:{folder}/fleet.db"
+
+
+def test_avro_of_a_registry_with_a_reference_and_a_login_needs_no_edit(
+    broker_server: Broker, redis_server: Redis, tmp_path: Path
+) -> None:
+    assert broker_server.authority is not None
+    broker_server.create_topic("init-uplinks", 2, LOG_APPEND_TIME)
+    broker_server.add_user("newcomer", PASSWORD)
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    config = tmp_path / "tidemark.toml"
+    with Registry(user="reader", password=PASSWORD, first_id=7) as registry:
+        number = registry.register("com.example.Uplink", AVRO)
+        send(broker_server, "init-uplinks", uplinks(number))
+        words = [
+            "--bootstrap",
+            broker_server.secure("SCRAM"),
+            "--topic",
+            "init-uplinks",
+            "--config",
+            str(config),
+            "--yes",
+        ]
+        words += ["--user", "newcomer", "--password-file", str(password)]
+        words += ["--ca-file", str(broker_server.authority.ca_file), "--redis", redis_server.url]
+        unnamed = tidemark("init", *words)
+        assert unnamed.returncode == 3
+        assert "the records begin with a schema id (7), and no schemas are named" in unnamed.stderr
+        words += ["--registry", registry.url, "--registry-user", "reader", "--registry-password-file", str(password)]
+        words += ["--reference", fleet(tmp_path), "--query", "select serial, plant, size, bought from pumps"]
+        made = tidemark("init", *words)
+        assert made.returncode == 0, made.stdout + made.stderr
+        written = config.read_text()
+        assert PASSWORD not in written
+        document = tomllib.loads(written)
+        assert document["input"] == {
+            "reader_schema": 7,
+            "device_id": "meta.serial",
+            "event_time": "measured_at",
+            "measures": {"pressure": "body.pressure", "flow": "body.flow"},
+        }
+        assert document["registry"]["subjects"] == ["com.example.Uplink"]
+        assert (document["kafka"]["user"], document["kafka"]["password_file"]) == ("newcomer", "password")
+        assert (document["reference"]["key"], [view["name"] for view in document["views"]]) == (
+            "serial",
+            ["device", "plant", "size"],
+        )
+        checked = tidemark("check", "--config", str(config))
+        assert checked.returncode == 0, checked.stdout
+
+
+def test_avro_of_a_folder_takes_the_newest_schema_and_names_an_unknown_id(
+    broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "avro").mkdir()
+    (tmp_path / "avro" / "3.avsc").write_text(json.dumps(AVRO))
+    broker_server.create_topic("init-folder", 1, LOG_APPEND_TIME)
+    send(broker_server, "init-folder", uplinks(9, 50), 1)
+    config = tmp_path / "tidemark.toml"
+    words = ["--bootstrap", broker_server.bootstrap, "--topic", "init-folder", "--config", str(config), "--yes"]
+    words += ["--schemas", str(tmp_path / "avro")]
+    assert main(["init", *words]) == 3
+    assert f"the records have the schema ids 9, {tmp_path / 'avro'} has 3" in capsys.readouterr().err
+    send(broker_server, "init-folder", uplinks(3, 200), 1)
+    assert main(["init", *words]) == 0
+    assert "50 records were not decoded: schema 9, which is not among the known ones" in capsys.readouterr().out
+    assert tomllib.loads(config.read_text())["input"]["schemas"] == "avro"

@@ -204,6 +204,10 @@ def test_the_reference_gives_its_key_and_views_of_columns_with_few_values() -> N
     assert made.reference_key == "dev"
     assert made.categories == ["site"]
     assert [view["by"] for view in settings(made)["views"]] == [["device"], ["site"]]
+    limited = proposal.propose(
+        readings(), Table({**table.columns, "session_gap": ["30 s", None] * 5, "expected_interval": ["9"] * 10})
+    )
+    assert limited.limits == ["session_gap"]
     lacking = proposal.propose(readings(devices=14), table)
     assert lacking.doubts["reference.key"] == "the reference lacks 4 of 14 devices: their columns are (none)"
     foreign = proposal.propose(readings(), Table({"id": ["x", "y"], "site": ["a", "b"]}))

@@ -1,0 +1,168 @@
+"""Read what the command line of `tidemark init` names: the newest records, the writers' schemas, the reference."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Message
+
+from service.admission.registry import Client
+from service.admission.schema_sources import Schemas, schema_source
+from service.commands import check_input, records
+from service.errors import ReferenceDataError, SchemaError, SettingsError, SourceError
+from service.kafka import clients, scan, topics
+from service.pipeline import failure
+from service.proposal.proposal import Table
+from service.quality import sample
+from service.reference import database
+from service.reference.expectations import check_columns
+from service.settings import Kafka, Reference, Settings, parse
+from service.spark import session
+
+_IDS = 5
+"""Schema ids that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line says: the file to write, and sections of settings as the file will have them."""
+
+    out: Path
+    kafka: Mapping[str, Any]
+    redis: Mapping[str, Any]
+    count: int
+    watch: scan.Watch | None = None
+    schemas: str | None = None
+    """The folder of the writers' schemas."""
+    registry: Mapping[str, Any] = field(default_factory=dict)
+    reference: Mapping[str, Any] = field(default_factory=dict)
+
+    def draft(self, **registry: Any) -> Settings:
+        """Return settings with these sections, for the connections; their fields are not proposed yet. Raises SettingsError."""
+        document: dict[str, Any] = {
+            "service": {"checkpoint": "checkpoint"},
+            "kafka": dict(self.kafka),
+            "input": {"measures": {"m": "m"}, "reader_schema": 0},
+            "views": [{"name": "device", "window": "1 m"}],
+            "redis": dict(self.redis),
+        }
+        if self.schemas is not None:
+            document["input"]["schemas"] = self.schemas
+        if self.registry:
+            document["registry"] = {**self.registry, **registry}
+        if self.reference:
+            document["reference"] = dict(self.reference)
+        return parse(document, where="init", folder=self.out.absolute().parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the records are encoded: JSON without `schemas`, else Avro, read into the schema `reader`.
+
+    `input` and `registry` are the settings of these sections that say so.
+    """
+
+    input: Mapping[str, Any]
+    schemas: Schemas | None = None
+    reader: int = 0
+    registry: Mapping[str, Any] = field(default_factory=dict)
+
+    def types(self, parts: Sequence[str]) -> set[str]:
+        """Return the Avro types of a path in the reader's schema; empty without such a field."""
+        return check_input.kinds((self.schemas or {})[self.reader], parts)
+
+
+def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
+    """Return the newest records of all partitions. Raises SourceError."""
+    existing = topics.describe(clients.admin(kafka), kafka)
+    if missing := [name for name in kafka.topics if name not in existing]:
+        raise topics.missing(kafka, missing)
+    source = sample.newest(kafka, request.count)
+    begin = {
+        (topic, partition): offset
+        for topic, partitions in source.begin.items()
+        for partition, offset in partitions.items()
+    }
+    with closing(scan.messages(kafka, kafka.topics, begin=begin, watch=request.watch)) as found:
+        # A topic with a high rate has more by now.
+        messages = list(islice(found, 2 * request.count))
+    if not messages:
+        what = f"{', '.join(kafka.topics)}: there is no record to look at"
+        raise SourceError(what, remedy="Wait until there are readings, then run it again")
+    return messages
+
+
+def form(messages: Sequence[Message], request: Request) -> Form:
+    """Return how the records are encoded. Raises SchemaError when they need schemas that are not named or not known."""
+    if not records.is_framed(messages):
+        return Form({"format": "json"})
+    ids = records.ids(messages)
+    shown = ", ".join(str(number) for number, _ in ids.most_common(_IDS))
+    if not request.registry and request.schemas is None:
+        what = f"the records begin with a schema id ({shown}), and no schemas are named"
+        raise SchemaError(what, remedy="Give --registry URL, or --schemas DIR with files such as 1.avsc")
+    settings = request.draft()
+    if settings.registry is None:
+        schemas = schema_source(settings).all()
+        folder = {} if request.schemas == "schemas/avro" else {"schemas": request.schemas}
+        chosen = Form(folder, schemas, max(schemas))
+    else:
+        chosen = _registered(settings, request, ids)
+    if chosen.schemas is not None and not ids.keys() & chosen.schemas.keys():
+        known = ", ".join(map(str, sorted(chosen.schemas)))
+        what = f"the records have the schema ids {shown}, {schema_source(settings)} has {known}"
+        raise SchemaError(what, remedy="Add the writers' schemas under these ids")
+    return chosen
+
+
+def _registered(settings: Settings, request: Request, ids: Counter[int]) -> Form:
+    schemas = schema_source(settings).all()
+    subjects: list[str] = []
+    if not ids.keys() & schemas.keys():
+        assert settings.registry is not None  # noqa: S101
+        client = Client(settings.registry)
+        subjects = sorted({each for number, _ in ids.most_common(_IDS) for each in client.subjects_of(number)})
+        if not subjects:
+            what = (
+                f"the records have the schema ids {', '.join(map(str, sorted(ids)[:_IDS]))}, {client} has none of them"
+            )
+            raise SchemaError(what, remedy="Name the registry that the producers use")
+        schemas = schema_source(request.draft(subjects=subjects)).all()
+        if not schemas:
+            client.schema(ids.most_common(1)[0][0])  # raises: it is no Avro
+    reader = max(ids.keys() & schemas.keys(), default=0)
+    registry = {**request.registry, **({"subjects": subjects} if subjects else {})}
+    return Form({"reader_schema": reader}, schemas, reader, registry)
+
+
+def reference(request: Request) -> Table | None:
+    """Return the reference's rows, None if the command line names none. Raises ReferenceDataError."""
+    options = request.draft().reference
+    if options is None:
+        return None
+    spark = session.build(request.draft(), master="local[1]")
+    try:
+        rows = database.fetch_any(spark, options)
+    except ReferenceDataError:
+        raise
+    except Exception as error:  # Spark's and py4j's get a name
+        raise failure.classify(error) from error
+    finally:
+        spark.stop()
+    if not rows.num_rows:
+        what = f"the reference at {database.address(options.url)} has no row"
+        raise ReferenceDataError(what, remedy="Correct --query")
+    return Table({name: rows[name].to_pylist() for name in rows.column_names})
+
+
+def require_columns(options: Mapping[str, Any], key: str, columns: Sequence[str]) -> None:
+    """Raise SettingsError if the service could not use the query's columns with this key."""
+    reference = Reference.model_validate({**options, "key": key})
+    try:
+        check_columns(columns, reference, database.address(reference.url))
+    except ReferenceDataError as error:
+        raise SettingsError(error.what, remedy="Rename a column with AS in --query") from error
