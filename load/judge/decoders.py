@@ -81,7 +81,8 @@ class Avro:
         whole = raw[number]
         self.time_unit = _LOGICAL.get(_logical_type(whole, rules.event_time.split(".")))
         # A field that nothing is taken from cannot make a record undecodable.
-        heads = {path.split(".")[0] for path in (rules.device_id, rules.event_time, *rules.measures.values())}
+        paths = rules.device_id, rules.event_time, *rules.measures.values(), *rules.columns.values()
+        heads = {path.split(".")[0] for path in paths}
         fields = [field for field in whole["fields"] if field["name"] in heads]
         self._whole = whole
         self._reader = fastavro.parse_schema(_without_logical_types({**whole, "fields": fields}))
@@ -177,6 +178,13 @@ def as_device(value: object) -> str:
     except UnicodeError:
         pass
     raise RejectedError(UNDECODABLE)
+
+
+def as_column(value: object) -> str | None:
+    """A column of the record as text: as a device id, and true or false; None when it is missing."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else as_device(value)
 
 
 def to_ms(value: object, unit: str) -> int | None:

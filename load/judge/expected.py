@@ -24,6 +24,7 @@ CELLS = 16
 """max_duration cuts a session at an edge of these many cells to max_duration."""
 
 NO_ATTRIBUTE = "(none)"
+OTHER_VALUES = "(other)"
 _CHUNK = 2_000_000  # readings unfolded into windows at a time: about 100 MB
 
 WindowKey = tuple[str, str, str, int]
@@ -104,12 +105,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Admitted readings as columns of one length; `device` indexes `names`, NaN is a measure the reading lacks."""
+    """Admitted readings as columns of one length; `device` indexes `names`, NaN is a measure the reading lacks. `texts` are the
+    columns of the record that views group by."""
 
     names: Sequence[str]
     device: NDArray[np.int32]
     event_ms: Integers
     values: Mapping[str, Floats]
+    texts: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
 
 
 class _Readings(NamedTuple):
@@ -248,10 +251,7 @@ def windows(
     """
     result = Windows(watermark_ms, idle_ms)
     for view in views:
-        texts = [key_text(view.by, name, attributes.get(name, {})) for name in readings.names]
-        keys = sorted(set(texts))
-        codes = {key: code for code, key in enumerate(keys)}
-        key = np.array([codes[text] for text in texts], np.int64)[readings.device]
+        keys, key = _keys(view, readings, attributes)
         order = np.lexsort((readings.event_ms, key))
         for measure in view.measures:
             values = readings.values[measure][order]
@@ -266,6 +266,25 @@ def windows(
                     raw = _Readings(readings.names, device, ms, values[has], table.low, table.high)
                 result.add(view, measure, keys, table, others, raw)
     return result
+
+
+def _keys(
+    view: View, readings: Readings, attributes: Mapping[str, Mapping[str, str | None]]
+) -> tuple[list[str], Integers]:
+    """The view's keys, sorted, and the number of each reading's."""
+    own = [name for name in view.by if name in readings.texts]
+    if not own:
+        texts = [key_text(view.by, name, attributes.get(name, {})) for name in readings.names]
+    else:
+        columns = (readings.texts[name] for name in own)
+        texts = [
+            key_text(view.by, name, {**attributes.get(name, {}), **dict(zip(own, each, strict=True))})
+            for name, *each in zip((readings.names[d] for d in readings.device), *columns, strict=True)
+        ]
+    keys = sorted(set(texts))
+    codes = {key: code for code, key in enumerate(keys)}
+    key = np.array([codes[text] for text in texts], np.int64)
+    return keys, key if own else key[readings.device]
 
 
 def _slide(key: Integers, event_ms: Integers, values: Floats, window_ms: int, step_ms: int) -> _Table:

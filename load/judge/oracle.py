@@ -23,8 +23,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from load.judge.decoders import BLANKS, UNDECODABLE, UNITS, Avro, Json, RejectedError, as_device, as_number, at, to_ms
-from load.judge.expected import Device, Readings, Session, Windows, devices, sessions, windows
+from load.judge.decoders import (
+    BLANKS,
+    UNDECODABLE,
+    UNITS,
+    Avro,
+    Json,
+    RejectedError,
+    as_column,
+    as_device,
+    as_number,
+    at,
+    to_ms,
+)
+from load.judge.expected import OTHER_VALUES, Device, Readings, Session, Windows, devices, sessions, windows
 from load.judge.rules import Reference, Rules, amount, read_reference, read_rules
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -202,17 +214,35 @@ def _until(consumer: Consumer, open_ends: dict[tuple[str, int], int]) -> Iterato
 class _Columns:
     """Readings, growing."""
 
-    def __init__(self, measures: Iterable[str]) -> None:
+    def __init__(self, measures: Iterable[str], columns: Mapping[str, int]) -> None:
+        self.texts: dict[str, list[str | None]] = {name: [] for name in columns}
+        self._known: dict[str, set[str]] = {name: set() for name in columns}
+        self._limits = columns
         self.codes: dict[str, int] = {}
         self.device, self.event_ms = array("i"), array("q")
         self.values = {name: array("d") for name in measures}
 
-    def add(self, device: str, event_ms: int, values: Mapping[str, float | None]) -> None:
+    def add(
+        self, device: str, event_ms: int, values: Mapping[str, float | None], texts: Mapping[str, str | None]
+    ) -> None:
+        for name, each in self.texts.items():
+            each.append(self._key(name, texts[name]))
         self.device.append(self.codes.setdefault(device, len(self.codes)))
         self.event_ms.append(event_ms)
         for name, column in self.values.items():
             number = values[name]
             column.append(math.nan if number is None else number)
+
+    def _key(self, column: str, text: str | None) -> str | None:
+        """What a key has of a column's text: only the values that come first have a key of their own."""
+        known = self._known[column]
+        if text is None or text in known:
+            return text
+        if not may_be_named(text) or len(known) >= self._limits[column]:
+            return OTHER_VALUES
+        if text != OTHER_VALUES:
+            known.add(text)
+        return text
 
     def readings(self) -> Readings:
         return Readings(
@@ -220,6 +250,7 @@ class _Columns:
             np.array(self.device, np.int32),
             np.array(self.event_ms, np.int64),
             {name: np.array(column, np.float64) for name, column in self.values.items()},
+            self.texts,
         )
 
 
@@ -245,7 +276,9 @@ class Ledger:
             msg = f"input.event_time_unit = {self._unit!r}: {rules.event_time} has no timestamp logical type"
             raise ValueError(msg)
         self._corrected, self._refused = frozenset(corrected), refused
-        self._admitted, self._with_late = _Columns(rules.measures), _Columns(rules.measures)
+        self._texts = {name: path.split(".") for name, path in rules.columns.items()}
+        grouped = {c: n for c, n in rules.max_values.items() if any(c in view.by for view in rules.views)}
+        self._admitted, self._with_late = _Columns(rules.measures, grouped), _Columns(rules.measures, grouped)
         self._paths = {name: path.split(".") for name, path in rules.measures.items()}
         self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
         self._rejects: dict[Coordinate, str] = {}
@@ -333,6 +366,7 @@ class Ledger:
             for name, (scale, offset) in self._rules.units.items():
                 if (number := values[name]) is not None:
                     values[name] = number * scale + offset
+            texts = {name: as_column(at(record, path)) for name, path in self._texts.items()}
         except RejectedError as rejected:
             return str(rejected)
         if event_ms is None or self._stranger(device):
@@ -341,9 +375,9 @@ class Ledger:
         if not reasons and (refused or event_ms < self.watermark_ms):
             reasons = [refused or "late"]
         if not reasons:
-            self._admitted.add(device, event_ms, values)
+            self._admitted.add(device, event_ms, values, texts)
         if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):
-            self._with_late.add(device, event_ms, values)
+            self._with_late.add(device, event_ms, values, texts)
         return reasons[0] if reasons else None
 
     def _stranger(self, device: str) -> str | None:

@@ -32,7 +32,8 @@ _AMOUNTS = {
 class Rules:
     """Durations in ms, sizes in bytes, paths absolute.
 
-    `measures` maps a measure to its path in a record, and `units` to the scale and offset of one that has them.
+    `measures` maps a measure to its path in a record, and `units` to the scale and offset of one that has them; `columns` maps a
+    column of the record to its path, and `max_values` to the number of its values that are keys.
 
     The last three of the rules are columns of the reference: what is null there is as the settings say.
     """
@@ -51,6 +52,8 @@ class Rules:
     event_time_unit: str
     measures: Mapping[str, str]
     units: Mapping[str, tuple[float, float]]
+    columns: Mapping[str, str]
+    max_values: Mapping[str, int]
     max_delay_ms: int
     max_ahead_ms: int
     max_bytes: int
@@ -90,6 +93,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
     folder = path.absolute().parent
     reference = document.get("reference")
     reader = given.get("reader_schema")
+    columns = {c: {"path": each} if isinstance(each, str) else each for c, each in given.get("columns", {}).items()}
     return Rules(
         bootstrap=kafka["bootstrap"],
         topics=tuple(kafka["topics"]),
@@ -105,6 +109,8 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         event_time_unit=given.get("event_time_unit", "ms"),
         measures={m: each if isinstance(each, str) else each["path"] for m, each in given["measures"].items()},
         units={m: _unit(each) for m, each in given["measures"].items() if not isinstance(each, str)},
+        columns={c: each["path"] for c, each in columns.items()},
+        max_values={c: int(each.get("max_values", 10_000)) for c, each in columns.items()},
         max_delay_ms=amount(admission.get("max_delay", "60 s")),
         max_ahead_ms=amount(admission.get("max_ahead", "10 s")),
         max_bytes=amount(admission.get("max_bytes", "64 KiB")),

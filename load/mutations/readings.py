@@ -9,6 +9,34 @@ _SCRIPTS = "tests/stream/test_pass.py::"
 
 MUTATIONS = (
     Mutation(
+        "values-without-limit",
+        "a task takes a value of a column that nobody has decided",
+        "a sender makes as many keys as it likes",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/column_values.py",
+                "                elif self.asks:\n",
+                "                elif False:\n",
+            ),
+        ),
+        (
+            "tests/stream/test_columns.py::test_a_million_different_values_leave_as_many_windows_as_the_limit_allows",
+            "tests/stream/test_columns.py::test_a_value_above_the_limit_is_other_for_good_and_also_after_a_restart",
+        ),
+    ),
+    Mutation(
+        "values-not-stored",
+        "the values of a column that have been decided are not written to the checkpoint",
+        "after a restart a value that was a key is another one's (other)",
+        ("P1",),
+        (Edit("service/admission/column_values.py", "        self._write(lists)\n", ""),),
+        (
+            "tests/stream/test_columns.py::test_a_value_above_the_limit_is_other_for_good_and_also_after_a_restart",
+            "tests/stream/test_columns.py::test_a_recomputation_decides_as_the_stream_did",
+        ),
+    ),
+    Mutation(
         "early-filter-off",
         "readings from the future are admitted",
         "one device in 2099 moves the watermark and everybody's readings are late",

@@ -19,10 +19,11 @@ from load.transcripts.profile import COLUMNS, MEASURES
 from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import OTHERS, Output, Record, Step, Transcript
 from service import row_schemas
+from service.admission.column_values import ColumnValues
 from service.checkpoint import event_time
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
-from service.pipeline import builder
+from service.pipeline import builder, failure
 from service.publication.rows import window_rows
 from service.redis.keys import Keys
 from service.reference.attributes import Index
@@ -152,7 +153,8 @@ class Builders:
 
     def _take(self, frame: DataFrame, batch: int) -> None:
         event_time.set_for_tasks(self._spark.sparkContext, self._times.before(batch))
-        for row in frame.toArrow().to_pylist():
+        values = ColumnValues.of(self._spark.sparkContext, self._settings, self._times.files)
+        for row in values.until_decided(failure.classify, frame.toArrow).to_pylist():
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
             elif row["kind"] == row_schemas.TIMES:

@@ -21,6 +21,7 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
         "event_time": "event_time",
         "event_time_unit": "ms",
         "measures": {name: name for name in MEASURES},
+        "columns": {"line": {"path": "line", "max_values": 4}},
     },
     "admission": {
         "max_delay": "20 s",
@@ -36,6 +37,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "humid", "by": ["device"], "window": "1 m", "measures": ["humidity"]},
     {"name": "slide", "by": ["device"], "window": "2 m", "slide": "1 m", "measures": ["temperature"]},
     {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
+    {"name": "line", "by": ["line"], "window": "1 m", "measures": ["temperature"]},
     {"name": "all", "window": "1 m", "measures": ["temperature"]},
     {"name": "every", "by": ["site"], "window": "1 m", "measures": ["temperature"], "statistics": [*DEFAULT, *OTHERS]},
 )

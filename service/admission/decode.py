@@ -1,4 +1,4 @@
-"""Decode a Kafka record's value to device, event time and measures, with Spark's native expressions.
+"""Decode a Kafka record's value to device, event time, measures and columns, with Spark's native expressions.
 
 Avro has the Confluent wire format: 0x00, four bytes of schema id, the body. Every schema in the plan is resolved by Avro's rules
 to one reader schema, cut down to the fields that the settings map. JSON is parsed with a schema of the same fields. No content of
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
+from service.admission import device_ids
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Measure
@@ -28,6 +29,9 @@ _END_TYPE = {"type": "fixed", "name": _END, "namespace": "", "size": 8}
 _CORRUPT = "tidemark_corrupt"
 _DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
 """The types of a device id in JSON: text, or an integer of 64 bits; null is a missing id."""
+_COLUMN_KINDS = (*_DEVICE_KINDS, "BOOLEAN")
+OTHER = "(other)"
+"""Key of the values of a column that are not listed (service/admission/column_values.py), and of texts that can be in no key."""
 _HEADER_BYTES = 5
 # The forms that Spark's parser accepts: a zone of up to 18 hours, only after seconds. Year 0000 does not exist in Python.
 _ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
@@ -43,6 +47,7 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
     Raises SchemaError when it lacks a field.
     """
     paths = [settings.event_time, *(measure.path for measure in settings.measures.values())]
+    paths += [column.path for column in settings.columns.values()]
     if settings.device_id != RECORD_KEY:
         paths.append(settings.device_id)
     present = {field["name"] for field in schema["fields"]}
@@ -119,11 +124,17 @@ class Decoder:
         return matches & F.coalesce(F.col("offset") >= F.element_at(table, place), F.lit(True))
 
     def decoded(self) -> Column:
-        """Whether the record was decoded to its last byte, and the device id is valid text or missing; never null."""
+        """Whether the record was decoded to its last byte, and device id and columns are valid text or missing; never null."""
         # Avro and Spark do not check that a string is UTF-8. Python and the readers of Redis do. is_valid_utf8 would cost
         # 0.35 s of a start: to generate its code, the planner loads Scala's reflection (Spark 4.1.1).
         device = self._device_text()
         is_text = device.isNull() | F.try_validate_utf8(device).isNotNull()
+        for column in self._settings.columns.values():
+            text = self._text(column.path)
+            is_text = is_text & (text.isNull() | F.try_validate_utf8(text).isNotNull())
+            if self._settings.format == "json":
+                kind = F.schema_of_variant(_field(column.path))
+                is_text = is_text & F.coalesce(kind.isin(*_COLUMN_KINDS), F.lit(True))
         if self._settings.format == "json":
             if self._settings.device_id != RECORD_KEY:
                 # A cast would make text of any JSON value, also of an object or a fraction.
@@ -141,7 +152,10 @@ class Decoder:
     def _device_text(self) -> Column:
         if self._settings.device_id == RECORD_KEY:
             return F.col("key").cast("string")
-        field = _field(self._settings.device_id)
+        return self._text(self._settings.device_id)
+
+    def _text(self, path: str) -> Column:
+        field = _field(path)
         return F.try_variant_get(field, "$", "string") if self._settings.format == "json" else field.cast("string")
 
     def event_ms(self, record_type: t.StructType) -> Column:
@@ -171,6 +185,11 @@ class Decoder:
     def measures(self) -> dict[str, Column]:
         """Return the measures by name, as doubles in the unit of the views; null where the record lacks one."""
         return {name: _scaled(measure) for name, measure in self._settings.measures.items()}
+
+    def columns(self) -> dict[str, Column]:
+        """Return the columns by name, as text; null where the record lacks one, OTHER where device_ids.py forbids the text."""
+        texts = {name: self._text(column.path) for name, column in self._settings.columns.items()}
+        return {name: F.when(device_ids.is_bad(text), OTHER).otherwise(text) for name, text in texts.items()}
 
 
 def _scaled(measure: Measure) -> Column:
@@ -223,6 +242,8 @@ def _json_type(settings: Input) -> t.StructType:
         put(settings.device_id, t.VariantType())
     for measure in settings.measures.values():
         put(measure.path, t.DoubleType())
+    for column in settings.columns.values():
+        put(column.path, t.VariantType())
 
     def struct(node: dict[str, Any]) -> t.StructType:
         return t.StructType([t.StructField(k, struct(v) if isinstance(v, dict) else v) for k, v in node.items()])

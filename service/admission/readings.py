@@ -67,7 +67,7 @@ def admit(
     `schemas` is every schema of the source by default. `keep` names Kafka columns to return, as KEPT + name.
 
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), offset
-    bigint, one double per measure under its name, and
+    bigint, one double per measure and one string per grouped column under their names, and
     `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. In a rejected row
     device, time and measures are null, so that no later step can count it; an early one keeps its device's bucket.
     """
@@ -77,6 +77,7 @@ def admit(
     decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
     record_type = decoded.schema["record"].dataType
     assert isinstance(record_type, t.StructType)  # noqa: S101
+    columns = settings.grouped_columns
     flat = decoded.select(
         "key",
         "value",
@@ -89,6 +90,7 @@ def admit(
         decoder.device().alias("device"),
         decoder.event_ms(record_type).alias("event_ms"),
         *[column.alias(_measure(name)) for name, column in decoder.measures().items()],
+        *[column.alias(_column(name)) for name, column in decoder.columns().items() if name in columns],
     )
     if not lookup.needed(settings):
         attributes = None
@@ -117,6 +119,7 @@ def admit(
         _partition_code(settings.kafka.topics).alias("from_partition"),
         "offset",
         *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
+        *[F.when(admitted, F.col(_column(name))).alias(name) for name in columns],
         F.when(~admitted, F.to_json(reject)).alias("reject"),
         *[F.col(name).alias(KEPT + name) for name in keep],
     )
@@ -154,6 +157,10 @@ def behind(event_ms: int, watermark_ms: int) -> str:
 def _measure(name: str) -> str:
     # A measure may have the name of a Kafka column.
     return f"measure_{name}"
+
+
+def _column(name: str) -> str:
+    return f"column_{name}"
 
 
 def _size(name: str) -> Column:

@@ -1,10 +1,13 @@
 """Windows before the shuffle: merge a task's panes to partial aggregates of the windows of all views.
 
+A pane is of a unit: of one device, or, where views group by columns of the record, of one device with one value of each.
+
 Views are not operators in the plan: each pane counts for every window of every view that contains it. state/windows.py merges
 the partial aggregates of all tasks.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ NONE = "(none)"
 
 @dataclass(frozen=True, slots=True)
 class Panes:
-    """One measure's panes of one task: `code` is the device's index in the task's devices, `start` in ms."""
+    """One measure's panes of one task: `code` is the unit's index in the task's units, `start` in ms."""
 
     code: NDArray[Any]
     start: NDArray[np.int64]
@@ -32,20 +35,58 @@ class Panes:
 
 
 @dataclass(frozen=True, slots=True)
+class Units:
+    """The units of a task: `device` is the index of each one's device, None where units are the devices; `columns` are the values
+    of the record's columns, strings and nulls."""
+
+    device: NDArray[Any] | None = None
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of a view among the task's devices: `of` is each device's group, `keys` the groups' texts."""
+    """The groups of a view among the task's units: `of` is each unit's group, `keys` the groups' texts."""
 
     of: NDArray[Any]
     keys: pa.Array
 
 
-def groups(view: View, devices: pa.Array, attributes: pa.Table | None) -> Groups:
-    """Return each device's group in a view, and the groups' keys as in schemas/redis.md, Keys."""
+def units(codes: NDArray[Any], columns: Mapping[str, pa.DictionaryArray]) -> tuple[NDArray[Any], Units]:
+    """Return the unit of each reading, and the units; `codes` are the readings' devices, `columns` are in the same order."""
+    unit = codes.astype(np.int64)
+    for column in columns.values():
+        # Renumbered after each column, so that no product overflows: there are at most as many units as readings.
+        values = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        unit = _numbered(unit * (len(column.dictionary) + 1) + values + 1)
+    first = np.zeros(int(unit.max()) + 1, np.int64)
+    first[unit[::-1]] = np.arange(len(unit))[::-1]
+    rows = pa.array(first)
+    texts = {name: column.take(rows).cast(pa.string()) for name, column in columns.items()}
+    return unit, Units(codes[first], texts)
+
+
+def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    encoded = pa.array(values).dictionary_encode()
+    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
+
+
+def groups(view: View, devices: pa.Array, attributes: pa.Table | None, of: Units = Units()) -> Groups:
+    """Return each unit's group in a view, and the groups' keys as in schemas/redis.md, Keys."""
+    if of.columns.keys().isdisjoint(view.by):
+        by_device = _groups(view, {DEVICE: devices}, attributes, len(devices))
+        return by_device if of.device is None else Groups(by_device.of[of.device], by_device.keys)
+    assert of.device is not None  # noqa: S101
+    rows = pa.array(of.device)
+    attributes = None if attributes is None else attributes.take(rows)
+    return _groups(view, {DEVICE: devices.take(rows), **of.columns}, attributes, len(rows))
+
+
+def _groups(view: View, known: Mapping[str, pa.Array], attributes: pa.Table | None, size: int) -> Groups:
     if not view.by:
-        return Groups(np.zeros(len(devices), np.int64), pa.array([ALL]))
+        return Groups(np.zeros(size, np.int64), pa.array([ALL]))
     if view.by == (DEVICE,):
-        return Groups(np.arange(len(devices)), devices)
-    columns = [devices if name == DEVICE or attributes is None else attributes[name] for name in view.by]
+        return Groups(np.arange(size), known[DEVICE])
+    columns = [known[name] if name in known or attributes is None else attributes[name] for name in view.by]
     if len(columns) == 1:
         text = pc.fill_null(columns[0], NONE)
     else:

@@ -1,7 +1,7 @@
 """`tidemark check`: the input's schemas, and the fields that the settings map."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import fastavro
@@ -14,6 +14,7 @@ from service.settings import RECORD_KEY, Settings
 from service.spark import session
 
 _NUMBERS = frozenset({"int", "long", "float", "double"})
+_TEXTS = frozenset({"string", "enum", "int", "long", "boolean"})
 
 
 def mapping(settings: Settings) -> Iterator[Line]:
@@ -53,9 +54,11 @@ def _paths(settings: Settings, reader: dict[str, Any]) -> Iterator[Line]:
     yield _fits("input.event_time", form.event_time, reader, expected)
     for name, measure in form.measures.items():
         yield _fits(f"input.measures.{name}", measure.path, reader, set(_NUMBERS))
+    for name, column in form.columns.items():
+        yield _fits(f"input.columns.{name}", column.path, reader, _TEXTS)
 
 
-def _fits(key: str, path: str, reader: dict[str, Any], expected: set[str]) -> Line:
+def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Line:
     found = kinds(reader, path.split("."))
     if not found:
         return failed(

@@ -64,6 +64,10 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
         if records and not any(record.at(measure.path) is not None for record in records):
             what = f"no record has {measure.path}: its readings do not have this measure"
             yield Line(f"{file}: input.measures.{name}", "warn", what, "Correct the path, or remove the measure")
+    for name, column in settings.input.columns.items():
+        if records and not any(record.at(column.path) is not None for record in records):
+            what = f"no record has {column.path}: the column is (none) in all of them"
+            yield Line(f"{file}: input.columns.{name}", "warn", what, "Correct the path, or remove the column")
 
 
 def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
@@ -138,6 +142,10 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
         if measure.path.split(".")[0] not in there:
             what = f"it lacks {measure.path}: its readings do not have this measure"
             yield Line(f"{file}: input.measures.{name}", "warn", what, "So it must be, or keep the field")
+    for name, column in form.columns.items():
+        if column.path.split(".")[0] not in there:
+            what = f"it lacks {column.path}: the column is (none) in its readings"
+            yield Line(f"{file}: input.columns.{name}", "warn", what, "So it must be, or keep the field")
 
 
 def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping[str, Any]) -> Line:

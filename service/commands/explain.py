@@ -112,6 +112,12 @@ def wrong_types(record: Mapping[str, Any], settings: Settings) -> Iterator[str]:
             yield f"{place} = {quoted(value)}: expected an object, to read {path}"
         elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             yield f"{path} = {quoted(value)}: expected a number"
+    for path in dict.fromkeys(column.path for column in form.columns.values()):
+        place, value = _at(record, path)
+        if place != path:
+            yield f"{place} = {quoted(value)}: expected an object, to read {path}"
+        elif not isinstance(value, bool) and not _is_device(value):
+            yield f"{path} = {quoted(value)}: expected text, a whole number of 64 bits, true or false"
     texts = [form.event_time] if form.event_time_unit == "iso" else []
     for path in (*texts, *([form.device_id] if form.device_id != RECORD_KEY else [])):
         place, value = _at(record, path)

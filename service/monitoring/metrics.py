@@ -105,6 +105,7 @@ class Metrics(TermMetrics):
         self._notes: dict[str, str] = {}
         self._reference = ""
         self._topics: Sequence[str] = ()
+        self._columns: Sequence[str] = ()
 
         series = Series(self.registry)
         counter, gauge = series.counter, series.gauge
@@ -118,6 +119,9 @@ class Metrics(TermMetrics):
             "readings_behind", "Readings that were rejected as late because the watermark had passed them"
         )
         self.unknown = counter("readings_unknown_device", "Admitted readings of devices that the reference lacks")
+        self.column_values = gauge("column_values", "Values of a column of the record that are keys of views", "column")
+        self.column_limit = gauge("column_max_values", "input.columns: max_values of the column", "column")
+        self.others = counter("readings_other_value", "Readings that views count under (other) in a column", "column")
         self.devices = counter(
             "devices_new", "Devices that Redis has for the first time, or again after they were gone"
         )
@@ -225,6 +229,10 @@ class Metrics(TermMetrics):
         self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
         self.max_hold.set(settings.admission.max_hold_ms / 1000)
         self.views.named(settings.views)
+        self._columns = settings.grouped_columns
+        for name in self._columns:
+            self.column_limit.labels(name).set(settings.input.columns[name].max_values)
+            self.others.labels(name)
         self._schedule = Schedule(settings.service.trigger_ms)
         self._topics = settings.kafka.topics
         for topic in self._topics:
@@ -285,6 +293,10 @@ class Metrics(TermMetrics):
         self.views.finals(micro_batch.watermark_ms)
         for topic, records in outcome.topics:
             self.topic_rejects.labels(self._topics[topic]).inc(records)
+        for name, values in report.column_values.items():
+            self.column_values.labels(name).set(values)
+        for number, records in outcome.others:
+            self.others.labels(self._columns[number]).inc(records)
         self.devices.inc(outcome.new_devices)
         self.behind.inc(outcome.behind)
         self.retries.inc(outcome.retries)

@@ -222,6 +222,11 @@ class Sink:
             times=tuple((code, *span) for code, span in task_counters.times(tally).items()),
             sizes=tuple(output.sizes),
             windows_open=tuple(output.windows_open),
+            others=tuple(
+                (number, n)
+                for number in range(len(self.settings.grouped_columns))
+                if (n := tally.sum(task_counters.OTHER, number))
+            ),
             topics=tuple((self.settings.kafka.topics.index(topic), n) for topic, n in sorted(output.topics.items())),
         )
 

@@ -10,6 +10,7 @@ small because Spark plans every batch again. docs/decisions/0015-one-operator.md
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint
-from service.admission import readings, unknown_schemas
+from service.admission import column_values, readings, unknown_schemas
+from service.admission.column_values import ColumnValues, Known
 from service.admission.device_limit import DeviceLimit
 from service.admission.schema_catalog import SchemaCatalog, open_catalog
 from service.admission.schema_sources import SchemaSet
@@ -49,7 +51,7 @@ class BatchReport:
 
     `lost` counts records of the batch that Kafka no longer had; it is 0 unless the settings accept that. `held_ms` is how far
     the `unread` partitions hold the watermark back, `times` has the oldest and newest event time (ms) of the partitions, `skewed`
-    is the number of skewed devices.
+    is the number of skewed devices, `column_values` the number of listed values by grouped column.
     """
 
     micro_batch: MicroBatch
@@ -63,6 +65,7 @@ class BatchReport:
     times: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     skewed: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
+    column_values: Mapping[str, int] = field(default_factory=dict)
 
 
 def build(
@@ -80,22 +83,25 @@ def build(
     """
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
     admitted = readings.admit(records, settings, attributes, schemas=schemas).coalesce(tasks)
-    step = replace(folding(settings, attributes), batch_state=event_time.of_task)
+    step = replace(folding(settings, attributes), batch_state=event_time.of_task, known_values=column_values.of_task)
     return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
 
 
-def fold(admitted: DataFrame, settings: Settings, attributes: Attributes | None) -> DataFrame:
+def fold(
+    admitted: DataFrame, settings: Settings, attributes: Attributes | None, values: Known | None = None
+) -> DataFrame:
     """Turn rows of readings.admit into row_schemas.FOLDED, for a batch run over the past. Rejects are left out."""
-    return admitted.mapInArrow(replace(folding(settings, attributes), keep_rejects=False), FOLDED)
+    return admitted.mapInArrow(replace(folding(settings, attributes, values), keep_rejects=False), FOLDED)
 
 
-def folding(settings: Settings, attributes: Attributes | None) -> Fold:
-    """Return the step that folds the readings of a task."""
+def folding(settings: Settings, attributes: Attributes | None, values: Known | None = None) -> Fold:
+    """Return the step that folds the readings of a task. `values` are the decisions on the values of the record's columns."""
     views = [(view, settings.view_measures(view)) for view in settings.views]
     gap = interval = None
     if settings.reference is not None and attributes is not None:
         gap, interval = settings.reference.session_gap, settings.reference.expected_interval
-        grouped = [column for view in settings.views for column in view.by if column != "device"]
+        own = {"device", *settings.input.columns}
+        grouped = [column for view in settings.views for column in view.by if column not in own]
         attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
     return Fold(
         sessions.rules(settings),
@@ -107,7 +113,13 @@ def folding(settings: Settings, attributes: Attributes | None) -> Fold:
         UnknownSchemaCheck(),
         gap=gap,
         interval=interval,
+        columns=settings.grouped_columns,
+        known_values=partial(_same, values or Known()),
     )
+
+
+def _same(values: Known) -> Known:
+    return values
 
 
 @dataclass(slots=True)
@@ -126,6 +138,7 @@ class Publication:
     catalog: SchemaCatalog
     times: event_time.Log
     limit: DeviceLimit
+    values: ColumnValues
     care: Care = field(default_factory=Care)
     failure: BaseException | None = None
 
@@ -160,7 +173,8 @@ class Publication:
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)
         servers = sink.servers()
         planned = clock.monotonic_s()
-        outcome, ran = self._run(frame, sink, small=micro_batch.rows <= settings.redis.driver_rows)
+        small = micro_batch.rows <= settings.redis.driver_rows
+        outcome, ran = self.values.until_decided(failure.classify, lambda: self._run(frame, sink, small=small))
         published = clock.monotonic_s()
         # A batch without readable records leaves event time as it is.
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
@@ -194,6 +208,7 @@ class Publication:
                 {readings.partition_of(code, topics): (oldest, newest) for code, oldest, newest in outcome.times},
                 skewed,
                 phases,
+                self.values.sizes(),
             )
         )
 
@@ -273,7 +288,8 @@ def start(
     checkpoint = settings.service.checkpoint
     times = event_time.Log.of(spark, checkpoint)
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.buckets)
-    publication = Publication(term, before_batch, on_batch, catalog, times, limit, care)
+    values = ColumnValues.of(spark.sparkContext, settings, times.files)
+    publication = Publication(term, before_batch, on_batch, catalog, times, limit, values, care)
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

@@ -30,7 +30,8 @@ class Outcome:
     Time and state: `times` has (partition's number, oldest, newest event time in ms) of each partition with readings,
     `event_times` the (watermark, newest event time) after the batch, one pair unless buckets disagree, and `sizes` the sizes of
     the changed buckets' states (state.processor.SIZES). `windows_open` has (bucket, number of the view, open windows) of these
-    buckets, `topics` has (number of the topic, rejects copied). Numbers are the positions in the settings.
+    buckets, `topics` has (number of the topic, rejects copied), `others` (number of the grouped column, readings with `(other)`).
+    Numbers are the positions in the settings.
     """
 
     rejects: int = 0
@@ -57,6 +58,7 @@ class Outcome:
     sizes: tuple[tuple[int, ...], ...] = ()
     windows_open: tuple[tuple[int, int, int], ...] = ()
     topics: tuple[tuple[int, int], ...] = ()
+    others: tuple[tuple[int, int], ...] = ()
 
     def __add__(self, other: "Outcome") -> "Outcome":
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
@@ -72,6 +74,7 @@ class Outcome:
             sizes=self.sizes + other.sizes,
             windows_open=self.windows_open + other.windows_open,
             topics=self.topics + other.topics,
+            others=self.others + other.others,
             **counts,
         )
 
@@ -89,7 +92,7 @@ class Outcome:
         return outcome
 
 
-_LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes", "windows_open", "topics")
+_LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes", "windows_open", "topics", "others")
 _COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES})
 _ARROW = pa.schema(
     [

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service import failpoint
-from service.admission import schema_catalog
+from service.admission import column_values, schema_catalog
 from service.aggregation.sessions import rules
 from service.errors import ReferenceDataError
 from service.pipeline import batch_report, failure
@@ -43,6 +43,7 @@ from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark import session
+from service.spark.files import Files
 from state.columns import ints
 from state.corrected import corrected
 
@@ -163,7 +164,8 @@ class Correction:
         committed = batch_report.committed(spark, self._settings.service.checkpoint)
         self._sink = replace(sink, micro_batch=replace(sink.micro_batch, start=committed.start if committed else {}))
         known = schema_catalog.new_catalog(spark, self._settings).recorded()
-        self._recomputation = Recomputation(spark, self._settings, serving_attributes(self._settings), known)
+        values = column_values.stored(self._settings, Files(spark, self._settings.service.checkpoint))
+        self._recomputation = Recomputation(spark, self._settings, serving_attributes(self._settings), known, values)
         self._report = Report()
 
     def run(self, todo: Sequence[Coordinates]) -> Report:

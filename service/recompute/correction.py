@@ -43,7 +43,7 @@ def ends_ms(event_ms: Ints, settings: Settings) -> Ints:
 
 def fold(run: Recomputation, late: pa.Table) -> Partials:
     """Fold rows of readings.admit on the driver."""
-    batches = builder.folding(run.settings, run.attributes).fold(late) if late.num_rows else ()
+    batches = builder.folding(run.settings, run.attributes, run.values).fold(late) if late.num_rows else ()
     return _partials((row for batch in batches for row in batch.to_pylist()), run.settings)
 
 

@@ -11,7 +11,7 @@ admitted, unless the caller names them. Records that Kafka has deleted are missi
 import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from service.admission import readings
+from service.admission.column_values import Known
 from service.admission.schema_sources import SchemaSet
 from service.aggregation import sessions
 from service.checkpoint import skips
@@ -194,12 +195,14 @@ class Recomputation:
     """The stream's admission and fold, for batch runs over the past.
 
     `attributes` is the reference, None where there is none. `schemas` are what is decoded: all that their source has, if None.
+    `values` are the checkpoint's decisions on the values of the record's columns.
     """
 
     spark: SparkSession
     settings: Settings
     attributes: Attributes | None = None
     schemas: SchemaSet | None = None
+    values: Known = field(default_factory=Known)
 
     @property
     def tasks(self) -> int:
@@ -215,7 +218,7 @@ class Recomputation:
 
     def partials(self, admitted: DataFrame) -> DataFrame:
         """The rows of row_schemas.FOLDED of kind PARTS and RUNS; the rows of a bucket are in one task."""
-        folded = builder.fold(admitted.coalesce(self.tasks), self.settings, self.attributes)
+        folded = builder.fold(admitted.coalesce(self.tasks), self.settings, self.attributes, self.values)
         return folded.where(F.col("kind").isin(PARTS, RUNS)).repartition(self.tasks, "bucket")
 
 

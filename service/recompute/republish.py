@@ -36,6 +36,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from service import clock
+from service.admission import column_values
 from service.checkpoint import skips
 from service.checkpoint.skips import Span
 from service.micro_batch import MicroBatch, parse_offsets
@@ -329,7 +330,8 @@ class Republisher:
             _log.warning(text, ", ".join(source.lacking), format_time(source.whole_from_ms))
         snapshot = self.term.snapshot
         attributes = None if snapshot is None else snapshot.attributes()
-        run = Recomputation(self._spark, settings, attributes, self.term.schemas)
+        values = column_values.stored(settings, Files(self._spark, settings.service.checkpoint))
+        run = Recomputation(self._spark, settings, attributes, self.term.schemas, values)
         log, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
         records = rebuild.records(self._spark, settings, source, refused=log.refused if log is not None else ())
         if log is not None:

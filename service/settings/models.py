@@ -29,6 +29,8 @@ RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
 ) | {"epoch", "batch", "updated", "from_partition", "early", "skewed"}
 """Columns of the pass and fields of a device's hash, which are no names for a measure."""
+RESERVED_COLUMNS = RESERVED_MEASURES | {"known"}
+"""The same, and a column of the reference's look-up: no names for a column."""
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
@@ -165,6 +167,23 @@ class Measure(Section):
         return value
 
 
+class Column(Section):
+    """A field of the record that views group by. Settings may give the path alone."""
+
+    path: str
+    """The field's path in the record, dots between nested names."""
+    max_values: int = Field(default=10_000, gt=0, le=100_000)
+    """The number of different values that become keys of views; readings with another value count as `(other)`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_a_path(cls, value: object) -> object:
+        if not isinstance(value, str | Mapping):
+            msg = 'must be a path, or a table such as { path = "env.line", max_values = 100 }'
+            raise ValueError(msg)
+        return {"path": value} if isinstance(value, str) else value
+
+
 class Input(Section):
     format: Literal["avro", "json"] = "avro"
     schemas: Path = Path("schemas/avro")
@@ -177,6 +196,30 @@ class Input(Section):
     event_time: str = "event_time"
     event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
     measures: Mapping[str, Measure] = Field(min_length=1)
+    columns: Mapping[str, Column] = Field(default_factory=dict)
+
+    @field_validator("columns")
+    @classmethod
+    def _are_columns(cls, value: Mapping[str, Column]) -> Mapping[str, Column]:
+        for name in value:
+            _name(name)
+            if name in RESERVED_COLUMNS:
+                msg = (
+                    f"{name!r} is a name of Tidemark's own; call the column something else, its field may keep the name"
+                )
+                raise ValueError(msg)
+        return value
+
+    def shared_paths(self) -> list[str]:
+        """Return a problem for each column that reads a field that is read as a number or a time, too."""
+        paths = {m.path: f"input.measures.{name}" for name, m in self.measures.items()} | {
+            self.event_time: "input.event_time"
+        }
+        return [
+            f"input.columns.{name}: {column.path!r} is read as {paths[column.path]}, too; a column is a text of its own"
+            for name, column in self.columns.items()
+            if column.path in paths
+        ]
 
     @field_validator("measures")
     @classmethod
@@ -284,7 +327,7 @@ class Reference(Login):
 class View(Section):
     name: Name
     by: tuple[str, ...] = ()
-    """Columns to group by: `device` or reference columns; none means over all devices."""
+    """Columns to group by: `device`, columns of [input] or of the reference; none means over all devices."""
     window_ms: Positive = Field(alias="window")
     slide_ms: Positive | None = Field(default=None, alias="slide")
     measures: tuple[str, ...] = ()
@@ -417,10 +460,19 @@ class Settings(Section):
             return [f"{place}: {name!r} is no {what}; there are {choice}" for name in names if name not in known]
 
         measures = self.input.measures
+        of_reference = () if self.reference is None else (*self.reference.columns, *self.reference.limit_columns)
+        for name in self.input.columns:
+            others = {"measure of [input]": measures, "column of [reference]": of_reference}
+            problems += [f"input.columns: {name!r} is a {what}, too" for what, each in others.items() if name in each]
+        problems += self.input.shared_paths()
         for view in self.views:
             problems += unknown(f"views.{view.name}.measures", view.measures, measures, "measure of [input]")
             if self.reference is None or self.reference.columns:  # else only the database has the list of columns
-                columns = {"device", *(self.reference.columns if self.reference is not None else ())}
+                columns = {
+                    "device",
+                    *self.input.columns,
+                    *(self.reference.columns if self.reference is not None else ()),
+                }
                 problems += unknown(f"views.{view.name}.by", view.by, columns, "column to group by")
         problems += unknown("admission.ranges", self.admission.ranges, measures, "measure of [input]")
         if self.reference is not None:
@@ -447,6 +499,12 @@ class Settings(Section):
     def limits(self) -> dict[str, tuple[float, float]]:
         """The lowest and highest value of each measure that is admitted; -LARGEST and LARGEST without a range."""
         return {name: self.admission.ranges.get(name, (-LARGEST, LARGEST)) for name in self.input.measures}
+
+    @property
+    def grouped_columns(self) -> tuple[str, ...]:
+        """The columns of the record that a view groups by, in the order of [input]."""
+        grouped = {name for view in self.views for name in view.by}
+        return tuple(name for name in self.input.columns if name in grouped)
 
     @property
     def buckets(self) -> int:

@@ -23,9 +23,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from load.transcripts.builders import KAFKA
 from service import row_schemas
+from service.admission.column_values import ColumnValues
 from service.aggregation import task_counters
 from service.checkpoint import event_time
-from service.pipeline import builder
+from service.pipeline import builder, failure
 from service.reference import snapshots
 from service.reference.attributes import SERVING, Index, Serving
 from service.settings import Settings
@@ -88,7 +89,8 @@ class World:
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
         times = event_time.Log.of(self.spark, self.settings.service.checkpoint)
         event_time.set_for_tasks(self.spark.sparkContext, times.before(batch))
-        table = frame.toArrow()
+        values = ColumnValues.of(self.spark.sparkContext, self.settings, times.files)
+        table = values.until_decided(failure.classify, frame.toArrow)
         if self.crash_in_batch is not None:
             self.crash_in_batch()
         self.batches += 1

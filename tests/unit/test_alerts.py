@@ -135,6 +135,12 @@ def hangs(it: Instance) -> None:
     it.asks()
 
 
+def has_other_values(it: Instance) -> None:
+    it.metrics.column_limit.labels("line").set(3)
+    it.metrics.others.labels("line").inc(2)
+    it.works(column_values={"line": 3})
+
+
 def stands(it: Instance) -> None:
     it.works(watermark_ms=1_700_000_000_000)
 
@@ -174,6 +180,7 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
         3,
         {"TooManyDevices"},
     ),
+    "a column has too many values": (has_other_values, 3, {"TooManyValues"}),
     "a clock is ahead": (lambda it: it.works(skewed=1), 12, {"SkewedDevices"}),
     "an id cannot be looked up": (once(lambda it: it.metrics.lookups.labels("full").inc()), 3, {"Schemas"}),
     "event time stands": (stands, 14, {"WatermarkStands"}),

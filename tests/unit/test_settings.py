@@ -563,3 +563,20 @@ def test_a_redis_url_that_cannot_be_read_is_refused_and_not_shown(url):
     (line,) = problems(redis={"url": url, "cluster": True, "shards": 4})
     assert line.startswith("redis.url = ***: must be redis://user@host:6379/0")
     assert "hunter" not in line
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"temperature": "line"}, "input.columns: 'temperature' is a measure of [input], too"),
+        ({"site": "line"}, "input.columns: 'site' is a column of [reference], too"),
+        ({"device": "line"}, "input.columns: 'device' is a name of Tidemark's own"),
+        ({"line": "temperature"}, "input.columns.line: 'temperature' is read as input.measures.temperature, too"),
+        ({"line": {"path": "line", "max_values": 0}}, "input.columns.line.max_values = 0: must be more than 0"),
+        ({"line": 3}, "input.columns.line = 3: must be a path, or a table such as"),
+    ],
+)
+def test_a_column_of_the_record_has_a_name_and_a_field_of_its_own(columns, problem):
+    reference = {"url": "jdbc:sqlite:x", "query": "q", "columns": ["site"]}
+    (line,) = problems(input={"columns": columns}, reference=reference)
+    assert line.startswith(problem)

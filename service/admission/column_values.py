@@ -1,0 +1,218 @@
+"""The values of a column of the record: at most `max_values` different ones are keys of views, all others count as `(other)`.
+
+A value is decided once, for good: it is listed while the column's list has room, and `(other)` when the list is full. A task
+cannot see the values of other tasks. So a task that meets a value without a decision raises UndecidedValuesError, before anything
+of the batch is written. The driver decides, writes the lists to the checkpoint, and runs the batch again. A batch without new
+values runs once. docs/decisions/0026-values-of-columns.md has the reasons.
+
+    columns/values.json    in the checkpoint: the lists by column, in the order of the decisions
+
+A replay and a recomputation read the same lists, and so decide the same. A value that only late readings have is in no list: a
+recomputation counts it as itself while there is room.
+"""
+
+import base64
+import hashlib
+import json
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Self, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import SparkContext, SparkFiles, TaskContext
+
+from service.admission.decode import OTHER
+from service.errors import CheckpointError, SchemaError
+from service.settings import Settings
+from service.spark.files import RESTORE, Files, Local, unusable
+from state.columns import array
+
+NAME = "columns/values.json"
+AT_ONCE = 2_000
+"""Values of a column in one UndecidedValuesError."""
+ADDED = 100
+"""New values that go to the tasks with each job; more of them become a file, which each executor reads once."""
+
+_PROPERTY = "tidemark.column_values"
+_PREFIX = "values without a decision "
+
+T = TypeVar("T")
+Lists = Mapping[str, Sequence[str]]
+
+
+class UndecidedValuesError(SchemaError):
+    """Raised by a task that meets values without a decision.
+
+    From a failed Python worker the driver gets only the text of the traceback (Spark 4.1.1), and blanks of that text are lost.
+    So the values are packed.
+    """
+
+    @classmethod
+    def of(cls, values: Lists) -> Self:
+        text = json.dumps({column: sorted(texts)[:AT_ONCE] for column, texts in values.items()})
+        return cls(_PREFIX + base64.b64encode(zlib.compress(text.encode())).decode())
+
+    @property
+    def values(self) -> dict[str, list[str]]:
+        packed = base64.b64decode(self.what.removeprefix(_PREFIX))
+        values: dict[str, list[str]] = json.loads(zlib.decompress(packed))
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The decisions, in a task: `lists` of values by column, and the columns whose list is `full`.
+
+    With `asks`, `decided` raises UndecidedValuesError. Otherwise a value that is not listed is itself while there is room.
+    """
+
+    lists: Mapping[str, pa.Array] = field(default_factory=dict)
+    full: frozenset[str] = frozenset()
+    asks: bool = False
+
+    def decided(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, pa.DictionaryArray]:
+        """Return the columns, strings and nulls, with OTHER in place of the values that are not listed."""
+        result, undecided = {}, {}
+        for name, column in columns.items():
+            encoded = array(column).dictionary_encode()
+            values = encoded.dictionary
+            known = self.lists.get(name, pa.array([], pa.string()))
+            is_new = pc.and_(pc.invert(pc.is_in(values, value_set=known)), pc.not_equal(values, OTHER))
+            if pc.any(is_new).as_py():
+                if name in self.full:
+                    values = pc.if_else(is_new, OTHER, values)
+                elif self.asks:
+                    undecided[name] = values.filter(is_new).to_pylist()
+            result[name] = pa.DictionaryArray.from_arrays(encoded.indices, values)
+        if undecided:
+            raise UndecidedValuesError.of(undecided)
+        return result
+
+
+def of_task() -> Known:
+    """Return, in a task, the decisions that `ColumnValues.until_decided` has set; nothing is known and asked without them."""
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(_PROPERTY)
+    return Known() if not text else _known(text)
+
+
+@lru_cache(maxsize=1)
+def _known(text: str) -> Known:
+    name, added, full = json.loads(text)
+    lists: dict[str, list[str]] = json.loads(Path(SparkFiles.get(name)).read_bytes()) if name else {}
+    texts = {column: [*lists.get(column, ()), *added.get(column, ())] for column in {*lists, *added}}
+    return Known(_arrays(texts), frozenset(full), asks=True)
+
+
+def stored(settings: Settings, files: Files | Local) -> Known:
+    """Return the decisions of a checkpoint, for a recomputation. Raises CheckpointError."""
+    if not settings.grouped_columns:
+        return Known()
+    lists = _read(files)
+    limits = _limits(settings)
+    return Known(_arrays(lists), frozenset(name for name in limits if len(lists.get(name, ())) >= limits[name]))
+
+
+@dataclass(slots=True)
+class ColumnValues:
+    """Decides values on the driver. `limits` are the grouped columns with their `max_values`; {} costs nothing."""
+
+    context: SparkContext
+    files: Files | Local
+    limits: Mapping[str, int]
+    _lists: dict[str, list[str]] | None = None
+    _file: str = ""
+    _added: dict[str, list[str]] = field(default_factory=dict)
+    _folder: Path | None = None
+
+    @classmethod
+    def of(cls, context: SparkContext, settings: Settings, files: Files | Local) -> Self:
+        return cls(context, files, _limits(settings))
+
+    def until_decided(self, classify: Callable[[Exception], Exception], action: Callable[[], T]) -> T:
+        """Return the result of `action`, which runs a batch, and runs it again after each report of values without a decision.
+
+        `classify` finds the task's error in Spark's. Raises CheckpointError, and what `action` raises.
+        """
+        while self.limits:
+            self.context.setLocalProperty(_PROPERTY, self._text())
+            try:
+                return action()
+            except Exception as error:
+                undecided = classify(error)
+                if not isinstance(undecided, UndecidedValuesError) or not self._decide(undecided.values):
+                    raise
+        return action()
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of listed values of each column."""
+        return {name: len(self._all().get(name, ())) for name in self.limits}
+
+    def _decide(self, values: Lists) -> bool:
+        """List new values while there is room. Whether something has changed for the tasks."""
+        lists, before = self._all(), self._text()
+        for name, texts in values.items():
+            listed = lists.setdefault(name, [])
+            room = max(0, self.limits[name] - len(listed))
+            known = set(listed)
+            chosen = [text for text in texts if text not in known][:room]
+            listed += chosen
+            self._added.setdefault(name, []).extend(chosen)
+        self._write(lists)
+        if sum(map(len, self._added.values())) > ADDED:
+            self._distribute(lists)
+        return self._text() != before
+
+    def _text(self) -> str:
+        lists = self._all()
+        full = [name for name, limit in self.limits.items() if len(lists.get(name, ())) >= limit]
+        return json.dumps([self._file, self._added, full])
+
+    def _distribute(self, lists: Lists) -> None:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="tidemark-"))
+        content = json.dumps(lists).encode()
+        # Spark does not replace a file: its name is that of its content.
+        self._file = f"columns-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+        path = self._folder / self._file
+        path.write_bytes(content)
+        self.context.addFile(str(path))
+        self._added = {}
+
+    def _all(self) -> dict[str, list[str]]:
+        if self._lists is None:
+            self._lists = {name: list(texts) for name, texts in _read(self.files).items()}
+            if any(self._lists.values()):
+                self._distribute(self._lists)
+        return self._lists
+
+    def _write(self, lists: Lists) -> None:
+        try:
+            self.files.replace(NAME, json.dumps(lists).encode())
+        except OSError as error:
+            what = f"{self.files}/{NAME}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+
+
+def _limits(settings: Settings) -> dict[str, int]:
+    return {name: settings.input.columns[name].max_values for name in settings.grouped_columns}
+
+
+def _read(files: Files | Local) -> Lists:
+    try:
+        lists: Lists = json.loads(files.read(NAME))
+        return {str(name): [str(text) for text in texts] for name, texts in lists.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        what = f"{files}/{NAME} is damaged: {error}"
+        raise CheckpointError(what, remedy=RESTORE) from error
+
+
+def _arrays(lists: Lists) -> dict[str, pa.Array]:
+    return {name: pa.array(texts, pa.string()) for name, texts in lists.items()}
