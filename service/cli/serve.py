@@ -44,13 +44,24 @@ def status(
     config: Config,
     json: Json = False,
     batches: Annotated[int, typer.Option("-n", metavar="N", help="The last N batches, at most 50.")] = 10,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show rates, lag, phases, rejects and alerts' limits until Ctrl-C.")
+    ] = False,
+    every: Annotated[float, typer.Option(min=0.5, metavar="S", help="With --watch: seconds between two looks.")] = 2.0,
 ) -> int:
     """Show what the running service does and did: exit status 0 when its query runs, else 1."""
+    if watch and json:
+        message = "--watch and --json exclude each other; GET /status and /metrics are for programs"
+        raise typer.BadParameter(message)
     from service import settings
     from service.monitoring import status as state
     from service.printing import document
 
     metrics = settings.load(config).metrics
+    if watch:
+        from service.commands import watch as terminal
+
+        return terminal.watch(metrics, every)
     reply = state.ask(metrics)
     if reply is None:
         print(f"tidemark: no service answers at {state.address(metrics)}", file=sys.stderr)

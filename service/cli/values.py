@@ -1,6 +1,7 @@
 """Commands about the values in Redis: republish, correct, devices."""
 
-from typing import Annotated
+import os
+from typing import Annotated, Literal
 
 import typer
 
@@ -34,19 +35,53 @@ def correct(
     correct.correct(settings.load(config), since_ms, until_ms, say=say, again=again, dry=dry_run)
 
 
-@command(app, "devices", example="tidemark devices --skewed")
+def _attributes(chosen: list[str] | None) -> list[str]:
+    for each in chosen or ():
+        if "=" not in each:
+            message = f"{each!r} is not COLUMN=VALUE"
+            raise typer.BadParameter(message)
+    return chosen or []
+
+
+@command(app, "devices", example="tidemark devices --status offline --where site=leeds -n 20")
 def devices(
     config: Config,
-    skewed: Annotated[bool, typer.Option("--skewed", help="Those whose clocks are ahead.")] = False,
+    status: Annotated[Literal["online", "quiet", "offline"] | None, typer.Option(help="With this status.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=VALUE", callback=_attributes, help="With this in a reference column; may be repeated."
+        ),
+    ] = None,
+    prefix: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="With ids that begin so.")] = "",
+    after: Annotated[
+        str, typer.Option(metavar="ID", show_default=False, help="Those behind this id: the next page.")
+    ] = "",
+    lines: Annotated[
+        int | None,
+        typer.Option("-n", metavar="N", min=1, show_default="50, all with --json", help="The first N of them."),
+    ] = None,
+    skewed: Annotated[bool, typer.Option("--skewed", help="Those whose clocks are ahead, and by how much.")] = False,
     json: Json = False,
 ) -> None:
-    """List devices that need somebody to look at them."""
-    if not skewed:
-        message = "--skewed is missing"
-        raise typer.BadParameter(message)
+    """List devices in the order of their ids: status, newest reading, reference columns."""
     from service import settings
-    from service.commands import devices
+    from service.commands import devices, progress
 
-    listed = devices.skewed(settings.load(config).redis)
-    for line in [document(listed)] if json else devices.table(listed):
+    limit = lines if lines is not None or json else 50
+    if skewed:
+        if status or where or prefix or after:
+            message = "--skewed lists all of them, without --status, --where, --prefix and --after"
+            raise typer.BadParameter(message)
+        listed = devices.skewed(settings.load(config).redis)[:limit]
+        for line in [document(listed)] if json else devices.skewed_table(listed):
+            say(line)
+        return
+    loaded = settings.load(config)
+    columns = {name: value for name, _, value in (each.partition("=") for each in where or ())}
+    chosen = devices.Filter(status or "", columns, os.fsencode(prefix))
+    with progress.bar("keys") as watch:
+        page = devices.page(loaded, chosen, os.fsencode(after), limit, watch)
+    shown = loaded.reference.columns if loaded.reference is not None else ()
+    for line in [document(page.devices)] if json else devices.table(page, shown):
         say(line)

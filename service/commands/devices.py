@@ -1,43 +1,214 @@
-"""`tidemark devices --skewed`: the devices whose clocks are ahead, from Redis."""
+"""`tidemark devices`: the devices of a service, from Redis: in the order of their ids, in pages, by status, attributes and id.
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+Redis has no list of devices. All ids are read by SCAN, some thousand keys a call. Hashes are read only for the devices of the
+page, and for a filter the fields that it needs, some hundred devices a call. `--skewed` lists a set that the service keeps.
+"""
+
+import re
+import shlex
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from service.errors import SinkError
+from service.errors import SettingsError, SinkError
+from service.printing import printable
 from service.publication import meta
 from service.redis import client as redis_client
-from service.redis.keys import Keys, shards
-from service.settings import Redis
+from service.redis.keys import shards
+from service.settings import Redis, Settings
+from service.units import format_time
 
-_FIELDS = ("early", "early.at", "early.ahead", "last_seen")
+AT_ONCE = 500
+"""Hashes in one round trip."""
+SCANNED = 5_000
+"""Keys that one call of SCAN looks at: 2 ms of Redis' time."""
+_EARLY = ("early", "early.at", "early.ahead", "last_seen")
+_ATTRIBUTE = "ref."
+
+Watch = Callable[[int, int], object]
+"""Called with the number of keys that were looked at, and of keys in Redis."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which devices to list: with this status, with these values of reference columns, with ids that begin so."""
+
+    status: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    prefix: bytes = b""
+
+    def require(self, settings: Settings) -> None:
+        """Raise SettingsError for a column that device hashes do not have."""
+        if not self.columns:
+            return
+        if settings.reference is None:
+            what = "--where needs attributes of devices, and there is no [reference] in the settings"
+            raise SettingsError(what, remedy="Add a [reference], or list by --status and --prefix")
+        known = settings.reference.columns  # empty: all of the query's
+        if unknown := [name for name in self.columns if known and name not in known]:
+            what = f"--where {unknown[0]}: [reference] columns has no {unknown[0]!r}; it has {', '.join(known)}"
+            raise SettingsError(what, remedy="Name one of these columns, or add it to [reference] columns")
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of a hash that it looks at."""
+        return [*(["status"] if self.status else []), *(_ATTRIBUTE + name for name in self.columns)]
+
+    @property
+    def values(self) -> list[bytes]:
+        """What `fields` must have."""
+        return [each.encode() for each in ([self.status] if self.status else []) + list(self.columns.values())]
+
+
+@dataclass(frozen=True)
+class Page:
+    """`devices` in the order of their ids; `total` is of all ids with the prefix. `has_more`: further devices follow these."""
+
+    devices: Sequence[Mapping[str, Any]]
+    total: int
+    has_more: bool
+
+
+def page(settings: Settings, chosen: Filter, after: bytes, limit: int | None, watch: Watch) -> Page:
+    """Return the first `limit` devices, or all, whose ids are behind `after`. Raises SettingsError, SinkError."""
+    chosen.require(settings)
+    meta.require_stored(settings.redis)
+    with _Store(settings.redis) as store:
+        shards_of = store.ids(chosen.prefix, watch)
+        ids = sorted(shards_of)
+        devices: list[dict[str, Any]] = []
+        for first in range(bisect_right(ids, after), len(ids), AT_ONCE):
+            some = [(each, shards_of[each]) for each in ids[first : first + AT_ONCE]]
+            if chosen.fields:
+                rows = zip(some, store.read(some, "HMGET", *chosen.fields), strict=True)
+                some = [each for each, values in rows if values == chosen.values]
+            rest = some if limit is None else some[: limit + 1 - len(devices)]
+            hashes = zip(rest, store.read(rest, "HGETALL"), strict=True)
+            devices += [_device(device, fields) for (device, _), fields in hashes if fields]  # a hash may have expired
+            if limit is not None and len(devices) > limit:
+                break
+    shown = devices if limit is None else devices[:limit]
+    return Page(shown, len(ids), len(devices) > len(shown))
 
 
 def skewed(settings: Redis) -> list[dict[str, Any]]:
     """The devices with early readings, newest early reading first; times in ms. Raises SinkError."""
     meta.require_stored(settings)
-    devices = [device for keys in shards(settings) for device in _skewed(settings, keys)]
+    with _Store(settings) as store:
+        marked = [
+            (each, shard)
+            for shard, keys in enumerate(store.keys)
+            for each in store.clients[shard].zrange(keys.skewed, 0, -1)
+        ]
+        rows = zip(marked, store.read(marked, "HMGET", *_EARLY), strict=True)
+        devices = [
+            {
+                "device": _text(device),
+                **{name: int(text) if text else None for name, text in zip(_EARLY, values, strict=True)},
+            }
+            for (device, _), values in rows
+        ]
     return sorted(devices, key=lambda device: device["early.at"] or 0, reverse=True)
 
 
-def _skewed(settings: Redis, keys: Keys) -> Iterator[dict[str, Any]]:
-    try:
-        with redis_client.client(settings, keys, decode_responses=True, encoding_errors="backslashreplace") as client:
-            marked: Any = client.zrevrange(keys.skewed, 0, -1)
-            pipe = client.pipeline(transaction=False)
-            for device in marked:
-                pipe.hmget(keys.device(device), *_FIELDS)
-            hashes = pipe.execute()
-    except RedisError as error:
-        what = f"Redis at {redis_client.address(settings, keys)} does not answer: {error}"
-        raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
-    for device, values in zip(marked, hashes, strict=True):
-        fields = {name: int(text) if text else None for name, text in zip(_FIELDS, values, strict=True)}
-        yield {"device": device, **fields}
+class _Store:
+    """A client of each shard; of one Redis with several shards the same client. In its context, errors of Redis are SinkError."""
+
+    def __init__(self, settings: Redis) -> None:
+        self.keys = shards(settings)
+        self._settings = settings
+        self._opened = [
+            redis_client.client(settings, keys) for keys in (self.keys if settings.cluster else self.keys[:1])
+        ]
+        self.clients: Sequence[Any] = self._opened if settings.cluster else self._opened * len(self.keys)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in self._opened:
+            each.close()
+        if isinstance(error, RedisError):
+            what = f"Redis at {redis_client.address(self._settings)} does not answer: {error}"
+            raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
+
+    def ids(self, prefix: bytes, watch: Watch) -> dict[bytes, int]:
+        """Each id that begins so, with its shard. The node of each client is walked over once for it."""
+        beginnings = [keys.device("").encode() for keys in self.keys]
+        patterns = [keys.matching("device:").encode() for keys in self.keys]
+        if len(patterns) > len(self._opened):  # one Redis has all shards; their prefixes begin and end alike
+            patterns = [re.sub(rb":0\}:device:$", rb":*}:device:", patterns[0])]
+        own = re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix) + b"*"
+        sizes = [int(client.dbsize()) for client in self._opened]
+        found: dict[bytes, int] = {}
+        for number, (client, pattern) in enumerate(zip(self._opened, patterns, strict=True)):
+            cursor, looked_at = -1, sum(sizes[:number])
+            while cursor:
+                cursor, names = client.scan(max(cursor, 0), pattern + own, SCANNED)
+                looked_at = min(looked_at + SCANNED, sum(sizes[: number + 1]))
+                watch(looked_at, sum(sizes))
+                for name in names:
+                    for shard, beginning in enumerate(beginnings):
+                        if name.startswith(beginning):
+                            found[name[len(beginning) :]] = shard
+        return found
+
+    def read(self, devices: Iterable[tuple[bytes, int]], command: str, *fields: str) -> list[Any]:
+        """The reply to a command about each device's hash, in one round trip for each shard."""
+        ordered = list(devices)
+        replies: dict[bytes, Any] = {}
+        clients = dict.fromkeys(shard if self._settings.cluster else 0 for _, shard in ordered)
+        for of_client in clients:
+            own = [each for each in ordered if not self._settings.cluster or each[1] == of_client]
+            with self._opened[of_client].pipeline(transaction=False) as pipe:
+                for device, shard in own:
+                    pipe.execute_command(command, self.keys[shard].device("").encode() + device, *fields)
+                replies.update(zip((device for device, _ in own), pipe.execute(), strict=True))
+        return [replies[device] for device, _ in ordered]
 
 
-def table(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _device(device: bytes, fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+    own = {_text(name): _text(value) for name, value in fields.items()}
+    session = own.get("session")
+    return {
+        "device": _text(device),
+        "status": own.get("status", ""),
+        "skewed": own.get("skewed") == "1",
+        "last_seen": int(own.get("last_seen") or 0),
+        "session": int(session) if session else None,
+        "attributes": {name[len(_ATTRIBUTE) :]: value for name, value in own.items() if name.startswith(_ATTRIBUTE)},
+    }
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
+
+def table(page: Page, columns: Sequence[str]) -> Iterator[str]:
+    """Lines for people: the devices with these reference columns, or with all that they have."""
+    names = list(columns) or list(dict.fromkeys(name for each in page.devices for name in each["attributes"]))
+    rows = [["device", "status", "last seen", *names]]
+    for each in page.devices:
+        status = f"{each['status']}, skewed" if each["skewed"] else each["status"]
+        seen = format_time(each["last_seen"]) if each["last_seen"] else "never"
+        rows.append([each["device"], status, seen, *(each["attributes"].get(name, "-") for name in names)])
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells if page.devices else []:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    of = "1 device" if page.total == 1 else f"{page.total:,} devices"
+    yield f"{len(page.devices):,} of {of}"
+    if page.has_more:
+        yield f"more: --after {shlex.quote(page.devices[-1]['device'])}"
+
+
+def skewed_table(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines for people."""
     yield f"{len(devices)} {'device sends' if len(devices) == 1 else 'devices send'} readings from the future"
     if devices:

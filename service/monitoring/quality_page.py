@@ -2,7 +2,8 @@
 
 from http import HTTPStatus
 
-OFF = "No expectations are set. `tidemark profile` draws some; name the file in [quality] expectations and restart\n"
+from service.monitoring import home_page
+
 NONE_YET = "No sample has been checked yet: the first one is, after the first batch\n"
 
 
@@ -11,8 +12,8 @@ class Page:
 
     def __init__(self, *, is_on: bool) -> None:
         self._html = b""
-        self._instead = NONE_YET if is_on else OFF
-        self._status = HTTPStatus.SERVICE_UNAVAILABLE if is_on else HTTPStatus.NOT_FOUND
+        self._instead = NONE_YET
+        self._is_on = is_on
 
     def show(self, html: bytes) -> None:
         """Serve this report."""
@@ -25,5 +26,7 @@ class Page:
     def answer(self) -> tuple[HTTPStatus, bytes, str]:
         """Return the HTTP status, the body and its content type."""
         if self._html:
-            return HTTPStatus.OK, self._html, "text/html; charset=utf-8"
-        return self._status, self._instead.encode(), "text/plain; charset=utf-8"
+            return HTTPStatus.OK, self._html, home_page.TYPE
+        if not self._is_on:
+            return HTTPStatus.NOT_FOUND, home_page.no_quality(), home_page.TYPE
+        return HTTPStatus.SERVICE_UNAVAILABLE, self._instead.encode(), "text/plain; charset=utf-8"

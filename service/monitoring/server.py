@@ -1,4 +1,4 @@
-"""The HTTP server of /metrics, /healthz, /readyz, /status and /quality. It limits the number and the time of connections."""
+"""The HTTP server of /, /metrics, /healthz, /readyz, /status and /quality. It limits the number and the time of connections."""
 
 import json
 import socket
@@ -13,9 +13,12 @@ from wsgiref.simple_server import WSGIRequestHandler
 from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from service import clock
 from service.errors import SetupError
+from service.monitoring import home_page
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
+from service.monitoring.samples import Samples
 from service.monitoring.status import Status
 
 if TYPE_CHECKING:
@@ -111,9 +114,16 @@ def _pages(metrics: Metrics, status: Status, quality: Page) -> "WSGIApplication"
             code, body, kind = _json(HTTPStatus.OK, status.document())
         elif path == "/quality":
             code, body, kind = quality.answer()
+        elif path == "/":
+            samples = Samples.of(metrics.registry.collect(), clock.monotonic_s())
+            code, body, kind = (
+                HTTPStatus.OK,
+                home_page.home(status.document(), samples, metrics.unready()),
+                home_page.TYPE,
+            )
         else:
-            names = b"/metrics, /healthz, /readyz, /status, /quality\n"
-            code, body, kind = HTTPStatus.NOT_FOUND, names, "text/plain"
+            names = f"There is no such page. There are: {', '.join(['/', *dict(home_page.PLACES)])}\n"
+            code, body, kind = HTTPStatus.NOT_FOUND, names.encode(), "text/plain"
         start(f"{code.value} {code.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
 

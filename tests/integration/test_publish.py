@@ -19,7 +19,7 @@ from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from schemas import contract
 from service import clock
-from service.commands.devices import skewed, table
+from service.commands.devices import skewed, skewed_table
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
 from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import Sink
@@ -430,7 +430,7 @@ def test_a_device_with_repeated_early_readings_is_marked_and_listed(target: Targ
     assert target.read("device:fast")["early"] == "6", "a batch that is repeated counts once"
     [listed] = skewed(target.settings.redis)
     assert (listed["device"], listed["early"], listed["early.ahead"]) == ("fast", 6, 86_400_000)
-    assert any("fast" in line for line in table([listed]))
+    assert any("fast" in line for line in skewed_table([listed]))
     assert contract.check(target.client, target.prefix) == []
 
 

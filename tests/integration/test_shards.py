@@ -10,6 +10,7 @@ import pytest
 from load.servers.redis import Redis
 from load.servers.redis_cluster import RedisCluster
 from schemas import contract
+from service.commands import devices
 from service.daemon.lease import Lease
 from service.errors import FencedError, SinkError, SinkRefusedError
 from service.pipeline.batch_publisher import Sink
@@ -290,3 +291,11 @@ def test_the_nodes_of_the_settings_may_be_gone(cluster: RedisCluster, on_cluster
     assert cluster.kill_primary(key) is first
     few.publish(1, 1)
     assert few.counts() == {"1"}
+
+
+def test_devices_of_all_shards_are_listed_in_one_order(target: Target) -> None:
+    target.publish(1, 1)
+    listed = devices.page(target.settings, devices.Filter(status="online"), b"d3", 10, lambda *_: None)
+    assert [each["device"] for each in listed.devices] == sorted(DEVICES)[sorted(DEVICES).index("d3") + 1 :][:10]
+    assert (listed.total, listed.has_more) == (len(DEVICES), True)
+    assert devices.page(target.settings, devices.Filter(prefix=b"d59"), b"", None, lambda *_: None).total == 1

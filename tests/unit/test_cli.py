@@ -65,9 +65,9 @@ def test_remedies_and_faults_are_lines_of_their_own(capsys: pytest.CaptureFixtur
 def test_a_marked_device_without_a_hash_is_listed() -> None:
     gone = {"device": "a", "early": None, "early.at": None, "early.ahead": None, "last_seen": None}
     there = {"device": "b", "early": 7, "early.at": 1_790_000_000_000, "early.ahead": 61_500, "last_seen": None}
-    lines = list(devices.table([there, gone]))
+    lines = list(devices.skewed_table([there, gone]))
     assert [line.split() for line in lines[2:]] == [["7", "61.5", "s", "1790000000000", "b"], ["-", "-", "-", "a"]]
-    assert next(devices.table([gone])) == "1 device sends readings from the future"
+    assert next(devices.skewed_table([gone])) == "1 device sends readings from the future"
 
 
 def test_wrong_settings_end_with_2_and_name_every_problem_without_a_traceback(tmp_path: Path) -> None:

@@ -310,17 +310,19 @@ def test_a_session_is_the_open_one_or_that_of_a_start(client: Any, server: Serve
     assert client.session("d1") is None
 
 
-def test_all_devices_come_in_pages(client: Any, server: Server, connect: Any) -> None:
+def test_all_devices_come_one_by_one_or_in_pages(client: Any, server: Server, connect: Any) -> None:
     for number in range(25):
         device(server, f"d:{number}")
     window(server, "fast:power:device:9", T0, length=3 * MINUTE)
-    pages = list(client.devices(page=10))
+    pages = list(client.device_pages(page=10))
     assert {each.id for page in pages for each in page} == {f"d:{number}" for number in range(25)}
     assert [len(page) for page in pages[:-1]] == [10, 10]
+    assert list(client.devices(page=7)) == list(client.devices(page=7))
+    assert {each.id for each in client.devices(page=7)} == {f"d:{number}" for number in range(25)}
     # A prefix with characters that mean something in patterns.
     server.redis.hset("a*[b]:device:x", mapping=server.redis.hgetall("tidemark:device:d:1"))
     server.redis.hset("aa[b]:device:y", mapping=server.redis.hgetall("tidemark:device:d:1"))
-    assert [each.id for page in connect(server.url, prefix="a*[b]").devices() for each in page] == ["x"]
+    assert [each.id for each in connect(server.url, prefix="a*[b]").devices()] == ["x"]
 
 
 def test_many_questions_take_the_round_trips_of_one(client: Any, server: Server) -> None:

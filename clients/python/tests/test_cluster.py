@@ -81,7 +81,7 @@ def test_a_failover_is_waited_for(connect: Any, mortal: Stores, mortal_nodes: No
     assert [client.latest_complete("site", name).start for name in names] == [T0 - MINUTE] * len(names)
     snapshot = client.snapshot([queries.device(name) for name in names])
     assert [each.id for each in snapshot.answers] == names
-    assert sorted(each.id for page in client.devices() for each in page) == sorted(names)
+    assert sorted(each.id for each in client.devices()) == sorted(names)
 
 
 def test_a_cluster_without_a_primary_is_away(connect: Any, mortal: Stores, mortal_nodes: Nodes) -> None:
@@ -139,7 +139,7 @@ def test_a_slot_may_move_meanwhile(connect: Any, stores: Stores, shared_nodes: N
         check()
         shared_nodes.end_move(f"{prefix}:meta")
         check()
-        assert sorted(each.id for page in client.devices(page=3) for each in page) == sorted(names)
+        assert sorted(each.id for each in client.devices(page=3)) == sorted(names)
 
 
 def test_devices_of_a_shard_that_moves_are_all_there(connect: Any, stores: Stores, shared_nodes: Nodes) -> None:
@@ -148,7 +148,7 @@ def test_devices_of_a_shard_that_moves_are_all_there(connect: Any, stores: Store
         stores.device(name)
     client = connect(**stores.options)
     for shard in range(SHARDS):
-        pages = client.devices(page=10)
+        pages = client.device_pages(page=10)
         found = {each.id for each in next(pages)}
         shared_nodes.begin_to_move(f"{stores.prefix(shard)}:meta")
         shared_nodes.end_move(f"{stores.prefix(shard)}:meta")
@@ -272,7 +272,7 @@ def test_a_user_needs_rights(stores: Stores, shared_nodes: Nodes, connect: Any) 
     try:
         reader = login("reader:secret")
         assert reader.device(name).id == name
-        assert [each.id for page in reader.devices() for each in page] == [name]
+        assert [each.id for each in reader.devices()] == [name]
         assert reader.changes(reader.end_of_feed(), 0.1) == []
         with pytest.raises(RefusedError, match=r"refuses: .*Reading takes a user with .*\+cluster"):
             login("stranger:secret").device(name)

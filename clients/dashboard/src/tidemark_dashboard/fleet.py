@@ -143,10 +143,10 @@ class Fleet:
         meta = await self._client.meta()
         for view in meta.views.values():
             if view.by == ("device",):
-                async for page in self._client.all_keys(view.name, AT_ONCE):
+                async for page in self._client.key_pages(view.name, AT_ONCE):
                     before -= await self._read([key for key, _ in page])
                 break
-        async for devices in self._client.devices(AT_ONCE):
+        async for devices in self._client.device_pages(AT_ONCE):
             for device in devices:
                 self._put(device.id, device)
                 before.discard(device.id)

@@ -25,7 +25,7 @@ class Keys:
 
     async def read(self, client: AsyncClient, view: View) -> None:
         """Read all keys. What the feed names meanwhile is kept."""
-        async for page in client.all_keys(view.name):
+        async for page in client.key_pages(view.name):
             for key, start in page:
                 self.touch(key, start)
         self.is_complete = True

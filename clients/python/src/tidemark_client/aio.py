@@ -95,7 +95,12 @@ class AsyncClient:
     async def keys(self, view: str, *, since: int | None = None, limit: int = 100) -> list[tuple[str, int]]:
         return await self.ask(queries.keys(view, since=since, limit=limit))
 
-    async def all_keys(self, view: str, page: int = 1000) -> AsyncIterator[list[tuple[str, int]]]:
+    async def all_keys(self, view: str, page: int = 1000) -> AsyncIterator[tuple[str, int]]:
+        async for keys in self.key_pages(view, page):
+            for each in keys:
+                yield each
+
+    async def key_pages(self, view: str, page: int = 1000) -> AsyncIterator[list[tuple[str, int]]]:
         pages = KeyPages(view, positive("page", page))
         while (found := await self.ask(pages.next())) is not None:
             yield found
@@ -106,7 +111,12 @@ class AsyncClient:
     async def device(self, device_id: str) -> Device | None:
         return await self.ask(queries.device(device_id))
 
-    async def devices(self, page: int = 500) -> AsyncIterator[list[Device]]:
+    async def devices(self, page: int = 500) -> AsyncIterator[Device]:
+        async for devices in self.device_pages(page):
+            for device in devices:
+                yield device
+
+    async def device_pages(self, page: int = 500) -> AsyncIterator[list[Device]]:
         pages = DevicePages(positive("page", page))
         while (found := await self.ask(pages.next())) is not None:
             yield found

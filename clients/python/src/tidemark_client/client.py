@@ -129,11 +129,16 @@ class Client:
         """The keys of a view whose newest window starts at `since` or later, each with that start, the newest first."""
         return self.ask(queries.keys(view, since=since, limit=limit))
 
-    def all_keys(self, view: str, page: int = 1000) -> Iterator[list[tuple[str, int]]]:
-        """All keys of a view, about a page at a time, each with the start of its newest window, in no order.
+    def all_keys(self, view: str, page: int = 1000) -> Iterator[tuple[str, int]]:
+        """All keys of a view, each with the start of its newest window, in no order; a key may come twice.
 
-        A key may come twice. It walks over the view's sorted set (ZSCAN), of which no command reads more than a page or so.
+        It walks over the view's sorted set (ZSCAN), of which no command reads more than a page or so.
         """
+        for keys in self.key_pages(view, page):
+            yield from keys
+
+    def key_pages(self, view: str, page: int = 1000) -> Iterator[list[tuple[str, int]]]:
+        """The keys of `all_keys`, about a page at a time."""
         pages = KeyPages(view, positive("page", page))
         while (found := self.ask(pages.next())) is not None:
             yield found
@@ -146,11 +151,16 @@ class Client:
         """A device, or None where it is unknown or has expired."""
         return self.ask(queries.device(device_id))
 
-    def devices(self, page: int = 500) -> Iterator[list[Device]]:
-        """All devices, a page at a time, in no order; a device may come twice.
+    def devices(self, page: int = 500) -> Iterator[Device]:
+        """All devices, in no order; a device may come twice. They are read a page at a time.
 
         It walks over all keys of the Redis, or of the cluster (SCAN): where a view by device serves, `keys` costs less.
         """
+        for devices in self.device_pages(page):
+            yield from devices
+
+    def device_pages(self, page: int = 500) -> Iterator[list[Device]]:
+        """The devices of `devices`, a page at a time."""
         pages = DevicePages(positive("page", page))
         while (found := self.ask(pages.next())) is not None:
             yield found

@@ -1,0 +1,71 @@
+"""The figures of a running service, from /status and /metrics: for the page at / and for `tidemark status --watch`."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from service import clock
+from service.monitoring.samples import Span
+from service.units import rough_duration
+
+AVERAGED = 10
+"""Batches of which the phases are averaged."""
+
+
+def figures(document: Mapping[str, Any], span: Span) -> list[tuple[str, str]]:
+    """Return the figures by name. Counters are those of the span, the rate is that of the kept batches."""
+    now = span.now
+    epoch = "no epoch yet" if document["epoch"] is None else f"epoch {document['epoch']}"
+    rows = [
+        ("state", f"{document['state']}, {epoch}, {_ago(document['started_ms'])} since the start"),
+        ("restarts", f"{document['restarts']} of the query"),
+    ]
+    batches = document["batches"]
+    if batches:
+        last = batches[-1]
+        seconds = f"{sum(last['phases'].values()):.2f} s"
+        rows += [
+            ("rate", f"{_rate(batches):,.0f} records/s in the last {len(batches)} batches"),
+            ("lag", f"{_count(now.value('lag_records'))} records"),
+            ("batch", f"{last['batch']}: {last['rows']:,} records in {seconds}, {_ago(last['finished_ms'])} ago"),
+            ("phases", phases(batches)),
+            ("watermark", f"{_ago(last['watermark_ms'])} ago" if last["watermark_ms"] > 0 else "none yet"),
+        ]
+    latencies = [span.quantile("event_to_redis_seconds", share) for share in (0.5, 0.99)]
+    if not any(map(math.isnan, latencies)):
+        p50, p99 = (f"{latency * 1000:,.0f} ms" for latency in latencies)
+        rows.append(("latency", f"p50 {p50}, p99 {p99} from the broker's time to Redis"))
+    rows.append(("rejects", rejects(span)))
+    reference = document.get("reference")
+    if reference is not None:
+        age = rough_duration(1000 * int(reference["age_s"]))
+        rows.append(("reference", f"{reference['rows']:,} devices, read {age} ago"))
+    return rows
+
+
+def rejects(span: Span) -> str:
+    """Return how many records were rejected, by reason, the most frequent first."""
+    reasons = {name: span.increase("rejects_total", reason=name) for name in span.now.by("rejects_total", "reason")}
+    shown = [f"{reason} {count:,.0f}" for reason, count in sorted(reasons.items(), key=lambda each: -each[1]) if count]
+    return f"{sum(reasons.values()):,.0f}" + (f": {', '.join(shown)}" if shown else "")
+
+
+def phases(batches: list[Mapping[str, Any]]) -> str:
+    """Return the mean time of each phase of the last batches."""
+    some = batches[-AVERAGED:]
+    means = {name: sum(each["phases"].get(name, 0.0) for each in some) / len(some) for name in some[-1]["phases"]}
+    return ", ".join(f"{name} {seconds * 1000:,.0f} ms" for name, seconds in means.items())
+
+
+def _rate(batches: list[Mapping[str, Any]]) -> float:
+    """Records a second: those of all batches but the first, over the time from its end."""
+    took_ms = batches[-1]["finished_ms"] - batches[0]["finished_ms"]
+    return 1000 * sum(each["rows"] for each in batches[1:]) / took_ms if took_ms > 0 else 0.0
+
+
+def _ago(ms: int) -> str:
+    return rough_duration(max(0, clock.now_ms() - ms) // 1000 * 1000 or 0)
+
+
+def _count(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{value:,.0f}"

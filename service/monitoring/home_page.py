@@ -1,0 +1,95 @@
+"""The pages of HTML at / and, without expectations, at /quality. They have no script and load nothing."""
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from service import clock
+from service.monitoring.figures import figures
+from service.monitoring.limits import Reading, readings
+from service.monitoring.samples import Samples, Span
+
+TYPE = "text/html; charset=utf-8"
+REFRESH_S = 5
+PLACES = (
+    ("/status", "the state and the last 50 batches, as JSON"),
+    ("/metrics", "all metrics, for Prometheus"),
+    ("/quality", "the report on the last sample of readings"),
+    ("/readyz", "200 when the service is ready to serve, else 503 and the reason"),
+    ("/healthz", "200 when the process is alive, else 503: restart it"),
+)
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse}th,td{text-align:left;vertical-align:top;padding:.2rem 1rem .2rem 0}th{font-weight:600}"
+    ".bad{color:#b3261e;font-weight:600}@media(prefers-color-scheme:dark){.bad{color:#ff8a80}}code,pre{font-size:.9em}"
+)
+
+
+def home(document: Mapping[str, Any], samples: Samples, reason: str) -> bytes:
+    """Return the page at /: the state, what needs attention, links. `reason` is why the service is not ready, "" when it is."""
+    span = Span(samples)
+    name = escape(document["service"])
+    parts = [
+        f"<h1>{name}</h1>",
+        f"<p>{'Ready.' if not reason else f'<span class=bad>Not ready:</span> {escape(reason)}.'}</p>",
+    ]
+    error = document["last_error"]
+    if error is not None:
+        parts.append(
+            f"<p><span class=bad>Last error</span>, {_ago(error['at_ms'])}: {escape(error['code'])}: {escape(error['text'])}</p>"
+        )
+    over = [each for each in readings(span) if each.is_over]
+    if over:
+        parts.append("<h2>Needs attention</h2>" + _table((each.alert, _shown(each)) for each in over))
+        parts.append("<p>deploy/runbook.md has a row for each of these names.</p>")
+    parts.append("<h2>Now</h2>" + _table(figures(document, span)))
+    links = ((f'<a href="{path}">{path}</a>', escape(text)) for path, text in PLACES)
+    parts.append("<h2>Pages</h2>" + _rows(links))
+    parts.append(
+        "<p>Counts are those since the start of the process. <code>tidemark status --watch</code> shows the same in a terminal;"
+    )
+    parts.append("<code>tidemark-dashboard</code> shows devices, views and the pipeline in the browser.</p>")
+    return page(name, parts, refresh_s=REFRESH_S)
+
+
+def no_quality() -> bytes:
+    """Return the page at /quality of a service without [quality] expectations."""
+    parts = [
+        "<h1>No expectations of the readings are set</h1>",
+        "<p>This page shows how far samples of the readings meet a data engineer's expectations. Three steps:</p>",
+        "<ol><li>Draw expectations from the newest records: <pre>tidemark profile --out readings.expectations.json</pre></li>",
+        "<li>Read the file and edit it. Then name it in the settings:",
+        '<pre>[quality]\nexpectations = "readings.expectations.json"</pre></li>',
+        "<li>Restart the service. It checks a sample every five minutes and shows the report here.</li></ol>",
+        '<p><a href="/">The service</a></p>',
+    ]
+    return page("No expectations", parts)
+
+
+def page(title: str, parts: Iterable[str], *, refresh_s: int = 0) -> bytes:
+    """Return a page of HTML that reloads itself after `refresh_s` seconds, 0 for never. `title` and `parts` are HTML already."""
+    refresh = f'<meta http-equiv="refresh" content="{refresh_s}">' if refresh_s else ""
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{refresh}<title>{title}</title>'
+    body = "\n".join(parts)
+    head += f"<style>{_STYLE}</style>"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'.encode()
+
+
+def _shown(each: Reading) -> str:
+    return (
+        f"{each.value:,.4g} {each.unit}".strip() + f" {each.what} (limit {each.limit:,.4g} {each.unit}".rstrip() + ")"
+    )
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    return _rows((escape(name), escape(value)) for name, value in rows)
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> str:
+    return (
+        "<table>" + "".join(f"<tr><th scope=row>{name}</th><td>{value}</td></tr>" for name, value in rows) + "</table>"
+    )
+
+
+def _ago(ms: int) -> str:
+    return f"{max(0, clock.now_ms() - ms) // 1000} s ago"

@@ -1,0 +1,149 @@
+"""`tidemark status --watch`: what it shows of a service, on a terminal and in a file."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from service.cli import main
+from service.commands import watch
+from service.commands.watch import Watch
+from service.errors import SinkError
+from service.monitoring.metrics import Metrics
+from service.monitoring.server import Server
+from service.monitoring.status import Status
+from service.settings import parse
+from tests.reports import CUT, REPORT
+from tests.unit.test_cli import GOOD
+
+ROOT = Path(__file__).parents[2]
+
+
+class Service:
+    """The metrics and the status of a service, served as the daemon serves them."""
+
+    def __init__(self) -> None:
+        self.metrics, self.status = Metrics(), Status("plant7")
+        self.http = Server(self.metrics, self.status, "127.0.0.1", 0)
+        self.port = self.http.port
+
+    def batch(self, number: int, rows: int) -> None:
+        published = replace(REPORT, micro_batch=replace(CUT, batch=number, end={"r": {0: 10 + rows, 1: 0}}))
+        self.status.batch(published)
+        self.metrics.batch_ends(published)
+
+    def run(self) -> None:
+        self.status.term(3)
+        self.status.query_started()
+        self.metrics.query_running.set(1)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    yield made
+    made.http.close()
+
+
+def seen(shown: Watch) -> str:
+    text = io.StringIO()
+    Console(file=text, width=140, color_system=None).print(watch.panel(shown))
+    return text.getvalue()
+
+
+def of(port: int) -> Watch:
+    return Watch(parse({**MINIMUM, "metrics": {"port": port}}).metrics)
+
+
+MINIMUM = {
+    "service": {"checkpoint": "c"},
+    "kafka": {"bootstrap": "localhost:1", "topics": ["t"]},
+    "input": {"format": "json", "measures": {"t": "t"}},
+    "views": [{"name": "all", "window": "1 m"}],
+    "redis": {"url": "redis://localhost"},
+}
+
+
+def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Service) -> None:
+    service.run()
+    shown = of(service.port)
+    for number in range(3):
+        service.batch(number, 1_000)
+        shown.look()
+    service.metrics.lags({"t": {0: 400, 1: 17}})
+    service.metrics.rejects.labels("late").inc(12)
+    service.metrics.reference("abc", 7, lambda: 3.0)
+    shown.look()
+    text = seen(shown)
+    assert "plant7" in text
+    assert "running, epoch 3" in text
+    assert "417 records" in text
+    assert "2: 1,000 records" in text
+    assert "16: late 16" in text
+    assert "publish" in next(line for line in text.splitlines() if line.strip().startswith("phases"))
+    assert "TidemarkNotRunning" not in text
+    service.metrics.query_running.set(0)
+    service.status.failed(SinkError("Redis is \x1b[31mfull"))
+    shown.look()
+    text = seen(shown)
+    assert "TidemarkNotRunning" in text
+    assert "\x1b" not in text
+    assert "Redis is \\x1b[31mfull" in text
+    assert any("over the limit: TidemarkNotRunning" in line for line in watch.lines(shown))
+
+
+def test_counters_are_those_of_the_time_that_was_watched(service: Service) -> None:
+    service.run()
+    service.metrics.rejects.labels("late").inc(500)
+    shown = of(service.port)
+    shown.look()
+    assert "500: late 500" in seen(shown), "since the start of the process"
+    service.metrics.rejects.labels("early").inc(2)
+    shown.look()
+    assert "2: early 2" in seen(shown)
+
+
+def test_a_service_that_goes_away_and_comes_back_is_said_to(service: Service) -> None:
+    shown = of(service.port)
+    shown.look()
+    assert "waiting, no epoch yet" in seen(shown)
+    service.http.close()
+    shown.look()
+    assert f"no service answers at 127.0.0.1:{service.port}; still asking" in seen(shown)
+    assert list(watch.lines(shown)) == [f"no service answers at 127.0.0.1:{service.port}"]
+
+
+def test_in_a_file_it_prints_a_line_a_look_until_ctrl_c(service: Service, tmp_path: Path) -> None:
+    service.run()
+    config = tmp_path / "tidemark.toml"
+    config.write_text(GOOD + f"\n[metrics]\nport = {service.port}\n")
+    command = [sys.executable, "-m", "service.cli", "status", "--watch", "--every", "0.5", "--config", str(config)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        end = threading.Timer(120, process.kill)
+        end.start()
+        first, second = process.stdout.readline(), process.stdout.readline()
+        os.kill(process.pid, signal.SIGINT)
+        status = process.wait(60)
+        end.cancel()
+        assert process.stderr is not None
+        error = process.stderr.read()
+    assert all(line.startswith("state running, epoch 3") for line in (first, second))
+    assert (status, error) == (0, "")
+
+
+def test_watch_and_json_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "tidemark.toml"
+    config.write_text(GOOD)
+    with pytest.raises(SystemExit) as caught:
+        main(["status", "--watch", "--json", "--config", str(config)])
+    assert caught.value.code == 2
+    assert "exclude each other" in capsys.readouterr().err
