@@ -11,6 +11,7 @@
 #   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
 #   make walks   random walks through the service behind decoding, compared with plain lists   (SEED=3 WALKS=200 JSON=out.json)
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
+#   make browser the dashboard page in Chromium on the service under load, compared with Redis   (QUICK=1 PICTURES=docs/pictures JSON=out.json)
 #   make site    builds the documentation site into .build/site/html
 #   make client  the client's tests on the oldest and the newest Python that it is for    (PYTHONS="python3.9 python3.13")
 #   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
@@ -28,6 +29,7 @@ CLASSES     := $(BUILD)/jars/classes/.done
 INSTALLED   := $(VENV)/.done
 NODE        := $(BUILD)/node/.done
 MERMAID     := $(BUILD)/mermaid/mermaid.js
+AXE         := $(BUILD)/axe/axe.js
 
 FOR ?= 60s
 RATE ?= 5000
@@ -39,8 +41,9 @@ QUICK ?=
 ID ?=
 NAMES ?=
 WALKS ?= 200
+PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo test check bench faults hostile restart swap transcripts walks teeth site client classes lock registry clean
+.PHONY: setup demo test check bench faults hostile restart swap transcripts walks teeth browser site client classes lock registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -87,6 +90,9 @@ walks: setup
 teeth: setup $(NODE)
 	@$(BIN)/python -m load.mutations.teeth $(if $(JSON),--json $(JSON))
 
+browser: setup $(AXE)
+	@$(BIN)/python -m load.browser --axe $(AXE) --pictures $(PICTURES) --seed $(SEED) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
 # The environments have what the client's users have: its own package and redis-py, in the versions that each Python can have.
 PYTHONS ?= python3.9 python3.13
 client: setup
@@ -112,14 +118,13 @@ $(NODE): tests/javascript/package.json tests/javascript/package-lock.json $(INST
 	  --global=false --dry-run=false --install-strategy=hoisted >/dev/null && test -d $(@D)/node_modules/redis || deploy/need npm-packages
 	@touch $@
 
-# The script that draws the diagrams of the site, from the package of npm.
-MERMAID_PACKAGE := mermaid-11.17.2.tgz
-MERMAID_SHA256  := 6ad2f42c3fc26bbf9e45cbb6d11898972573ea52b33a5f4ff51952899f950ffd
-$(MERMAID): $(INSTALLED)
+# Scripts from packages of npm: one draws the diagrams of the site, the other finds violations of WCAG.
+$(MERMAID): PACKAGE := mermaid 11.17.2 6ad2f42c3fc26bbf9e45cbb6d11898972573ea52b33a5f4ff51952899f950ffd dist/mermaid.min.js
+$(AXE): PACKAGE := axe-core 4.14.1 e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745 axe.min.js
+$(MERMAID) $(AXE): $(INSTALLED)
 	@mkdir -p $(@D)
-	@cd $(@D) && $(CURDIR)/$(BIN)/npm pack --silent mermaid@11.17.2 >/dev/null && \
-	  echo "$(MERMAID_SHA256)  $(MERMAID_PACKAGE)" | sha256sum --check --quiet && \
-	  tar xzf $(MERMAID_PACKAGE) --strip-components=2 package/dist/mermaid.min.js && rm $(MERMAID_PACKAGE) && mv mermaid.min.js $(@F)
+	@set -- $(PACKAGE); cd $(@D) && $(CURDIR)/$(BIN)/npm pack --silent $$1@$$2 >/dev/null && \
+	  echo "$$3  $$1-$$2.tgz" | sha256sum --check --quiet && tar xzOf $$1-$$2.tgz package/$$4 > $(@F) && rm $$1-$$2.tgz
 
 $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml clients/dashboard/pyproject.toml
 	@deploy/need python "$(PYTHON)"
@@ -153,7 +158,7 @@ $(CLASSES): $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 # Run after a change of the dependencies in pyproject.toml.
 lock: $(INSTALLED)
 	@$(PIP) install uv==0.13.8
-	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra docs --generate-hashes --no-emit-index-url --no-emit-find-links \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra docs --extra browser --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
 	@$(BIN)/uv pip compile --quiet clients/python/pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --python-version 3.9 --custom-compile-command "make lock" -o clients/python/requirements.lock

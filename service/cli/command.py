@@ -74,9 +74,13 @@ def group(name: str, parent: typer.Typer, help_text: str) -> typer.Typer:
 
 
 def command(
-    app: typer.Typer, name: str, *, example: str
+    app: typer.Typer, name: str, *, example: str, takes_more: bool = False
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Add a function as a command. Its docstring is the help text, its parameters are the options; the result is the status."""
+    """Add a function as a command. Its docstring is the help text, its parameters are the options; the result is the status.
+
+    With `takes_more` the command line may have options of another program: they are in the `args` of the typer.Context.
+    """
+    more = {"allow_extra_args": True, "ignore_unknown_options": True} if takes_more else {}
 
     def add(function: Callable[..., int | None]) -> Callable[..., int | None]:
         @functools.wraps(function)
@@ -86,7 +90,7 @@ def command(
         signature = inspect.signature(function)
         run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _DEBUG])  # type: ignore[attr-defined]
         run.__annotations__ = {**function.__annotations__, "debug": _DEBUG.annotation}
-        app.command(name, epilog=f"Example:  {example}")(run)
+        app.command(name, epilog=f"Example:  {example}", context_settings=more)(run)
         return function
 
     return add

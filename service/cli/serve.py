@@ -1,4 +1,4 @@
-"""Commands of a service: run, check, status, version."""
+"""Commands of a service: run, check, status, dashboard, version."""
 
 import faulthandler
 import os
@@ -68,6 +68,15 @@ def status(
         return 1
     say_all([document(reply)] if json else state.table(reply, batches))
     return 0 if reply["state"] == "running" else 1
+
+
+@command(app, "dashboard", example="tidemark dashboard --port 9500", takes_more=True)
+def dashboard(context: typer.Context, config: Config) -> int:
+    """Serve the dashboard page of the service; further options are those of tidemark-dashboard, see tidemark-dashboard --help."""
+    from service import settings
+    from service.commands import dashboard
+
+    return dashboard.serve(settings.load(config), context.args)
 
 
 @command(app, "version", example="tidemark version")

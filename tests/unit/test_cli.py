@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from load.servers.server_process import free_port
+from service import settings
 from service.cli import main
 from service.cli.output import report
-from service.commands import devices
+from service.commands import dashboard, devices
 from service.commands.finding import failed
 from service.errors import SettingsError, SetupError
 from service.monitoring.metrics import Metrics
@@ -130,6 +131,30 @@ def test_status_without_a_service_is_one_line_and_1(tmp_path: Path, capsys: pyte
     path.write_text(f'{GOOD}[metrics]\naddress = "0.0.0.0"\nport = {free_port()}\n')
     assert main(["status", "--config", str(path)]) == 1
     assert capsys.readouterr().err.startswith("tidemark: no service answers at 127.0.0.1:")
+
+
+def test_dashboard_takes_redis_and_the_service_from_the_settings_and_further_options_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(f'{GOOD}prefix = "fleet"\n[metrics]\naddress = "0.0.0.0"\nport = 9411\n')
+    assert dashboard.options(settings.load(path)) == [
+        *("--redis", "redis://localhost:1"),
+        *("--prefix", "fleet"),
+        *("--service", "http://127.0.0.1:9411"),
+    ]
+    assert main(["dashboard", "--config", str(path), "--address", "192.0.2.1"]) == 2
+    assert "give a --token-file" in capsys.readouterr().err
+
+
+def test_dashboard_without_its_package_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(GOOD)
+    monkeypatch.setattr(dashboard, "PACKAGE", "no_such_package")
+    assert main(["dashboard", "--config", str(path)]) == SetupError.status
+    assert "pip install 'tidemark[dashboard]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("state", "exits"), [("running", 0), ("restarting", 1)])

@@ -52,7 +52,7 @@ def get(pages: TestClient, path: str, status: int = 200) -> str:
 
 def rows(html: str, caption: str) -> list[list[str]]:
     """The rows of a table's body."""
-    match = re.search(rf'aria-label="{caption}" tabindex="0">(.*?)</table>', html, re.DOTALL)
+    match = re.search(rf'aria-label="{caption}, table" tabindex="0">(.*?)</table>', html, re.DOTALL)
     body = match[1] if match else ""
     body = body.partition("<tbody>")[2].partition("</tbody>")[0]
     return Tables(re.sub(r"<(rect|path|circle|input)\b[^>]*/?>", "", body)).rows

@@ -6,7 +6,12 @@ const plots = new Map();
 const numbers = new Intl.NumberFormat("en", { maximumFractionDigits: 2, minimumFractionDigits: 2 });
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const seconds = (value) => (value == null ? "–" : value < 1 ? `${whole.format(value * 1000)} ms` : `${value.toFixed(1)} s`);
+function seconds(value) {
+  if (value == null) return "–";
+  if (value < 1) return value === 0 ? "0 s" : `${whole.format(value * 1000)} ms`;
+  if (value < 120) return `${value.toFixed(1)} s`;
+  return value < 7200 ? `${(value / 60).toFixed(1)} min` : value < 172800 ? `${(value / 3600).toFixed(1)} h` : `${whole.format(value / 86400)} d`;
+}
 const at = (value) => time(new Date(value * 1000));
 
 function axes(format) {
@@ -109,12 +114,20 @@ function marks(plot, data, isOpen) {
   ctx.restore();
 }
 
-const bars = () => uPlot.paths.bars({ size: [0.8, 40], align: 0 });
+// Two pixels at least: the width follows from the two batches that are closest to each other.
+const bars = () => uPlot.paths.bars({ size: [0.8, 40, 2], align: 0 });
+const bar = (name) => ({ fill: () => colour(name), stroke: "transparent", width: 0, paths: bars(), points: { show: false } });
+
+// Half a bar more on both sides: else the first and the last bar are cut in half.
+function room(data) {
+  const half = data.t.length > 1 ? (data.t.at(-1) - data.t[0]) / (data.t.length - 1) / 2 : 1;
+  return { range: (_, low, high) => [low - half, high + half] };
+}
 
 function rows(data) {
   return {
     columns: [data.t, data.rows],
-    options: { axes: axes(short), scales: { y: { range: (_, low, high) => [0, high || 1] } }, series: [{}, { fill: () => colour("data"), stroke: "transparent", paths: bars(), points: { show: false } }] },
+    options: { axes: axes(short), scales: { x: room(data), y: { range: (_, low, high) => [0, high || 1] } }, series: [{}, bar("data")] },
     readout: (i) => `batch ${whole.format(data.batch[i])} at ${at(data.t[i])} · ${whole.format(data.rows[i])} records`,
   };
 }
@@ -128,10 +141,10 @@ function phases(data) {
     columns: [data.t, ...drawn.map((each) => each.values), data.every],
     options: {
       axes: axes(seconds),
-      scales: { y: { range: (_, low, high) => [0, high || 1] } },
+      scales: { x: room(data), y: { range: (_, low, high) => [0, high || 1] } },
       series: [
         {},
-        ...drawn.map(({ name }) => ({ fill: () => colour(`phase-${name}`), stroke: "transparent", paths: bars(), points: { show: false } })),
+        ...drawn.map(({ name }) => bar(`phase-${name}`)),
         { stroke: () => colour("muted"), width: 2, dash: [5, 4], points: { show: false } },
       ],
     },
@@ -163,7 +176,7 @@ function make(figure) {
     {
       width: canvas.clientWidth,
       height: canvas.clientHeight,
-      padding: [8, 8, 0, 0],
+      padding: [8, 20, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { show: figure.dataset.kind === "series" } },
       ...options,

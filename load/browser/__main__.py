@@ -1,0 +1,103 @@
+"""`make browser`: the dashboard page in a real browser, on the real service under load."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Error as BrowserError
+
+from load.browser import steps
+from load.browser.stage import FOLDER, Stage
+from load.browser.values import values_under_load
+from load.fleet.options import seconds_of
+from load.report import reported
+from service.errors import TidemarkError
+
+ZERO = "failed", "different_values", "console_errors", "foreign_requests", "violations", "active_elements"
+"""Figures that must be 0."""
+SCREENSHOTS = 6
+STEPS: tuple[Callable[[Stage], None], ...] = (
+    values_under_load,
+    steps.updates,
+    steps.runbook,
+    steps.accessibility,
+    steps.keyboard,
+    steps.hostile_names,
+    steps.first_paint,
+    steps.pictures,
+    steps.ten_pages,
+    steps.dashboard_restarts,
+    steps.service_killed,
+    steps.service_stops,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; 0 when nothing was found, 1 when something was, an error's own status when there is no result."""
+    parser = argparse.ArgumentParser(prog="make browser", description="The dashboard page in a real browser.")
+    parser.add_argument("--devices", type=int, default=100_000)
+    parser.add_argument("--rate", type=float, default=5_000.0, help="readings a second")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="without the cost of ten open pages")
+    parser.add_argument("--pairs", type=int, default=5, help="measurements with and without ten open pages")
+    parser.add_argument("--seconds", type=seconds_of, default=15.0, metavar="15s", help="of each measurement")
+    parser.add_argument("--axe", type=Path, required=True, metavar="FILE", help="the script of axe-core")
+    parser.add_argument("--pictures", type=Path, default=FOLDER.parent / "pictures", metavar="FOLDER")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the report")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return reported(lambda: run(args), args.json, passes)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Take all steps, one after the other; one that fails does not end the run."""
+    failures = []
+    with Stage(args) as stage:
+        for step in STEPS:
+            if step is steps.ten_pages and args.quick:
+                continue
+            name = step.__name__.replace("_", " ")
+            try:
+                step(stage)
+            except (BrowserError, TidemarkError, OSError) as error:
+                failures.append(f"{name}: {error}"[:2_000])
+            stage.say(
+                f"{name}: {stage.values} rows compared, {len(stage.differences)} differ; {len(failures)} failures"
+            )
+    return report(stage, failures)
+
+
+def report(stage: Stage, failures: Sequence[str]) -> dict[str, Any]:
+    """Return what the steps have found: figures, and examples of what is wrong."""
+    troubles = stage.chromium.troubles
+    found: dict[str, Sequence[str]] = {
+        "failed": failures,
+        "different_values": stage.differences,
+        "console_errors": troubles.console_errors,
+        "foreign_requests": troubles.foreign_requests,
+        "violations": troubles.violations,
+        "active_elements": [*stage.active, *troubles.executions],
+    }
+    return {
+        **{name: len(lines) for name, lines in found.items()},
+        "screenshots": len(stage.pictures),
+        "compared_rows": stage.values,
+        **stage.figures,
+        "devices": stage.args.devices,
+        "rate": stage.args.rate,
+        "chromium": stage.version,
+        "pictures": stage.pictures,
+        "examples": {name: lines[:10] for name, lines in found.items() if lines},
+    }
+
+
+def passes(report: Mapping[str, Any]) -> bool:
+    """Whether a run has found nothing wrong."""
+    return not any(report[name] for name in ZERO) and report["screenshots"] >= SCREENSHOTS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""What ten open pages cost the service: batches with the pages against batches without, in turn."""
+
+import statistics
+import time
+from collections.abc import Mapping
+
+from load.browser.readers import Readers
+from load.servers.dashboard import Dashboard
+from load.testbed import Testbed
+
+_SUM, _COUNT = "tidemark_batch_seconds_sum", 'tidemark_batch_seconds_count{phase="run"}'
+SETTLE_S = 3.0
+
+
+def compare(testbed: Testbed, dashboard: Dashboard, pairs: int, seconds: float) -> dict[str, float]:
+    """Return the mean batch without pages and with ten of them, and the median of the ratios of neighbours.
+
+    Without pages, the dashboard is paused: else it would go on reading for a minute after the last page was closed.
+    """
+    device = testbed.fleet.names[0]
+    without, with_pages = [], []
+    for _ in range(pairs):
+        dashboard.pause()
+        try:
+            without.append(_batch_ms(testbed, seconds))
+        finally:
+            dashboard.resume()
+        with Readers(dashboard.url, device) as readers:
+            with_pages.append(_batch_ms(testbed, seconds))
+        if not readers.events:
+            message = "the ten pages have got no events"
+            raise AssertionError(message)
+    ratios = [one / other for one, other in zip(with_pages, without, strict=True)]
+    return {
+        "batch_ms": round(statistics.median(without), 1),
+        "batch_ms_ten_pages": round(statistics.median(with_pages), 1),
+        "ten_pages_ratio": round(statistics.median(ratios), 3),
+    }
+
+
+def _batch_ms(testbed: Testbed, seconds: float) -> float:
+    time.sleep(SETTLE_S)
+    before = testbed.metrics()
+    time.sleep(seconds)
+    after = testbed.metrics()
+    batches = after[_COUNT] - before[_COUNT]
+    return 1000 * (_sum(after) - _sum(before)) / max(1.0, batches)
+
+
+def _sum(metrics: Mapping[str, float]) -> float:
+    return sum(value for name, value in metrics.items() if name.startswith(_SUM))

@@ -1,0 +1,183 @@
+"""The steps of a run. A page that does not do what a step expects raises StepError; everything else is noted on the stage."""
+
+import re
+import statistics
+import time
+import urllib.parse
+
+from playwright.sync_api import Page
+
+from load.browser import cost, hostile
+from load.browser.chromium import Scheme
+from load.browser.stage import Stage, not_reloaded, require
+from load.browser.values import values_at_rest
+from load.servers.server_process import PATIENCE
+from load.testbed import ROOT
+
+PAINTS = 5
+START_S = 150.0 * PATIENCE
+MOVING = {"view": "#view_keys", "key": "#key_now", "pipeline": "#pipeline_batches", "fleet": "#fleet_devices"}
+"""Parts of pages that change with every batch or so."""
+PICTURES: dict[str, tuple[str, str, Scheme]] = {
+    "fleet": ("fleet", "laptop", "light"),
+    "view": ("view", "laptop", "light"),
+    "key": ("key", "laptop", "light"),
+    "device": ("device", "laptop", "light"),
+    "pipeline": ("pipeline", "laptop", "light"),
+    "pipeline-dark": ("pipeline", "laptop", "dark"),
+    "device-phone": ("device", "phone", "dark"),
+    "runbook": ("alert", "laptop", "light"),
+}
+"""By name: the page, the width, the colours."""
+
+
+def updates(stage: Stage) -> None:
+    """Each page changes by itself."""
+    for name, selector in MOVING.items():
+        with stage.chromium.open(stage.paths[name]) as page:
+            _changes(stage, page, selector)
+
+
+def runbook(stage: Stage) -> None:
+    """Each alert of deploy/alerts.yml has a page that says what to do."""
+    alerts = re.findall(r"alert: (\w+)", (ROOT / "deploy" / "alerts.yml").read_text(encoding="utf-8"))
+    with stage.chromium.open("/runbook") as page:
+        links = {each.inner_text(): each.get_attribute("href") for each in page.query_selector_all("main table a")}
+        for alert in alerts:
+            require(alert in links, f"/runbook does not name {alert}")
+            page.goto(f"{stage.dashboard.url}{links[alert]}")
+            require("What to do" in page.inner_text(".prose"), f"The page of {alert} does not say what to do")
+    stage.figures["alerts"] = len(alerts)
+
+
+def accessibility(stage: Stage) -> None:
+    """Every kind of page by axe-core: on a laptop in light colours, on a phone in dark ones."""
+    views: tuple[tuple[str, Scheme], ...] = (("laptop", "light"), ("phone", "dark"))
+    for width, scheme in views:
+        for name, path in stage.paths.items():
+            with stage.chromium.open(path, width, scheme) as page:
+                stage.chromium.judge(page, f"{name}, {width}, {scheme}")
+
+
+def keyboard(stage: Stage) -> None:
+    """Everything that can be used is reached by the key Tab, and shows that it has the focus."""
+    for name in ("fleet", "key", "pipeline"):
+        with stage.chromium.open(stage.paths[name]) as page:
+            wanted: int = page.evaluate(_USABLE)
+            reached = set()
+            for _ in range(wanted + 5):
+                page.keyboard.press("Tab")
+                at, is_seen = page.evaluate(_FOCUSED)
+                require(is_seen, f"{name}: the focus is not seen on {at}")
+                reached.add(at)
+            require(len(reached - {""}) >= wanted, f"{name}: Tab reaches {len(reached)} of {wanted} elements")
+
+
+def hostile_names(stage: Stage) -> None:
+    """Names that are markup are sent while pages are open, and every page shows them as text."""
+    open_, query = stage.chromium.open, urllib.parse.urlencode
+    with open_("/?" + query({"q": "<"})) as fleet, open_("/view?name=model") as view:
+
+        def both_show() -> bool:
+            hostile.send(stage.testbed)
+            return all("alert(1)" in page.inner_text("main table") for page in (fleet, view))
+
+        stage.until(both_show, "pages that show the hostile names", 3 * 60 * PATIENCE)
+        for page in (fleet, view):
+            stage.active += hostile.active_elements(page)
+            not_reloaded(page)
+    for path in hostile.addresses():
+        with stage.without_404(), open_(path) as page:
+            page.wait_for_load_state("load")
+            stage.active += hostile.active_elements(page)
+    stage.figures["hostile_pages"] = len(hostile.addresses()) + 2
+
+
+def first_paint(stage: Stage) -> None:
+    """Measure the fleet with all devices, with an empty cache; and a search in it."""
+    paints, loads, searches = [], [], []
+    for _ in range(PAINTS):
+        with stage.chromium.open("/") as page:
+            stage.until(lambda: page.evaluate(_PAINT), "the first paint")
+            paints.append(page.evaluate(_PAINT))
+            loads.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+        began = time.monotonic()
+        stage.fetch("/", q=stage.testbed.fleet.names[-1][:-2])
+        searches.append(1000 * (time.monotonic() - began))
+    for name, found in (("first_paint_ms", paints), ("loaded_ms", loads), ("search_ms", searches)):
+        stage.figures[name] = round(statistics.median(found), 1)
+
+
+def pictures(stage: Stage) -> None:
+    """Keep the pictures of the README and of the docs."""
+    for name, (path, width, scheme) in PICTURES.items():
+        with stage.chromium.open(stage.paths[path], width, scheme) as page:
+            if page.query_selector("figure"):
+                stage.until(lambda: page.query_selector("figure canvas"), "the plots")
+            stage.picture(page, name)
+
+
+def ten_pages(stage: Stage) -> None:
+    """Measure the batches of the service with ten open pages, and without."""
+    stage.figures |= cost.compare(stage.testbed, stage.dashboard, stage.args.pairs, stage.args.seconds)
+
+
+def dashboard_restarts(stage: Stage) -> None:
+    """A page whose dashboard goes away says so, and goes on by itself when it is back."""
+    troubles = stage.chromium.troubles
+    with stage.chromium.open(stage.paths["view"]) as page:
+        troubles.is_away = True
+        stage.dashboard.stop()
+        lost = "This dashboard does not answer"
+        stage.until(lambda: lost in page.inner_text("#lost"), "the page to say that the dashboard does not answer")
+        stage.dashboard.start()
+        stage.until(lambda: not page.is_visible("#lost"), "the page to go on")
+        troubles.is_away = False
+        _changes(stage, page, "#view_keys")
+    stage.wait_for_fleet()
+
+
+def service_killed(stage: Stage) -> None:
+    """Pages say that values are old, keep them, and recover when the service is back."""
+    with stage.chromium.open(stage.paths["device"]) as device, stage.chromium.open("/pipeline") as pipeline:
+        began = time.monotonic()
+        stage.testbed.kill_service()
+        for page in (device, pipeline):
+            stage.until(lambda: page.query_selector("html[data-old]"), "the page to be old")  # noqa: B023 - called at once
+        stage.figures["old_after_s"] = round(time.monotonic() - began, 1)
+        require("does not answer" in device.inner_text("#freshness"), "The page does not say why values are old")
+        stage.until(lambda: "TidemarkAbsent" in pipeline.inner_text("#pipeline_now"), "what to do about it")
+        stage.chromium.judge(pipeline, "pipeline, old")
+        stage.picture(pipeline, "old")
+        values_at_rest(stage)
+        began = time.monotonic()
+        stage.testbed.start_service()
+        for page in (device, pipeline):
+            live = "#freshness [data-level=live]"
+            stage.until(lambda: page.query_selector(live), "the page to be live", START_S)  # noqa: B023 - called at once
+            not_reloaded(page)
+        stage.figures["live_after_s"] = round(time.monotonic() - began, 1)
+
+
+def service_stops(stage: Stage) -> None:
+    """The service stops in order after all that."""
+    status = stage.testbed.stop_service()
+    require(status == 0, f"The service has ended with status {status}")
+
+
+def _changes(stage: Stage, page: Page, selector: str) -> None:
+    shown = page.inner_text(selector)
+    stage.until(lambda: page.inner_text(selector) != shown, f"{selector} of {page.url} to change")
+    not_reloaded(page)
+
+
+_PAINT = "(performance.getEntriesByName('first-contentful-paint')[0] || {}).startTime || 0"
+_USABLE = """() => [...document.querySelectorAll('a[href], button, input:not([type=hidden]), summary, [tabindex="0"]')]
+  .filter(each => each.checkVisibility()).length"""
+_FOCUSED = """() => {
+  const at = document.activeElement;
+  if (!at || at === document.body) return ['', true];
+  window.seen ??= new Map();
+  if (!window.seen.has(at)) window.seen.set(at, `${window.seen.size} ${at.outerHTML.slice(0, 80)}`);
+  return [window.seen.get(at), getComputedStyle(at).outlineStyle !== 'none' && at.checkVisibility()];
+}"""

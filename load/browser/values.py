@@ -1,0 +1,73 @@
+"""The steps that compare values: under load, and while nothing is written."""
+
+import contextlib
+import csv
+import io
+import json
+
+from load.browser import comparison
+from load.browser.comparison import PREFIX
+from load.browser.redis_history import Hash
+from load.browser.stage import Stage, StepError, require
+from load.fleet.fleet import MEASURES
+from load.judge import published
+from load.servers.server_process import PATIENCE
+
+COLUMNS = "type", "site", "model"
+LISTS = (("site", "temperature", 60_000), ("type", "power", 10_000), ("device", "power", 60_000))
+"""Views whose keys are compared: name, measure, length of a window in ms."""
+
+
+def values_under_load(stage: Stage) -> None:
+    """Compare each page with what Redis has held since shortly before."""
+    _pages(stage)
+    before = stage.testbed.metrics()
+    with stage.chromium.open(stage.paths["pipeline"]) as page:
+        stage.until(lambda: page.query_selector("#pipeline_batches tbody tr"), "batches on the page")
+        stage.compare("pipeline", page, lambda: comparison.progress_facts(page))
+        status = json.loads(stage.testbed.get("/status")[1])
+        stage.note("pipeline", comparison.batches(page, status))
+        stage.note("pipeline", comparison.rejects(page, before, stage.testbed.metrics()))
+
+
+def values_at_rest(stage: Stage) -> None:
+    """Compare the same pages, the counts of all devices, and a CSV file."""
+    _pages(stage)
+    held = [fields for _, fields in published.hashes(stage.client, PREFIX, ("device",))]
+    with stage.chromium.open(stage.paths["fleet"]) as page:
+        with contextlib.suppress(StepError):
+            stage.until(lambda: not [*comparison.counts(page, held)], "the counts of all devices", 60 * PATIENCE)
+        stage.note("fleet", comparison.counts(page, held))
+    rows = list(csv.DictReader(io.StringIO(stage.fetch("/key.csv", name="site", key="leeds", measure="power"))))
+    require(bool(rows), "The CSV file is empty")
+    for row in rows:
+        window = stage.client.hgetall(f"{PREFIX}:window:site:power:leeds:{row['start']}")
+        for name in ("count", "sum", "mean", "min", "max", "stddev", "first", "last"):
+            if float(row[name]) != float(window.get(name, "nan")):
+                stage.note(f"CSV, {row['start']}", [f"{name}: {row[name]}, and Redis has {window.get(name)}"])
+        stage.values += 1
+
+
+def _pages(stage: Stage) -> None:
+    """Compare all pages of values, each with every table and plot that it has."""
+
+    def progress() -> list[Hash]:
+        return stage.history.versions(f"{PREFIX}:progress")
+
+    paths, device, chromium = stage.paths, stage.device, stage.chromium
+    with chromium.open(paths["fleet"]) as page:
+        stage.compare("fleet", page, lambda: comparison.device_rows(page, COLUMNS, MEASURES))
+    for view, measure, window_ms in LISTS:
+        with chromium.open(f"/view?name={view}&measure={measure}") as page:
+            stage.compare(
+                f"view {view}",
+                page,
+                lambda: comparison.view_rows(page, view, measure, window_ms, progress()),  # noqa: B023 - called at once
+            )
+    with chromium.open(paths["key"]) as page:
+        stage.compare("key", page, lambda: comparison.window_rows(page, "site", "power", "leeds", progress()))
+        stage.compare("plot", page, lambda: comparison.plot_points(page, "key_plot", "site", "leeds", 60_000))
+    with chromium.open(paths["device"]) as page:
+        stage.compare("device", page, lambda: comparison.device_facts(page, device, COLUMNS, MEASURES))
+        stage.compare("sessions", page, lambda: comparison.session_rows(page, device, MEASURES))
+        stage.compare("plots", page, lambda: comparison.plot_points(page, "device_plots", "device", device, 60_000))

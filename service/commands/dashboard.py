@@ -1,0 +1,37 @@
+"""Serve the dashboard page: hand over to the package tidemark-dashboard, with what the settings say of Redis and the service."""
+
+import importlib
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from service.errors import SetupError
+from service.monitoring import status
+from service.settings.models import Settings
+
+PACKAGE = "tidemark_dashboard"
+
+
+def serve(settings: Settings, words: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status. `words` are options of `tidemark-dashboard`, which come last.
+
+    Raises SetupError when the package is not installed.
+    """
+    try:
+        command = importlib.import_module(f"{PACKAGE}.command")
+    except ModuleNotFoundError as error:
+        what = f"The dashboard page is not installed: there is no module {error.name}"
+        raise SetupError(what, remedy="Install it: pip install 'tidemark[dashboard]'.") from error
+    return int(command.main([*options(settings), *words]))
+
+
+def options(settings: Settings) -> list[str]:
+    """Return the options of `tidemark-dashboard` that follow from the settings.
+
+    Without the user and the password of the settings: they may write, and the page only reads.
+    """
+    redis = settings.redis
+    url = urlsplit(redis.url.get_secret_value())
+    address = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+    found = ["--redis", address, "--prefix", redis.prefix, "--service", f"http://{status.address(settings.metrics)}"]
+    found += ["--cluster"] if redis.cluster else []
+    return found + (["--ca-file", str(redis.ca_file)] if redis.ca_file else [])
