@@ -9,6 +9,7 @@
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
 #   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
+#   make observe every alert is brought about under a real Prometheus and Alertmanager    (ONLY=TidemarkStuck JSON=out.json)
 #   make walks   random walks through the service behind decoding, compared with plain lists   (SEED=3 WALKS=200 JSON=out.json)
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
 #   make browser the dashboard page in Chromium on the service under load, compared with Redis   (QUICK=1 PICTURES=docs/pictures JSON=out.json)
@@ -43,7 +44,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo test check bench faults hostile restart swap transcripts walks teeth browser site client classes lock registry clean
+.PHONY: setup demo test check bench faults hostile restart swap transcripts observe walks teeth browser site client classes lock registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -83,6 +84,10 @@ swap: setup
 
 transcripts: setup
 	@$(BIN)/python -m load.transcripts $(if $(JSON),--json $(JSON)) $(NAMES)
+
+# A run of every alert that passes replaces the page with its table.
+observe: setup
+	@$(BIN)/python -m load.observe $(if $(ONLY),--only $(ONLY),--page docs/operator/alerts.md) $(if $(JSON),--json $(JSON))
 
 walks: setup
 	@$(BIN)/python -m load.walks --walks $(WALKS) --seed $(SEED) $(if $(JSON),--json $(JSON))
@@ -158,7 +163,8 @@ $(CLASSES): $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 # Run after a change of the dependencies in pyproject.toml.
 lock: $(INSTALLED)
 	@$(PIP) install uv==0.13.8
-	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra docs --extra browser --generate-hashes --no-emit-index-url --no-emit-find-links \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra docs --extra browser --extra otel --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
 	@$(BIN)/uv pip compile --quiet clients/python/pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --python-version 3.9 --custom-compile-command "make lock" -o clients/python/requirements.lock

@@ -92,6 +92,15 @@ class Broker(ServerProcess):
             what = f"Topic {name} could not be created: {problem.args[0].str()}"
             raise SetupError(what) from problem
 
+    def configure_topic(self, name: str, config: Mapping[str, str]) -> None:
+        """Change settings of a topic."""
+        kafka: Any = kafka_admin  # the client's types do not cover all that it exports
+        change = kafka.AlterConfigOpType.SET
+        entries = [kafka.ConfigEntry(key, value, incremental_operation=change) for key, value in config.items()]
+        topic = kafka.ConfigResource(kafka.ResourceType.TOPIC, name, incremental_configs=entries)
+        for done in self.admin.incremental_alter_configs([topic]).values():
+            done.result(30)
+
     def stop(self) -> None:
         """In order; the first one on a machine also leaves an archive of classes, which halves later starts."""
         running = self.is_running()

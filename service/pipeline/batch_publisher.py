@@ -33,7 +33,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from service import clock, failpoint
+from service import clock, failpoint, tracing
 from service.admission.readings import REASONS
 from service.aggregation import task_counters
 from service.errors import FencedError
@@ -86,7 +86,7 @@ class Sink:
     `republishing`, complete rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is
     reduced by their age. `closed_by` is the reason why closed sessions are closed. Values in a shard's `covered` spans are
     not written. Once the watermark has passed `settled_ms`, rows are compared only with stored values that are closed; None
-    for never. `only` are the shards to write, None for all.
+    for never. `only` are the shards to write, None for all. `trace` is the batch's trace for a process that is not the driver.
     """
 
     settings: Settings
@@ -98,6 +98,7 @@ class Sink:
     covered: Mapping[int, Covered] = field(default_factory=dict)
     settled_ms: int | None = None
     only: frozenset[int] | None = None
+    trace: tracing.Trace | None = None
 
     @property
     def numbers(self) -> list[int]:
@@ -111,6 +112,10 @@ class Sink:
         Windows, sessions and counts are held in memory, rejects are not. Pass all rows of a device to one call, in the order
         in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
         """
+        with tracing.continued(self.trace):
+            return self._write(batches)
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         output = _Output([view.name for view in self.settings.views])
         for batch in batches:
             for kind, payload in zip(batch["kind"].to_pylist(), batch["payload"].to_pylist(), strict=True):
@@ -119,7 +124,8 @@ class Sink:
                 else:
                     output.take(kind, payload)
         if output.rejects:
-            delivery.flush(self.settings.kafka, self.micro_batch)
+            with tracing.span("rejects flush", records=output.rejects):
+                delivery.flush(self.settings.kafka, self.micro_batch)
         return self._write_values(output)
 
     def scan(self, step: str, kind: str, **arguments: Any) -> int:
@@ -150,7 +156,8 @@ class Sink:
     def run_in(self, shard: int, step: str, server: str = "", **arguments: Any) -> Reply:
         """One call of publish.lua for one shard."""
         call = self._stamp().call(step, **arguments)
-        return self._link(shard).run([call], self._budget(shard, step), server)[0]
+        with tracing.span(f"redis {step}", shard=shard):
+            return self._link(shard).run([call], self._budget(shard, step), server)[0]
 
     def count_skewed(self) -> int:
         """How many devices are marked skewed."""
@@ -183,7 +190,8 @@ class Sink:
             reference=micro_batch.reference,
             meta=meta(self.settings),
         )
-        accepted, epoch, batch = self._link(shard).run([call], budget, server)[0]
+        with tracing.span("redis progress", shard=shard):
+            accepted, epoch, batch = self._link(shard).run([call], budget, server)[0]
         if not accepted:
             msg = f"{budget.place}: refused, batch {int(batch)} of epoch {int(epoch)} is there already"
             raise FencedError(msg, remedy="Another writer uses this epoch: this process must end")
@@ -197,7 +205,8 @@ class Sink:
             # while it is being fenced carry its epoch, so that a reader can tell them apart.
             self.run_in(0, "read_progress")
         rejects = codec.unpack(b"J", payload).to_pylist()
-        delivery.copy(self.settings.kafka, rejects, self.micro_batch)
+        with tracing.span("rejects copy", records=len(rejects)):
+            delivery.copy(self.settings.kafka, rejects, self.micro_batch)
         for reject in rejects:
             output.early.take(reject)
         output.rejects += len(rejects)
@@ -245,7 +254,8 @@ class Sink:
         if first is None:
             return Outcome(refused_old=left_out)
         begun = [] if self.republishing else [self._stamp().call("begin")]
-        replies = self._link(shard).run(chain(begun, [first], calls), budget)
+        with tracing.span("redis values", shard=shard):
+            replies = self._link(shard).run(chain(begun, [first], calls), budget)
         totals = _totals(rows, replies[len(begun) :], self.settings.redis.chunk)
         _, written, unchanged, old, closed_before, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
         sessions, *_, opened, closed = totals["session"].tolist()
@@ -292,6 +302,7 @@ class Sink:
         numbers = self.numbers
         if len(numbers) == 1:
             return {numbers[0]: action(numbers[0])}
+        action = tracing.bound(action)
         futures = {number: _threads(os.getpid()).submit(action, number) for number in numbers}
         errors = [error for future in futures.values() if (error := future.exception()) is not None]
         for family in _GRAVEST:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint
+from service import clock, failpoint, tracing
 from service.admission import column_values, readings, unknown_schemas
 from service.admission.column_values import ColumnValues, Known
 from service.admission.device_limit import DeviceLimit
@@ -144,7 +144,7 @@ class Publication:
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         try:
-            with self.term.write_lock:
+            with self.term.write_lock, tracing.span("batch", batch=batch, epoch=self.term.epoch):
                 self._publish(frame, batch)
         except BaseException as error:
             self.failure = error
@@ -195,6 +195,7 @@ class Publication:
             "publish": published - ran,
             "finish": done - published,
         }
+        tracing.phases(phases)
         self.on_batch(
             BatchReport(
                 micro_batch,
@@ -241,7 +242,7 @@ class Publication:
                     failpoint.hit("after_decode")
                     return sink.write(table.to_batches()), ran
                 failpoint.hit("after_decode")
-                outcome = write_on_executors(frame, sink)
+                outcome = write_on_executors(frame, replace(sink, trace=tracing.current()))
                 return outcome, clock.monotonic_s()
             except Exception as error:
                 undecided = failure.classify(error)

@@ -38,6 +38,7 @@ _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?"
 _REDIS_URL = re.compile(
     rf"rediss?://([A-Za-z0-9._~%!$&'()*+,;=:-]*@)?{_HOST}(,{_HOST})*(/[0-9]*)?(\?[^#\s]*)?|unix://([^@/?#\s]*@)?/[^#\s]+"
 )
+_OTLP_URL = re.compile(rf"https?://{_HOST}(/[^@?#\s]*)?")
 LARGEST = 1e140
 """The limit of every measure: the squares of larger values, added up, could be infinite, and the deviation no number."""
 YEAR_MS = 366 * 86_400_000
@@ -437,6 +438,21 @@ class Quality(Section):
     """The number of records in a sample, the newest of all partitions."""
 
 
+class Otel(Section):
+    endpoint: str
+    """The URL at which a collector takes traces: OTLP over HTTP, in Protobuf."""
+    sample_ratio: float = Field(default=1.0, gt=0, le=1)
+    """The share of batches that are traced."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_http(cls, value: str) -> str:
+        if not _OTLP_URL.fullmatch(value):
+            msg = "must be http://host:port/path or https://..., without user and password; see OTEL_EXPORTER_OTLP_HEADERS"
+            raise ValueError(msg)
+        return value
+
+
 class Settings(Section):
     service: Service
     kafka: Kafka
@@ -449,6 +465,7 @@ class Settings(Section):
     redis: Redis
     metrics: Metrics = Metrics()
     quality: Quality = Quality()
+    otel: Otel | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -1,0 +1,92 @@
+"""Bring about the cause of every alert, and watch the alerts fire, reach their receiver and clear.
+
+    python -m load.observe [--only TidemarkBehind] [--at-once 2] [--json FILE] [--page FILE]
+
+Each scene of load/observe/scenes has a service of its own. Exit status 0 only when every alert fired, was notified with a link
+that exists, and cleared, and every query of the dashboards returned data.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from load.observe.rules import rules
+from load.observe.scenes import SCENES
+from load.observe.table import page, report
+from load.observe.watch import Watch
+from load.report import print_error
+from load.servers.machine import check_machine
+from load.testbed import ROOT
+from service.errors import SetupError, TidemarkError
+
+FOLDER = ROOT / ".build" / "observe"
+
+
+def play(only: str = "", at_once: int = 2, folder: Path = FOLDER) -> dict[str, Any]:
+    """Play all alerts, or the alert or the scene named `only`, and return the figures. Raises SetupError."""
+    played_rules = rules()
+    known = [*(scene.job for scene in SCENES), *played_rules]
+    if only and only not in known:
+        what = f"There is no alert and no scene {only!r}"
+        raise SetupError(what, remedy=f"Scenes and alerts: {', '.join(known)}")
+    began = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    scenes = [scene(folder) for scene in SCENES]
+    targets = {scene.job: scene.testbed.metrics_port for scene in scenes}
+    with (
+        Watch(folder, targets, played_rules) as watch,
+        ThreadPoolExecutor(1 if only else at_once, thread_name_prefix="scene") as pool,
+    ):
+        try:
+            rows = [row for played in pool.map(lambda scene: scene.play(watch, only), scenes) for row in played]
+        except KeyboardInterrupt:
+            for scene in scenes:
+                scene.interrupt()
+            raise
+        empty = watch.empty_queries
+    return report(played_rules, rows, empty, time.monotonic() - began)
+
+
+def passes(figures: Mapping[str, Any], only: str = "") -> bool:
+    """Whether every alert that was to be played did all that it must."""
+    expected = len(figures["rows"]) if only else figures["alerts"]
+    counts = [figures["fired"], figures["notified"], figures["cleared"]]
+    return counts == [expected] * 3 and (bool(only) or figures["empty_queries"] == 0)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when everything is as it must be, 1 when something is not, an error's own status when nothing could be played."""
+    parser = argparse.ArgumentParser(prog="make observe", description="Alerts, brought about and watched.")
+    parser.add_argument("--only", default="", metavar="NAME", help="play this alert, or the alerts of this scene")
+    parser.add_argument("--at-once", type=int, default=2, metavar="N", help="scenes that run at the same time")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table as a page if everything passes")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        check_machine(folder=ROOT)
+        figures = play(args.only, args.at_once)
+    except TidemarkError as error:
+        return print_error(error)
+    except KeyboardInterrupt:
+        print("stopped; nothing was judged", file=sys.stderr)
+        return 130
+    text = json.dumps(figures, indent=2)
+    if args.json:
+        args.json.write_text(text + "\n", encoding="utf-8")
+    print(text)
+    is_well = passes(figures, args.only)
+    if is_well and not args.only and args.page:
+        args.page.write_text(page(figures), encoding="utf-8")
+    return 0 if is_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

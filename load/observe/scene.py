@@ -1,0 +1,191 @@
+"""A scene: a service with all of its parts, and the causes of alerts that are brought about on it, group by group.
+
+The causes of a group occur at the same time. Each is a context manager: it brings the cause about when it is entered, and ends
+it when it is left. Between the two, each of its alerts must fire and reach Alertmanager's receiver; after it, it must clear.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from load.fleet.fleet import Fleet, FleetSettings
+from load.observe.receiver import problem
+from load.observe.sender import Sender
+from load.observe.watch import Watch
+from load.servers.server_process import PATIENCE, Started
+from load.testbed import Testbed
+from service.errors import SetupError, TidemarkError
+
+DEVICES = 60
+STARTS_S = 180.0
+FIRES_S = 240.0
+CLEARS_S = 420.0
+_POLL_S = 0.3
+VIEWS = (
+    {"name": "device", "by": ["device"], "window": "10 s", "retain": "1 h"},
+    {"name": "site", "by": ["site"], "window": "20 s", "slide": "10 s", "retain": "1 h"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What makes alerts fire: its description, and the context manager."""
+
+    alerts: tuple[str, ...]
+    text: str
+    occurs: Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(slots=True)
+class Played:
+    """An alert that was played: seconds from the begin of the cause until it fired, from its end until it cleared."""
+
+    alert: str
+    job: str
+    cause: str
+    fired_s: float | None = None
+    notified: bool = False
+    cleared_s: float | None = None
+    problem: str = ""
+    since_s: float = field(default=0.0, repr=False)
+
+    @property
+    def is_well(self) -> bool:
+        return self.fired_s is not None and self.notified and self.cleared_s is not None and not self.problem
+
+
+class Scene(Started):
+    """A service on a testbed of its own, scraped as the job `job`. Subclasses have settings and causes."""
+
+    job = "scene"
+
+    def __init__(self, folder: Path) -> None:
+        fleet = Fleet(7, FleetSettings(devices=DEVICES, rate=1.0))
+        options: dict[str, Any] = {"views": VIEWS, "sections": self.sections(), "master": "local[2]"}
+        self.testbed = Testbed(folder / self.job, fleet, **(options | dict(self.options())))
+        self.sender = Sender(self.testbed.broker.bootstrap, [str(name) for name in fleet.names])
+        self.wrong = self.sender.wrong
+        self._parts = contextlib.ExitStack()
+        self._is_interrupted = False
+
+    def options(self) -> Mapping[str, Any]:
+        """More arguments of the testbed."""
+        return {}
+
+    def sections(self) -> Mapping[str, Mapping[str, Any]]:
+        """Sections of the settings."""
+        return {}
+
+    def groups(self) -> Sequence[Sequence[Cause]]:
+        """Return the causes; those of a group occur at the same time."""
+        raise NotImplementedError
+
+    def parts(self) -> Sequence[AbstractContextManager[object]]:
+        """Parts beside the testbed's, to be started before the service."""
+        return ()
+
+    def start(self) -> None:
+        for part in (*self.parts(), self.testbed, self.sender):
+            self._parts.enter_context(part)
+        self.testbed.start_service()
+        self.testbed.wait_ready(STARTS_S)
+
+    def close(self) -> None:
+        self._parts.close()
+
+    def interrupt(self) -> None:
+        """End what waits in another thread, which then closes the scene."""
+        self._is_interrupted = True
+        self.testbed.kill_service()
+
+    def say(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {self.job}: {text}", flush=True)
+
+    def restart(self) -> None:
+        """Start the service, which has ended, and wait until it is ready."""
+        self.testbed.kill_service()
+        self.testbed.start_service()
+        self.testbed.wait_ready(STARTS_S)
+
+    def until(self, condition: Callable[[], Any], within_s: float, what: str) -> None:
+        """Wait for a condition, also while the service does not run. Raises SetupError."""
+        deadline = time.monotonic() + within_s * PATIENCE
+        while not condition():
+            if self._is_interrupted:
+                raise KeyboardInterrupt
+            if time.monotonic() > deadline:
+                text = f"{self.job}: waited {within_s:.0f} s for {what}"
+                raise SetupError(text)
+            time.sleep(_POLL_S)
+
+    # Playing.
+
+    def play(self, watch: Watch, only: str = "") -> list[Played]:
+        """Play all groups, or only this scene or one of its alerts; no rows if this scene does not have it.
+
+        A failure of the testbed is the problem of the alerts that could not be played.
+        """
+        only = "" if only == self.job else only
+        groups = [group for group in self.groups() if not only or any(only in cause.alerts for cause in group)]
+        rows = [
+            [Played(alert, self.job, cause.text) for cause in group for alert in cause.alerts if only in {"", alert}]
+            for group in groups
+        ]
+        if not groups:
+            return []
+        try:
+            with self:
+                for group, played in zip(groups, rows, strict=True):
+                    self._group([cause for cause in group if only in {"", *cause.alerts}], played, watch)
+        except TidemarkError as error:
+            for row in (row for played in rows for row in played if not row.is_well):
+                row.problem = row.problem or f"{error.code}: {error}"
+            self.say(f"ended: {error.code}: {error}")
+        return [row for played in rows for row in played]
+
+    def _group(self, causes: Sequence[Cause], rows: Sequence[Played], watch: Watch) -> None:
+        by_cause = [(cause, [row for row in rows if row.alert in cause.alerts]) for cause in causes]
+        with contextlib.suppress(SetupError):  # an alert of an earlier cause that does not clear is that one's problem
+            quiet = [row.alert for row in rows]
+            self.until(lambda: all(watch.is_quiet(self.job, each) for each in quiet), CLEARS_S, "alerts to clear")
+        with contextlib.ExitStack() as occurring:
+            for cause, played in by_cause:
+                self.say(cause.text)
+                for row in played:
+                    row.since_s = time.monotonic()
+                occurring.enter_context(cause.occurs())
+            self._wait(lambda: [self._has_fired(row, watch) for row in rows], FIRES_S)
+            for row in rows:
+                row.problem = "" if row.fired_s is not None else f"it did not fire within {FIRES_S:.0f} s"
+                row.since_s = time.monotonic()
+        self._wait(lambda: [self._has_cleared(row, watch) for row in rows], CLEARS_S)
+        for row in rows:
+            if row.fired_s is not None and row.cleared_s is None:
+                row.problem = f"it did not clear within {CLEARS_S:.0f} s"
+            elif row.fired_s is not None:
+                notification = watch.notified(self.job, row.alert, 0.0)
+                row.problem = (
+                    "Alertmanager sent nothing"
+                    if notification is None
+                    else problem(notification, watch.rules[row.alert])
+                )
+                row.notified = notification is not None and not row.problem
+            self.say(f"{row.alert}: fired after {row.fired_s} s, cleared after {row.cleared_s} s {row.problem}")
+
+    def _wait(self, states: Callable[[], list[bool]], within_s: float) -> None:
+        with contextlib.suppress(SetupError):
+            self.until(lambda: all(states()), within_s, "alerts")
+
+    def _has_fired(self, row: Played, watch: Watch) -> bool:
+        if row.fired_s is None and watch.notified(self.job, row.alert, row.since_s) is not None:
+            row.fired_s = round(time.monotonic() - row.since_s, 1)
+        return row.fired_s is not None
+
+    def _has_cleared(self, row: Played, watch: Watch) -> bool:
+        if row.fired_s is not None and row.cleared_s is None and watch.is_quiet(self.job, row.alert):
+            row.cleared_s = round(time.monotonic() - row.since_s, 1)
+        return row.fired_s is None or row.cleared_s is not None

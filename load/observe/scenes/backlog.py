@@ -1,0 +1,100 @@
+"""The scene `backlog`: many records wait in one partition, records are deleted, and Redis loses everything."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from load.observe.scene import Cause, Scene
+from load.servers.kafka import CREATE_TIME
+from load.testbed import PARTITIONS, TOPIC
+
+MAX_PER_BATCH = 200
+BACKLOG = 110 * MAX_PER_BATCH
+"""A minute's work is the limit of TidemarkBehind, which must be exceeded for its `for`."""
+BACKLOG_S = 60
+"""Age of the oldest record when it is sent: less than max_delay + max_ahead, the distance of the watermark."""
+RETENTION_MS = 110_000
+BEHIND_S = 250
+BEHIND = 50
+_LATE, _DELETED = PARTITIONS - 1, 0
+
+
+class Backlog(Scene):
+    """Settings: small batches, and records that keep the time at which they were first written, as those of a mirror do."""
+
+    job = "backlog"
+
+    def options(self) -> Mapping[str, Any]:
+        return {"topic_config": CREATE_TIME}
+
+    def sections(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "service": {"trigger": "1 s"},
+            "kafka": {"max_per_batch": MAX_PER_BATCH, "on_data_loss": "continue"},
+            "admission": {"max_delay": "8 s", "max_ahead": "1 m", "max_hold": "5 m"},
+        }
+
+    def groups(self) -> Sequence[Sequence[Cause]]:
+        return (
+            (
+                Cause(
+                    ("TidemarkRetention", "TidemarkRecordsLost", "TidemarkWatermarkHeld", "TidemarkBehind"),
+                    f"{BACKLOG} records wait in one partition; others were deleted before they were read",
+                    self.backlog,
+                ),
+            ),
+            (
+                Cause(
+                    ("TidemarkReadingsBehind",), f"a partition gives readings {BEHIND_S} s old", self.readings_behind
+                ),
+                Cause(
+                    ("TidemarkRedisLostData", "TidemarkValuesLost"),
+                    "Redis is emptied, and Kafka lacks the old readings",
+                    self.redis_emptied,
+                ),
+            ),
+        )
+
+    @contextmanager
+    def backlog(self) -> Iterator[None]:
+        """The service stops, records come, some are deleted, the topic keeps them for a short time, the service starts."""
+        self.testbed.stop_service()
+        read = self._ends()[_DELETED]
+        self.testbed.broker.configure_topic(TOPIC, {"retention.ms": str(RETENTION_MS)})
+        now_ms = time.time_ns() // 1_000_000
+        for number in range(BACKLOG):
+            event_ms = now_ms - BACKLOG_S * 1_000 * (BACKLOG - number) // BACKLOG
+            self.sender.send(f"mirror-{number % 50:02d}", event_ms, _LATE)
+        self.sender.flush()
+        self.until(lambda: self._ends()[_DELETED] > read + 20, 60, "records to delete")
+        self._delete({_DELETED: self._ends()[_DELETED] - 1})
+        self.restart()
+        self.testbed.broker.configure_topic(TOPIC, {"retention.ms": "-1"})
+        yield
+
+    @contextmanager
+    def readings_behind(self) -> Iterator[None]:
+        event_ms = time.time_ns() // 1_000_000 - BEHIND_S * 1_000
+        for number in range(BEHIND):
+            self.sender.send(f"mirror-{number:02d}", event_ms, _LATE)
+        self.sender.flush()
+        yield
+
+    @contextmanager
+    def redis_emptied(self) -> Iterator[None]:
+        self._delete(self._ends())
+        with self.testbed.redis_client() as client:
+            client.flushall()
+        yield
+
+    def _ends(self) -> dict[int, int]:
+        offsets = self.testbed.progress()["offsets"][TOPIC]
+        return {int(partition): end for partition, end in offsets.items()}
+
+    def _delete(self, ends: Mapping[int, int]) -> None:
+        places = [TopicPartition(TOPIC, partition, end) for partition, end in ends.items()]
+        for future in self.testbed.broker.admin.delete_records(places).values():
+            future.result(30)

@@ -1,0 +1,128 @@
+"""The scene `input`: what producers, the registry and the reference's database do wrong, and a Redis that is slow."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from load.fleet.encode import SCHEMAS
+from load.observe.scene import Cause, Scene
+from load.servers.proxy import Proxy
+from load.servers.schema_registry import Registry
+from load.servers.server_process import HOST, free_port
+from load.testbed import TOPIC
+
+MAX_DEVICES = 4_000
+AHEAD_S = 50
+"""Less than max_ahead: such a reading is admitted."""
+SLOW_MS = 2_500
+"""A batch calls Redis a few times."""
+
+
+class Input(Scene):
+    """Settings: `max_ahead` is large, so that one admitted reading stops event time for a while."""
+
+    job = "input"
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = Registry()
+        self.registry.register(f"{TOPIC}-value", json.loads((SCHEMAS / "1.avsc").read_text(encoding="utf-8")))
+        super().__init__(folder)
+        self.proxy_port = free_port()
+        self.testbed.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy_port}/0"
+
+    def sections(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "service": {"trigger": "1 s"},
+            "registry": {"url": self.registry.url, "timeout": "1 s"},
+            "input": {"reader_schema": 1, "schema_retry": "5 s"},
+            "admission": {
+                "max_delay": "8 s",
+                "max_ahead": "1 m",
+                "max_devices": MAX_DEVICES,
+                "skewed_for": "15 s",
+            },
+            "reference": {"refresh": "4 s", "max_age": "4 m"},
+        }
+
+    def parts(self) -> Sequence[AbstractContextManager[object]]:
+        self.proxy = Proxy(HOST, self.testbed.redis.port, self.proxy_port)
+        return (self.registry, self.proxy)
+
+    def groups(self) -> Sequence[Sequence[Cause]]:
+        return (
+            (
+                Cause(("TidemarkRejects",), "three records in ten are no Avro", self.undecodable),
+                Cause(("TidemarkInventedDevices",), "four records in ten are of unknown devices", self.invented),
+                Cause(("TidemarkSkewedDevices",), "a device's clock is ten minutes ahead", self.clock_ahead),
+                Cause(("TidemarkSchemas",), "the registry is away, and a schema is new", self.registry_away),
+                Cause(
+                    ("TidemarkReferenceKept", "TidemarkReferenceOld", "TidemarkFailures"),
+                    "the reference's database is gone",
+                    self.reference_away,
+                ),
+            ),
+            (
+                Cause(
+                    ("TidemarkWatermarkStands", "TidemarkPartitionsApart"),
+                    f"one partition has a reading {AHEAD_S} s ahead",
+                    self.reading_ahead,
+                ),
+                Cause(("TidemarkTooManyDevices",), f"more than {MAX_DEVICES} devices send", self.too_many_devices),
+            ),
+            (Cause(("TidemarkSlow",), f"Redis answers {SLOW_MS} ms late", self.slow_redis),),
+        )
+
+    @contextmanager
+    def undecodable(self) -> Iterator[None]:
+        self.wrong.undecodable = 0.3
+        yield
+        self.wrong.undecodable = 0.0
+
+    @contextmanager
+    def invented(self) -> Iterator[None]:
+        self.wrong.invented = 0.4
+        yield
+        self.wrong.invented = 0.0
+
+    @contextmanager
+    def clock_ahead(self) -> Iterator[None]:
+        self.wrong.clock_ms = 600_000
+        yield
+        self.wrong.clock_ms = 0
+
+    @contextmanager
+    def registry_away(self) -> Iterator[None]:
+        self.registry.stop()
+        self.wrong.unknown_schema = 0.02
+        yield
+        self.wrong.unknown_schema = 0.0
+        self.registry.start()
+
+    @contextmanager
+    def reference_away(self) -> Iterator[None]:
+        database = self.testbed.folder / "reference.db"
+        kept = database.rename(database.with_suffix(".kept"))
+        yield
+        kept.replace(database)
+
+    @contextmanager
+    def reading_ahead(self) -> Iterator[None]:
+        self.sender.send("fast-clock", time.time_ns() // 1_000_000 + AHEAD_S * 1_000, 0)
+        yield
+
+    @contextmanager
+    def too_many_devices(self) -> Iterator[None]:
+        """The limit holds for the batches after the one that exceeds it."""
+        self.sender.invent(MAX_DEVICES)
+        self.wrong.invented = 0.1
+        yield
+        self.wrong.invented = 0.0
+
+    @contextmanager
+    def slow_redis(self) -> Iterator[None]:
+        self.proxy.delay_ms = SLOW_MS
+        yield
+        self.proxy.delay_ms = 0

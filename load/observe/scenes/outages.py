@@ -1,0 +1,47 @@
+"""The scene `outages`: the process, Redis and Kafka go away, one after the other."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from load.observe.scene import Cause, Scene
+
+
+class Outages(Scene):
+    """Settings: short retries, so that the query restarts within seconds. Redis keeps its data when it is killed."""
+
+    job = "outages"
+
+    def options(self) -> Mapping[str, Any]:
+        return {"redis": {"appendonly": "yes"}}
+
+    def sections(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"service": {"trigger": "1 s"}, "redis": {"retry_for": "1 s", "timeout": "2 s"}}
+
+    def groups(self) -> Sequence[Sequence[Cause]]:
+        return (
+            (Cause(("TidemarkNotReady", "TidemarkQueryRestarts"), "Redis is away", self.redis_away),),
+            (Cause(("TidemarkLagUnknown", "TidemarkNotRunning"), "Kafka is away", self.kafka_away),),
+            (Cause(("TidemarkAbsent",), "the process is killed", self.process_gone),),
+        )
+
+    @contextmanager
+    def redis_away(self) -> Iterator[None]:
+        self.testbed.redis.kill()
+        yield
+        self.testbed.redis.start()
+
+    @contextmanager
+    def kafka_away(self) -> Iterator[None]:
+        self.sender.is_paused = True
+        self.sender.flush()
+        self.testbed.broker.kill()
+        yield
+        self.testbed.broker.start()
+        self.sender.is_paused = False
+
+    @contextmanager
+    def process_gone(self) -> Iterator[None]:
+        self.testbed.kill_service()
+        yield
+        self.restart()

@@ -1,0 +1,112 @@
+"""The sender: a small fleet's readings, at a steady rate, some of which are wrong while a cause asks for that."""
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Producer
+
+from load.faults.raw import reading
+from load.servers.server_process import Started
+from load.testbed import PARTITIONS, TOPIC
+
+RATE = 40
+_TICK_S = 0.25
+_FLUSH_S = 60.0
+_UNKNOWN_SCHEMA = b"\0\0\0\x03\xe7"
+"""The begin of a record whose schema id, 999, no registry has."""
+
+
+@dataclass(slots=True)
+class Wrong:
+    """Shares of the records that are wrong, each from 0 to 1, and what is wrong with the others."""
+
+    undecodable: float = 0.0
+    unknown_schema: float = 0.0
+    invented: float = 0.0
+    """Readings of devices that have never sent before."""
+    clock_ms: int = 0
+    """By how much the clock of the first device is ahead."""
+    shift: float = 0.0
+    """Added to every temperature."""
+
+
+class Sender(Started):
+    """Sends RATE records a second to all partitions in turn, as Avro with schema id 1, with the time of their event."""
+
+    def __init__(self, bootstrap: str, devices: Sequence[str]) -> None:
+        self.wrong = Wrong()
+        self.is_paused = False
+        self._bootstrap, self._devices = bootstrap, devices
+        self._invented = itertools.count()
+        self._producer: Producer | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+
+    def start(self) -> None:
+        options = {"bootstrap.servers": self._bootstrap, "log_level": 0, "linger.ms": 5}
+        self._producer = Producer({**options, "queue.buffering.max.messages": 200_000})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def send(self, device: str, event_ms: int, partition: int) -> None:
+        """Send one reading, which is in its partition after `flush`."""
+        self._produce(reading(device.encode(), event_ms), event_ms, partition)
+
+    def invent(self, count: int) -> None:
+        """Send a reading of each of so many devices that have never sent before."""
+        for number in range(count):
+            self.send(self._invent(), _now_ms(), number % PARTITIONS)
+        self.flush()
+
+    def flush(self) -> None:
+        """Wait until Kafka has acknowledged everything."""
+        assert self._producer is not None, "the sender has not been started"  # noqa: S101
+        self._producer.flush(_FLUSH_S)
+
+    def _run(self) -> None:
+        sent = 0
+        while not self._ending.wait(_TICK_S):
+            if self.is_paused:
+                continue
+            for _ in range(int(RATE * _TICK_S)):
+                now_ms = _now_ms()
+                self._produce(self._record(sent, now_ms), now_ms, sent % PARTITIONS)
+                sent += 1
+
+    def _record(self, number: int, now_ms: int) -> bytes:
+        """The golden ratio spreads the wrong records evenly."""
+        wrong, dice = self.wrong, number * 0.618033988749895 % 1.0
+        if dice < wrong.undecodable:
+            return b"\xff no Avro"
+        if dice < wrong.undecodable + wrong.unknown_schema:
+            return _UNKNOWN_SCHEMA
+        if dice > 1 - wrong.invented:
+            return reading(self._invent().encode(), now_ms)
+        which = number // PARTITIONS % len(self._devices)
+        ahead_ms = wrong.clock_ms if which == 0 else 0
+        value = 20.0 + number % 7 + wrong.shift
+        return reading(self._devices[which].encode(), now_ms + ahead_ms, value)
+
+    def _invent(self) -> str:
+        return f"invented-{next(self._invented):06d}"
+
+    def _produce(self, value: bytes, at_ms: int, partition: int) -> None:
+        assert self._producer is not None, "the sender has not been started"  # noqa: S101
+        while True:
+            try:
+                self._producer.produce(TOPIC, value, partition=partition, timestamp=at_ms)
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self._producer.poll(0)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,109 @@
+"""Prometheus and Alertmanager as child processes on loopback, with the configurations that the caller gives."""
+
+import json
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from load.servers.server_process import ServerProcess
+from load.servers.web import answer
+from service.errors import SetupError
+
+_ANSWER_S = 10.0
+
+
+def program(*names: str) -> str:
+    """Return the path of the first of these programs that is on the PATH. Raises SetupError."""
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    what = f"{names[0]} is not on the PATH"
+    remedy = "On Debian: apt-get install prometheus prometheus-alertmanager. Elsewhere: the archives of prometheus.io/download."
+    raise SetupError(what, remedy=remedy)
+
+
+class Prometheus(ServerProcess):
+    """A Prometheus with this configuration; `rules` are the content of its rule file `alerts.yml`."""
+
+    name = "prometheus"
+
+    def __init__(self, folder: Path | str, config: Mapping[str, Any], rules: Mapping[str, Any], port: int = 0) -> None:
+        super().__init__(folder, port)
+        self._program = program("prometheus")
+        self._files = {"prometheus.yml": config, "alerts.yml": rules}
+
+    def query(self, expr: str) -> list[tuple[dict[str, str], float]]:
+        """Return the labels and the value of each sample of an instant query. Raises SetupError when Prometheus refuses it."""
+        result = self._get("query", query=expr)
+        if result["resultType"] == "scalar":
+            return [({}, float(result["result"][1]))]
+        return [(each["metric"], float(each["value"][1])) for each in result["result"]]
+
+    def firing(self) -> set[tuple[str, str]]:
+        """Return the job and the name of each alert that fires."""
+        alerts = self._get("alerts")["alerts"]
+        return {
+            (each["labels"].get("job", ""), each["labels"]["alertname"]) for each in alerts if each["state"] == "firing"
+        }
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=_ANSWER_S) as reply:
+                return json.loads(reply.read())["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                what = f"Prometheus refused {path} {parameters}: {error.read().decode(errors='replace')}"
+            raise SetupError(what) from error
+        except OSError as error:
+            what = f"Prometheus on {self.address} did not answer {path}: {error}"
+            raise SetupError(what) from error
+
+    def _prepare(self) -> None:
+        for name, content in self._files.items():
+            (self.folder / name).write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def _command(self) -> Sequence[str]:
+        options = {
+            "config.file": self.folder / "prometheus.yml",
+            "storage.tsdb.path": self.folder / "data",
+            "web.listen-address": self.address,
+            "log.level": "warn",
+        }
+        return [self._program, *(f"--{name}={value}" for name, value in options.items())]
+
+    def _answers(self) -> bool:
+        return answer(f"http://{self.address}/-/ready", 1.0)[0] == 200
+
+
+class Alertmanager(ServerProcess):
+    """An Alertmanager with this configuration and no peers."""
+
+    name = "alertmanager"
+
+    def __init__(self, folder: Path | str, config: Mapping[str, Any], port: int = 0) -> None:
+        super().__init__(folder, port)
+        self._program = program("alertmanager", "prometheus-alertmanager")
+        self._config = config
+
+    def _prepare(self) -> None:
+        (self.folder / "alertmanager.yml").write_text(yaml.safe_dump(self._config, sort_keys=False))
+
+    def _command(self) -> Sequence[str]:
+        options = {
+            "config.file": self.folder / "alertmanager.yml",
+            "storage.path": self.folder / "data",
+            "web.listen-address": self.address,
+            "cluster.listen-address": "",
+            "log.level": "warn",
+        }
+        return [self._program, *(f"--{name}={value}" for name, value in options.items())]
+
+    def _answers(self) -> bool:
+        return answer(f"http://{self.address}/-/ready", 1.0)[0] == 200
