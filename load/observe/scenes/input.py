@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from load.fleet.encode import SCHEMAS
-from load.observe.scene import Cause, Scene
+from load.observe.scene import VIEWS, Cause, Scene
 from load.servers.proxy import Proxy
 from load.servers.schema_registry import Registry
 from load.servers.server_process import HOST, free_port
 from load.testbed import TOPIC
 
 MAX_DEVICES = 4_000
+MAX_VALUES = 100
 AHEAD_S = 50
 """Less than max_ahead: such a reading is admitted."""
 SLOW_MS = 2_500
@@ -33,11 +34,18 @@ class Input(Scene):
         self.proxy_port = free_port()
         self.testbed.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy_port}/0"
 
+    def options(self) -> Mapping[str, Any]:
+        return {"views": (*VIEWS, {"name": "field", "by": ["field"], "window": "10 s", "retain": "1 h"})}
+
     def sections(self) -> Mapping[str, Mapping[str, Any]]:
         return {
             "service": {"trigger": "1 s"},
             "registry": {"url": self.registry.url, "timeout": "1 s"},
-            "input": {"reader_schema": 1, "schema_retry": "5 s"},
+            "input": {
+                "reader_schema": 1,
+                "schema_retry": "5 s",
+                "columns": {"field": {"path": "device_id", "max_values": MAX_VALUES}},
+            },
             "admission": {
                 "max_delay": "8 s",
                 "max_ahead": "1 m",
@@ -55,7 +63,11 @@ class Input(Scene):
         return (
             (
                 Cause(("TidemarkRejects",), "three records in ten are no Avro", self.undecodable),
-                Cause(("TidemarkInventedDevices",), "four records in ten are of unknown devices", self.invented),
+                Cause(
+                    ("TidemarkInventedDevices", "TidemarkTooManyValues"),
+                    "four records in ten are of unknown devices, and a view groups by a field with their ids",
+                    self.invented,
+                ),
                 Cause(("TidemarkSkewedDevices",), "a device's clock is ten minutes ahead", self.clock_ahead),
                 Cause(("TidemarkSchemas",), "the registry is away, and a schema is new", self.registry_away),
                 Cause(
