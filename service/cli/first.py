@@ -1,4 +1,4 @@
-"""Commands of a new pipeline: init."""
+"""Commands of a new pipeline: init, try."""
 
 import sys
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.command import HERE, app, command
+from service.cli.command import HERE, Config, Json, app, command
 
 Options = Annotated[
     list[str] | None,
@@ -81,6 +81,22 @@ def init(
             _login(folder, {"url": reference, "query": query}, reference_user, reference_password_file),
         )
         init.init(request, lambda question: yes or _agrees(question))
+
+
+@command(app, "try", example="tidemark try --config tidemark.toml -n 1000")
+def try_(
+    config: Config,
+    records: Annotated[int, typer.Option("-n", min=1, max=100_000, metavar="N", help="Try N records.")] = 1_000,
+    json: Json = False,
+) -> None:
+    """Show what would become of the newest records: admitted, rejects with reasons, windows, sessions. Nothing is written."""
+    from service import settings
+    from service.commands import trial
+    from service.printing import document, say
+
+    loaded = settings.load(config)
+    tried = trial.trial(loaded, records)
+    say(document(tried.document())) if json else trial.show(loaded, tried)
 
 
 def _given(settings: Mapping[str, object]) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """`tidemark init`: read a sample of the topics, propose settings, show what was seen, and write a short settings file."""
 
-import sys
 import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service import clock
-from service.commands import places, records
+from service.commands import places, records, tables
 from service.commands.places import Request
 from service.errors import SchemaError, SettingsError, SetupError
-from service.printing import printable
 from service.proposal import proposal, settings_text, times
 from service.proposal.proposal import Proposal
 from service.proposal.settings_text import Places
@@ -20,10 +18,8 @@ from service.settings import Kafka, parse
 if TYPE_CHECKING:
     from rich.console import Console
 
-_WIDTH = 120
-"""Of the table, where the output is no terminal."""
-_LEFT_OUT = 20
-"""Fields that the table lists as left out; the others are counted."""
+_LEFT_OUT = 8
+"""Fields that are named for one reason; the others are counted."""
 
 
 def init(request: Request, confirm: Callable[[str], bool]) -> None:
@@ -45,20 +41,20 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
     made = proposal.propose(decoded.sample, reference, form.types if form.schemas is not None else None)
     if reference is not None and made.reference_key is not None:
         places.require_columns(request.reference, made.reference_key, list(reference.columns))
-    console = _console()
+    console = tables.console()
     _show(console, kafka, decoded, made)
     sections = Places(request.kafka, request.redis, form.input, form.registry, request.reference)
     written = settings_text.text(made, sections, _head(kafka, decoded))
     _require_valid(written, made, request.out)
     if not confirm(f"Write {request.out}?"):
-        console.print("Nothing is written.")
+        tables.line(console, "Nothing is written.")
         return
     _write(request.out, written)
     config = "" if request.out == Path("tidemark.toml") else f" --config {request.out}"
     if made.open:
         what = f"{request.out} is written, but {', '.join(made.open)} could not be told from the sample"
         raise SettingsError(what, remedy="Give each at its TO DO in the file, then run `tidemark check`")
-    console.print(f"{request.out} is written. Next: tidemark check{config} && tidemark run{config}", markup=False)
+    tables.line(console, f"{request.out} is written. Next: tidemark check{config} && tidemark run{config}")
 
 
 def _undecodable(kafka: Kafka, decoded: records.Decoded) -> SchemaError:
@@ -99,39 +95,25 @@ def _exists(out: Path) -> SettingsError:
     return SettingsError(what, remedy="Name another file with --config, or remove this one")
 
 
-def _console() -> "Console":
-    from rich.console import Console  # noqa: PLC0415 - it takes 60 ms
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH, soft_wrap=False)
-
-
 def _show(console: "Console", kafka: Kafka, decoded: records.Decoded, made: Proposal) -> None:
     """Print what was seen, what is proposed, and what the sample cannot tell."""
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(title=f"{len(decoded.sample)} records of {', '.join(kafka.topics)}", title_justify="left")
-    for name in ("setting", "proposal", "seen"):
-        table.add_column(name, overflow="fold")
-    for row in _rows(made):
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(table)
+    title = f"{len(decoded.sample)} records of {', '.join(kafka.topics)}"
+    tables.table(console, title, ("setting", "proposal", "seen"), _rows(made))
     for why, count in decoded.refused.most_common():
-        console.print(Text(printable(f"{count} records were not decoded: {why}")))
+        tables.line(console, f"{count} records were not decoded: {why}")
     if made.columns.more:
-        console.print(f"{made.columns.more} more fields were not looked at")
-    left_out = list(made.left_out.items())
-    if left_out:
-        console.print("\nNumbers that are no measures:")
-        for path, why in left_out[:_LEFT_OUT]:
-            console.print(Text(printable(f"  {path}: {why}")))
-        if len(left_out) > _LEFT_OUT:
-            console.print(f"  and {len(left_out) - _LEFT_OUT} more")
+        tables.line(console, f"{made.columns.more} more fields were not looked at")
+    if made.left_out:
+        tables.line(console, "Numbers that are no measures:")
+    for why in dict.fromkeys(made.left_out.values()):
+        paths = [path for path, reason in made.left_out.items() if reason == why]
+        more = f" and {len(paths) - _LEFT_OUT} more" if len(paths) > _LEFT_OUT else ""
+        tables.line(console, f"  {', '.join(paths[:_LEFT_OUT])}{more}: {why}")
     unsure = list(proposal.lines(made))
     if unsure:
-        console.print("\nWhat the sample cannot tell:")
+        tables.line(console, "What the sample cannot tell:")
         for setting, why in unsure:
-            console.print(Text(printable(f"  {setting}: {why}")), style="yellow")
+            tables.line(console, f"  {setting}: {why}", "yellow")
 
 
 def _rows(made: Proposal) -> list[tuple[str, str, str]]:

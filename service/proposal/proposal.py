@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from service.admission import device_ids
 from service.proposal import rhythm, roles, times
 from service.proposal.columns import ARRAY, Column, Columns, Seen, columns
 from service.proposal.rhythm import Rhythm, round_up
@@ -148,6 +149,9 @@ def _judge_device(made: Proposal) -> None:
     share = made.columns.of[best.path].share
     if share < 1:
         reasons.append(f"{1 - share:.1%} of the records lack it, and are rejected")
+    bad = sum(bool(device_ids.problem(str(value))) for value in {*best.values} - {None})
+    if bad:
+        reasons.append(f"{bad} of {best.devices} ids are too long or have control characters, and are rejected")
     if reasons:
         made.doubts["input.device_id"] = "; ".join(reasons)
 

@@ -104,6 +104,8 @@ def test_two_fields_of_the_same_devices_are_no_doubt_and_two_of_different_ones_a
     assert "input.device_id" not in made.doubts
     made = proposal.propose(readings(device=lambda n: f"d{n % 10}", sensor=lambda n: f"s{n % 7}"))
     assert made.doubts["input.device_id"] == "it may also be sensor"
+    made = proposal.propose(readings(device=lambda n: f"d\n{n % 10}"))
+    assert made.doubts["input.device_id"] == "10 of 10 ids are too long or have control characters, and are rejected"
     alone = proposal.propose(readings(devices=1))
     assert alone.doubts["input.device_id"] == "the sample has one value of it"
 

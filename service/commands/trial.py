@@ -1,0 +1,265 @@
+"""`tidemark try`: show what would become of a sample of the topics, without writing anything anywhere.
+
+The sample goes through the stream's own admission, fold and state as one batch of a new checkpoint. Nothing is read from Redis:
+the values are those of this sample alone. A reading that is late only because of an earlier batch's watermark is admitted here.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from service.admission import readings
+from service.admission.schema_sources import load_schemas
+from service.aggregation import sessions
+from service.commands import dissect, tables
+from service.commands.explain import explain
+from service.errors import SourceError, TidemarkError
+from service.kafka import clients, topics
+from service.pipeline import builder, failure
+from service.publication.rows import Rows, by_shard, session_rows, window_rows
+from service.quality import sample
+from service.recompute import rebuild
+from service.redis.keys import shards
+from service.reference import snapshots
+from service.reference.attributes import Attributes
+from service.rejects.reject_log import Coordinates, Reject
+from service.row_schemas import PARTS, RUNS
+from service.settings import Settings
+from service.spark import session
+from service.units import format_time
+from state import codec
+from state.bucket import advance
+from state.layout import CLOSED, Changes, empty_state
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_KEPT = ("topic", "partition", "offset", "key", "value")
+SHOWN = 3
+"""Rejects of a reason, and values of a kind, that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A window or session: its key in Redis and the hash's fields. `view` is empty for a session."""
+
+    key: str
+    fields: Mapping[str, str]
+    view: str = ""
+    is_final: bool = False
+    """Whether no later reading can change it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a sample of `records` records makes. `rejects` are all of them, explained; times are ms since the epoch.
+
+    `windows` and `sessions` are as Redis would have them. `watermark_ms` is that after the sample.
+    """
+
+    records: int
+    devices: int
+    rejects: Sequence[tuple[Reject, str]]
+    windows: Sequence[Value]
+    sessions: Sequence[Value]
+    watermark_ms: int
+
+    @property
+    def admitted(self) -> int:
+        return self.records - len(self.rejects)
+
+    @property
+    def reasons(self) -> Mapping[str, int]:
+        """The number of rejects by reason, the most frequent first."""
+        return dict(Counter(reject.reason for reject, _ in self.rejects).most_common())
+
+    def document(self) -> dict[str, Any]:
+        """Return the trial as JSON has it: counts, the rejects, and each value with its key and fields."""
+        rejects = [{"place": str(each.place), "reason": each.reason, "detail": detail} for each, detail in self.rejects]
+        return {
+            "records": self.records,
+            "admitted": self.admitted,
+            "devices": self.devices,
+            "watermark": self.watermark_ms,
+            "rejects": rejects,
+            "windows": [{"key": each.key, "final": each.is_final, **each.fields} for each in self.windows],
+            "sessions": [{"key": each.key, **each.fields} for each in self.sessions],
+        }
+
+
+def trial(settings: Settings, count: int) -> Trial:
+    """Run a sample of the newest `count` records through admission, fold and state.
+
+    Raises SourceError when Kafka does not answer or has no record, SchemaError and ReferenceDataError as `run` does.
+    """
+    settings = settings.with_buckets(1)
+    kafka = settings.kafka
+    if missing := [name for name in kafka.topics if name not in topics.describe(clients.admin(kafka), kafka)]:
+        raise topics.missing(kafka, missing)
+    source = sample.newest(kafka, count)
+    if not sample.size(source):
+        what = f"{', '.join(kafka.topics)}: there is no record to try"
+        raise SourceError(what, remedy="Wait until there are readings, then run it again")
+    spark = session.build(settings, master="local[*]")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:
+            attributes = _attributes(spark, settings, Path(folder))
+            records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": "10"}).coalesce(1)
+            decided = readings.admit(records, settings, attributes, keep=_KEPT, schemas=load_schemas(settings))
+            kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in _KEPT]
+            names = [name for name in decided.columns if not name.startswith(readings.KEPT)]
+            table = decided.select(*(f"`{name}`" for name in names), *kept).toArrow()
+    except TidemarkError:
+        raise
+    except Exception as error:  # Spark's and py4j's get a name
+        raise failure.classify(error) from error
+    finally:
+        spark.stop()
+    return of(table, settings, attributes)
+
+
+def of(table: pa.Table, settings: Settings, attributes: Attributes | None) -> Trial:
+    """Return what rows of `readings.admit` make, with the Kafka columns of rejected rows kept."""
+    admitted = table.filter(pc.is_null(table["reject"]))
+    newest_ms = pc.max(admitted["event_ms"]).as_py() or 0
+    watermark_ms = max(0, newest_ms - settings.admission.watermark_delay_ms)
+    changes = _changes(admitted, settings, attributes, watermark_ms)
+    return Trial(
+        table.num_rows,
+        pc.count_distinct(admitted["device"]).as_py(),
+        _rejects(table.filter(pc.is_valid(table["reject"])), settings),
+        _windows(changes.windows, settings, watermark_ms),
+        _sessions(changes.sessions, settings),
+        watermark_ms,
+    )
+
+
+def show(settings: Settings, tried: Trial) -> None:
+    """Print a trial for people."""
+    to = tables.console()
+    names = ", ".join(settings.kafka.topics)
+    tables.line(to, f"{tried.records} records of {names}: {tried.admitted} admitted, of {tried.devices} devices")
+    if tried.rejects:
+        _show_rejects(to, tried)
+    if tried.windows:
+        _show_windows(to, settings, tried)
+        _show_sessions(to, tried)
+    tables.line(to, "Nothing was written, to Kafka, Redis or the checkpoint.")
+
+
+def _only_rejected(name: str) -> Column:
+    """Keep the bytes of rejected records; of an oversized one they are not needed."""
+    is_oversized = F.get_json_object("reject", "$.reason") == "oversized"
+    kept = F.col(f"`{readings.KEPT}{name}`")
+    return F.when(F.col("reject").isNotNull() & ~is_oversized, kept).alias(readings.KEPT + name)
+
+
+def _attributes(spark: SparkSession, settings: Settings, folder: Path) -> Attributes | None:
+    """Return the reference as the database has it now. The snapshot is not kept."""
+    if settings.reference is None:
+        return None
+    return snapshots.load(spark, settings.reference, folder).attributes()
+
+
+def _changes(admitted: pa.Table, settings: Settings, attributes: Attributes | None, watermark_ms: int) -> Changes:
+    rules = sessions.rules(settings)
+    fold = replace(builder.folding(settings, attributes), check_schemas=None)
+    parts, runs = [], []
+    names = [name for name in admitted.column_names if not name.startswith(readings.KEPT)]
+    for batch in fold(admitted.select(names).to_batches()):
+        for kind, payload in zip(batch["kind"].to_pylist(), batch["payload"].to_pylist(), strict=True):
+            if kind == PARTS:
+                parts.append(codec.unpack(b"W", payload))
+            elif kind == RUNS:
+                runs.append(codec.unpack(b"R", payload))
+    _, changes, _ = advance(empty_state(rules), parts, runs, watermark_ms, rules)
+    return changes
+
+
+def _rejects(rejected: pa.Table, settings: Settings) -> list[tuple[Reject, str]]:
+    writers = dissect.writers(settings.input, settings) if rejected.num_rows else {}
+    found = []
+    columns = [rejected[name if name in {"reject", "broker_ms"} else readings.KEPT + name] for name in _COLUMNS]
+    for text, broker_ms, topic, partition, offset, key, value in zip(*(c.to_pylist() for c in columns), strict=True):
+        fields = readings.parsed(text)
+        place = Coordinates(topic, partition, offset)
+        reject = Reject(place, fields["reason"], fields["detail"] or "", broker_ms, 0, 0, key, value, ())
+        found.append((reject, explain(reject, dissect.dissect(value, settings.input, writers), settings)))
+    return found
+
+
+_COLUMNS = ("reject", "broker_ms", *_KEPT)
+
+
+def _windows(table: pa.Table, settings: Settings, watermark_ms: int) -> list[Value]:
+    stores = shards(settings.redis)
+    values = []
+    for keys, part in zip(stores, by_shard(table, len(stores)), strict=True):
+        rows = window_rows(part, keys, settings.views, watermark_ms)
+        for (key, fields), view in zip(_hashes(rows), part["view"].to_pylist(), strict=True):
+            values.append(Value(key, fields, view, int(fields["end"]) <= watermark_ms))
+    return values
+
+
+def _sessions(table: pa.Table, settings: Settings) -> list[Value]:
+    stores = shards(settings.redis)
+    return [
+        Value(key, fields, is_final=fields["state"] == CLOSED)
+        for keys, part in zip(stores, by_shard(table, len(stores)), strict=True)
+        for key, fields in _hashes(session_rows(part, keys, settings.sessions))
+    ]
+
+
+def _hashes(rows: Rows) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the key and the fields of each row, as text."""
+    columns = {name: list(map(_text, column)) for name, column in rows.fields.items()}
+    for n, key in enumerate(rows.keys):
+        yield _text(key) or "", {name: text for name, column in columns.items() if (text := column[n]) is not None}
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="backslashreplace")
+
+
+def _show_rejects(to: "Console", tried: Trial) -> None:
+    rows = []
+    for reason, count in tried.reasons.items():
+        examples = [(each, detail) for each, detail in tried.rejects if each.reason == reason][:SHOWN]
+        for number, (each, detail) in enumerate(examples):
+            first = (reason, count) if number == 0 else ("", "")
+            rows.append((*first, each.place, detail))
+    tables.table(to, f"{len(tried.rejects)} rejects", ("reason", "records", "such as", "why"), rows)
+
+
+def _show_windows(to: "Console", settings: Settings, tried: Trial) -> None:
+    rows = []
+    for view in settings.views:
+        of_view = sorted(
+            (each for each in tried.windows if each.view == view.name), key=lambda each: int(each.fields["start"])
+        )
+        count = f"{len(of_view)}, {sum(each.is_final for each in of_view)} final"
+        for place, each in enumerate(of_view[-SHOWN:]):
+            head = (view.name, count) if place == 0 else ("", "")
+            shown = ", ".join(f"{name} {_short(each.fields[name])}" for name in view.statistics if name in each.fields)
+            rows.append((*head, each.key, shown))
+    title = f"windows; the watermark is {format_time(tried.watermark_ms)}"
+    tables.table(to, title, ("view", "windows", "key in Redis, such as", "fields"), rows)
+
+
+def _show_sessions(to: "Console", tried: Trial) -> None:
+    newest = sorted(tried.sessions, key=lambda each: int(each.fields["last"]))[-SHOWN:]
+    rows = [(each.key, *(each.fields[name] for name in ("state", "count", "reason"))) for each in newest]
+    title = f"{len(tried.sessions)} sessions, {sum(each.is_final for each in tried.sessions)} closed"
+    tables.table(to, title, ("key in Redis, such as", "state", "readings", "reason"), rows)
+
+
+def _short(text: str) -> str:
+    return f"{float(text):.6g}" if "." in text or "e" in text else text

@@ -1,0 +1,129 @@
+"""`tidemark try`: what a sample would become, by the stream's own steps, with nothing written anywhere."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from load.servers.kafka import LOG_APPEND_TIME, Broker
+from load.servers.redis import Redis
+from load.servers.server_process import free_port
+from service.cli import main
+from service.redis.keys import Keys
+from tests import shapes
+from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
+
+pytestmark = pytest.mark.integration
+
+
+def tried(config: Path, capsys: pytest.CaptureFixture[str], *more: str) -> Mapping[str, Any]:
+    """The document of `tidemark try --json`."""
+    capsys.readouterr()
+    assert main(["try", "--config", str(config), "--json", *more]) == 0
+    document: Mapping[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def fill(world: DaemonWorld) -> None:
+    """200 readings of five devices, and seven records that are rejected for five reasons."""
+    now_ms = time.time_ns() // 1_000_000
+    values = [
+        {"device_id": f"d{n % 5}", "event_time": now_ms - 40_000 + n * 200, "temperature": n % 11} for n in range(200)
+    ]
+    wrong: list[Any] = [
+        {"device_id": "d1", "event_time": now_ms, "temperature": "hot"},
+        {"device_id": "d1", "event_time": now_ms - 3_600_000, "temperature": 1},
+        {"device_id": "d1", "event_time": now_ms + 3_600_000, "temperature": 1},
+        {"device_id": "d1\n", "event_time": now_ms, "temperature": 1},
+        {"device_id": "d1", "temperature": 1},
+        [1],
+    ]
+    world.broker.create_topic(world.topic, 1, LOG_APPEND_TIME)
+    for value in [*values, *wrong]:
+        world.producer.produce(world.topic, json.dumps(value).encode())
+    world.producer.produce(world.topic, b"x" * 100_000)
+    assert world.producer.flush(30) == 0
+
+
+def test_the_values_are_those_that_the_service_then_writes(
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-same")
+    fill(world)
+    document = tried(world.config, capsys)
+    assert (document["records"], document["admitted"], document["devices"]) == (207, 200, 5)
+    with Service(world.config, free_port(), tmp_path / "log") as service:
+        until(lambda: service.is_ready() and service.metric("readings_admitted_total") >= 200, STARTS_S, "the readings")
+        client = redis_server.client(decode_responses=True)
+        for kind in ("windows", "sessions"):
+            for value in document[kind]:
+                stored: Mapping[str, str] = client.hgetall(value["key"])
+                fields = {name: text for name, text in value.items() if name not in {"key", "final"}}
+                assert {name: stored.get(name) for name in fields} == fields, value["key"]
+        assert client.hget(Keys(world.topic).progress, "watermark") == str(document["watermark"])
+        windows = {each["key"] for each in document["windows"]}
+        assert set(client.scan_iter(f"{world.topic}:window:*")) == windows
+        assert service.stop() == 0
+
+
+def test_rejects_are_explained_and_nothing_is_written(
+    broker_server: Broker,
+    redis_server: Redis,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shared_spark: SparkSession,
+) -> None:
+    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-rejects")
+    # Nothing answers at this address: the command does not need Redis.
+    world.config.write_text(world.config.read_text().replace(redis_server.url, "redis://127.0.0.1:1"))
+    fill(world)
+    files, names = sorted(tmp_path.rglob("*")), set(broker_server.admin.list_topics(timeout=10).topics)
+    document = tried(world.config, capsys)
+    reasons = {each["reason"]: each["detail"] for each in document["rejects"]}
+    assert set(reasons) == {"undecodable", "late", "early", "bad_device", "no_time", "oversized"}
+    details = [each["detail"] for each in document["rejects"]]
+    assert any('temperature = "hot": expected a number' in each for each in details)
+    assert "60 min ahead of the broker's time" in reasons["early"]
+    assert "97.66 KiB (100000 bytes), limit 64 KiB" in reasons["oversized"]
+    assert main(["try", "--config", str(world.config), "-n", "50"]) == 0
+    shown = capsys.readouterr().out
+    assert "50 records of trial-rejects: 43 admitted, of 5 devices" in shown
+    assert "Nothing was written, to Kafka, Redis or the checkpoint." in shown
+    assert "trial-rejects:window:device:temperature:d" in shown
+    assert sorted(tmp_path.rglob("*")) == files
+    assert set(broker_server.admin.list_topics(timeout=10).topics) == names
+
+
+@pytest.mark.parametrize("name", ["shadow", "zigbee", "lorawan", "opensky"])
+def test_init_and_try_admit_all_records_of_a_public_data_set_s_shape(
+    name: str, broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_spark: SparkSession
+) -> None:
+    topic, config = f"trial-{name}", tmp_path / "tidemark.toml"
+    broker_server.create_topic(topic, 2, LOG_APPEND_TIME)
+    producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0, "linger.ms": 5})
+    # All records arrive now: those of the last minute are those of a live topic.
+    records = shapes.records(name, time.time_ns() // 1_000_000)
+    for number, (key, value, _) in enumerate(records[-18:]):
+        producer.produce(topic, value, key=key, partition=number % 2)
+    assert producer.flush(30) == 0
+    where = ["--bootstrap", broker_server.bootstrap, "--topic", topic, "--config", str(config), "--yes"]
+    assert main(["init", *where]) == 0, capsys.readouterr().out
+    document = tried(config, capsys)
+    assert (document["records"], document["rejects"]) == (18, [])
+    assert document["windows"]
+
+
+def test_a_topic_without_records_is_named(
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-none")
+    assert main(["try", "--config", str(world.config)]) == 5
+    assert "trial-none does not exist" in capsys.readouterr().err
+    broker_server.create_topic(world.topic, 1, LOG_APPEND_TIME)
+    assert main(["try", "--config", str(world.config)]) == 5
+    assert "trial-none: there is no record to try" in capsys.readouterr().err
