@@ -11,7 +11,7 @@ from playwright.sync_api import Error as BrowserError
 
 from load.browser import steps
 from load.browser.stage import FOLDER, Stage
-from load.browser.values import values_under_load
+from load.browser.values import newest_rejects, values_under_load
 from load.fleet.options import seconds_of
 from load.report import reported
 from service.errors import TidemarkError
@@ -21,6 +21,7 @@ ZERO = "failed", "different_values", "console_errors", "foreign_requests", "viol
 SCREENSHOTS = 6
 STEPS: tuple[Callable[[Stage], None], ...] = (
     values_under_load,
+    newest_rejects,
     steps.updates,
     steps.runbook,
     steps.accessibility,

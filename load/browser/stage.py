@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -77,7 +78,9 @@ class Stage:
         )
         units = [text for name, unit in UNITS.items() for text in ("--unit", f"{name}={unit}")]
         service = f"http://{HOST}:{self.testbed.metrics_port}"
-        self.dashboard = Dashboard(FOLDER, self.testbed.redis.url, service, units)
+        rejects = [sys.executable, "-m", "service.cli", "rejects", "list", "--config", str(self.testbed.config)]
+        options = [*units, "--rejects", shlex.join(rejects)]
+        self.dashboard = Dashboard(FOLDER, self.testbed.redis.url, service, options)
         self.chromium = Chromium(self.dashboard.url, args.axe, path)
 
     def __enter__(self) -> Self:

@@ -4,11 +4,14 @@ import contextlib
 import csv
 import io
 import json
+import subprocess
+import sys
 
 from load.browser import comparison
 from load.browser.comparison import PREFIX
 from load.browser.redis_history import Hash
 from load.browser.stage import Stage, StepError, require
+from load.browser.tables import table
 from load.fleet.fleet import MEASURES
 from load.judge import published
 from load.servers.server_process import PATIENCE
@@ -28,6 +31,25 @@ def values_under_load(stage: Stage) -> None:
         status = json.loads(stage.testbed.get("/status")[1])
         stage.note("pipeline", comparison.batches(page, status))
         stage.note("pipeline", comparison.rejects(page, before, stage.testbed.metrics()))
+
+
+def newest_rejects(stage: Stage) -> None:
+    """Compare the newest rejects of the page with those that `tidemark rejects list` prints later: they only become more."""
+    selector = '.scroll[aria-label^="Newest rejects"] table'
+    with stage.chromium.open(stage.paths["pipeline"]) as page:
+        stage.until(lambda: page.query_selector(f"{selector} tbody tr"), "the newest rejects", 90 * PATIENCE)
+        rows = table(page, selector)
+    command = [sys.executable, "-m", "service.cli", "rejects", "list", "--config", str(stage.testbed.config), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False)
+    require(
+        done.returncode == 0, f"tidemark rejects list has ended with status {done.returncode}: {done.stderr[-300:]}"
+    )
+    listed = [json.loads(line) for line in done.stdout.splitlines()]
+    reasons = {f"{each['topic']}[{each['partition']}]@{each['offset']}": each["reason"] for each in listed}
+    for place, row in rows.items():
+        if row["Reason"].text != reasons.get(place):
+            stage.note("newest rejects", [f"{place}: {row['Reason'].text!r}, and it is {reasons.get(place)!r}"])
+        stage.values += 1
 
 
 def values_at_rest(stage: Stage) -> None:

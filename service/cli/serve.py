@@ -76,7 +76,7 @@ def dashboard(context: typer.Context, config: Config) -> int:
     from service import settings
     from service.commands import dashboard
 
-    return dashboard.serve(settings.load(config), context.args)
+    return dashboard.serve(settings.load(config), config, context.args)
 
 
 @command(app, "version", example="tidemark version")

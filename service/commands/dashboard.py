@@ -1,7 +1,10 @@
 """Serve the dashboard page: hand over to the package tidemark-dashboard, with what the settings say of Redis and the service."""
 
 import importlib
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from service.errors import SetupError
@@ -11,7 +14,7 @@ from service.settings.models import Settings
 PACKAGE = "tidemark_dashboard"
 
 
-def serve(settings: Settings, words: Sequence[str]) -> int:
+def serve(settings: Settings, config: Path, words: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status. `words` are options of `tidemark-dashboard`, which come last.
 
     Raises SetupError when the package is not installed.
@@ -21,11 +24,11 @@ def serve(settings: Settings, words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         what = f"The dashboard page is not installed: there is no module {error.name}"
         raise SetupError(what, remedy="Install it: pip install 'tidemark[dashboard]'.") from error
-    return int(command.main([*options(settings), *words]))
+    return int(command.main([*options(settings, config), *words]))
 
 
-def options(settings: Settings) -> list[str]:
-    """Return the options of `tidemark-dashboard` that follow from the settings.
+def options(settings: Settings, config: Path) -> list[str]:
+    """Return the options of `tidemark-dashboard` that follow from the settings in `config`.
 
     Without the user and the password of the settings: they may write, and the page only reads.
     """
@@ -33,5 +36,7 @@ def options(settings: Settings) -> list[str]:
     url = urlsplit(redis.url.get_secret_value())
     address = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
     found = ["--redis", address, "--prefix", redis.prefix, "--service", f"http://{status.address(settings.metrics)}"]
+    rejects = [sys.executable, "-m", "service.cli", "rejects", "list", "--config", str(config.absolute())]
+    found += ["--rejects", shlex.join(rejects)]
     found += ["--cluster"] if redis.cluster else []
     return found + (["--ca-file", str(redis.ca_file)] if redis.ca_file else [])

@@ -138,10 +138,13 @@ def test_dashboard_takes_redis_and_the_service_from_the_settings_and_further_opt
 ) -> None:
     path = tmp_path / "tidemark.toml"
     path.write_text(f'{GOOD}prefix = "fleet"\n[metrics]\naddress = "0.0.0.0"\nport = 9411\n')
-    assert dashboard.options(settings.load(path)) == [
+    *options, rejects = dashboard.options(settings.load(path), path)
+    assert rejects.endswith(f"-m service.cli rejects list --config {path}")
+    assert options == [
         *("--redis", "redis://localhost:1"),
         *("--prefix", "fleet"),
         *("--service", "http://127.0.0.1:9411"),
+        "--rejects",
     ]
     assert main(["dashboard", "--config", str(path), "--address", "192.0.2.1"]) == 2
     assert "give a --token-file" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +74,12 @@ def _options(words: Sequence[str] | None) -> Options:
         help="the service's own HTTP address, '' for none (%(default)s)",
     )
     add("--prometheus", default="", metavar="URL", help="a Prometheus, whose alerts are shown")
+    add(
+        "--rejects",
+        default="",
+        metavar="COMMAND",
+        help="lists rejects as JSON, such as 'tidemark rejects list --config tidemark.toml': the page shows the newest ones",
+    )
     add("--address", default=usual.address, help="where to listen (%(default)s)")
     add("--port", type=int, default=usual.port, help="(%(default)s)")
     add("--host", action="append", default=[], metavar="NAME", help="a name in the page's address; may be repeated")
@@ -90,6 +97,7 @@ def _options(words: Sequence[str] | None) -> Options:
         ca_file=given.ca_file,
         service=given.service,
         prometheus=given.prometheus,
+        rejects=_words(given.rejects),
         address=given.address,
         port=given.port,
         token_file=given.token_file,
@@ -98,3 +106,11 @@ def _options(words: Sequence[str] | None) -> Options:
         hosts=tuple(given.host),
         units=units,
     )
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        msg = f"--rejects {command!r}: {error}. Give a command as a shell takes it"
+        raise OptionsError(msg) from error

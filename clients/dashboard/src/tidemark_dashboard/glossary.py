@@ -21,6 +21,7 @@ GLOSSARY = {
     "trigger": "The time from the end of one batch to the end of the next. Processing must be shorter, or the lag grows.",
     "delay": "How far the watermark is behind the clock when the batch is published.",
     "latency": "From Kafka's time for a reading until Redis has it.",
+    "record": "Where Kafka has the record: topic[partition]@offset.",
     "reject": "A record that was not admitted. It is kept, with the reason, in the rejects topic.",
     "reference": "The table of devices with their facts, which the service reads from a database.",
     "deviation": "The standard deviation of the readings in the window.",

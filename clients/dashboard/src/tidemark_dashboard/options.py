@@ -18,7 +18,9 @@ class OptionsError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """`service` and `prometheus` are base URLs, or "" for none. `units` are the units of measures, for people."""
+    """`service` and `prometheus` are base URLs, or "" for none. `rejects` is a command, see `tidemark_dashboard.rejects`.
+    `units` are the units of measures, for people.
+    """
 
     redis: str = "redis://localhost:6379/0"
     prefix: str = "tidemark"
@@ -27,6 +29,7 @@ class Options:
     ca_file: Path | None = None
     service: str = "http://127.0.0.1:9400"
     prometheus: str = ""
+    rejects: tuple[str, ...] = ()
     address: str = "127.0.0.1"
     port: int = 9500
     token_file: Path | None = None

@@ -15,6 +15,7 @@ from tidemark_dashboard.fleet import Fleet
 from tidemark_dashboard.health import Health, now_ms
 from tidemark_dashboard.keys import KeysOfViews
 from tidemark_dashboard.options import Options
+from tidemark_dashboard.rejects import Rejects
 from tidemark_dashboard.service import Service
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class Sources:
         self.fleet = Fleet(self.client, self.wanted, lambda: self.mark(("fleet",)))
         self.keys = KeysOfViews(self.client)
         self.service = Service(options.service, options.prometheus, self.wanted, lambda: self.mark(("service",)))
+        self.rejects = Rejects(options.rejects, lambda device: self.mark(("rejects", device)))
         self._feed = Feed(self.client, self.redis, self.wanted, self._on_places, self._on_lost)
         self._interests: dict[Topic, set[Callable[[], None]]] = {}
         self._on_pulse: set[Callable[[], None]] = set()
@@ -84,6 +86,7 @@ class Sources:
             for task in running:
                 task.cancel()
             await asyncio.wait(running, timeout=0.2)
+        await self.rejects.close()
         await self.client.close()
 
     def want(self) -> None:

@@ -65,10 +65,12 @@ async def read(sources: Sources, query: Query) -> Shown:
         "here": here,
         "back": here(until=stretch.since),
         "forward": "" if stretch.is_live else here(until=stretch.until + stretch.length_ms),
+        "has_rejects": sources.rejects.is_known,
+        "newest": sources.rejects.newest(device_id),
         "command": f"tidemark rejects list --config tidemark.toml --device {shlex.quote(shown(device_id))}",
     }
     windows = [("window", view.name, device_id)] if view else []
-    return Shown.of(context, ("device", device_id), windows)
+    return Shown.of(context, ("device", device_id), ("rejects", device_id), windows)
 
 
 PAGE = Page(

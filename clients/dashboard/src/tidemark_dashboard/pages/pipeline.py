@@ -69,6 +69,8 @@ async def read(sources: Sources, query: Query) -> Shown:
     looks = list(service.looks)
     since_s = (looks[-1].at_ms - looks[0].at_ms) / 1000 if len(looks) > 1 else 0.0
     context = {
+        "has_rejects": sources.rejects.is_known,
+        "newest": sources.rejects.newest(),
         "service": service,
         "status": status,
         "samples": samples,
@@ -93,7 +95,7 @@ async def read(sources: Sources, query: Query) -> Shown:
         ],
         "state": samples.by("tidemark_state_rows", "kind"),
     }
-    return Shown.of(context, ("service",), ("progress",))
+    return Shown.of(context, ("service",), ("progress",), ("rejects", ""))
 
 
 def _batches(batches: Sequence[Mapping[str, Any]]) -> Iterator[Batch]:
