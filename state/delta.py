@@ -10,6 +10,7 @@ sorted by (device, start), so that new ones come between old ones. Of a row that
 numbers, which are small or zero where little has changed, and no text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state import windows
+from state import blobs, windows
 from state.columns import Array, Bools, Field, Ints, Keys, array, codes_of, ints, places
 from state.layout import BucketState
 
@@ -59,7 +60,8 @@ class Delta:
     """What changed in a state.
 
     Of runs the first column is the row of the device. `names` are the added devices. The added windows have `texts`, their
-    dictionaries in the order of `windows.TEXTS`, and `codes`, which index them.
+    dictionaries in the order of `windows.TEXTS`, and `codes`, which index them. `lists` has the columns of lists
+    (state/blobs.py) of the changed windows, then of the added ones: a window's lists change only with its count.
     """
 
     runs: Change
@@ -68,13 +70,14 @@ class Delta:
     names: Array
     texts: tuple[Array, ...]
     codes: tuple[Ints, ...]
+    lists: tuple[Array, ...] = ()
 
     @property
     def changed_bytes(self) -> int:
         """Bytes of the rows that changed or were added: eight for each number, and the texts of added rows."""
         tables = self.runs, self.devices, self.windows
         numbers = sum(len(table.columns) * (len(table.changed) + len(table.added)) for table in tables)
-        return 8 * numbers + sum(int(text.nbytes) for text in (self.names, *self.texts))
+        return 8 * numbers + sum(int(each.nbytes) for each in (self.names, *self.texts, *self.lists))
 
 
 def diff(before: BucketState, after: BucketState) -> Delta | None:
@@ -93,6 +96,7 @@ def diff(before: BucketState, after: BucketState) -> Delta | None:
     if len(changed_windows.added):
         added = windows.compact(after.windows.take(pa.array(changed_windows.added)))
     texts = [array(added.column(name)) for name in windows.TEXTS]
+    touched = pa.array(np.concatenate((changed_windows.changed, changed_windows.added)))
     return Delta(
         _change(old_runs, _runs(after.runs), run_row),
         devices,
@@ -100,6 +104,7 @@ def diff(before: BucketState, after: BucketState) -> Delta | None:
         names.take(pa.array(devices.added)),
         tuple(text.dictionary for text in texts),
         tuple(codes_of(text).astype(np.int64) for text in texts),
+        tuple(column.take(touched) for column in _lists(after.windows)),
     )
 
 
@@ -119,7 +124,8 @@ def apply(before: BucketState, delta: Delta) -> BucketState:
 
     columns = _applied(_columns(before.windows), delta.windows)
     texts = [array(column) for column in _window_texts(before.windows, delta).columns]
-    return BucketState(runs, devices, _table(before.windows.schema, texts, columns))
+    lists = _applied_lists(_lists(before.windows), delta)
+    return BucketState(runs, devices, _table(before.windows.schema, texts, columns, lists))
 
 
 def _window_texts(before: pa.Table, delta: Delta) -> pa.Table:
@@ -157,7 +163,25 @@ def _nulls(column: _Column) -> Bools:
 
 
 def _is_number(field: Field) -> bool:
-    return not (pa.types.is_string(field.type) or pa.types.is_dictionary(field.type))
+    return not (pa.types.is_string(field.type) or pa.types.is_dictionary(field.type) or field.type == blobs.TYPE)
+
+
+def _lists(table: pa.Table) -> list[Array]:
+    return [array(table.column(number)) for number, field in enumerate(table.schema) if field.type == blobs.TYPE]
+
+
+def _applied_lists(before: list[Array], delta: Delta) -> list[Array]:
+    change = delta.windows
+    if len(before) != len(delta.lists):
+        msg = f"a delta of {len(delta.lists)} columns of lists does not fit a table of {len(before)}"
+        raise ValueError(msg)
+    if not before:
+        return []
+    changed, added = len(change.changed), len(change.added)
+    rows = np.arange(change.size)[_staying(change)]
+    rows = _with_added(rows, change.added, change.size + changed + np.arange(added))
+    rows[change.changed] = change.size + np.arange(changed)
+    return [blobs.placed(pair, rows) for pair in zip(before, delta.lists, strict=True)]
 
 
 def _runs(runs: pa.Table, device_row: Ints | None = None) -> list[_Column]:
@@ -166,13 +190,13 @@ def _runs(runs: pa.Table, device_row: Ints | None = None) -> list[_Column]:
     return [_Column(rows if device_row is None else device_row[rows], None), *_columns(runs)]
 
 
-def _table(schema: pa.Schema, texts: list[Array], columns: list[_Column]) -> pa.Table:
-    """All tables have their texts first."""
+def _table(schema: pa.Schema, texts: list[Array], columns: list[_Column], lists: Sequence[Array] = ()) -> pa.Table:
+    """All tables have their texts first, and their lists last."""
     arrays = list(texts)
-    for field, column in zip(list(schema)[len(texts) :], columns, strict=True):
+    for field, column in zip(list(schema)[len(texts) : len(schema) - len(lists)], columns, strict=True):
         numbers = column.numbers.view(np.float64) if pa.types.is_floating(field.type) else column.numbers
         arrays.append(pa.array(numbers, mask=column.nulls))
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays([*arrays, *lists], schema=schema)
 
 
 # Where the rows of a table before the step are after it, -1 of those removed. The others ascend without a hole among the

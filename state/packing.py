@@ -7,11 +7,14 @@ Little endian. Lengths are not repeated: the first array has all of them.
     positions  the numbers between one and the next
     nulls      1 byte: 0 for none, else 1 and then a bit a row, the lowest bit first
     texts      numbers of the lengths in bytes, and the UTF-8 bytes
+    lists      nulls, numbers of the lengths in bytes, and the bytes. Columns of lists are the last ones, up to the end: a delta
+               without any has the bytes that it had before there were lists
 """
 
 import numpy as np
 import pyarrow as pa
 
+from state import blobs
 from state.columns import Array, Bools, Ints
 from state.delta import Change, Delta, Values
 
@@ -38,6 +41,8 @@ def pack(delta: Delta) -> bytes:
         writer.numbers(codes)
     for text in texts:
         writer.texts(text)
+    for column in delta.lists:
+        writer.lists(column)
     return b"".join(writer.pieces)
 
 
@@ -51,7 +56,10 @@ def unpack(data: bytes) -> Delta:
     runs, devices, windows = (_change(reader, *counts[n * _COUNTS : (n + 1) * _COUNTS]) for n in range(_TABLES))
     codes = tuple(reader.numbers(len(windows.added)) for _ in range(_TEXTS - 1))
     names, *texts = (reader.texts(count) for count in counts[-_TEXTS:])
-    return Delta(runs, devices, windows, names, tuple(texts), codes)
+    lists = []
+    while reader.has_more:
+        lists.append(reader.lists(len(windows.changed) + len(windows.added)))
+    return Delta(runs, devices, windows, names, tuple(texts), codes, tuple(lists))
 
 
 def _change(reader: "_Reader", size: int, removed: int, changed: int, added: int, columns: int) -> Change:
@@ -100,10 +108,21 @@ class _Writer:
         self.numbers(np.diff(ends).astype(np.int64))
         self.pieces.append(bytes(data[int(ends[0]) : int(ends[-1])]) if data is not None else b"")
 
+    def lists(self, values: Array) -> None:
+        """An array of blobs.TYPE. A column always has a byte, so that the reader can count columns."""
+        self.nulls(values.is_null().to_numpy(zero_copy_only=False))
+        lists = blobs.of_column(values)
+        self.numbers(np.fromiter(map(len, lists), np.int64, len(lists)))
+        self.pieces += lists.tolist()
+
 
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
+
+    @property
+    def has_more(self) -> bool:
+        return self._at < len(self._data)
 
     def _take(self, size: int) -> bytes:
         piece = self._data[self._at : self._at + size]
@@ -136,4 +155,12 @@ class _Reader:
         offsets = np.concatenate(([0], np.cumsum(self.numbers(size)))).astype(np.int32)
         data = self._take(int(offsets[-1]))
         values: Array = pa.StringArray.from_buffers(size, pa.py_buffer(offsets), pa.py_buffer(data))
+        return values
+
+    def lists(self, size: int) -> Array:
+        nulls = self.nulls(size)
+        offsets = np.concatenate(([0], np.cumsum(self.numbers(size)))).astype(np.int64)
+        bits = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes())
+        data = self._take(int(offsets[-1]))
+        values: Array = pa.Array.from_buffers(blobs.TYPE, size, [bits, pa.py_buffer(offsets), pa.py_buffer(data)])
         return values

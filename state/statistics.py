@@ -7,7 +7,7 @@ Windows and parts of windows keep the columns of the statistics that their view 
 window is published. Sessions keep the totals of each measure (`state.columns.TOTALS`), and have the statistics with `of_session`.
 
 Merging is associative and commutative: the result depends on the set of parts only, up to the rounding of additions. Sums of
-doubles are the only columns that round.
+doubles are the only columns that round. Sketches (state/quantiles.py) are the same bytes in any order.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state import moments
+from state import blobs, moments, quantiles
 from state.columns import Floats, Ints
 
 Values = npt.NDArray[Any]
@@ -44,14 +44,14 @@ class PaneReadings:
 
 
 Columns = Mapping[str, Values]
-"""Columns by name, one array element for each window or part."""
+"""Columns by name, one array element for each window or part; of lists (state/blobs.py) an element is `bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken(Mapping[str, Values]):
     """Some rows of columns. Each is copied when it is read, so that memory holds one at a time."""
 
-    columns: Columns
+    columns: Mapping[str, "Values | blobs.Stored"]
     rows: npt.NDArray[Any]
 
     def __getitem__(self, name: str) -> Values:
@@ -159,9 +159,16 @@ COLUMNS: Mapping[str, Column] = {
         _merged_by(np.maximum, "last", pa.int64(), _last),
         _value_at("first_value", "first", np.minimum, _first),
         _value_at("last_value", "last", np.maximum, _last),
+        Column(
+            "quantiles",
+            blobs.TYPE,
+            lambda panes: quantiles.fold(panes.values, panes.starts, panes.counts),
+            lambda columns, heads: quantiles.reduce(columns["quantiles"], heads),
+            lambda left, right: quantiles.pair(left["quantiles"], right["quantiles"]),
+        ),
     )
 }
-"""In the order in which tables have them. `count` is readings, `first` and `last` are event times in ms."""
+"""In the order in which tables have them, numbers before lists. `count` is readings, `first` and `last` are event times in ms."""
 
 
 class Kept:
@@ -184,6 +191,15 @@ class Kept:
         deviation = moments.deviation(self["count"], *(self[name] for name in moments.NAMES))
         deviation[self["min"] == self["max"]] = 0.0
         return deviation
+
+    @cached_property
+    def _sketches(self) -> quantiles.Sketches:
+        return quantiles.unpack(self["quantiles"])
+
+    def quantile(self, share: int) -> Floats:
+        """The smallest value that at least `share` percent of the readings do not exceed, never beyond `min` and `max`."""
+        quantile: Floats = np.clip(self._sketches.quantile(share), self["min"], self["max"])
+        return quantile
 
     @property
     def delta(self) -> Floats:
@@ -246,6 +262,18 @@ _SUMS = ("count", *moments.SUMS)
 _FIRST, _LAST = ("first", "first_value"), ("last", "last_value")
 _EXACT, _ROUNDED = "none", "rounding"
 
+
+def _quantile(name: str, share: int) -> Statistic:
+    return Statistic(
+        name,
+        f"smallest value that at least {share} % of the readings do not exceed",
+        "measure",
+        f"none up to {quantiles.EXACT} different values, then 1 % of itself",
+        ("min", "max", "quantiles"),
+        lambda w: w.quantile(share),
+    )
+
+
 STATISTICS: Mapping[str, Statistic] = {
     statistic.name: statistic
     for statistic in (
@@ -291,6 +319,9 @@ STATISTICS: Mapping[str, Statistic] = {
             (*_FIRST, *_LAST),
             lambda w: w.rate,
         ),
+        _quantile("median", 50),
+        _quantile("p95", 95),
+        _quantile("p99", 99),
     )
 }
 """In the order in which readers see them."""

@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from state import blobs
+from state.blobs import Stored
 from state.columns import Array, Bools, Field, Ints, array, codes_of, joined, places
 from state.statistics import COLUMNS, DEFAULT, Columns, Taken, columns_of
 
@@ -155,7 +157,7 @@ def _begins_with(table: pa.Table, first: pa.Table) -> bool:
 
 
 def _or_nulls(values: npt.NDArray[Any] | None, field: Field, size: int) -> Array:
-    return pa.nulls(size, field.type) if values is None else pa.array(values)
+    return pa.nulls(size, field.type) if values is None else pa.array(values, field.type)
 
 
 def concat(tables: Sequence[pa.Table], schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -237,7 +239,7 @@ def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
     rows = pa.array(np.concatenate((np.arange(size), added)))
     arrays: list[Array] = [array(whole.column(name)).take(rows) for name in KEY]
     names = [field.name for field in whole.schema if field.name in COLUMNS]
-    columns: dict[str, npt.NDArray[Any]] = {}
+    columns: dict[str, npt.NDArray[Any] | Stored] = {}
     nulls: dict[str, Bools] = {}
     for name in names:
         column = array(whole.column(name))
@@ -246,14 +248,21 @@ def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
             of_parts = np.logical_or.reduceat(is_null[size:][order], heads)
             nulls[name] = np.concatenate((is_null[:size], of_parts[new_heads]))
             nulls[name][place[known]] |= of_parts[known]
-            column = column.fill_null(0)
-        columns[name] = column.to_numpy(zero_copy_only=False)
+        if column.type == blobs.TYPE:
+            columns[name] = Stored(column)
+        else:
+            columns[name] = (column.fill_null(0) if name in nulls else column).to_numpy(zero_copy_only=False)
     of_parts_sorted = Taken(columns, size + order)
     parts = {name: COLUMNS[name].reduce(of_parts_sorted, heads) for name in names}
     left, right = Taken(columns, place[known]), Taken(parts, known)
     for name in names:
-        values = np.concatenate((columns[name][:size], parts[name][new_heads]))
-        values[place[known]] = COLUMNS[name].pair(left, right)
+        column = columns[name]
+        merged, new_values = COLUMNS[name].pair(left, right), parts[name][new_heads]
+        if isinstance(column, Stored):
+            arrays.append(column.replaced(size, place[known], merged, new_values, nulls.get(name)))
+            continue
+        values = np.concatenate((column[:size], new_values))
+        values[place[known]] = merged
         if name in nulls:
             values[nulls[name]] = 0
         arrays.append(pa.array(values, mask=nulls.get(name)))

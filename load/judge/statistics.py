@@ -41,6 +41,12 @@ def _rate(readings: Sequence[Reading]) -> float | None:
     return _delta(readings) / duration_ms * 1000 if duration_ms else None
 
 
+def _quantile(readings: Sequence[Reading], share: int) -> float:
+    """The smallest value that at least `share` percent of the readings do not exceed, as `percentile_disc` of SQL."""
+    values = sorted(value for _, value, _ in readings)
+    return next(value for number, value in enumerate(values, 1) if 100 * number >= share * len(values))
+
+
 PLAIN: Mapping[str, Callable[[Sequence[Reading]], float | None]] = {
     "count": len,
     "sum": lambda readings: math.fsum(value for _, value, _ in readings),
@@ -54,8 +60,11 @@ PLAIN: Mapping[str, Callable[[Sequence[Reading]], float | None]] = {
     "last_value": lambda readings: _value_at(readings, _last(readings)),
     "delta": _delta,
     "rate": _rate,
+    "median": lambda readings: _quantile(readings, 50),
+    "p95": lambda readings: _quantile(readings, 95),
+    "p99": lambda readings: _quantile(readings, 99),
 }
 """Of at least one reading, in any order; None is "absent"."""
 
-ERRORS: Mapping[str, float] = {"rate": 1e-9}
+ERRORS: Mapping[str, float] = {"rate": 1e-9, "median": 0.01, "p95": 0.01, "p99": 0.01}
 """The share of the right number by which a statistic may differ, where it is not the same double."""

@@ -93,8 +93,8 @@ MUTATIONS = (
         (
             Edit(
                 "state/windows.py",
-                "values[place[known]] = COLUMNS[name].pair(left, right)",
-                "values[place[known]] = right[name]",
+                "merged, new_values = COLUMNS[name].pair(left, right), parts",
+                "merged, new_values = right[name], parts",
             ),
         ),
         (_WINDOWS + "test_windows_batch_by_batch_are_those_of_a_plain_recomputation",),

@@ -4,6 +4,7 @@ from load.mutations.mutation import Edit, Mutation
 
 _VIEWS = "tests/unit/test_view_statistics.py::"
 _REGISTRY = "tests/unit/test_statistics.py::"
+_QUANTILES = "tests/unit/test_quantiles.py::"
 _PUBLISH = "tests/integration/test_publish.py::"
 
 MUTATIONS = (
@@ -92,5 +93,43 @@ MUTATIONS = (
         ("P2",),
         (Edit("state/statistics.py", "out=np.full(len(seconds), np.nan), where", "out=np.zeros(len(seconds)), where"),),
         (_PUBLISH + "test_a_rate_is_absent_until_a_window_has_readings_at_two_times",),
+    ),
+    Mutation(
+        "bins-of-two-levels",
+        "the bins of a fine sketch are merged with those of a coarse one as they are",
+        "a quantile is that of numbers that no reading had",
+        ("P1",),
+        (Edit("state/quantiles.py", "parts.number >> (level[owner] - parts.level[parts.owner])", "parts.number"),),
+        (_QUANTILES + "test_a_small_part_and_a_large_one_merge_to_the_sketch_of_both",),
+    ),
+    Mutation(
+        "sketch-of-its-parts",
+        "a sketch becomes coarse by the number of readings, not of different values",
+        "what a window publishes depends on how its readings were cut into parts",
+        ("P1",),
+        (
+            Edit(
+                "state/quantiles.py",
+                "is_over = np.bincount(owner, minlength=len(level)) > limit",
+                "is_over = np.bincount(owner, count, minlength=len(level)) > np.where(level == 0, EXACT, np.inf)",
+            ),
+        ),
+        (_QUANTILES + "test_a_hundred_thousand_values_keep_the_bound_of_their_level_and_a_bounded_size",),
+    ),
+    Mutation(
+        "quantile-of-the-next-rank",
+        "a quantile is one reading too high",
+        "the median of 1, 2, 3 is 3",
+        ("P1",),
+        (Edit("state/quantiles.py", "-(-size * share // 100)\n", "-(-size * share // 100) + 1\n"),),
+        (_QUANTILES + "test_a_window_with_few_different_values_has_exact_quantiles",),
+    ),
+    Mutation(
+        "sketch-not-in-the-delta",
+        "a delta of the state leaves the sketches of changed windows as they were",
+        "after a restart a quantile lacks the readings since the last base",
+        ("P1",),
+        (Edit("state/delta.py", "    rows[change.changed] = change.size + np.arange(changed)\n", ""),),
+        (_VIEWS + "test_a_window_has_the_statistics_that_it_had_in_all_its_batches_and_those_are_right",),
     ),
 )

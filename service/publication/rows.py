@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from service.redis.keys import Keys, Texts, decimal, shard_numbers, texts
 from service.reference.attributes import Attributes
 from service.settings import Sessions, View
+from state import blobs
 from state.columns import TOTALS
 from state.layout import CLOSED
 from state.statistics import COLUMNS, SESSION_STATISTICS, STATISTICS, Kept, Totals
@@ -157,7 +158,7 @@ def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]])
     used = [chosen[view] for view in pc.unique(columns["view"]).to_pylist()]
     known = {name: columns[name] for name in COLUMNS if name in columns}
     nulls = {name: column.is_null().to_numpy(False) for name, column in known.items() if column.null_count}
-    kept = Kept({name: (pc.fill_null(each, 0) if name in nulls else each).to_numpy() for name, each in known.items()})
+    kept = Kept({name: _numpy(each) for name, each in known.items()})
     fields: dict[str, Texts] = {}
     is_partly = False
     for name, statistic in STATISTICS.items():
@@ -175,6 +176,14 @@ def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]])
             fields[name] = texts(decimal(values))
             is_partly = is_partly or values.null_count > 0
     return fields, is_partly
+
+
+def _numpy(column: Any) -> npt.NDArray[Any]:
+    """A column of windows; null is 0, or no bytes."""
+    if column.type == blobs.TYPE:
+        return blobs.of_column(column)
+    numbers: npt.NDArray[Any] = (pc.fill_null(column, 0) if column.null_count else column).to_numpy()
+    return numbers
 
 
 def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:

@@ -153,6 +153,9 @@ class Window:
     last_value: float | None
     delta: float | None
     rate: float | None
+    median: float | None
+    p95: float | None
+    p99: float | None
     final: bool
     closed_by: str
     revision: int
@@ -180,6 +183,9 @@ class Window:
             last_value=_float(fields.get("last_value")),
             delta=_float(fields.get("delta")),
             rate=_float(fields.get("rate")),
+            median=_float(fields.get("median")),
+            p95=_float(fields.get("p95")),
+            p99=_float(fields.get("p99")),
             final=cause != "",
             closed_by=cause,
             revision=int(fields.get("revision", "0")),
