@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from service.errors import SetupError
+from service.settings import Settings
 
 T = TypeVar("T")
 TIMEOUT_S = 5
@@ -29,6 +30,12 @@ class Target:
     endpoint: str
     ratio: float
     service: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Target | None":
+        """Return the target of the settings, None without [otel]."""
+        otel = settings.otel
+        return None if otel is None else cls(otel.endpoint, otel.sample_ratio, settings.service.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,18 @@ def exporting(target: Target | None) -> Iterator[None]:
     finally:
         _process = None
         process.provider.shutdown()
+
+
+def answers(target: Target) -> bool:
+    """Whether the collector takes a request without spans. Raises SetupError when OpenTelemetry is not installed."""
+    _require()
+    from opentelemetry.sdk.trace.export import SpanExportResult  # noqa: PLC0415 - installed only where it is used
+
+    exporter = _exporter(target)
+    try:
+        return bool(exporter.export([]) is SpanExportResult.SUCCESS)
+    finally:
+        exporter.shutdown()
 
 
 def span(name: str, **attributes: int | str) -> AbstractContextManager[None]:
@@ -148,20 +167,31 @@ def _continued(trace: Trace) -> Iterator[None]:
         context.detach(token)
 
 
-def _started(target: Target) -> _Process:
+def _require() -> None:
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: PLC0415
+        import opentelemetry.sdk.trace  # noqa: F401, PLC0415
     except ImportError as error:
         what = f"[otel] needs OpenTelemetry, and {error.name} is not installed"
         raise SetupError(what, remedy="Install `tidemark[otel]`, or remove [otel] from the settings") from error
+
+
+def _exporter(target: Target) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+
+    return OTLPSpanExporter(endpoint=target.endpoint, timeout=TIMEOUT_S)
+
+
+def _started(target: Target) -> _Process:
+    _require()
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
+
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(target.ratio)),
         resource=Resource.create({"service.name": target.service}),
     )
-    exporter = OTLPSpanExporter(endpoint=target.endpoint, timeout=TIMEOUT_S)
-    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1_000))
+    provider.add_span_processor(BatchSpanProcessor(_exporter(target), schedule_delay_millis=1_000))
     return _Process(os.getpid(), target, provider, provider.get_tracer("tidemark"))

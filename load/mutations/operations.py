@@ -175,6 +175,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "trace-with-error-text",
+        "a span has the exception that ended it",
+        "the collector gets keys of Redis, and so devices",
+        ("P9",),
+        (Edit("service/tracing.py", "record_exception=False", "record_exception=True"),),
+        ("tests/unit/test_tracing.py::test_an_error_gives_its_code_and_not_its_text",),
+    ),
+    Mutation(
         "oracle-off-by-one",
         "the oracle leaves out the last record of each partition",
         "it is the proof's own error: what compares with it must notice",

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -39,6 +40,8 @@ class Sender(Started):
     def __init__(self, bootstrap: str, devices: Sequence[str]) -> None:
         self.wrong = Wrong()
         self.is_paused = False
+        self.ends: dict[int, int] = {}
+        """The end offsets of the partitions, as far as Kafka has acknowledged records."""
         self._bootstrap, self._devices = bootstrap, devices
         self._invented = itertools.count()
         self._producer: Producer | None = None
@@ -101,11 +104,17 @@ class Sender(Started):
         assert self._producer is not None, "the sender has not been started"  # noqa: S101
         while True:
             try:
-                self._producer.produce(TOPIC, value, partition=partition, timestamp=at_ms)
+                self._producer.produce(
+                    TOPIC, value, partition=partition, timestamp=at_ms, on_delivery=self._acknowledged
+                )
                 break
             except BufferError:
                 self._producer.poll(0.1)
         self._producer.poll(0)
+
+    def _acknowledged(self, error: object, message: Any) -> None:
+        if error is None:
+            self.ends[message.partition()] = message.offset() + 1
 
 
 def _now_ms() -> int:

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
+from service import tracing
 from service.checkpoint import logs, manifest
 from service.checkpoint.manifest import Manifest
 from service.commands import check_input, check_spark, durability
@@ -80,6 +81,7 @@ def checks(settings: Settings) -> list[Line]:
     attempt("checkpoint", CheckpointError, _checkpoint)
     attempt("metrics", SetupError, _metrics_port)
     attempt("quality", SchemaError, _quality)
+    attempt("otel", SetupError, _otel)
     answers = attempt("kafka", SourceError, _kafka)
     attempt("manifest", CheckpointError, _manifest)
     decodes = attempt("schemas", SchemaError, check_input.mapping)
@@ -150,6 +152,16 @@ def _quality(settings: Settings) -> Iterator[Line]:
     many = usable(path, remedy="`tidemark profile` writes it, or mend [quality] expectations")
     every = format_duration(settings.quality.every_ms)
     yield ok("quality", f"{path}: {many} expectations of {settings.quality.sample} records, every {every}")
+
+
+def _otel(settings: Settings) -> Iterator[Line]:
+    target = tracing.Target.of(settings)
+    if target is None:
+        return
+    if tracing.answers(target):
+        yield ok("otel", f"{target.endpoint} takes traces")
+    else:
+        yield Line("otel", "warn", f"{target.endpoint} takes no traces: they will be dropped", "Check [otel] endpoint")
 
 
 def _checkpoint(settings: Settings) -> Iterator[Line]:

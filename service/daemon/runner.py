@@ -77,7 +77,7 @@ class Runner:
             cleanup.callback(http.close)
             self.metrics.unreadable.set(starts.unreadable(settings))
             _log.info("Metrics are at http://%s:%d/metrics", settings.metrics.address, http.port)
-            cleanup.enter_context(tracing.exporting(_target(settings)))
+            cleanup.enter_context(tracing.exporting(tracing.Target.of(settings)))
             cleanup.callback(self._lease.release)
             epoch = self._begin_term()
             if epoch is None or self._stop.is_set():
@@ -194,12 +194,6 @@ class Runner:
     def _on_skip(self, offsets: int) -> None:
         _log.warning("The query has skipped %d offsets that `tidemark skip` gave up", offsets)
         self.metrics.rejects.labels(UNREADABLE).inc(offsets)
-
-
-def _target(settings: Settings) -> tracing.Target | None:
-    """Return where traces go, None without [otel]."""
-    otel = settings.otel
-    return tracing.Target(otel.endpoint, otel.sample_ratio, settings.service.name) if otel is not None else None
 
 
 def _end_spark(spark: SparkSession) -> None:

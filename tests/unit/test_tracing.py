@@ -111,6 +111,12 @@ def test_the_end_of_the_process_does_not_wait_for_a_collector_that_does_not_answ
     collector.close()
 
 
+def test_a_check_says_whether_the_collector_takes_traces() -> None:
+    with Collector() as collector:
+        assert tracing.answers(target(collector))
+    assert not tracing.answers(target(collector))
+
+
 def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with (

@@ -62,15 +62,15 @@ class Backlog(Scene):
     def backlog(self) -> Iterator[None]:
         """The service stops, records come, some are deleted, the topic keeps them for a short time, the service starts."""
         self.testbed.stop_service()
-        read = self._ends()[_DELETED]
+        read = self._published()[_DELETED]
         self.testbed.broker.configure_topic(TOPIC, {"retention.ms": str(RETENTION_MS)})
         now_ms = time.time_ns() // 1_000_000
         for number in range(BACKLOG):
             event_ms = now_ms - BACKLOG_S * 1_000 * (BACKLOG - number) // BACKLOG
             self.sender.send(f"mirror-{number % 50:02d}", event_ms, _LATE)
         self.sender.flush()
-        self.until(lambda: self._ends()[_DELETED] > read + 20, 60, "records to delete")
-        self._delete({_DELETED: self._ends()[_DELETED] - 1})
+        self.until(lambda: self.sender.ends[_DELETED] > read + 20, 60, "records to delete")
+        self._delete({_DELETED: self.sender.ends[_DELETED] - 1})
         self.restart()
         self.testbed.broker.configure_topic(TOPIC, {"retention.ms": "-1"})
         yield
@@ -85,12 +85,12 @@ class Backlog(Scene):
 
     @contextmanager
     def redis_emptied(self) -> Iterator[None]:
-        self._delete(self._ends())
+        self._delete(self._published())
         with self.testbed.redis_client() as client:
             client.flushall()
         yield
 
-    def _ends(self) -> dict[int, int]:
+    def _published(self) -> dict[int, int]:
         offsets = self.testbed.progress()["offsets"][TOPIC]
         return {int(partition): end for partition, end in offsets.items()}
 
