@@ -1,4 +1,4 @@
-# Tidemark's commands. On a machine with Python 3.11, a JDK 17 and Maven each of them does its own set-up.
+# Tidemark's commands. On a machine with Python 3.11 and a JDK 17 each of them does its own set-up.
 #
 #   make demo    the main job on embedded servers, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json KEEP=1)
 #   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
@@ -44,7 +44,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo test check bench faults hostile restart swap transcripts observe walks teeth browser site client classes lock registry clean
+.PHONY: setup demo test check bench faults hostile restart swap transcripts observe walks teeth browser site client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -139,20 +139,12 @@ $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml cli
 	@$(PIP) install --no-deps --no-build-isolation --editable . --editable clients/python --editable clients/dashboard
 # pip leaves it undone where PYTHONDONTWRITEBYTECODE is set; each start of each process would do it again, for 1.5 s of a core.
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib service state schemas clients
-# Nothing here uses MLlib, and where its jar is, every session registers its functions first: 1.5 s of a core by Scala's reflection
-# (Spark 4.1.1, SparkSession.loadExtensions; no setting turns it off).
-	@rm -f $(VENV)/lib/python3.11/site-packages/pyspark/jars/spark-mllib_*.jar
-# Spark has every Python that it starts look first into these archives of what is in site-packages, too. There is no bytecode in
-# them: 0.8 s for the state operator's worker on the driver instead of 0.3, and half a second for the driver.
-	@rm -f $(VENV)/lib/python3.11/site-packages/pyspark/python/lib/*.zip
 	@touch $@
 
-$(BUILD)/jars/%/.done: deploy/pom.xml
+$(BUILD)/jars/%/.done: deploy/jars.lock | $(INSTALLED)
 	@deploy/need java
-	@deploy/need maven
-	@echo "copying the jars of profile '$*' to $(@D)"
-	@rm -rf $(@D) && mkdir -p $(@D)
-	@mvn -q -B -ntp -f deploy/pom.xml -P $* dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)
+	@rm -rf $(@D)
+	@TIDEMARK_JARS= TIDEMARK_CACHE= $(BIN)/tidemark jars --group $*
 	@touch $@
 
 $(CLASSES): $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
@@ -163,11 +155,24 @@ $(CLASSES): $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 # Run after a change of the dependencies in pyproject.toml.
 lock: $(INSTALLED)
 	@$(PIP) install uv==0.13.8
-	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra docs --extra browser --extra otel --generate-hashes \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra docs --extra browser --extra otel --generate-hashes --no-emit-package tidemark-client \
 	  --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
 	@$(BIN)/uv pip compile --quiet clients/python/pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --python-version 3.9 --custom-compile-command "make lock" -o clients/python/requirements.lock
+
+# Run after a change of deploy/pom.xml: every jar that Maven resolves for it, with its checksum. Only this and `registry` need Maven.
+JAR_LINE := '{n = split($$2, p, "/"); family = p[1]; for (i = 2; i < n - 2; i++) family = family "." p[i]; print group, family ":" p[n - 2] ":" p[n - 1], $$1}'
+jars:
+	@rm -rf $(BUILD)/lock && mkdir -p $(BUILD)/lock
+	@echo "# Every jar that Tidemark adds to Spark, by \`make jars\` from pom.xml: group, Maven's coordinates, SHA-256." > $(BUILD)/lock/jars.lock
+	@for group in spark broker; do \
+	  mvn -q -B -ntp -f deploy/pom.xml -P $$group dependency:copy-dependencies -DincludeScope=runtime \
+	    -Dmdep.useRepositoryLayout=true -DoutputDirectory=$(CURDIR)/$(BUILD)/lock/$$group && \
+	  (cd $(BUILD)/lock/$$group && find . -name '*.jar' -printf '%P\n' | LC_ALL=C sort | xargs sha256sum | \
+	    awk -v group=$$group $(JAR_LINE)) >> $(BUILD)/lock/jars.lock || exit 1; \
+	done
+	@mv $(BUILD)/lock/jars.lock deploy/jars.lock
 
 # A real schema registry for tests/integration/test_registry.py: 140 MB, and no part of the set-up.
 registry:

@@ -13,17 +13,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from load.demo.run import Demo
+from load.demo.run import FOLDER, Demo
 from load.fleet.options import seconds_of
 from load.report import print_error
 from load.servers.machine import check_machine
-from load.testbed import ROOT
 from service.errors import TidemarkError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo and return the exit status."""
-    parser = argparse.ArgumentParser(prog="make demo", description="The service on embedded servers, checked.")
+    parser = argparse.ArgumentParser(prog="tidemark demo", description="The service on embedded servers, checked.")
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=60.0, metavar="60s", help="time of the load")
     parser.add_argument("--rate", type=float, default=5_000.0, help="readings a second")
     parser.add_argument("--devices", type=int, default=10_000)
@@ -36,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(each, signal.default_int_handler)
     status = 130
     try:
-        check_machine(folder=ROOT)
+        FOLDER.parent.mkdir(parents=True, exist_ok=True)
+        check_machine(folder=FOLDER.parent)
         with Demo(args) as demo:
             summary = demo.run()
             status = 0 if summary.ok else 1

@@ -27,9 +27,10 @@ from load.servers.server_process import free_port
 from load.testbed import ROOT, TOPIC, Testbed
 from schemas import contract
 from service.errors import TidemarkError
+from service.spark.places import cache
 from tidemark_client import Client, ContractError, queries
 
-FOLDER = ROOT / ".build" / "demo"
+FOLDER = cache() / "demo"
 PAGE = "tidemark_dashboard"
 TICK_S = 0.5
 LINE_EVERY_S = 5.0

@@ -26,8 +26,9 @@ from pathlib import Path
 
 from load.mutations import MUTATIONS, Mutation, table
 from load.report import print_error
-from load.servers.machine import ROOT, check_machine
+from load.servers.machine import check_machine
 from service.errors import TidemarkError
+from service.spark.places import ROOT
 
 FOLDER = ROOT / ".build" / "teeth"
 _COPIED = ("service", "state", "schemas", "load", "tests", "clients", "deploy", "docs", "pyproject.toml")

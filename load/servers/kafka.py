@@ -16,9 +16,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from load.servers.certificates import Authority
-from load.servers.machine import jars, java
 from load.servers.server_process import HOST, POLL_S, START_S, ServerProcess, free_port
 from service.errors import SetupError
+from service.spark import jars
+from service.spark.java import java
 
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
@@ -129,7 +130,7 @@ class Broker(ServerProcess):
             *self.jvm_options,
         ]
         archive = self._archive_options()
-        if not archive and os.access(jars("broker").parent, os.W_OK):
+        if not archive and os.access(jars.root(), os.W_OK):
             self._archive = self.folder / "classes.jsa"
             archive = [f"-XX:ArchiveClassesAtExit={self._archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
         properties = str(self.folder / "server.properties")
@@ -148,7 +149,7 @@ class Broker(ServerProcess):
     def _class_archive(self) -> Path:
         """Where the loaded classes for this JVM and these jars are kept; the JVM ignores one that does not fit."""
         stamp = hashlib.sha256(f"{Path(java()).resolve()} {_class_path()}".encode()).hexdigest()[:12]
-        return jars("broker").parent / f"broker-{stamp}.jsa"
+        return jars.root() / f"broker-{stamp}.jsa"
 
     def _archive_options(self) -> list[str]:
         archive = self._class_archive()
@@ -209,11 +210,7 @@ class Broker(ServerProcess):
 
 
 def _class_path() -> str:
-    paths = sorted(jars("broker").glob("*.jar"))
-    if not paths:
-        what = f"No jars in {jars('broker')}"
-        raise SetupError(what, remedy="Run `make setup`, or set TIDEMARK_JARS to their folder.")
-    return os.pathsep.join(map(str, paths))
+    return os.pathsep.join(map(str, jars.complete("broker")))
 
 
 def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:

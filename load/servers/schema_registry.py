@@ -18,8 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from load.servers.machine import ROOT, java
 from load.servers.server_process import HOST, ServerProcess, free_port
+from service.spark.java import java
+from service.spark.places import ROOT
 
 _TYPE = "application/vnd.schemaregistry.v1+json"
 

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from load.servers.machine import ROOT
 from load.site import contract_page, metrics_page, pages, settings_page
+from service.spark.places import ROOT
 
 CONFIG = Path(__file__).parent / "mkdocs.yml"
 CLIENT = """# Client API

@@ -3,10 +3,8 @@
 Nothing is changed: no topic is created, nothing is stored, the lease is not taken. Trial writes are removed again.
 """
 
-import re
 import shutil
 import socket
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -42,14 +40,10 @@ from service.redis.keys import Keys, shards
 from service.redis.link import reader
 from service.reference.expectations import usable
 from service.settings import Settings, load
-from service.spark import session
+from service.spark import jars, java
 from service.spark.files import Local, local
 from service.units import format_duration
 
-JAVA_VERSIONS = (17, 21)
-JARS = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "spark-avro_", "kafka-clients-", "commons-pool2-")
-JARS_FOR_FILES = "hadoop-bare-naked-local-fs-"
-JDBC_JARS = {"postgresql": "postgresql-", "sqlite": "sqlite-jdbc-"}
 REDIS_VERSION = (6, 2)
 FREE_BYTES = 1 << 30
 
@@ -101,31 +95,12 @@ def checks(settings: Settings) -> list[Line]:
 
 
 def _java(_: Settings) -> Iterator[Line]:
-    program = session.java()
-    output = subprocess.run(  # noqa: S603 - the program that Spark's own scripts run
-        [program, "-version"], capture_output=True, text=True, timeout=30, check=False
-    ).stderr
-    version = re.search(r'version "(\d+)', output)
-    release = int(version[1]) if version else 0
-    if release not in JAVA_VERSIONS:
-        what = f"{program} is Java {release or output.strip()!r}, Spark needs {' or '.join(map(str, JAVA_VERSIONS))}"
-        raise SetupError(what, remedy="Install a full JDK 17 and set JAVA_HOME")
-    yield ok("java", f"{program} is Java {release}")
+    program = java.supported()
+    yield ok("java", f"{program} is Java {java.version(program)}")
 
 
-def _jars(settings: Settings) -> Iterator[Line]:
-    folder = session.jars()
-    names = session.class_path()
-    needed = list(JARS)
-    if local(settings.service.checkpoint) is not None:
-        needed.append(JARS_FOR_FILES)
-    if settings.reference is not None and (kind := settings.reference.url.split(":")[1]) in JDBC_JARS:
-        needed.append(JDBC_JARS[kind])
-    missing = [jar for jar in needed if f"/{jar}" not in names]
-    if missing:
-        what = f"{folder} lacks {', '.join(f'{jar}*.jar' for jar in missing)}"
-        raise SetupError(what, remedy="Run `make setup`, or name the folder above it in TIDEMARK_JARS")
-    yield ok("jars", f"{folder}, all {len(needed)} needed jars")
+def _jars(_: Settings) -> Iterator[Line]:
+    yield ok("jars", f"{jars.folder()}, all {len(jars.complete())} jars")
 
 
 def _metrics_port(settings: Settings) -> Iterator[Line]:

@@ -187,7 +187,7 @@ def _parsed(schema: Mapping[str, Any]) -> Any:
 
 def _avro() -> Any:
     """Avro in the JVM, which is started without a Spark session if there is none."""
-    session.java()
+    session.prepare()
     SparkContext._ensure_initialized()
     jvm: Any = SparkContext._jvm
     return jvm.org.apache.avro

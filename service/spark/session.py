@@ -5,24 +5,23 @@ which take precedence. In plain Python and in tests this module starts the JVM, 
 """
 
 import os
-import re
 import secrets
-import shutil
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from service.errors import SettingsError, SetupError
 from service.settings import Settings
+from service.spark import java
+from service.spark.home import home
+from service.spark.jars import class_path
+from service.spark.places import DEPLOY
 
-ROOT = Path(__file__).resolve().parents[2]
-DEPLOY = ROOT / "deploy"
 DEFAULTS = DEPLOY / "spark-defaults.conf"
 
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -32,38 +31,6 @@ MOST_BUCKETS = 16
 """Of a checkpoint whose settings have no number: on more cores a batch gains less from another task than that costs."""
 LONGEST_FOLDER = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 """Bytes of a folder's path that leave room for the name of a socket in it; the system allows 107 for both."""
-
-_VERSIONED = re.compile(r"-\d[\w.\-]*\.jar$")
-
-
-def jars() -> Path:
-    """Return the folder of jars that Tidemark adds to Spark: `spark` under TIDEMARK_JARS, else under .build/jars."""
-    return Path(os.environ.get("TIDEMARK_JARS") or ROOT / ".build" / "jars") / "spark"
-
-
-def class_path(folder: Path | None = None) -> str:
-    """Return Tidemark's jars as a class path, without the jars that Spark has too.
-
-    The JVM searches the extra class path before Spark's own. An slf4j-api 1.7 there (a dependency of the Kafka connector) would
-    hide Spark's 2.0 and silence all logging. Raises SetupError when there are no jars.
-    """
-    folder = folder or jars()
-    shipped = {_artifact(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
-    added = sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
-    if not added:
-        what = f"{folder}: there are no jars for Spark"
-        raise SetupError(what, remedy="Run `make setup`, or name the folder above it in TIDEMARK_JARS")
-    return os.pathsep.join(str(jar) for jar in added)
-
-
-def java() -> str:
-    """Return the `java` that Spark's scripts run: JAVA_HOME's, else that of PATH. Raises SetupError when there is none."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if program is None or not Path(program).exists():
-        what = f"There is no Java{f' at {program}' if program else ''}"
-        raise SetupError(what, remedy="Install a full JDK 17 and set JAVA_HOME")
-    return program
 
 
 def conf(path: Path = DEFAULTS) -> dict[str, str]:
@@ -133,8 +100,8 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
     """Return the session with Tidemark's settings. `settings` gives the application's name; `master` is local[*] by default.
 
     Starts a JVM unless spark-submit did. The number of shuffle partitions is the number of cores, at most `sessions.buckets`
-    (MOST_BUCKETS without that), unless the operator sets it; a checkpoint keeps its first number. Raises SetupError without jars,
-    or when no JVM starts.
+    (MOST_BUCKETS without that), unless the operator sets it; a checkpoint keeps its first number. Raises SetupError without jars
+    or a suitable Java, or when no JVM starts.
     """
     use_this_python()
     name = settings.service.name if settings is not None else app_name
@@ -154,8 +121,8 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
         master = master or "local[*]"
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one process needs no address that others reach
+        prepare()
         path = class_path()
-        java()
         builder = builder.master(master)
         builder = builder.config("spark.driver.extraClassPath", path).config("spark.executor.extraClassPath", path)
     wanted: dict[str, bool | float | int | str | None] = {
@@ -166,7 +133,7 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
     except Exception as error:
         what = f"Spark does not start: {_first_line(error)}"
         raise SetupError(
-            what, remedy="It needs a JDK 17 (JAVA_HOME or PATH) and its standard error says more"
+            what, remedy="It needs a JDK 17 or 21 (JAVA_HOME or PATH) and its standard error says more"
         ) from error
     if "spark.sql.shuffle.partitions" not in {**given, **wanted}:
         # A task costs the same however small its work is, so a partition without a bucket would only cost.
@@ -181,6 +148,16 @@ def use_this_python(environment: MutableMapping[str, str] = os.environ) -> None:
     Without it they run PATH's python3, which may be another one (Spark 4.1.1).
     """
     environment["PYSPARK_PYTHON"] = sys.executable
+
+
+def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set what the JVM that pyspark starts, and its Python workers, inherit. Raises SetupError without a suitable Java.
+
+    PYTHONSAFEPATH: a worker starts in the current folder, which would be first on its import path. A folder `state` there would
+    hide the package.
+    """
+    java.supported()
+    environment.update(SPARK_HOME=str(home()), PYTHONSAFEPATH="1")
 
 
 def on_jvm_signals(call: Callable[[], None], *names: str) -> None:
@@ -216,10 +193,6 @@ class _Handler:
 
     class Java:
         implements: ClassVar = ["sun.misc.SignalHandler"]
-
-
-def _artifact(jar: Path) -> str:
-    return _VERSIONED.sub("", jar.name)
 
 
 def _first_line(error: BaseException) -> str:

@@ -22,6 +22,8 @@ from load.servers.web import answer
 from service import settings
 from service.settings import Settings
 from service.spark import session
+from service.spark.jars import class_path
+from service.spark.places import DEPLOY
 
 STARTS_S = 240.0
 STOPS_S = 30.0 * PATIENCE
@@ -50,12 +52,12 @@ class Service:
         if submit:
             session.use_this_python(environment)
             environment |= {
-                "LOG4J_CONFIGURATION_FILE": str(session.DEPLOY / "log4j2.properties"),
+                "LOG4J_CONFIGURATION_FILE": str(DEPLOY / "log4j2.properties"),
                 "SPARK_LOCAL_IP": "127.0.0.1",
             }
-            path = session.class_path()
+            path = class_path()
             command = [str(SUBMIT), "--master", "local[2]", "--properties-file", str(session.DEFAULTS)]
-            command += ["--driver-class-path", path, str(session.DEPLOY / "daemon.py"), *arguments]
+            command += ["--driver-class-path", path, str(DEPLOY / "daemon.py"), *arguments]
         else:
             command = [sys.executable, "-m", "service.cli", "run", "--master", "local[2]", *arguments]
         self.process = spawn(command, cwd=Path.cwd(), log=log, environ=environment)

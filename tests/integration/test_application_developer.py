@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from load.servers.machine import ROOT
 from load.servers.postgres import package_folder
 from load.servers.redis import Redis, redis_tool
 from schemas.contract import prefixes, shard_of
 from service.pipeline.batch_publisher import Sink
 from service.settings import Settings, View
+from service.spark.places import ROOT
 from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, windows
 
 pytestmark = pytest.mark.integration

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from load.servers.machine import ROOT
 from load.servers.redis import Redis
 from service.pipeline.batch_publisher import Sink
 from service.settings import Settings
+from service.spark.places import ROOT
 from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, windows
 from tidemark_client import ChangesLostError, Client, queries
 

@@ -56,7 +56,7 @@ def test_this_machine_is_ready() -> None:
 def test_what_the_machine_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
-    with pytest.raises(SetupError, match=r"No java in JAVA_HOME.*No jars in .*spark.*broker"):
+    with pytest.raises(SetupError, match=r"no Java at .*spark: there are no jars.*broker: there are no jars"):
         check_machine()
 
 

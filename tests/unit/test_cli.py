@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def tidemark(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def test_version_names_tidemark_spark_and_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
-    assert capsys.readouterr().out.startswith("tidemark 0.1.0 (Spark 4.1.1, Python 3.11.")
+    python = ".".join(map(str, sys.version_info[:3]))
+    assert capsys.readouterr().out == f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})\n"
 
 
 def test_a_reader_of_the_output_may_leave() -> None:

@@ -20,8 +20,8 @@ from load.fleet.encode import YEAR_2099_MS
 from load.fleet.fleet import DAY_MS
 from load.judge.oracle import Expected, expected
 from load.mutations import MUTATIONS, teeth
-from load.servers.machine import ROOT
 from load.testbed import TOPIC, to_toml
+from service.spark.places import ROOT
 
 MAX_AHEAD_MS = 2_000
 FLEET = 50

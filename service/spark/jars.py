@@ -1,0 +1,110 @@
+"""The jars that Tidemark adds to Spark: which they are, where they are, and the class path that they make.
+
+    python -m service.spark.jars        # checks Java and prints the class path; the scripts in deploy/ call it
+
+deploy/jars.lock names each jar with its checksum. There are two groups: `spark` for the service, and `broker`, a Kafka broker for
+the demo and the tests. `tidemark jars` fetches them (service/spark/repository.py).
+"""
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from service.errors import SetupError
+from service.spark import java
+from service.spark.home import installed
+from service.spark.places import CHECKOUT, DEPLOY, cache
+
+LOCK = DEPLOY / "jars.lock"
+GROUPS = ("spark", "broker")
+
+_VERSIONED = re.compile(r"-\d[\w.\-]*\.jar$")
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One line of the lock: a group, Maven's `group:artifact:version`, and the SHA-256 of the file in hexadecimal digits."""
+
+    group: str
+    coordinates: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        _, artifact, number = self.coordinates.split(":")
+        return f"{artifact}-{number}.jar"
+
+    @property
+    def path(self) -> str:
+        """The file's place in a Maven repository."""
+        family, artifact, number = self.coordinates.split(":")
+        return f"{family.replace('.', '/')}/{artifact}/{number}/{self.name}"
+
+
+def locked(group: str, lock: Path = LOCK) -> list[Jar]:
+    """Return the jars of a group, in the order of the lock."""
+    lines = (line.split() for line in lock.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    return [Jar(*words) for words in lines if words and words[0] == group]
+
+
+def root() -> Path:
+    """Return the folder with a folder of jars for each group: TIDEMARK_JARS, else `jars` in the cache.
+
+    In the cache of a user, which several versions share, the folder has the version's name.
+    """
+    if given := os.environ.get("TIDEMARK_JARS"):
+        return Path(given)
+    return cache() / "jars" if CHECKOUT else cache() / "jars" / version("tidemark")
+
+
+def folder(group: str = "spark") -> Path:
+    """Return the folder of a group's jars."""
+    return root() / group
+
+
+def lacking(group: str, folder: Path) -> list[str]:
+    """Return the names of the locked jars that the folder has in no version."""
+    there = {_artifact(jar.name) for jar in folder.glob("*.jar")}
+    return [jar.name for jar in locked(group) if _artifact(jar.name) not in there]
+
+
+def complete(group: str = "spark") -> list[Path]:
+    """Return all jars in the folder of a group. Raises SetupError when the folder lacks some of the lock.
+
+    More jars may be there, for example another database's driver, or another version of one.
+    """
+    place = folder(group)
+    missing = lacking(group, place)
+    if missing:
+        none = len(missing) == len(locked(group))
+        what = f"{place}: there are no jars" if none else f"{place} lacks {', '.join(missing)}"
+        command = "tidemark jars" if group == "spark" else f"tidemark jars --group {group}"
+        raise SetupError(what, remedy=f"Run `{command}`, or name the folder above it in TIDEMARK_JARS")
+    return sorted(place.glob("*.jar"))
+
+
+def class_path() -> str:
+    """Return Tidemark's jars as a class path, without the jars that Spark has too. Raises SetupError when jars are missing.
+
+    The JVM searches the extra class path before Spark's own. An slf4j-api 1.7 there (a dependency of the Kafka connector) would
+    hide Spark's 2.0 and silence all logging.
+    """
+    shipped = {_artifact(jar.name) for jar in (installed() / "jars").glob("*.jar")}
+    return os.pathsep.join(str(jar) for jar in complete() if _artifact(jar.name) not in shipped)
+
+
+def _artifact(name: str) -> str:
+    return _VERSIONED.sub("", name)
+
+
+if __name__ == "__main__":
+    try:
+        java.supported()
+        print(class_path())  # noqa: T201
+    except SetupError as error:
+        print(f"tidemark: {error.code}: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(error.status)

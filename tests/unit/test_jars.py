@@ -1,0 +1,226 @@
+"""The jars: what the lock names, what a folder lacks, and how they are fetched without Maven."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from service.cli import main
+from service.errors import SetupError
+from service.spark import jars, repository
+from service.spark.jars import GROUPS, Jar
+from service.spark.places import DEPLOY
+
+ONE, TWO = b"the first jar", b"the second jar"
+
+
+def jar(name: str, content: bytes) -> Jar:
+    return Jar("spark", f"org.example.{name}:{name}:1.0", hashlib.sha256(content).hexdigest())
+
+
+LOCKED = [jar("one", ONE), jar("two", TWO)]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without a Maven repository, and a lock of two jars."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(repository.VARIABLE, raising=False)
+    monkeypatch.setattr(jars, "locked", lambda _group: LOCKED)
+    return tmp_path / "home"
+
+
+class Maven(ThreadingHTTPServer):
+    """A Maven repository on loopback. `files` are by path, `failures` are answers 503 before the first good one."""
+
+    def __init__(self) -> None:
+        self.files = {f"/maven/{each.path}": content for each, content in zip(LOCKED, (ONE, TWO), strict=True)}
+        self.failures = 0
+        self.logins: list[str | None] = []
+        super().__init__(("127.0.0.1", 0), _Answers)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/maven"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Maven
+
+    def do_GET(self) -> None:
+        self.server.logins.append(self.headers["Authorization"])
+        content = self.server.files.get(self.path)
+        status = 404 if content is None else 200
+        if self.server.failures:
+            self.server.failures -= 1
+            status = 503
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(content or b"")
+
+    def log_message(self, *_: object) -> None:
+        """Keep the tests' output clean."""
+
+
+@pytest.fixture
+def maven() -> Iterator[Maven]:
+    with Maven() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in (folder / "spark").iterdir()}
+
+
+def test_jars_come_from_a_repository_by_their_coordinates_and_are_not_fetched_twice(
+    maven: Maven, tmp_path: Path
+) -> None:
+    first = repository.fetch("spark", tmp_path, repository=maven.url + "/")
+    assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+    assert (first.jars, first.before) == (2, 0)
+    asked = len(maven.logins)
+    assert repository.fetch("spark", tmp_path, repository=maven.url).before == 2
+    assert len(maven.logins) == asked == 2
+
+
+def test_a_jar_that_was_damaged_is_fetched_again(maven: Maven, tmp_path: Path) -> None:
+    repository.fetch("spark", tmp_path, repository=maven.url)
+    (tmp_path / "spark" / "two-1.0.jar").write_bytes(TWO[:-1])
+    assert repository.fetch("spark", tmp_path, repository=maven.url).before == 1
+    assert contents(tmp_path)["two-1.0.jar"] == TWO
+
+
+def test_another_file_than_the_lock_s_gets_no_name_and_the_error_has_both_checksums(
+    maven: Maven, tmp_path: Path
+) -> None:
+    maven.files[f"/maven/{LOCKED[1].path}"] = b"something else"
+    other = hashlib.sha256(b"something else").hexdigest()
+    with pytest.raises(SetupError, match=rf"two-1.0.jar: the file has the SHA-256 {other}.*{LOCKED[1].sha256}.*mirror"):
+        repository.fetch("spark", tmp_path, repository=maven.url)
+    assert set(contents(tmp_path)) <= {"one-1.0.jar"}
+
+
+def test_a_missing_file_is_named_with_its_checksum_and_the_remedy(maven: Maven, tmp_path: Path) -> None:
+    del maven.files[f"/maven/{LOCKED[0].path}"]
+    with pytest.raises(SetupError, match=rf"one-1.0.jar cannot be fetched: 404.*{LOCKED[0].sha256}.*--offline"):
+        repository.fetch("spark", tmp_path, repository=maven.url)
+    assert maven.logins.count(None) <= 2  # an answer that will not change is not asked for again
+
+
+def test_a_repository_that_fails_for_a_moment_is_asked_again(maven: Maven, tmp_path: Path) -> None:
+    maven.failures = 2
+    repository.fetch("spark", tmp_path, repository=maven.url)
+    assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+
+
+def test_a_login_in_the_address_is_sent_and_never_printed(maven: Maven, tmp_path: Path) -> None:
+    address = maven.url.replace("127.0.0.1", "user:pass%20word@127.0.0.1")
+    del maven.files[f"/maven/{LOCKED[0].path}"]
+    with pytest.raises(SetupError) as refused:
+        repository.fetch("spark", tmp_path, repository=address)
+    assert set(maven.logins) == {"Basic dXNlcjpwYXNzIHdvcmQ="}
+    assert "pass" not in str(refused.value).replace("pass%20word", "pass")
+
+
+def test_maven_s_own_repository_is_used_if_it_has_the_file_and_passed_over_if_it_has_another(
+    maven: Maven, home: Path, tmp_path: Path
+) -> None:
+    for each, content in zip(LOCKED, (ONE, b"damaged"), strict=True):
+        file = home / ".m2" / "repository" / each.path
+        file.parent.mkdir(parents=True)
+        file.write_bytes(content)
+    repository.fetch("spark", tmp_path, repository=maven.url)
+    assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+    assert len(maven.logins) == 1
+
+
+@pytest.mark.parametrize("place", ["spark/{name}", "{name}", "{path}"])
+def test_a_folder_without_a_network_may_be_flat_grouped_or_a_maven_repository(
+    place: str, maven: Maven, tmp_path: Path
+) -> None:
+    for each, content in zip(LOCKED, (ONE, TWO), strict=True):
+        file = tmp_path / "usb" / place.format(name=each.name, path=each.path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    repository.fetch("spark", tmp_path / "to", offline=tmp_path / "usb", repository=maven.url)
+    assert contents(tmp_path / "to") == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+    assert maven.logins == []
+
+
+def test_a_folder_that_lacks_a_jar_is_never_completed_from_the_network(maven: Maven, tmp_path: Path) -> None:
+    (tmp_path / "usb").mkdir()
+    with pytest.raises(SetupError, match=rf"usb lacks .*SHA-256.*tidemark jars --to {tmp_path}/usb"):
+        repository.fetch("spark", tmp_path / "to", offline=tmp_path / "usb", repository=maven.url)
+    assert maven.logins == []
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(maven: Maven, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match=r"cannot be stored in .*Set TIDEMARK_JARS"):
+        repository.fetch("spark", tmp_path / "file", repository=maven.url)
+
+
+MIRROR = """<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors>
+<mirror><id>a</id><url>http://a.example/</url><mirrorOf>{}</mirrorOf></mirror></mirrors></settings>"""
+
+
+@pytest.mark.parametrize(
+    ("of", "used"), [("central", True), ("*", True), ("external:*", True), ("other", False), ("*,!central", False)]
+)
+def test_a_mirror_of_central_in_maven_s_settings_is_used(of: str, used: bool, home: Path) -> None:
+    (home / ".m2").mkdir(parents=True)
+    (home / ".m2" / "settings.xml").write_text(MIRROR.format(of))
+    assert repository.configured() == ("http://a.example/" if used else repository.CENTRAL)
+
+
+def test_settings_of_maven_that_are_no_xml_are_passed_over(home: Path) -> None:
+    (home / ".m2").mkdir(parents=True)
+    (home / ".m2" / "settings.xml").write_text("<settings>")
+    assert repository.configured() == repository.CENTRAL
+
+
+def test_the_command_fetches_into_the_folder_that_tidemark_jars_names(
+    maven: Maven, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "jars"))
+    with pytest.raises(SetupError, match=r"there are no jars.*Run `tidemark jars`"):
+        jars.complete()
+    assert main(["jars", "--repository", maven.url]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/jars/spark: 2 jars, 2 of them new\n"
+    assert [each.name for each in jars.complete()] == ["one-1.0.jar", "two-1.0.jar"]
+    assert main(["jars", "--repository", "ftp://a.example"]) == SetupError.status
+    assert "has no scheme of http" in capsys.readouterr().err
+
+
+def test_a_folder_may_have_another_version_of_a_jar_and_more_jars_but_none_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
+    (tmp_path / "spark").mkdir()
+    for name in ("one-1.1.jar", "driver-of-another-database-2.0.jar"):
+        (tmp_path / "spark" / name).write_bytes(b"")
+    with pytest.raises(SetupError, match=r"spark lacks two-1\.0\.jar\. Run"):
+        jars.complete()
+    (tmp_path / "spark" / "two-1.0.jar").write_bytes(b"")
+    assert len(jars.complete()) == 3
+
+
+def test_the_lock_has_each_group_and_every_artifact_of_the_pom() -> None:
+    lines = [line.split() for line in (DEPLOY / "jars.lock").read_text().splitlines() if not line.startswith("#")]
+    assert {line[0] for line in lines} == set(GROUPS)
+    assert all(len(line) == 3 and line[1].count(":") == 2 and len(line[2]) == 64 for line in lines)
+    locked = {tuple(line[1].split(":")[:2]) for line in lines}
+    pom = ElementTree.parse(DEPLOY / "pom.xml")  # noqa: S314 - a file of this tree
+    wanted = {
+        (each.findtext("{*}groupId"), (each.findtext("{*}artifactId") or "").replace("${scala.binary}", "2.13"))
+        for each in pom.iterfind(".//{*}dependency")
+    }
+    assert wanted <= locked
