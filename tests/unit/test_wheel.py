@@ -76,7 +76,9 @@ def test_nothing_else_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
         "deploy",
         "load",
     }
-    assert [name for name in wheel.namelist() if name.startswith(("tests", "clients")) or name.endswith((".pyc", ".jar"))] == []
+    assert [
+        name for name in wheel.namelist() if name.startswith(("tests", "clients")) or name.endswith((".pyc", ".jar"))
+    ] == []
 
 
 def test_the_wheel_needs_the_packages_of_the_mission_in_ranges_and_a_client_of_its_own_version() -> None:

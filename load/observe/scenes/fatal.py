@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 
 from load.instance import send, tree
 from load.observe.scene import STARTS_S, Cause, Scene
-from load.servers.machine import ROOT
 from load.testbed import TOPIC
 from service.errors import SetupError, UnreadableRecordError
+from service.spark.places import ROOT
 
 HOTTEST = 40.0
 SHIFT = 60.0
