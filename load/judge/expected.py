@@ -41,6 +41,7 @@ class View:
     step_ms: int
     measures: tuple[str, ...]
     statistics: tuple[str, ...] = DEFAULT
+    where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +107,14 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class Readings:
     """Admitted readings as columns of one length; `device` indexes `names`, NaN is a measure the reading lacks. `texts` are the
-    columns of the record that views group by."""
+    columns of the record that views group by, and `meets` says for each view with a filter which readings meet it."""
 
     names: Sequence[str]
     device: NDArray[np.int32]
     event_ms: Integers
     values: Mapping[str, Floats]
     texts: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    meets: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
 
 class _Readings(NamedTuple):
@@ -253,6 +255,8 @@ def windows(
     for view in views:
         keys, key = _keys(view, readings, attributes)
         order = np.lexsort((readings.event_ms, key))
+        if view.name in readings.meets:
+            order = order[readings.meets[view.name][order]]
         for measure in view.measures:
             values = readings.values[measure][order]
             has = ~np.isnan(values)

@@ -37,6 +37,7 @@ from load.judge.decoders import (
     to_ms,
 )
 from load.judge.expected import OTHER_VALUES, Device, Readings, Session, Windows, devices, sessions, windows
+from load.judge.predicates import Predicate
 from load.judge.rules import Reference, Rules, amount, read_reference, read_rules
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -45,6 +46,7 @@ Coordinate = tuple[str, int, int]
 Digest = tuple[int, bytes] | None
 """A value's length and 16 bytes of its hash; None for a null value."""
 
+FILTERED = "filtered"
 _SILENCE_S = 60.0
 _LARGEST = 1e140  # what a measure without a range may be
 _LONGEST_ID = 256  # bytes
@@ -68,13 +70,14 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """What became of a partition's records with `start` <= offset < `end`: `consumed` = `admitted` + `rejected`."""
+    """What became of a partition's records with `start` <= offset < `end`: `consumed` = `admitted` + `rejected` + `filtered`."""
 
     start: int
     end: int
     consumed: int = 0
     admitted: int = 0
     rejected: int = 0
+    filtered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,8 @@ def _until(consumer: Consumer, open_ends: dict[tuple[str, int], int]) -> Iterato
 class _Columns:
     """Readings, growing."""
 
-    def __init__(self, measures: Iterable[str], columns: Mapping[str, int]) -> None:
+    def __init__(self, measures: Iterable[str], columns: Mapping[str, int], filtered: Iterable[str] = ()) -> None:
+        self.meets = {view: array("b") for view in filtered}
         self.texts: dict[str, list[str | None]] = {name: [] for name in columns}
         self._known: dict[str, set[str]] = {name: set() for name in columns}
         self._limits = columns
@@ -223,8 +227,15 @@ class _Columns:
         self.values = {name: array("d") for name in measures}
 
     def add(
-        self, device: str, event_ms: int, values: Mapping[str, float | None], texts: Mapping[str, str | None]
+        self,
+        device: str,
+        event_ms: int,
+        values: Mapping[str, float | None],
+        texts: Mapping[str, str | None],
+        meets: Mapping[str, bool],
     ) -> None:
+        for view, flags in self.meets.items():
+            flags.append(meets[view])
         for name, each in self.texts.items():
             each.append(self._key(name, texts[name]))
         self.device.append(self.codes.setdefault(device, len(self.codes)))
@@ -251,6 +262,7 @@ class _Columns:
             np.array(self.event_ms, np.int64),
             {name: np.array(column, np.float64) for name, column in self.values.items()},
             self.texts,
+            {view: np.array(flags, np.bool_) for view, flags in self.meets.items()},
         )
 
 
@@ -278,14 +290,16 @@ class Ledger:
         self._corrected, self._refused = frozenset(corrected), refused
         self._texts = {name: path.split(".") for name, path in rules.columns.items()}
         grouped = {c: n for c, n in rules.max_values.items() if any(c in view.by for view in rules.views)}
-        self._admitted, self._with_late = _Columns(rules.measures, grouped), _Columns(rules.measures, grouped)
+        self._filters = {view.name: self._predicate(view.where) for view in rules.views if view.where}
+        self._wanted = self._predicate(rules.where) if rules.where else None
+        self._admitted, self._with_late = (_Columns(rules.measures, grouped, self._filters) for _ in range(2))
         self._paths = {name: path.split(".") for name, path in rules.measures.items()}
         self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
         self._rejects: dict[Coordinate, str] = {}
         self._digests: dict[Coordinate, Digest] = {}
 
     def take(self, record: Record) -> str | None:
-        """Decide about one record, and keep it; the reason when it is rejected."""
+        """Decide about one record, and keep it; the reason when it is rejected, None also when it is filtered."""
         place = (record.topic, record.partition)
         count = self.partitions.setdefault(place, Partition(record.offset, record.offset))
         count.consumed += 1
@@ -295,6 +309,9 @@ class Ledger:
         reason = self._decide(record.broker_ms, record.key, record.value, is_corrected=is_corrected, refused=refused)
         if reason is None:
             count.admitted += 1
+        elif reason == FILTERED:
+            count.filtered += 1
+            return None
         else:
             count.rejected += 1
             self._rejects[at_place] = reason
@@ -367,18 +384,33 @@ class Ledger:
                 if (number := values[name]) is not None:
                     values[name] = number * scale + offset
             texts = {name: as_column(at(record, path)) for name, path in self._texts.items()}
+            keyed = {name: text if text is None or may_be_named(text) else OTHER_VALUES for name, text in texts.items()}
         except RejectedError as rejected:
             return str(rejected)
+        named = {
+            **self._reference.get(device, {}),
+            **values,
+            "device": (device.strip(BLANKS) and device) or None,
+            **keyed,
+        }
+        if self._wanted is not None and not self._wanted(named):
+            return FILTERED
+        meets = {view: predicate(named) for view, predicate in self._filters.items()}
         if event_ms is None or self._stranger(device):
             return self._stranger(device) or "no_time"
         reasons = list(self._reasons(device, event_ms, broker_ms, values))
         if not reasons and (refused or event_ms < self.watermark_ms):
             reasons = [refused or "late"]
         if not reasons:
-            self._admitted.add(device, event_ms, values, texts)
+            self._admitted.add(device, event_ms, values, texts, meets)
         if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):
-            self._with_late.add(device, event_ms, values, texts)
+            self._with_late.add(device, event_ms, values, texts, meets)
         return reasons[0] if reasons else None
+
+    def _predicate(self, where: str) -> Predicate:
+        rules = self._rules
+        of_reference = next(iter(self._reference.values()), {})
+        return Predicate(where, ("device", *rules.measures, *rules.columns, *of_reference))
 
     def _stranger(self, device: str) -> str | None:
         """What speaks against a device, whatever it sends."""

@@ -69,9 +69,10 @@ def check_partitions(
         end, rejects = ends.get(topic, {}).get(number, 0), stored.get((topic, number), 0)
         # Nothing was there to be consumed before the oldest record.
         consumed = max(0, end - counts.start - (lost or {}).get(topic, {}).get(number, 0))
-        if consumed != counts.admitted + rejects:
+        accounted = counts.admitted + rejects + counts.filtered
+        if consumed != accounted:
             text = f"{name}: offsets {counts.start} to {end} consumed, {counts.admitted} admitted + {rejects} rejects"
-            verdict.add("partition.sum", f"{text} = {counts.admitted + rejects}, not {consumed}")
+            verdict.add("partition.sum", f"{text} + {counts.filtered} filtered = {accounted}, not {consumed}")
     for topic, numbers in ends.items():
         for number in numbers:
             if (topic, number) not in expected.partitions:

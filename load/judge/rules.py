@@ -33,7 +33,7 @@ class Rules:
     """Durations in ms, sizes in bytes, paths absolute.
 
     `measures` maps a measure to its path in a record, and `units` to the scale and offset of one that has them; `columns` maps a
-    column of the record to its path, and `max_values` to the number of its values that are keys.
+    column of the record to its path, and `max_values` to the number of its values that are keys. `where` is the input's filter.
 
     The last three of the rules are columns of the reference: what is null there is as the settings say.
     """
@@ -54,6 +54,7 @@ class Rules:
     units: Mapping[str, tuple[float, float]]
     columns: Mapping[str, str]
     max_values: Mapping[str, int]
+    where: str | None
     max_delay_ms: int
     max_ahead_ms: int
     max_bytes: int
@@ -111,6 +112,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         units={m: _unit(each) for m, each in given["measures"].items() if not isinstance(each, str)},
         columns={c: each["path"] for c, each in columns.items()},
         max_values={c: int(each.get("max_values", 10_000)) for c, each in columns.items()},
+        where=given.get("where"),
         max_delay_ms=amount(admission.get("max_delay", "60 s")),
         max_ahead_ms=amount(admission.get("max_ahead", "10 s")),
         max_bytes=amount(admission.get("max_bytes", "64 KiB")),
@@ -180,6 +182,7 @@ def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
         window_ms=length,
         step_ms=amount(view.get("slide", length)),
         measures=tuple(measure for measure in measures if measure in chosen),
+        where=view.get("where"),
         statistics=tuple(dict.fromkeys((*view.get("statistics", DEFAULT), "count", "last"))),
     )
 

@@ -9,6 +9,34 @@ _SCRIPTS = "tests/stream/test_pass.py::"
 
 MUTATIONS = (
     Mutation(
+        "filtered-not-counted",
+        "records that the input's filter does not let in are dropped without being counted",
+        "nobody can tell a filtered record from a lost one",
+        ("P4",),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py",
+                "                yield _counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])\n",
+                "",
+            ),
+        ),
+        ("tests/stream/test_filters.py::test_a_record_that_does_not_meet_the_filter_is_counted_and_leaves_nothing",),
+    ),
+    Mutation(
+        "any-function-in-a-filter",
+        "a filter may call any function of the engine",
+        "a replay filters other records than the first run",
+        ("P1",),
+        (
+            Edit(
+                "service/admission/filters.py",
+                "name not in FUNCTIONS or node.isDistinct()",
+                "node.isDistinct()",
+            ),
+        ),
+        ("tests/stream/test_filters.py::test_a_filter_that_could_decide_twice_or_throw_is_refused_by_name",),
+    ),
+    Mutation(
         "values-without-limit",
         "a task takes a value of a column that nobody has decided",
         "a sender makes as many keys as it likes",

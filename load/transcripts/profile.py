@@ -21,7 +21,8 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
         "event_time": "event_time",
         "event_time_unit": "ms",
         "measures": {name: name for name in MEASURES},
-        "columns": {"line": {"path": "line", "max_values": 4}},
+        "columns": {"line": {"path": "line", "max_values": 4}, "kind": "kind"},
+        "where": "kind is null or kind <> 'other'",
     },
     "admission": {
         "max_delay": "20 s",
@@ -39,6 +40,13 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
     {"name": "line", "by": ["line"], "window": "1 m", "measures": ["temperature"]},
     {"name": "all", "window": "1 m", "measures": ["temperature"]},
+    {
+        "name": "warm",
+        "by": ["device"],
+        "window": "1 m",
+        "measures": ["temperature"],
+        "where": "temperature > 20 and site <> 'cold'",
+    },
     {"name": "every", "by": ["site"], "window": "1 m", "measures": ["temperature"], "statistics": [*DEFAULT, *OTHERS]},
 )
 COLUMNS = ("site", "expects")

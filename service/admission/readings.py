@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from service.admission import device_ids
+from service.admission import device_ids, filters
 from service.admission.decode import Decoder
 from service.admission.schema_sources import SchemaSet, load_schemas
 from service.reference import lookup
@@ -49,6 +49,12 @@ BEHIND = "is behind the watermark"
 
 TOO_MANY = "the state has admission.max_devices devices, and this device is not one of them"
 
+FILTERED = "filtered"
+"""Takes the place of a reason in a record that `input.where` does not let in."""
+
+MEETS = "?"
+"""Prefix of a column that says whether a reading meets a view's filter; no measure's name begins with it."""
+
 KEPT = "$"
 """Prefix of a kept Kafka column; no measure's name begins with it."""
 
@@ -67,9 +73,11 @@ def admit(
     `schemas` is every schema of the source by default. `keep` names Kafka columns to return, as KEPT + name.
 
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), offset
-    bigint, one double per measure and one string per grouped column under their names, and
+    bigint, one double per measure and one string per grouped column under their names, for each view with a filter one boolean
+    under MEETS + its name, and
     `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. In a rejected row
-    device, time and measures are null, so that no later step can count it; an early one keeps its device's bucket.
+    device, time and measures are null, so that no later step can count it; an early one keeps its device's bucket. In a row that
+    `input.where` filters, `reject` is null, too.
     """
     # A reject is one column: as a struct of nine, or as nine columns, it would cost each admitted reading 0.4 us in Spark's Arrow
     # writer (4.1.1), as one column nothing measurable. JSON takes 0.8 of Avro's time.
@@ -78,6 +86,7 @@ def admit(
     record_type = decoded.schema["record"].dataType
     assert isinstance(record_type, t.StructType)  # noqa: S101
     columns = settings.grouped_columns
+    used = settings.input.columns if filters.places(settings) else columns
     flat = decoded.select(
         "key",
         "value",
@@ -90,12 +99,16 @@ def admit(
         decoder.device().alias("device"),
         decoder.event_ms(record_type).alias("event_ms"),
         *[column.alias(_measure(name)) for name, column in decoder.measures().items()],
-        *[column.alias(_column(name)) for name, column in decoder.columns().items() if name in columns],
+        *[column.alias(_column(name)) for name, column in decoder.columns().items() if name in used],
     )
+    predicates = filters.places(settings)
+    of_reference = filters.attributes(records.sparkSession, settings) if predicates else ()
     if not lookup.needed(settings):
         attributes = None
     if attributes is not None:
-        flat = lookup.add(flat, settings, attributes)
+        flat = lookup.add(flat, settings, attributes, of_reference)
+    if predicates:
+        flat = filters.add(flat, predicates, _values(settings, of_reference, has_reference=attributes is not None))
     ranges = _ranges(settings, has_own=attributes is not None)
     is_unknown = F.lit(False)
     if settings.admission.unknown_device == "reject" and attributes is not None:
@@ -109,6 +122,7 @@ def admit(
         "ahead_ms": F.when(early, F.col("event_ms") - F.col("broker_ms")),
         "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
     }
+    is_reject = ~admitted if settings.input.where is None else ~admitted & (F.col("reason") != FILTERED)
     reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in REJECT_TYPE.fieldNames()])
     bucket = F.pmod(F.xxhash64("device"), F.lit(settings.buckets)).cast("int")
     return decided.select(
@@ -120,7 +134,8 @@ def admit(
         "offset",
         *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
         *[F.when(admitted, F.col(_column(name))).alias(name) for name in columns],
-        F.when(~admitted, F.to_json(reject)).alias("reject"),
+        *[F.when(admitted, F.col(f"`{key}`")).alias(MEETS + name) for name, key in _view_filters(settings).items()],
+        F.when(is_reject, F.to_json(reject)).alias("reject"),
         *[F.col(name).alias(KEPT + name) for name in keep],
     )
 
@@ -161,6 +176,22 @@ def _measure(name: str) -> str:
 
 def _column(name: str) -> str:
     return f"column_{name}"
+
+
+def _values(settings: Settings, of_reference: Sequence[str], *, has_reference: bool) -> dict[str, Column]:
+    """Return the columns of a frame by their names in filters."""
+    none = F.lit(None).cast("string")
+    return {
+        "device": F.col("device"),
+        **{name: F.col(_measure(name)) for name in settings.input.measures},
+        **{name: F.col(_column(name)) for name in settings.input.columns},
+        **{name: F.col(lookup.attribute(name)) if has_reference else none for name in of_reference},
+    }
+
+
+def _view_filters(settings: Settings) -> dict[str, str]:
+    """Return the column of a frame for each view with a filter."""
+    return {view.name: f"views.{view.name}.where" for view in settings.views if view.where is not None}
 
 
 def _size(name: str) -> Column:
@@ -231,11 +262,15 @@ def _outside(name: str, allowed: _Range) -> Column:
 def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -> Column:
     admission = settings.admission
     event, broker = F.col("event_ms"), F.col("broker_ms")
-    return (
+    readable = (
         F.when(_largest() > admission.max_bytes, "oversized")
         .when(F.col("framing").isNotNull(), F.col("framing"))
         .when(~F.col("decoded"), "undecodable")
-        .when(F.col("device").isNull(), "no_device")
+    )
+    # Before all checks of the content: records of another kind may have neither device nor time.
+    wanted = readable if settings.input.where is None else readable.when(~F.col("`input.where`"), FILTERED)
+    return (
+        wanted.when(F.col("device").isNull(), "no_device")
         .when(device_ids.is_bad(F.col("device")), "bad_device")
         .when(is_unknown, "unknown_device")
         .when(event.isNull(), "no_time")

@@ -9,6 +9,7 @@ One long table of integers (`what`, `of`, `at`, `count`):
     UNKNOWN    of 0            at = 0                                   count = readings of devices that the reference lacks
     REJECTED   of a reason     at = 0                                   count = records; a reason is its index in REASONS
     BEHIND     of 0            at = 0                                   count = rejected readings behind the watermark
+    FILTERED   of 0            at = 0                                   count = records that `input.where` does not let in
     OTHER      of a column     at = 0                                   count = readings with `(other)`, by the column's position
 """
 
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER = range(8)
+LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED = range(9)
 LATENCY_STEP_MS = 10
 """The step of broker times, in ms."""
 

@@ -33,6 +33,11 @@ class Panes:
     start: NDArray[np.int64]
     columns: Columns
 
+    def only(self, units: NDArray[np.bool_]) -> "Panes":
+        """Return the panes of some units."""
+        kept = units[self.code]
+        return Panes(self.code[kept], self.start[kept], {name: values[kept] for name, values in self.columns.items()})
+
 
 @dataclass(frozen=True, slots=True)
 class Units:

@@ -84,8 +84,8 @@ def checks(settings: Settings) -> list[Line]:
         if answers:
             attempt("kafka in Spark", SourceError, check_spark.kafka)
         attempt("reference", ReferenceDataError, check_spark.reference)
-        if decodes:
-            attempt("plan", SchemaError, check_spark.plan)
+        if decodes and attempt("plan", SchemaError, check_spark.plan) and answers:
+            attempt("filters", SourceError, check_spark.sample_of_filters)
     else:
         lines.append(Line("reference", "warn", "not tried: it needs Java and the jars"))
     return lines

@@ -2,21 +2,28 @@
 
 from collections.abc import Iterator
 
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from service.admission import filters, readings
 from service.admission.schema_sources import load_schemas
 from service.commands import compatibility
 from service.commands.finding import Line, failed, ok
 from service.errors import ReferenceDataError
 from service.kafka import source
 from service.pipeline import builder, failure
+from service.quality import sample
+from service.recompute import rebuild
 from service.reference import database
-from service.reference.attributes import Serving
+from service.reference.attributes import Index, Serving
 from service.reference.expectations import require_columns, validate
 from service.reference.snapshots import snapshot_folder
 from service.settings import Settings
 from service.spark import session
 from service.units import format_duration
+
+_SAMPLE = 1_000
+"""Records that `check` filters."""
 
 
 def kafka(settings: Settings) -> Iterator[Line]:
@@ -45,14 +52,51 @@ def reference(settings: Settings) -> Iterator[Line]:
         or "no file; keys are present and unique (`tidemark profile --reference` draws more rules)"
     )
     yield ok("expectations", str(rules))
+    if filters.places(settings):
+        require_columns(table, filters.attributes(spark, settings))
+    own = {"device", *settings.input.columns}
     for view in settings.views:
-        columns = [column for column in view.by if column != "device"]
+        columns = [column for column in view.by if column not in own]
         try:
             require_columns(table, columns)
         except ReferenceDataError as error:
             yield failed(f"view {view.name}", error)
         else:
             yield ok(f"view {view.name}", f"by {', '.join(view.by) or 'nothing'}, {format_duration(view.window_ms)}")
+
+
+def sample_of_filters(settings: Settings) -> Iterator[Line]:
+    """Run the filters over the newest records of the topics."""
+    predicates = filters.places(settings)
+    if not predicates:
+        return
+    spark = session.build(settings, master="local[1]")
+    attributes = None
+    if settings.reference is not None:
+        attributes = Index(database.fetch(spark, settings.reference))
+    source = sample.newest(settings.kafka, _SAMPLE)
+    records = rebuild.records(spark, settings, source).coalesce(1)
+    rows = readings.admit(records, settings, attributes, schemas=load_schemas(settings)).toArrow()
+    if not rows.num_rows:
+        yield ok("filters", f"Spark accepts {', '.join(predicates)}; the topics have no record to try")
+        return
+    rejected = rows.num_rows - rows["reject"].null_count
+    if settings.input.where is not None:
+        filtered = rows["device"].null_count - rejected
+        count = rows.num_rows - filtered
+        yield _passing("input.where", count, rows.num_rows, "records", "they are counted as filtered")
+    admitted = rows.filter(pc.is_valid(rows["device"]))
+    for view in settings.views:
+        if view.where is not None:
+            count = pc.sum(admitted[readings.MEETS + view.name]).as_py() or 0
+            yield _passing(
+                f"views.{view.name}.where", count, admitted.num_rows, "admitted readings", "the view is empty"
+            )
+
+
+def _passing(place: str, count: int, of: int, what: str, otherwise: str) -> Line:
+    text = f"{count} of the newest {of} {what} meet it"
+    return ok(place, text) if count or not of else Line(place, "warn", f"{text}: {otherwise}", "Correct the predicate")
 
 
 def plan(settings: Settings) -> Iterator[Line]:

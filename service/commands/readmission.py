@@ -79,6 +79,12 @@ class Readmission:
         refusals = [("", "")] * len(rejects)
         behind = pc.less(table["event_ms"], watermark_ms).to_pylist()
         columns = (table[readings.KEPT + "offset"], table["event_ms"], table["reject"])
+        is_filtered = pc.and_(pc.is_null(table["device"]), pc.is_null(table["reject"]))
+        for number in table[readings.KEPT + "offset"].filter(is_filtered).to_pylist():
+            why = (
+                f"it does not meet input.where = {settings.input.where!r}. To mend it, change it with --set or --value"
+            )
+            refusals[number] = readings.FILTERED, why
         for number, event_ms, text, is_behind in zip(*(each.to_pylist() for each in columns), behind, strict=True):
             if text is not None:
                 fields = readings.parsed(text)

@@ -115,6 +115,7 @@ class Metrics(TermMetrics):
         self.topic_rejects = counter(
             "topic_rejects", "Rejects that were copied to the rejects topic of a topic", "topic"
         )
+        self.filtered = counter("records_filtered", "Records that input.where does not let in")
         self.behind = counter(
             "readings_behind", "Readings that were rejected as late because the watermark had passed them"
         )
@@ -299,6 +300,7 @@ class Metrics(TermMetrics):
             self.others.labels(self._columns[number]).inc(records)
         self.devices.inc(outcome.new_devices)
         self.behind.inc(outcome.behind)
+        self.filtered.inc(outcome.filtered)
         self.retries.inc(outcome.retries)
         self.bytes.inc(outcome.bytes)
         self.latency.add(outcome.latency, outcome.latency_ms / 1000)

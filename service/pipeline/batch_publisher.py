@@ -225,6 +225,7 @@ class Sink:
             admitted=tally.sum(task_counters.ADMITTED),
             unknown=tally.sum(task_counters.UNKNOWN),
             behind=tally.sum(task_counters.BEHIND),
+            filtered=tally.sum(task_counters.FILTERED),
             rejected=tuple(tally.sum(task_counters.REJECTED, of) for of in range(len(REASONS))),
             latency=latency,
             event_times=tuple(output.event_times),

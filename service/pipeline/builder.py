@@ -113,6 +113,7 @@ def folding(settings: Settings, attributes: Attributes | None, values: Known | N
         UnknownSchemaCheck(),
         gap=gap,
         interval=interval,
+        has_filter=settings.input.where is not None,
         columns=settings.grouped_columns,
         known_values=partial(_same, values or Known()),
     )
@@ -214,9 +215,9 @@ class Publication:
         )
 
     def _lost(self, micro_batch: MicroBatch, outcome: Outcome) -> int:
-        # Each record is admitted or rejected. Other offsets are a transaction's marker, an aborted record, a compacted record, or
-        # a record that Kafka has deleted: only the last one is lost.
-        without = micro_batch.rows - outcome.admitted - sum(outcome.rejected)
+        # Each record is admitted, rejected or filtered. Other offsets are a transaction's marker, an aborted record, a compacted
+        # record, or a record that Kafka has deleted: only the last one is lost.
+        without = micro_batch.rows - outcome.admitted - sum(outcome.rejected) - outcome.filtered
         kafka = self.term.settings.kafka
         if kafka.on_data_loss != "continue" or without <= 0:
             return 0

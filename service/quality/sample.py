@@ -1,6 +1,6 @@
 """A sample: some records of the topics, decoded and admitted by the stream's own builders, as columns for expectations.
 
-A sample has one row for each record, admitted or not, oldest first by the broker's time. Columns:
+A sample has one row for each record, admitted or rejected, oldest first by the broker's time. Columns:
 
     device                string, null where the record was not admitted
     <measure>             double, null where it was not admitted or lacks the measure
@@ -106,6 +106,8 @@ def of(
     decided = readings.admit(records, settings, attributes, keep=["offset"], schemas=schemas)
     reason = F.get_json_object("reject", "$.reason").alias(REASON)
     kept = ["device", "event_ms", "broker_ms", "from_partition", _OFFSET, *settings.input.measures]
+    if settings.input.where is not None:
+        decided = decided.where("device is not null or reject is not null")
     rows = decided.select(*(F.col(f"`{name}`") for name in kept), reason).toArrow()
     return columns(rows, list(settings.input.measures))
 

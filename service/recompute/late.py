@@ -107,7 +107,7 @@ def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int |
 def admitted(run: Recomputation, rejects: Iterable[Reject]) -> tuple[pa.Table, int]:
     """Admit late rejects as if they had come in time: rows of `readings.admit` with their places, and the number of others.
 
-    The others are rejected for another reason as well, or their bytes are gone.
+    The others are rejected for another reason as well, or filtered now, or their bytes are gone.
     """
     settings, total, complete = run.settings, 0, []
     for reject in rejects:
@@ -119,7 +119,7 @@ def admitted(run: Recomputation, rejects: Iterable[Reject]) -> tuple[pa.Table, i
     relaxed = settings.model_copy(update={"admission": admission})
     frame = run.spark.createDataFrame(records(complete))
     decided = readings.admit(frame, relaxed, run.attributes, keep=PLACE, schemas=run.schemas).toArrow()
-    table = decided.filter(pc.is_null(decided["reject"]))
+    table = decided.filter(pc.is_valid(decided["device"]))
     return table, total - table.num_rows
 
 

@@ -3,7 +3,7 @@
 The look-up of attributes.py runs in a Python UDF: about 1 s per million readings for any size of the reference.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,15 +27,24 @@ def bounds(settings: Settings) -> dict[str, str]:
 
 
 def needed(settings: Settings) -> bool:
-    """Whether admission needs a look-up."""
+    """Whether admission needs a look-up; with a filter it may."""
+    has_filter = settings.input.where is not None or any(view.where is not None for view in settings.views)
     return settings.reference is not None and (
-        settings.admission.unknown_device == "reject" or bool(settings.reference.ranges)
+        settings.admission.unknown_device == "reject" or bool(settings.reference.ranges) or has_filter
     )
 
 
-def add(readings: DataFrame, settings: Settings, attributes: Attributes) -> DataFrame:
-    """Add columns to a frame with `device`: `known`, true for a known device, and the string columns that `bounds` names."""
-    names = bounds(settings)
+def attribute(column: str) -> str:
+    """Return the name in the frame of a column of the reference that a filter uses."""
+    return f"attribute_{column}"
+
+
+def add(readings: DataFrame, settings: Settings, attributes: Attributes, of_filters: Sequence[str] = ()) -> DataFrame:
+    """Add columns to a frame with `device`: `known`, true for a known device, and the string columns that `bounds` names.
+
+    `of_filters` are more columns of the reference, under the names of `attribute`.
+    """
+    names = bounds(settings) | {attribute(name): name for name in of_filters}
     strings = [t.StructField(name, t.StringType()) for name in names]
     make: Any = arrow_udf  # its stub (4.1.1) does not allow a struct as the result
     udf = make(_look_up(attributes, names), t.StructType([t.StructField(KNOWN, t.BooleanType()), *strings]))

@@ -185,6 +185,17 @@ class Column(Section):
         return {"path": value} if isinstance(value, str) else value
 
 
+def _predicate(value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        msg = "is blank. Give a predicate such as \"kind = 'meter' and temperature > -40\", or leave it out"
+        raise ValueError(msg)
+    return value
+
+
+Predicate = Annotated[str | None, AfterValidator(_predicate)]
+"""A SQL predicate over the device, measures, columns and attributes: service/admission/filters.py."""
+
+
 class Input(Section):
     format: Literal["avro", "json"] = "avro"
     schemas: Path = Path("schemas/avro")
@@ -198,6 +209,8 @@ class Input(Section):
     event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
     measures: Mapping[str, Measure] = Field(min_length=1)
     columns: Mapping[str, Column] = Field(default_factory=dict)
+    where: Predicate = None
+    """Records that do not meet it are counted as filtered, and have no other effect."""
 
     @field_validator("columns")
     @classmethod
@@ -333,6 +346,8 @@ class View(Section):
     slide_ms: Positive | None = Field(default=None, alias="slide")
     measures: tuple[str, ...] = ()
     """Measures to aggregate; all of them when empty."""
+    where: Predicate = None
+    """Readings that do not meet it are not in this view."""
     statistics: tuple[str, ...] = statistics.DEFAULT
     """Names of `state.statistics.STATISTICS`. `count` and `last` are always there."""
     retain_ms: Positive = Field(default=86_400_000, alias="retain")

@@ -1,0 +1,122 @@
+"""Filters: the SQL predicates `input.where` and `views.where` over the device, measures, columns and attributes of a record.
+
+Spark parses a predicate. This module allows only expressions whose value depends on nothing but the record and its attributes,
+and that throw for no record: a replay and a recomputation decide the same, and no device stops the service. The lists name what
+is allowed, because the engine adds functions with each version.
+
+A predicate that is null is not met, as in a WHERE clause.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from service.errors import SettingsError
+from service.reference.attributes import DEVICE
+from service.settings import Settings
+
+FUNCTIONS = frozenset(
+    {
+        *("abs", "ceil", "ceiling", "floor", "round", "sign", "greatest", "least", "mod", "pmod", "isnan", "nanvl"),
+        *("coalesce", "ifnull", "nullif", "nvl", "if", "isnull", "isnotnull", "between"),
+        *("lower", "lcase", "upper", "ucase", "length", "char_length", "trim", "ltrim", "rtrim", "replace", "concat"),
+        *("left", "right", "substr", "substring", "startswith", "endswith", "contains", "instr"),
+    }
+)
+"""The functions that a predicate may call. No regular expression: its time may grow without limit with a device's text."""
+_OPERATORS = frozenset(
+    {
+        *("And", "Or", "Not", "EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan"),
+        *("GreaterThanOrEqual", "In", "IsNull", "IsNotNull", "Like", "ILike", "CaseWhen", "Concat"),
+        *("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "UnaryMinus", "UnaryPositive"),
+    }
+)
+_TYPES = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "void"})
+"""Types of literals and casts. `timestamp 'now'` is a literal, too."""
+_ROW = "$row"
+"""No name of a measure, a column or an attribute that a predicate may use begins with it."""
+_REMEDY = f"Use operators, CASE, CAST and the functions {', '.join(sorted(FUNCTIONS))}"
+
+
+def places(settings: Settings) -> dict[str, str]:
+    """Return the predicates of the settings by the name of their key."""
+    every = {"input.where": settings.input.where} | {f"views.{view.name}.where": view.where for view in settings.views}
+    return {place: where for place, where in every.items() if where is not None}
+
+
+def attributes(spark: SparkSession, settings: Settings) -> tuple[str, ...]:
+    """Return the columns of the reference that predicates use.
+
+    Raises SettingsError for a predicate that Spark cannot parse, with an expression that is not allowed or an unknown name.
+    """
+    own = {DEVICE, *settings.input.measures, *settings.input.columns}
+    used = [name for place, where in places(settings).items() for name in _names(spark, place, where, settings)]
+    return tuple(dict.fromkeys(name for name in used if name not in own))
+
+
+def add(frame: DataFrame, predicates: Mapping[str, str], values: Mapping[str, Column]) -> DataFrame:
+    """Add a boolean column for each predicate, under its key: whether the row meets it, never null.
+
+    `values` are the frame's columns by their names in predicates. Raises SettingsError for a predicate that is not boolean.
+    """
+    # A struct, because a measure may have the name of another column of the frame.
+    named = frame.select(F.struct("*").alias(_ROW), *(column.alias(name) for name, column in values.items()))
+    met = []
+    for place, where in predicates.items():
+        try:
+            kind = named.select(F.expr(where)).schema[0].dataType
+        except PySparkException as error:
+            raise _refused(place, where, _first_line(error)) from error
+        if not isinstance(kind, t.BooleanType):
+            raise _refused(place, where, f"is {kind.simpleString()}, not true or false")
+        met.append(F.coalesce(F.expr(where), F.lit(False)).alias(place))
+    return named.select(f"{_ROW}.*", *met)
+
+
+def _names(spark: SparkSession, place: str, where: str, settings: Settings) -> Iterator[str]:
+    """Yield the names in a predicate."""
+    session: Any = spark
+    try:
+        parsed = session._jsparkSession.sessionState().sqlParser().parseExpression(where)
+    except PySparkException as error:
+        raise _refused(place, where, _first_line(error)) from error
+    reference = settings.reference
+    known = {DEVICE, *settings.input.measures, *settings.input.columns, *(reference.columns if reference else ())}
+    for node in _nodes(parsed):
+        kind = node.getClass().getSimpleName()
+        if kind == "UnresolvedAttribute":
+            name = node.nameParts().mkString(".")
+            # Without `reference.columns` only the database has the list of columns.
+            if name not in known and (reference is None or reference.columns or "." in name):
+                raise _refused(place, where, f"{name!r} is no name here; there are {', '.join(sorted(known))}")
+            yield str(name)
+        elif kind == "UnresolvedFunction":
+            name = node.nameParts().mkString(".").lower()
+            if name not in FUNCTIONS or node.isDistinct() or node.filter().isDefined():
+                raise _refused(place, where, f"the function {name} is not allowed")
+        elif kind in {"Literal", "Cast"}:
+            of = node.dataType().simpleString()
+            if of not in _TYPES and not of.startswith("decimal("):
+                raise _refused(place, where, f"a value of type {of} is not allowed")
+        elif kind not in _OPERATORS:
+            raise _refused(place, where, f"{kind.strip('$') or 'this expression'} is not allowed")
+
+
+def _nodes(expression: Any) -> Iterator[Any]:
+    yield expression
+    children = expression.children()
+    for number in range(children.size()):
+        yield from _nodes(children.apply(number))
+
+
+def _first_line(error: PySparkException) -> str:
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return line.partition(" SQLSTATE")[0].rstrip(".")
+
+
+def _refused(place: str, where: str, why: str) -> SettingsError:
+    return SettingsError(f"{place} = {where!r}: {why}", remedy=_REMEDY)

@@ -1,0 +1,257 @@
+"""Filters on real Spark: what is let in, what a view has, what is refused by name, and what all of it costs without."""
+
+import json
+
+import pytest
+
+from load.judge import oracle
+from load.judge.rules import read_rules
+from load.testbed import to_toml
+from service.admission import filters, readings
+from service.aggregation import task_counters
+from service.errors import SettingsError
+from service.pipeline import builder
+from service.row_schemas import FOLDED, PARTS
+from state import codec
+from tests.stream.records import BASE_MS, Record, make_document, make_settings
+from tests.stream.script import KAFKA, Add, Check, Expect, Restart, run
+
+pytestmark = pytest.mark.spark
+
+INPUT = {
+    "format": "json",
+    "measures": {"temperature": "temperature", "value": "v"},
+    "columns": {"kind": "kind", "line": "line"},
+}
+REFERENCE = {"url": "jdbc:sqlite:x", "query": "q", "columns": ["site"]}
+VIEWS = [{"name": "device", "by": ["device"], "window": "1 m", "measures": ["temperature"]}]
+
+
+def settings(folder, where=None, views=VIEWS, **sections):
+    form = {**INPUT, **({"where": where} if where else {})}
+    return make_settings(folder, input=form, views=views, **sections)
+
+
+def reading(device, seconds, temperature=20.0, **more):
+    fields = {"device_id": device, "event_time": BASE_MS + seconds * 1000, "temperature": temperature, **more}
+    return Record(json.dumps(fields).encode(), BASE_MS + seconds * 1000, device.encode())
+
+
+def windows(world, view="device"):
+    return {key: row["count"] for (name, _, key, _), row in world.windows.items() if name == view}
+
+
+def filtered(count):
+    def check(world):
+        assert world.counted(task_counters.FILTERED) == count
+
+    return Check(check)
+
+
+def expect(view="device", **counts):
+    def check(world):
+        assert windows(world, view) == counts
+
+    return Check(check)
+
+
+def test_a_record_that_does_not_meet_the_filter_is_counted_and_leaves_nothing(spark, tmp_path):
+    records = [
+        reading("a", 0, kind="meter"),
+        reading("b", 1, kind="pump"),
+        reading("c", 2),  # null is not met
+        reading("d", 3, -41.0, kind="meter"),
+        Record(b'{"kind":"pump"}', BASE_MS),  # neither device nor time: another kind of record
+        Record(b'{"kind":"meter"}', BASE_MS),
+        Record(b"no JSON", BASE_MS),
+        reading("e", 4, "warm", kind="pump"),
+    ]
+    run(
+        spark,
+        settings(tmp_path, "kind = 'meter' and (temperature > -40 or temperature is null)"),
+        tmp_path,
+        [
+            Add(*records),
+            expect(a=1),
+            filtered(4),
+            Expect(rejects=["no_device", "undecodable", "undecodable"], sessions={("a", 0): "open"}),
+            Restart(),
+            Add(reading("b", 5, kind="meter"), reading("a", 6, kind="pump")),
+            expect(a=1, b=1),
+            filtered(5),
+        ],
+    )
+
+
+def test_a_filtered_record_does_not_move_event_time(spark, tmp_path):
+    def check(world):
+        assert world.time.newest_ms == BASE_MS
+
+    records = [reading("a", 0, kind="meter"), reading("a", 500, kind="pump")]
+    run(spark, settings(tmp_path, "kind = 'meter'"), tmp_path, [Add(*records), Check(check)])
+
+
+def test_a_view_has_the_readings_that_meet_its_filter_and_other_views_have_all(spark, tmp_path):
+    reference = spark.createDataFrame([("a", "north"), ("b", "south")], "device string, site string")
+    views = [
+        *VIEWS,
+        {**VIEWS[0], "name": "warm", "where": "temperature >= 20"},
+        {**VIEWS[0], "name": "north", "by": ["site", "line"], "where": "site = 'north' and line like 'l%'"},
+        {**VIEWS[0], "name": "slide", "window": "2 m", "slide": "1 m", "where": "device in ('b', 'c')"},
+    ]
+    records = [
+        reading("a", 0, 10.0, line="l1"),
+        reading("a", 1, 20.0, line="x"),
+        reading("b", 2, 30.0, line="l1"),
+        reading("c", 3, 40.0, line="l1"),
+    ]
+    run(
+        spark,
+        settings(tmp_path, views=views, reference=REFERENCE),
+        tmp_path,
+        [
+            Add(*records),
+            expect(a=2, b=1, c=1),
+            expect("warm", a=1, b=1, c=1),
+            expect("north", **{"north|l1": 1}),
+            Check(lambda world: sorted(windows(world, "slide").items()) == [("b", 1), ("c", 1)]),
+            filtered(0),
+        ],
+        reference,
+    )
+
+
+def test_an_input_is_filtered_by_attributes_and_an_unknown_device_has_none(spark, tmp_path):
+    reference = spark.createDataFrame([("a", "north"), ("b", "south")], "device string, site string")
+    run(
+        spark,
+        settings(tmp_path, "site <> 'south'", reference=REFERENCE),
+        tmp_path,
+        [Add(reading("a", 0), reading("b", 1), reading("c", 2)), expect(a=1), filtered(2)],
+        reference,
+    )
+
+
+def counts_of(folded):
+    """Readings by view, of rows of FOLDED."""
+    counts: dict[str, int] = {}
+    for row in (r for e in folded if e.kind == PARTS for r in codec.unpack(b"W", bytes(e.payload)).to_pylist()):
+        counts[row["view"]] = counts.get(row["view"], 0) + row["count"]
+    return counts
+
+
+def test_a_recomputation_filters_as_the_stream_did(spark, tmp_path):
+    views = [*VIEWS, {**VIEWS[0], "name": "warm", "where": "temperature > 20"}]
+    chosen = settings(tmp_path, "kind = 'meter'", views)
+    records = [reading("a", at, 10.0 * at, kind=kind) for at, kind in enumerate(("meter", "pump", "meter", "meter"))]
+    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
+    folded = builder.fold(readings.admit(frame, chosen), chosen, None).collect()
+    assert counts_of(folded) == {"device": 3, "warm": 1}
+
+
+WHERE = {
+    "kind = 'meter' and temperature > 20": "the operators",
+    "kind in ('meter', 'pump') or kind is null": "in and null",
+    "not (temperature between 10 and 20)": "between",
+    "line like 'l_%' and lower(kind) = 'meter'": "like",
+    "case when kind = 'meter' then temperature > 20 else temperature > 30 end": "case",
+    "coalesce(temperature, value, 0) >= 20": "coalesce",
+    "device <> 'a'": "the device",
+    "line = '(other)'": "a value that no key may have",
+    "temperature * 2 - 10 > 30 and length(line) < 3": "numbers",
+}
+
+
+def test_the_oracle_filters_alike(spark, tmp_path):
+    records = [
+        reading(device, at, temperature, **{name: text for name, text in more.items() if text is not None})
+        for at, (device, temperature, more) in enumerate(
+            (device, temperature, {"kind": kind, "line": line, "v": 25.0})
+            for device in ("a", "b")
+            for temperature in (10.0, 20.0, 31.0, None)
+            for kind in ("meter", "METER", "pump", None)
+            for line in ("l1", "L12", "two\nlines", None)
+        )
+    ]
+    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
+    views = [{**VIEWS[0], "name": f"v{at}", "where": where} for at, where in enumerate(WHERE)]
+    for where in (None, *WHERE):
+        chosen = settings(tmp_path, where, [*VIEWS, *views])
+        rows = readings.admit(frame, chosen).mapInArrow(builder.folding(chosen, None), FOLDED).collect()
+        counts = counts_of(rows)
+        config = tmp_path / "tidemark.toml"
+        form = {**INPUT, **({"where": where} if where else {})}
+        config.write_text(to_toml(make_document(tmp_path, input=form, views=[*VIEWS, *views])))
+        ledger = oracle.Ledger(read_rules(config), {})
+        for at, record in enumerate(records):
+            ledger.take(oracle.Record("readings", 0, at, record.at, record.key, record.value))
+        expected: dict[str, int] = {}
+        for (view, *_), window in ledger.close(0).windows.items():
+            expected[view] = expected.get(view, 0) + window.count
+        assert counts == expected, where
+        if where is not None:
+            assert 0 < ledger.partitions["readings", 0].filtered < len(records), where
+
+
+REFUSED = {
+    "rand() > 0.5": "the function rand is not allowed",
+    "now() > event_time": "the function now is not allowed",
+    "current_date > '2026'": "'current_date' is no name here",
+    "current_timestamp() is null": "the function current_timestamp is not allowed",
+    "uuid() = kind": "the function uuid is not allowed",
+    "timestamp 'now' is null": "a value of type timestamp is not allowed",
+    "cast(kind as date) is null": "a value of type date is not allowed",
+    "kind in (select 1)": "InSubquery is not allowed",
+    "exists (select 1)": "Exists is not allowed",
+    "sum(temperature) > 1": "the function sum is not allowed",
+    "sum(temperature) over () > 1": "WindowExpression is not allowed",
+    "temperature > (select 1)": "ScalarSubquery is not allowed",
+    "my_udf(temperature)": "the function my_udf is not allowed",
+    "spark_catalog.default.f(kind)": "the function spark_catalog.default.f is not allowed",
+    "kind rlike '(a+)+$'": "RLike is not allowed",
+    "raise_error(kind)": "the function raise_error is not allowed",
+    "reflect('java.lang.System', 'exit', 1) = ''": "the function reflect is not allowed",
+    "colour = 'red'": "'colour' is no name here; there are device, kind, line, temperature, value",
+    "offset > 5": "'offset' is no name here",
+    "temperature": "is double, not true or false",
+    "temperature >": "[PARSE_SYNTAX_ERROR]",
+    "length(kind, kind, kind) > 1": "[WRONG_NUM_ARGS",
+    "kind > :limit": "NamedParameter is not allowed",
+    "*": "UnresolvedStar is not allowed",
+}
+
+
+@pytest.mark.parametrize("where", REFUSED)
+def test_a_filter_that_could_decide_twice_or_throw_is_refused_by_name(spark, tmp_path, where):
+    frame = spark.createDataFrame([], KAFKA)
+    with pytest.raises(SettingsError) as of_input:
+        readings.admit(frame, settings(tmp_path, where))
+    assert str(of_input.value).startswith(f"input.where = {where!r}: ")
+    assert REFUSED[where] in str(of_input.value)
+    with pytest.raises(SettingsError, match=r"views\.device\.where"):
+        readings.admit(frame, settings(tmp_path, views=[{**VIEWS[0], "where": where}]))
+
+
+def test_no_value_makes_a_filter_throw(spark, tmp_path):
+    where = (
+        "cast(kind as int) / cast(line as int) > 0 or substring(kind, -5, 9) = line or cast(kind as bigint) div 0 = 1 or "
+        "round(temperature, 400) = 1 or left(kind, -1) = '' or cast(line as decimal(3, 1)) > 1 or temperature % value > 0"
+    )
+    values = [0, -0.0, 1e308, -1e308, 5e-324, None]
+    texts = ["", "0", "9" * 300, "\u0000", "\U0001f321" * 60, None, "-"]
+    records = [
+        reading("a", at % 50, number, kind=kind, line=line, v=value)
+        for at, (number, kind, line, value) in enumerate(
+            (n, k, x, v) for n in values for v in values for k in texts for x in texts
+        )
+    ]
+    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
+    rows = readings.admit(frame, settings(tmp_path, where)).toArrow()
+    assert rows.num_rows == len(records)
+    assert rows["device"].null_count > 0
+
+
+def test_without_a_filter_the_plan_is_as_it_was(spark, tmp_path):
+    frame = spark.createDataFrame([], KAFKA)
+    plan = readings.admit(frame, settings(tmp_path))._jdf.queryExecution().optimizedPlan().toString()
+    assert not [name for name in (filters._ROW, readings.FILTERED, readings.MEETS, "column_kind") if name in plan]
