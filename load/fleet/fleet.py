@@ -18,9 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import psycopg
-
-from load.servers.postgres import Postgres
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -288,16 +285,6 @@ def write_reference_sqlite(path: Path | str, fleet: Fleet) -> None:
         database.execute(REFERENCE_TABLE)
         database.executemany("insert into devices values (?, ?, ?, ?, ?)", reference_rows(fleet))
     fresh.replace(path)
-
-
-def write_reference_postgres(postgres: Postgres, fleet: Fleet) -> None:
-    """Write the reference table into a running PostgreSQL; its rows are replaced in one transaction."""
-    columns = tuple(list(column) for column in zip(*reference_rows(fleet), strict=True))
-    fill = b"insert into devices select * from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[])"
-    with psycopg.connect(postgres.dsn) as connection:
-        connection.execute(REFERENCE_TABLE.replace("table", "table if not exists", 1).encode())
-        connection.execute("delete from devices")
-        connection.execute(fill, columns)
 
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)

@@ -18,7 +18,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from load.fleet.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows, write_reference_postgres
+from load.fleet.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows
+from load.fleet.postgres import write_reference_postgres
 from load.servers.kafka import CREATE_TIME, Broker
 from load.servers.machine import check_machine
 from load.servers.postgres import Postgres
@@ -138,7 +139,7 @@ def test_postgres_keeps_its_rows_and_asks_for_a_password(tmp_path: Path) -> None
     with Postgres(tmp_path) as postgres:
         assert postgres.jdbc_url == f"jdbc:postgresql://127.0.0.1:{postgres.port}/tidemark"
         for _ in range(2):
-            write_reference_postgres(postgres, fleet)
+            write_reference_postgres(postgres.dsn, fleet)
         children = psutil.Process(postgres.pid).children()
         postgres.kill()
         assert not any(map(is_alive, children))

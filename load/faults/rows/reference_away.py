@@ -15,7 +15,7 @@ import psycopg
 from load.faults.by_hand import Refusal
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
-from load.fleet.fleet import write_reference_postgres
+from load.fleet.postgres import write_reference_postgres
 from load.servers.postgres import Postgres
 from load.testbed import to_toml
 
@@ -50,7 +50,7 @@ _REASONS = {
 def reference_away(run: Run) -> Figures:
     """Short: down at the first start, a wrong password, half the rows gone, down at a restart."""
     database = run.part(Postgres(run.folder / "postgres"))
-    write_reference_postgres(database, run.testbed.fleet)
+    write_reference_postgres(database.dsn, run.testbed.fleet)
     database.execute(
         "create table types (type text primary key, gap text, every text, lowest numeric, highest numeric)"
     )
@@ -168,7 +168,7 @@ def _with_password(database: Postgres) -> Callable[[], object]:
 
 
 def _whole(run: Run, database: Postgres) -> Callable[[], object]:
-    return lambda: write_reference_postgres(database, run.testbed.fleet)
+    return lambda: write_reference_postgres(database.dsn, run.testbed.fleet)
 
 
 def _down_at_restart(run: Run, database: Postgres) -> Figures:

