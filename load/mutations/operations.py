@@ -175,6 +175,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "headroom-measured-once",
+        "the partition of the oldest unread record stays paused after the first measurement",
+        "the headroom of a backlog never falls, and nobody is told that records are about to be deleted",
+        ("P7",),
+        (Edit("service/kafka/offsets.py", "    consumer.resume(list(places))\n", ""),),
+        ("tests/integration/test_resume.py::test_the_headroom_is_what_retention_leaves_of_the_oldest_unread_record",),
+    ),
+    Mutation(
         "trace-with-error-text",
         "a span has the exception that ended it",
         "the collector gets keys of Redis, and so devices",

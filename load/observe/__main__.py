@@ -1,6 +1,6 @@
 """Bring about the cause of every alert, and watch the alerts fire, reach their receiver and clear.
 
-    python -m load.observe [--only TidemarkBehind] [--at-once 2] [--json FILE] [--page FILE]
+    python -m load.observe [--only TidemarkBehind] [--at-once 2] [--json FILE] [--page FILE] [--folder FOLDER]
 
 Each scene of load/observe/scenes has a service of its own. Exit status 0 only when every alert fired, was notified with a link
 that exists, and cleared, and every query of the dashboards returned data.
@@ -68,11 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="scenes that run at the same time")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table as a page if everything passes")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where all files go; it is emptied")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_machine(folder=ROOT)
-        figures = play(args.only, args.at_once)
+        figures = play(args.only, args.at_once, args.folder)
     except TidemarkError as error:
         return print_error(error)
     except KeyboardInterrupt:

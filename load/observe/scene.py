@@ -105,10 +105,10 @@ class Scene(Started):
     def say(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {self.job}: {text}", flush=True)
 
-    def restart(self) -> None:
-        """Start the service, which has ended, and wait until it is ready."""
+    def restart(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start the service again with these variables added, and wait until it is ready."""
         self.testbed.kill_service()
-        self.testbed.start_service()
+        self.testbed.start_service(environment)
         self.testbed.wait_ready(STARTS_S)
 
     def until(self, condition: Callable[[], Any], within_s: float, what: str) -> None:

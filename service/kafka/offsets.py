@@ -79,9 +79,9 @@ def headrooms(
 ) -> Headrooms:
     """Return the seconds until retention may delete the record at each offset `reached`; raises KafkaException.
 
-    A partition without unread records has all of its retention; 0 means that records are already lost. Kafka deletes whole
-    segments, so a record may live longer, never shorter. Deletion because of `retention.bytes` is not predicted. The result lacks
-    topics without an entry in `retention_ms`, and partitions whose record does not arrive within 5 s.
+    A partition without unread records has all of its retention; 0 means that Kafka has deleted records, or may at any time.
+    Kafka deletes whole segments, so a record may live longer, never shorter. Deletion because of `retention.bytes` is not
+    predicted. The result lacks topics without an entry in `retention_ms`, and partitions whose record does not arrive within 5 s.
     """
     now_ms = clock.now_ms() if now_ms is None else now_ms
     rooms: dict[str, dict[int, float]] = {}
@@ -103,7 +103,7 @@ def headrooms(
                 continue
             rooms.setdefault(topic, {})[partition] = room
     for (topic, partition), written_ms in _written(consumer, unread).items():
-        rooms.setdefault(topic, {})[partition] = (written_ms + retention_ms[topic] - now_ms) / 1000
+        rooms.setdefault(topic, {})[partition] = max(0.0, (written_ms + retention_ms[topic] - now_ms) / 1000)
     return rooms
 
 
@@ -114,6 +114,8 @@ def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tu
     if not places:
         return written
     consumer.assign(list(places))
+    # A partition that was paused stays paused when it is assigned again (librdkafka 2.16).
+    consumer.resume(list(places))
     try:
         until_s = clock.monotonic_s() + TIMEOUT_S
         while waiting and clock.monotonic_s() < until_s:

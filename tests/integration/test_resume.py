@@ -274,6 +274,8 @@ def test_the_headroom_is_what_retention_leaves_of_the_oldest_unread_record(world
         headroom = headrooms(consumer, ends, reached, {world.name: hour_ms}, now_ms=written_ms + 60_000)[world.name]
         assert headroom[0] == pytest.approx(3540, abs=5)  # ten records are written within seconds
         assert headroom[1] == 3600  # nothing is unread
+        late_ms = written_ms + 2 * hour_ms
+        assert headrooms(consumer, ends, reached, {world.name: hour_ms}, now_ms=late_ms)[world.name][0] == 0.0
         assert headrooms(consumer, ends, reached, {world.name: -1})[world.name] == {
             0: float("inf"),
             1: float("inf"),

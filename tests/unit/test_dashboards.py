@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from load.observe.dashboards import queries
+from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.settings.models import Metrics
 from tests.unit.test_metrics_page import listed
 from tests.unit.test_runbook import RULES, RUNBOOK, exposed
@@ -118,3 +120,34 @@ def test_every_alert_has_the_link_of_its_part_of_the_runbook(rule: dict[str, Any
     headings = {heading.lower() for heading in re.findall(r"^#+ (\w+)$", RUNBOOK, re.MULTILINE)}
     assert anchor in headings
     assert anchor == (rule["alert"].lower() if rule["alert"].lower() in headings else "alerts")
+
+
+@pytest.mark.parametrize("median_s", [0.08, 0.3, 1.0, 4.0, 20.0])
+def test_the_latency_panels_are_within_ten_per_cent_of_the_readings_quantiles(median_s: float, tmp_path: Path) -> None:
+    """Latencies of a log-normal distribution, in the buckets of the metric; promtool evaluates the panels' own queries."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    latencies = np.random.default_rng(7).lognormal(np.log(median_s), 0.4, 20_000)
+    bounds = [each / 1000 for each in LATENCY_BOUNDS_MS]
+    series = [
+        {
+            "series": f'tidemark_event_to_redis_seconds_bucket{{job="a", instance="1", le="{bound}"}}',
+            "values": f"0+{int((latencies <= (np.inf if bound == '+Inf' else bound)).sum())}x4",
+        }
+        for bound in (*bounds, "+Inf")
+    ]
+    panels = [query.concrete("2m") for query in queries() if "event_to_redis" in query.expr]
+    assert [re.findall(r"quantile\(([\d.]+)", panel) for panel in panels] == [["0.5"], ["0.99"]]
+    tests = [
+        {
+            "expr": f"abs({panel} / {np.quantile(latencies, share)} - 1) < bool 0.1",
+            "eval_time": "4m",
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for panel, share in zip(panels, (0.5, 0.99), strict=True)
+    ]
+    file = tmp_path / "latency.yml"
+    file.write_text(yaml.safe_dump({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": tests}]}))
+    checked = subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -23,7 +23,9 @@ _LATE, _DELETED = PARTITIONS - 1, 0
 
 
 class Backlog(Scene):
-    """Settings: small batches, and records that keep the time at which they were first written, as those of a mirror do."""
+    """Settings: small batches until the backlog has been alerted, and records that keep the time of their first writing, as a
+    mirror's do.
+    """
 
     job = "backlog"
 
@@ -74,6 +76,7 @@ class Backlog(Scene):
         self.restart()
         self.testbed.broker.configure_topic(TOPIC, {"retention.ms": "-1"})
         yield
+        self.restart({"TIDEMARK_KAFKA__MAX_PER_BATCH": str(BACKLOG)})
 
     @contextmanager
     def readings_behind(self) -> Iterator[None]:
