@@ -7,14 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Error as BrowserError
-
 from load.browser import steps
 from load.browser.stage import FOLDER, Stage
 from load.browser.values import newest_rejects, values_under_load
 from load.fleet.options import seconds_of
 from load.report import reported
-from service.errors import TidemarkError
 
 ZERO = "failed", "different_values", "console_errors", "foreign_requests", "violations", "active_elements"
 """Figures that must be 0."""
@@ -63,8 +60,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             name = step.__name__.replace("_", " ")
             try:
                 step(stage)
-            except (BrowserError, TidemarkError, OSError) as error:
-                failures.append(f"{name}: {error}"[:2_000])
+            except Exception as error:  # also a page whose elements are not those that a step expects
+                failures.append(f"{name}: {type(error).__name__}: {error}"[:2_000])
             stage.say(
                 f"{name}: {stage.values} rows compared, {len(stage.differences)} differ; {len(failures)} failures"
             )

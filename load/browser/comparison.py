@@ -40,10 +40,12 @@ def device_rows(page: Page, columns: Iterable[str], measures: Iterable[str]) -> 
 
 
 def view_rows(page: Page, view: str, measure: str, window_ms: int, progress: Iterable[Hash]) -> Rows:
-    """The list of a view's keys with their newest windows."""
+    """The list of a view's keys with their newest windows. A window without readings of the measure has no values."""
     rows = {}
     for key, row in table(page, "#view_keys table").items():
-        end = (row["Window ends"].times or (0,))[0]
+        if row["Mean"].text == DASH:
+            continue
+        end = row["Window ends"].times[0]
         rows[f"{PREFIX}:window:{view}:{measure}:{key}:{end - window_ms}"] = _of(_window(progress), row)
     return rows
 
