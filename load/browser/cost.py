@@ -4,6 +4,8 @@ import statistics
 import time
 from collections.abc import Mapping
 
+import psutil
+
 from load.browser.readers import Readers
 from load.servers.dashboard import Dashboard
 from load.testbed import Testbed
@@ -18,7 +20,8 @@ def compare(testbed: Testbed, dashboard: Dashboard, pairs: int, seconds: float) 
     Without pages, the dashboard is paused: else it would go on reading for a minute after the last page was closed.
     """
     device = testbed.fleet.names[0]
-    without, with_pages = [], []
+    without, with_pages, cores = [], [], []
+    process = psutil.Process(dashboard.pid)
     for _ in range(pairs):
         dashboard.pause()
         try:
@@ -26,7 +29,9 @@ def compare(testbed: Testbed, dashboard: Dashboard, pairs: int, seconds: float) 
         finally:
             dashboard.resume()
         with Readers(dashboard.url, device) as readers:
+            used, began = _cpu_s(process), time.monotonic()
             with_pages.append(_batch_ms(testbed, seconds))
+            cores.append((_cpu_s(process) - used) / (time.monotonic() - began))
         if not readers.events:
             message = "the ten pages have got no events"
             raise AssertionError(message)
@@ -34,6 +39,8 @@ def compare(testbed: Testbed, dashboard: Dashboard, pairs: int, seconds: float) 
     return {
         "batch_ms": round(statistics.median(without), 1),
         "batch_ms_ten_pages": round(statistics.median(with_pages), 1),
+        "dashboard_cores": round(statistics.median(cores), 2),
+        "dashboard_mb": round(process.memory_info().rss / 2**20),
         "ten_pages_ratio": round(statistics.median(ratios), 3),
     }
 
@@ -45,6 +52,11 @@ def _batch_ms(testbed: Testbed, seconds: float) -> float:
     after = testbed.metrics()
     batches = after[_COUNT] - before[_COUNT]
     return 1000 * (_sum(after) - _sum(before)) / max(1.0, batches)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _sum(metrics: Mapping[str, float]) -> float:

@@ -200,7 +200,7 @@ class Stage:
 
     def picture(self, page: Page, name: str) -> None:
         """Keep a picture of what the window shows."""
-        path = Path(self.args.pictures) / f"{name}.png"
+        path = Path(self.args.pictures) / f"page-{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=path)
         size = path.stat().st_size

@@ -20,13 +20,12 @@ MOVING = {"view": "#view_keys", "key": "#key_now", "pipeline": "#pipeline_batche
 """Parts of pages that change with every batch or so."""
 PICTURES: dict[str, tuple[str, str, Scheme]] = {
     "fleet": ("fleet", "laptop", "light"),
+    "fleet-dark": ("fleet", "laptop", "dark"),
     "view": ("view", "laptop", "light"),
     "key": ("key", "laptop", "light"),
     "device": ("device", "laptop", "light"),
     "pipeline": ("pipeline", "laptop", "light"),
-    "pipeline-dark": ("pipeline", "laptop", "dark"),
     "device-phone": ("device", "phone", "dark"),
-    "runbook": ("alert", "laptop", "light"),
 }
 """By name: the page, the width, the colours."""
 

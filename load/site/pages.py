@@ -21,6 +21,7 @@ PATTERNS = (
     "deploy/*.md",
     "schemas/*.md",
 )
+PICTURES = {".svg", ".png"}
 FILES = "files"
 """The folder of the site with the files that pages link to."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
@@ -39,7 +40,7 @@ def copy_pages(root: Path, target: Path) -> None:
     for page in sorted(known):
         text = _LINK.sub(partial(_linked, page=page, root=root, target=target, known=known), (root / page).read_text())
         _write(target / page, indented(text))
-    for picture in (root / "docs").rglob("*.svg"):
+    for picture in (each for each in (root / "docs").rglob("*") if each.suffix in PICTURES):
         copy = target / picture.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(picture, copy)
@@ -73,7 +74,7 @@ def _linked(match: re.Match[str], page: Path, root: Path, target: Path, known: s
     if "://" in link or link.startswith("mailto:"):
         return match[0]
     file = Path(os.path.normpath(page.parent / link))
-    if file in known or file.suffix == ".svg" or not (root / file).exists():
+    if file in known or file.suffix in PICTURES or not (root / file).exists():
         return match[0]
     if (root / file).is_dir():
         shown = file / "README.md" if file / "README.md" in known else Path(FILES) / file / "index.md"

@@ -118,6 +118,14 @@ def test_the_picture_of_the_pass_differs_in_nothing_but_colours_between_light_an
     assert re.sub(r"#[0-9a-f]{6}\b", "#", light) == re.sub(r"#[0-9a-f]{6}\b", "#", dark)
 
 
+def test_every_picture_of_the_page_is_small_and_shown_on_a_page() -> None:
+    pictures = sorted((ROOT / "docs" / "pictures").glob("*.png"))
+    assert len(pictures) >= 6
+    assert [each.name for each in pictures if each.stat().st_size > 200_000] == []
+    text = "".join(page.read_text() for page in PAGES)
+    assert [each.name for each in pictures if each.name not in text] == []
+
+
 def test_the_first_screen_of_the_readme_has_the_picture_and_the_commands() -> None:
     first = (ROOT / "README.md").read_text().partition("\n## ")[0]
     assert [

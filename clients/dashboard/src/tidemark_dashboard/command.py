@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from tidemark_dashboard.options import Options, OptionsError
 
 STOP_S = 2
 """How long open pages may keep a server that stops."""
+NICE = 10
+"""The page gives way to the service and to Redis where they share a machine."""
 _log = logging.getLogger("tidemark_dashboard")
 
 
@@ -34,6 +37,8 @@ def main(words: Sequence[str] | None = None) -> int:
 def serve(options: Options) -> None:
     """Serve until the process is told to stop. Raises OptionsError."""
     app = build(options)
+    if hasattr(os, "nice"):
+        os.nice(NICE)
     is_secure = options.certificate is not None
     if options.token_file and not is_secure and not options.is_loopback:
         _log.warning(

@@ -72,6 +72,7 @@ async def read(sources: Sources, query: Query) -> Shown:
         "has_rejects": sources.rejects.is_known,
         "newest": sources.rejects.newest(),
         "service": service,
+        "is_old": sources.freshness().is_old,
         "status": status,
         "samples": samples,
         "progress": progress,
