@@ -171,8 +171,7 @@ class Stage:
         """Look at a page until Redis has held each of its rows, or has not held one in LOOKS looks in turn."""
         missed: dict[str, int] = {}
         compared: set[str] = set()
-        is_over = False
-        while not is_over:
+        for _ in range(5 * LOOKS):
             found = rows()
             require(bool(found), f"{name}: the page {page.url} has no values")
             self.history.add(found)
@@ -188,8 +187,9 @@ class Stage:
                 if missed[key] == LOOKS:
                     least = min(unlike, key=len)
                     self.note(f"{name}, {key}", least)
-            if not is_over:
-                page.wait_for_timeout(1000 * LOOK_S)
+            if is_over:
+                break
+            page.wait_for_timeout(1000 * LOOK_S)
         self.values += len(compared)
 
     def note(self, name: str, found: Iterable[str]) -> None:

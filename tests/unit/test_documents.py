@@ -122,7 +122,7 @@ def test_every_picture_of_the_page_is_small_and_shown_on_a_page() -> None:
     pictures = sorted((ROOT / "docs" / "pictures").glob("*.png"))
     assert len(pictures) >= 6
     assert [each.name for each in pictures if each.stat().st_size > 200_000] == []
-    text = "".join(page.read_text() for page in PAGES)
+    text = "".join((ROOT / page).read_text() for page in PAGES)
     assert [each.name for each in pictures if each.name not in text] == []
 
 
