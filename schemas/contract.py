@@ -257,6 +257,8 @@ def _check_window(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
         yield f"min <= mean <= max does not hold: {low}, {mean}, {high}"
     if abs(mean * count - total) > (1e-9 * abs(mean) if math.isnan(slack) else slack) * count:
         yield f"mean * count = {mean * count} is not sum = {total}"
+    if int(fields.get("distinct", count)) > count:
+        yield f"distinct = {fields['distinct']} is more than count = {count}"
     for name in ("first_value", "last_value", "median", "p95", "p99"):
         if (value := _number(fields, name)) < low or value > high:
             yield f"{name} = {value} is not between min and max: {low}, {high}"

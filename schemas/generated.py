@@ -35,7 +35,7 @@ def _between(text: str, after: str, begin: str, lines: Iterable[str], end: str) 
 
 
 def _type(statistic: Statistic) -> str:
-    if statistic.name == "count":
+    if statistic.unit in {"readings", "devices"}:
         return "positive"
     return "integer" if statistic.is_whole else "number"
 

@@ -7,7 +7,7 @@ Windows and parts of windows keep the columns of the statistics that their view 
 window is published. Sessions keep the totals of each measure (`state.columns.TOTALS`), and have the statistics with `of_session`.
 
 Merging is associative and commutative: the result depends on the set of parts only, up to the rounding of additions. Sums of
-doubles are the only columns that round. Sketches (state/quantiles.py) are the same bytes in any order.
+doubles are the only columns that round. Sketches (state/quantiles.py, state/distinct.py) are the same bytes in any order.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state import blobs, moments, quantiles
+from state import blobs, distinct, moments, quantiles
 from state.columns import Floats, Ints
 
 Values = npt.NDArray[Any]
@@ -29,13 +29,15 @@ Values = npt.NDArray[Any]
 class PaneReadings:
     """The readings of one measure in a task, sorted by device and event time and cut into panes.
 
-    Pane i begins at `values[starts[i]]` and has `counts[i]` > 0 readings. No value is NaN.
+    Pane i begins at `values[starts[i]]` and has `counts[i]` > 0 readings. No value is NaN. `devices` is the hash of the device of
+    each pane (state/distinct.py); it may be None where no column is folded that needs it.
     """
 
     values: Floats
     event_ms: Ints
     starts: npt.NDArray[np.intp]
     counts: Ints
+    devices: Ints | None = None
 
     @cached_property
     def sums(self) -> moments.Parts:
@@ -148,6 +150,16 @@ def _last(panes: PaneReadings) -> Values:
     return last
 
 
+def _devices(panes: PaneReadings) -> Values:
+    if panes.devices is None:
+        msg = f"the column {DEVICES} needs the devices of panes"
+        raise ValueError(msg)
+    return distinct.fold(panes.devices)
+
+
+DEVICES = "devices"
+"""The column that needs the devices of panes."""
+
 COLUMNS: Mapping[str, Column] = {
     column.name: column
     for column in (
@@ -165,6 +177,13 @@ COLUMNS: Mapping[str, Column] = {
             lambda panes: quantiles.fold(panes.values, panes.starts, panes.counts),
             lambda columns, heads: quantiles.reduce(columns["quantiles"], heads),
             lambda left, right: quantiles.pair(left["quantiles"], right["quantiles"]),
+        ),
+        Column(
+            DEVICES,
+            blobs.TYPE,
+            _devices,
+            lambda columns, heads: distinct.reduce(columns[DEVICES], heads),
+            lambda left, right: distinct.pair(left[DEVICES], right[DEVICES]),
         ),
     )
 }
@@ -202,6 +221,12 @@ class Kept:
         return quantile
 
     @property
+    def distinct(self) -> Ints:
+        """The number of devices, never more than readings."""
+        distinct_devices: Ints = np.minimum(distinct.number(self[DEVICES]), self["count"])
+        return distinct_devices
+
+    @property
     def delta(self) -> Floats:
         """The last value less the first one."""
         delta: Floats = self["last_value"] - self["first_value"]
@@ -232,7 +257,7 @@ class Totals:
         return mean
 
 
-Unit = Literal["readings", "measure", "measure/s", "ms"]
+Unit = Literal["readings", "devices", "measure", "measure/s", "ms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +280,7 @@ class Statistic:
     @property
     def is_whole(self) -> bool:
         """Whether the field is a whole number."""
-        return self.unit in {"readings", "ms"}
+        return self.unit in {"readings", "devices", "ms"}
 
 
 _SUMS = ("count", *moments.SUMS)
@@ -322,6 +347,14 @@ STATISTICS: Mapping[str, Statistic] = {
         _quantile("median", 50),
         _quantile("p95", 95),
         _quantile("p99", 99),
+        Statistic(
+            "distinct",
+            "number of different devices",
+            "devices",
+            f"none below {distinct.MOST} devices, then {100 * distinct.ERROR:.1f} % (standard error)",
+            ("count", DEVICES),
+            lambda w: w.distinct,
+        ),
     )
 }
 """In the order in which readers see them."""

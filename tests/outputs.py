@@ -76,7 +76,8 @@ def window_table(
     heads = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.intp)
     starts = np.array([start for _, _, start, _ in rows], np.int64)
     seconds = np.concatenate([np.arange(count) for count in counts.tolist()])
-    readings = PaneReadings(flat, np.repeat(starts, counts) + 1000 * seconds, heads, counts)
+    times = np.repeat(starts, counts) + 1000 * seconds
+    readings = PaneReadings(flat, times, heads, counts, np.arange(len(rows), dtype=np.int64))
     columns = {
         "view": pa.array([view for view, *_ in rows]).dictionary_encode(),
         "measure": pa.array(["temperature"] * len(rows)).dictionary_encode(),

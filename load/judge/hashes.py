@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from load.judge.expected import Device, MeasureValue, WindowValue
 from load.judge.oracle import Expected
-from load.judge.statistics import ERRORS, PLAIN
+from load.judge.statistics import PLAIN, tolerance
 from load.judge.verdict import Hash, Verdict
 
 RELATIVE = 1e-9
@@ -155,7 +155,7 @@ def _check_statistics(check: "_Fields", right: WindowValue, chosen: Collection[s
         if name not in chosen or right.others.get(name, 0.0) is None:
             check.none(name)
         elif (other := right.others.get(name)) is not None:
-            check.number(name, other, ERRORS.get(name, 0.0) * abs(other))
+            check.number(name, other, tolerance(name, other))
         elif name in {"count", "first", "last"}:
             check.integer(name, getattr(right, name))
         else:

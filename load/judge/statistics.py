@@ -63,8 +63,16 @@ PLAIN: Mapping[str, Callable[[Sequence[Reading]], float | None]] = {
     "median": lambda readings: _quantile(readings, 50),
     "p95": lambda readings: _quantile(readings, 95),
     "p99": lambda readings: _quantile(readings, 99),
+    "distinct": lambda readings: len({device for _, _, device in readings}),
 }
 """Of at least one reading, in any order; None is "absent"."""
 
-ERRORS: Mapping[str, float] = {"rate": 1e-9, "median": 0.01, "p95": 0.01, "p99": 0.01}
-"""The share of the right number by which a statistic may differ, where it is not the same double."""
+_SHARES: Mapping[str, float] = {"rate": 1e-9, "median": 0.01, "p95": 0.01, "p99": 0.01}
+_EXACT_DEVICES, _STANDARD_ERRORS = 2_047, 5 * 0.0222
+
+
+def tolerance(name: str, right: float) -> float:
+    """By how much a statistic that is not in DEFAULT may differ from the right number; 0 for the same number."""
+    if name == "distinct":
+        return 0.0 if right <= _EXACT_DEVICES else _STANDARD_ERRORS * right
+    return _SHARES.get(name, 0.0) * abs(right)

@@ -5,6 +5,7 @@ from load.mutations.mutation import Edit, Mutation
 _VIEWS = "tests/unit/test_view_statistics.py::"
 _REGISTRY = "tests/unit/test_statistics.py::"
 _QUANTILES = "tests/unit/test_quantiles.py::"
+_DISTINCT = "tests/unit/test_distinct.py::"
 _PUBLISH = "tests/integration/test_publish.py::"
 
 MUTATIONS = (
@@ -131,5 +132,33 @@ MUTATIONS = (
         ("P1",),
         (Edit("state/delta.py", "    rows[change.changed] = change.size + np.arange(changed)\n", ""),),
         (_VIEWS + "test_a_window_has_the_statistics_that_it_had_in_all_its_batches_and_those_are_right",),
+    ),
+    Mutation(
+        "device-in-two-parts-counts-twice",
+        "a device that two parts of a window have counts twice",
+        "a device that sends in two batches is two devices",
+        ("P1",),
+        (
+            Edit(
+                "state/distinct.py",
+                "(owner[1:] != owner[:-1]) | (hashed[1:] != hashed[:-1])",
+                "True",
+            ),
+        ),
+        (_DISTINCT + "test_large_parts_that_overlap_merge_to_the_sketch_of_all_and_stay_bounded",),
+    ),
+    Mutation(
+        "devices-without-end",
+        "a sketch keeps the hashes of all devices",
+        "each window of a million devices has 8 MB of state",
+        ("P1",),
+        (
+            Edit(
+                "state/distinct.py",
+                "hashed[rank < MOST], np.minimum(lengths, MOST)",
+                "hashed[rank >= 0], lengths",
+            ),
+        ),
+        (_DISTINCT + "test_large_parts_that_overlap_merge_to_the_sketch_of_all_and_stay_bounded",),
     ),
 )

@@ -35,12 +35,12 @@ from service.reference.attributes import DEVICE, Attributes
 from service.reference.limits import durations_ms
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import View
-from state import codec, watermark
+from state import codec, distinct, watermark
 from state import windows as window_state
 from state.columns import array, factorise
 from state.rules import Rules
 from state.runs import fold_sorted
-from state.statistics import COLUMNS, PaneReadings, columns_of
+from state.statistics import COLUMNS, DEVICES, PaneReadings, columns_of
 from state.watermark import EventTime, Partition
 
 _FOLDED = to_arrow_schema(FOLDED)
@@ -199,7 +199,11 @@ class Fold:
             tallies.append(_others(decided))
             decided |= {name: array(readings[name]).dictionary_encode() for name in filters}
             unit, units = windows.units(codes, {name: column.take(pa.array(order)) for name, column in decided.items()})
-        panes = {name: self._panes(unit, event_ms, column, self._columns(name)) for name, column in values.items()}
+        needed = {name: self._columns(name) for name in values}
+        hashes = None
+        if any(DEVICES in names for names in needed.values()):
+            hashes = distinct.hashes(devices) if units.device is None else distinct.hashes(devices)[units.device]
+        panes = {name: self._panes(unit, event_ms, values[name], names, hashes) for name, names in needed.items()}
         bucket_of = np.zeros(len(devices), np.int32)
         bucket_of[codes] = bucket
         yield from self._windows(panes, devices, attributes, bucket_of, units)
@@ -254,7 +258,15 @@ class Fold:
             {"first", *(name for view, names in self.views if measure in names for name in view.statistics)}
         )
 
-    def _panes(self, codes: NDArray[Any], event_ms: Ints, values: NDArray[np.float64], names: Collection[str]) -> Panes:
+    def _panes(
+        self,
+        codes: NDArray[Any],
+        event_ms: Ints,
+        values: NDArray[np.float64],
+        names: Collection[str],
+        hashes: Ints | None,
+    ) -> Panes:
+        """Return the panes of a measure; `hashes` are those of the devices of units, if a column needs them."""
         is_present = ~np.isnan(values)
         if not is_present.all():
             codes, event_ms, values = codes[is_present], event_ms[is_present], values[is_present]
@@ -265,7 +277,8 @@ class Fold:
         if not starts.size:
             return Panes(codes, event_ms, {})
         counts = np.diff(starts, append=len(codes))
-        folded = PaneReadings(values, event_ms, starts, counts)
+        of_panes = hashes[codes[starts]] if hashes is not None else None
+        folded = PaneReadings(values, event_ms, starts, counts, of_panes)
         columns = {name: COLUMNS[name].fold(folded) for name in names}
         return Panes(codes[starts], pane[starts] * self.pane_ms, columns)
 

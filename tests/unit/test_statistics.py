@@ -24,7 +24,8 @@ def folded(parts):
     rows = [reading for part in parts for reading in sorted(part, key=lambda reading: reading[1])]
     values, event_ms = (np.array(column) for column in zip(*rows, strict=True))
     counts = np.array([len(part) for part in parts])
-    panes = PaneReadings(values.astype(np.float64), event_ms.astype(np.int64), np.cumsum(counts) - counts, counts)
+    heads, devices = np.cumsum(counts) - counts, np.zeros(len(parts), np.int64)
+    panes = PaneReadings(values.astype(np.float64), event_ms.astype(np.int64), heads, counts, devices)
     return {name: column.fold(panes) for name, column in COLUMNS.items()}
 
 

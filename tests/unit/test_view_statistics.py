@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from load.judge.statistics import ERRORS, PLAIN
+from load.judge.statistics import PLAIN, tolerance
 from load.walks import admitted
 from service.aggregation.partial_aggregation import Fold
 from service.publication.rows import window_rows
@@ -92,7 +92,10 @@ def assert_same(actual, expected):
     for place, fields in expected.items():
         assert actual[place].keys() == fields.keys(), place
         for name, value in fields.items():
-            assert math.isclose(actual[place][name], value, rel_tol=ERRORS.get(name, 1e-9), abs_tol=1e-3), (place, name)
+            assert math.isclose(actual[place][name], value, rel_tol=1e-9, abs_tol=1e-3 + tolerance(name, value)), (
+                place,
+                name,
+            )
 
 
 def stored(state):

@@ -156,6 +156,7 @@ class Window:
     median: float | None
     p95: float | None
     p99: float | None
+    distinct: int | None
     final: bool
     closed_by: str
     revision: int
@@ -186,6 +187,7 @@ class Window:
             median=_float(fields.get("median")),
             p95=_float(fields.get("p95")),
             p99=_float(fields.get("p99")),
+            distinct=_int(fields.get("distinct")),
             final=cause != "",
             closed_by=cause,
             revision=int(fields.get("revision", "0")),
