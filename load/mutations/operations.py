@@ -110,6 +110,22 @@ MUTATIONS = (
         ("tests/unit/test_printing.py::test_a_line_stays_one_line_of_plain_text",),
     ),
     Mutation(
+        "support-with-secrets",
+        "the support archive keeps what logs and pages say of secrets",
+        "a bug report publishes passwords",
+        ("P9",),
+        (Edit("service/commands/support.py", "else stripped(part(), secrets)", "else part()"),),
+        ("tests/unit/test_support.py::test_no_canary_is_in_the_archive_or_on_the_screen",),
+    ),
+    Mutation(
+        "home-unescaped",
+        "the page at / shows texts of errors as they are",
+        "a device's text runs a script in the browser of who looks at the service",
+        ("P6",),
+        (Edit("service/monitoring/home_page.py", "{escape(error['text'])}", "{error['text']}"),),
+        ("tests/unit/test_home_page.py::test_what_is_wrong_comes_first_with_the_name_of_its_alert",),
+    ),
+    Mutation(
         "report-unescaped",
         "the report on a sample shows what a device wrote as it is",
         "a device id runs a script in the browser of who looks at /quality",

@@ -6,14 +6,14 @@ The log of the JVM is configured in deploy/log4j2.properties. It has the same tw
 import json
 import logging
 import os
-import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from service.printing import printable
+from service.redaction import redacted, secrets_of
 
 if TYPE_CHECKING:
     from service.errors import TidemarkError
@@ -26,9 +26,6 @@ TRACE = "TIDEMARK_TRACE"
 TASKS = "TIDEMARK_TASK_LOG"
 """The level from which executors log failed tasks: the driver logs each failure that ends a batch, so "off" without --debug."""
 _OURS = ("service", "state")
-_SHORTEST = 4
-"""Shorter secrets are not replaced: they would take letters out of every line."""
-_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@'\"]*:[^/\s@'\"]*@", re.IGNORECASE)
 
 
 def log(debug: bool, settings: "Settings | None" = None) -> None:
@@ -37,7 +34,7 @@ def log(debug: bool, settings: "Settings | None" = None) -> None:
     `settings`, once they are loaded, give the form of the lines and the secrets to replace. Call it before the JVM starts.
     """
     form = settings.service.log if settings is not None else "text"
-    secrets = sorted(_secrets(settings), key=len, reverse=True) if settings is not None else []
+    secrets = secrets_of(settings) if settings is not None else []
     handler = logging.StreamHandler()
     handler.setFormatter(_Json(secrets) if form == "json" else _Text(secrets))
     # By the name of the logger, not by levels: Great Expectations gives its own loggers the level INFO.
@@ -66,35 +63,6 @@ def report(error: "TidemarkError") -> None:
         return
     for line in f"tidemark: {error.code}: {error}".splitlines():
         print(printable(line), file=sys.stderr, flush=True)
-
-
-def redacted(text: str, secrets: Sequence[str]) -> str:
-    """Return a text with *** in the place of each secret, and of a user and password in a URL."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return _LOGIN.sub(r"\1***@", text)
-
-
-def _secrets(settings: "Settings") -> Iterator[str]:
-    for _, section in settings:
-        for name, value in getattr(section, "__dict__", {}).items():
-            if hasattr(value, "get_secret_value"):
-                yield from _passwords(value.get_secret_value())
-            elif name == "options":
-                yield from (str(each) for key, each in value.items() if re.search("password|secret|jaas", key))
-            elif name == "password_file" and value is not None:
-                try:
-                    yield from _passwords(value.read_text(encoding="utf-8").strip())
-                except (OSError, ValueError):
-                    continue  # the client that needs the password reports the file
-
-
-def _passwords(secret: str) -> Iterator[str]:
-    """The secret; of a URL only its password."""
-    login = re.match(r"[a-z][a-z0-9+]*://(.*)@", secret)
-    password = login[1].partition(":")[2] if login is not None else "" if "://" in secret else secret
-    if len(password) >= _SHORTEST:
-        yield password
 
 
 class _Text(logging.Formatter):

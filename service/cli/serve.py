@@ -1,8 +1,9 @@
-"""Commands of a service: run, check, status, dashboard, version."""
+"""Commands of a service: run, check, status, dashboard, support, version."""
 
 import faulthandler
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -77,6 +78,28 @@ def dashboard(context: typer.Context, config: Config) -> int:
     from service.commands import dashboard
 
     return dashboard.serve(settings.load(config), config, context.args)
+
+
+@command(app, "support", example="tidemark support --log service.log")
+def support(
+    config: Config,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="A log of the service, - for standard input; its end is taken; may be repeated."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default="tidemark-support-TIME.tar.gz", help="Write the archive here."),
+    ] = None,
+) -> None:
+    """Write one archive for a bug report: settings without secrets, versions, logs, metrics, status, checkpoint, Redis."""
+    from service import settings
+    from service.commands import support
+    from service.printing import say
+
+    support.support(settings.load(config), out or Path(support.default_name()), log or [], say)
 
 
 @command(app, "version", example="tidemark version")

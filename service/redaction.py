@@ -1,0 +1,75 @@
+"""Secrets in texts: *** takes the place of those of the settings, of logins in URLs and of what looks like a secret."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+
+MASK = "***"
+_SHORTEST = 4
+"""Shorter secrets are not replaced: they would take letters out of every line."""
+_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s@'\"]{0,500}:[^/\s@'\"]{0,500}@", re.IGNORECASE)
+_NAME = r"(?:password|passwd|secret|token|api[_-]?key|credential|jaas|ssl[._]key)[\w.-]{0,80}"
+"""A name that says secret, from the word on. Lengths are limited, so that a long line takes no quadratic time."""
+_OPTION = re.compile(_NAME, re.IGNORECASE)
+_ASSIGNED = re.compile(
+    rf"""({_NAME}\\?["']?\s*[=:]\s*)(?:(\\?")[^"]*?(\\?")|(')[^']*(')|[^\s,;&"'{{}}()[\]]+)""", re.IGNORECASE
+)
+"""Such a name with its value: in quotes, in quotes that JSON has escaped, or up to a space or a separator."""
+_PARAMETER = re.compile(rf"[?&;][\w.-]{{0,40}}{_NAME}=([^&;#]+)", re.IGNORECASE)
+_HEADER = re.compile(r"\b(authorization\\?[\"']?\s*[=:]\s*\\?[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"',]+", re.IGNORECASE)
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+
+
+def secrets_of(settings: "Settings") -> list[str]:
+    """Return the secrets of the settings in the forms that texts may have them in, the longest first."""
+    found = set()
+    for each in _secrets(settings):
+        found |= {each, unquote(each), json.dumps(each)[1:-1]}
+    return sorted((each for each in found if len(each) >= _SHORTEST), key=lambda each: (-len(each), each))
+
+
+def redacted(text: str, secrets: Sequence[str]) -> str:
+    """Return a text with *** in the place of each secret, and of a user and password in a URL."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return _LOGIN.sub(rf"\1{MASK}@", text)
+
+
+def stripped(text: str, secrets: Sequence[str]) -> str:
+    """`redacted`, for texts that leave the machine: also without values that names such as `password=` call secret, and keys."""
+    text = _PRIVATE_KEY.sub(MASK, redacted(text, secrets))
+    return _HEADER.sub(rf"\1{MASK}", _ASSIGNED.sub(_masked, text))
+
+
+def _masked(assigned: re.Match[str]) -> str:
+    """The assignment with *** for its value, in the quotes that it has."""
+    name, *quotes = assigned.groups(default="")
+    return f"{name}{quotes[0]}{quotes[2]}{MASK}{quotes[1]}{quotes[3]}"
+
+
+def _secrets(settings: "Settings") -> Iterator[str]:
+    for _, section in settings:
+        for name, value in getattr(section, "__dict__", {}).items():
+            if hasattr(value, "get_secret_value"):
+                yield from _passwords(value.get_secret_value())
+                yield from _PARAMETER.findall(value.get_secret_value())
+            elif name == "options":
+                yield from (str(each) for key, each in value.items() if _OPTION.search(key))
+            elif isinstance(value, str) and ":" in value:
+                yield from _PARAMETER.findall(value)
+            elif name == "password_file" and value is not None:
+                try:
+                    yield from _passwords(value.read_text(encoding="utf-8").strip())
+                except (OSError, ValueError):
+                    continue  # the client that needs the password reports the file
+
+
+def _passwords(secret: str) -> Iterator[str]:
+    """The secret; of a URL only its password."""
+    login = re.match(r"[a-z][a-z0-9+]*://(.*)@", secret)
+    yield login[1].partition(":")[2] if login is not None else "" if "://" in secret else secret

@@ -1,0 +1,72 @@
+"""What is taken out of texts: the settings' secrets in all their forms, logins, and what is named like a secret."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.redaction import MASK, redacted, secrets_of, stripped
+from service.settings import parse
+
+
+def settings(**sections: Any) -> Any:
+    base: dict[str, Any] = {
+        "service": {"checkpoint": "c"},
+        "kafka": {"bootstrap": "localhost:1", "topics": ["t"]},
+        "input": {"format": "json", "measures": {"t": "t"}},
+        "views": [{"name": "all", "window": "1 m"}],
+        "redis": {"url": "redis://localhost"},
+    }
+    return parse(
+        {name: {**base.get(name, {}), **section} for name, section in {**{n: {} for n in ()}, **sections}.items()}
+        | {name: base[name] for name in base if name not in sections}
+    )
+
+
+def test_secrets_of_the_settings_go_in_every_form_that_a_text_may_have_them_in(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text('quo"te\\d\n')
+    loaded = settings(
+        redis={"url": "redis://me:p%40ss%2Fword@localhost"},
+        kafka={"bootstrap": "b:1", "topics": ["t"], "user": "u", "password_file": str(tmp_path / "secret")},
+        reference={"url": "jdbc:postgresql://db/x?user=u&password=in-the-url", "query": "q", "password": "of-the-db"},
+    )
+    secrets = secrets_of(loaded)
+    for text in ("p%40ss%2Fword", "p@ss/word", 'quo"te\\d', json.dumps('quo"te\\d'), "in-the-url", "of-the-db"):
+        assert redacted(f"a {text} b", secrets) in {f"a {MASK} b", f'a "{MASK}" b'}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("password=hunter2, next", "password=***, next"),
+        ("sasl.password: 'hunter 2' x", "sasl.password: '***' x"),
+        ('{"ssl.key.password": "hunter2", "a": 1}', '{"ssl.key.password": "***", "a": 1}'),
+        (r'{"text": "{\"api_key\": \"hunter2\"}"}', r'{"text": "{\"api_key\": \"***\"}"}'),
+        ('Login required username="u" password="hunter2";', 'Login required username="u" password="***";'),
+        ("Authorization: Bearer hunter2", "Authorization: ***"),
+        ("authorization=Basic aHVudGVyMg==", "authorization=***"),
+        ("http://u:hunter2@registry:8081/x", "http://***@registry:8081/x"),
+        ("x -----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY----- y", "x *** y"),
+        ("-----BEGIN PRIVATE KEY-----\nhunter2 is cut off", "***"),
+        ("jdbc:postgresql://h/db?password=hunter2&x=1", "jdbc:postgresql://h/db?password=***&x=1"),
+        ("TIDEMARK_REDIS__PASSWORD=hunter2", "TIDEMARK_REDIS__PASSWORD=***"),
+        ("no secrets: a=1, the password is asked for", "no secrets: ***, the password is asked for"),
+        ("lag 5 records at topic readings[3]@17", "lag 5 records at topic readings[3]@17"),
+    ],
+)
+def test_what_is_named_like_a_secret_leaves_no_machine(text: str, expected: str) -> None:
+    assert stripped(text, []) == expected
+
+
+def test_json_stays_json(tmp_path: Path) -> None:
+    document = {"password": "x, y", "deep": {"token": ["a"], "error": 'secret="q"'}, "url": "redis://a:b@c", "n": None}
+    assert json.loads(stripped(json.dumps(document), []))["password"] == MASK
+
+
+def test_long_lines_take_little_time() -> None:
+    began = time.monotonic()
+    for piece in ("a.", "password", "a-b_c.d", '="', "://x:", "-----BEGIN PRIVATE KEY-----"):
+        stripped(piece * (1_000_000 // len(piece)), ["secret"])
+    assert time.monotonic() - began < 60
