@@ -20,13 +20,13 @@ STEPS: tuple[Callable[[Stage], None], ...] = (
     values_under_load,
     newest_rejects,
     steps.updates,
-    steps.runbook,
-    steps.accessibility,
-    steps.keyboard,
-    steps.hostile_names,
     steps.first_paint,
     steps.pictures,
     steps.ten_pages,
+    steps.accessibility,
+    steps.keyboard,
+    steps.hostile_names,
+    steps.runbook,
     steps.dashboard_restarts,
     steps.service_killed,
     steps.service_stops,
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 step(stage)
             except Exception as error:  # also a page whose elements are not those that a step expects
                 failures.append(f"{name}: {type(error).__name__}: {error}"[:2_000])
+                stage.say(failures[-1])
             stage.say(
                 f"{name}: {stage.values} rows compared, {len(stage.differences)} differ; {len(failures)} failures"
             )
