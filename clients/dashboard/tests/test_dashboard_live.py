@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import httpx2
@@ -28,6 +29,7 @@ from served import (
 from world import WINDOW, Answers, World
 
 from tidemark_client import Client
+from tidemark_dashboard.live import REST, Live
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.texts import number
 
@@ -134,6 +136,29 @@ def test_many_browsers_have_one_reader_of_the_feed(served: Served, world: World)
             if page == "fleet":
                 wait(lambda shown=browser: 'class="big">1</span>' in shown.parts["fleet_counts"], "the counts of each")
     wait(lambda: served.site.hub.browsers == 0, "the browsers are gone")
+
+
+def test_different_pages_are_read_one_at_a_time_and_together_take_a_quarter_of_a_core(
+    served: Served, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[tuple[float, float]] = []
+    refresh = Live._refresh
+
+    async def timed(page: Live) -> None:
+        began = time.monotonic()
+        await refresh(page)
+        times.append((began, time.monotonic()))
+
+    monkeypatch.setattr(Live, "_refresh", timed)
+    with ExitStack() as stack:
+        for each in DEVICES[:10]:
+            stack.enter_context(browsing(f"{served.url}/events/device?id={each}"))
+        wait(lambda: len(times) >= 10, "each page is read")
+        world.step()
+        wait(lambda: len(times) >= 20, "each page is read again")
+        until_then = times[:20]  # a page that is closed ends its rest
+    for (began, ended), (following, _) in pairwise(until_then):
+        assert following - ended >= 0.99 * REST * (ended - began)
 
 
 def test_a_service_that_is_killed_makes_values_old_and_back_again(world: World, options: Options) -> None:

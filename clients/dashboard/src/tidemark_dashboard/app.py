@@ -117,7 +117,7 @@ class Site:
         def freshness() -> dict[str, str]:
             return {"freshness": self.part("freshness", {"freshness": self.sources.freshness()})}
 
-        stream = self.hub.stream(_events(page, query), lambda: Live(self.sources, render, freshness))
+        stream = self.hub.stream(_events(page, query), lambda: Live(self.sources, render, freshness, self.hub.turn))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def csv(self, request: Request) -> Response:

@@ -16,6 +16,8 @@ LEAST_S = 1.0
 """Between two renderings of a page."""
 SHARE = 10.0
 """A page that takes long to read is rendered as rarely as makes it a tenth of a core."""
+REST = 3.0
+"""After each rendering all pages rest for so many times its length: together they take a quarter of a core."""
 BEAT_S = 5.0
 """Between two messages to a browser, at most: one that hears nothing for longer has lost the connection."""
 MOST = 200
@@ -48,9 +50,13 @@ class Live:
     """One page, as an address names it. It is read while a browser shows it."""
 
     def __init__(
-        self, sources: Sources, render: Callable[[], Awaitable[Rendered]], freshness: Callable[[], Parts]
+        self,
+        sources: Sources,
+        render: Callable[[], Awaitable[Rendered]],
+        freshness: Callable[[], Parts],
+        turn: asyncio.Lock,
     ) -> None:
-        self._sources, self._render, self._freshness = sources, render, freshness
+        self._sources, self._render, self._freshness, self._turn = sources, render, freshness, turn
         self._changed = asyncio.Event()
         self._topics: frozenset[Topic] = frozenset()
         self._sent: dict[str, str] = {}
@@ -78,22 +84,25 @@ class Live:
 
     async def _run(self) -> None:
         while True:
-            began = time.monotonic()
-            self._changed.clear()
-            try:
-                rendered = await self._render()
-            except TidemarkClientError:  # shown by the freshness; what was sent stays on the page
-                await asyncio.sleep(LEAST_S)
-                self._changed.set()
-                continue
-            if rendered.topics != self._topics:
-                self._sources.subscribe(
-                    self._changed.set, rendered.topics - self._topics, self._topics - rendered.topics
-                )
-                self._topics = rendered.topics
-            self._send(rendered.parts)
-            await asyncio.sleep(max(LEAST_S, SHARE * (time.monotonic() - began)))
+            async with self._turn:
+                began = time.monotonic()
+                await self._refresh()
+                took_s = time.monotonic() - began
+                await asyncio.sleep(REST * took_s)
+            await asyncio.sleep(max(LEAST_S, SHARE * took_s))
             await self._changed.wait()
+
+    async def _refresh(self) -> None:
+        self._changed.clear()
+        try:
+            rendered = await self._render()
+        except TidemarkClientError:  # shown by the freshness; what was sent stays on the page
+            self._changed.set()
+            return
+        if rendered.topics != self._topics:
+            self._sources.subscribe(self._changed.set, rendered.topics - self._topics, self._topics - rendered.topics)
+            self._topics = rendered.topics
+        self._send(rendered.parts)
 
     def _pulse(self) -> None:
         before = self._sent.get("freshness")
@@ -114,6 +123,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._pages: dict[str, Live] = {}
+        self.turn = asyncio.Lock()
         self.is_closing = False
 
     @property
