@@ -10,6 +10,7 @@ steady    the service at the same rate, after a warm-up: from the broker's time 
           values that include it
 state     what the steady run's state takes, and what was written of it for each byte of rows that changed
 rows      what a row costs Redis and the service, against plain HSET and PEXPIRE, and on a cluster (load/bench/rows.py)
+statistics  what a window with one, six, twelve and all statistics costs, and its bytes (load/bench/statistics.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
 ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, redis_cluster_publish; of the
           large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k; and of the large one
@@ -32,6 +33,7 @@ import psutil
 
 from load.bench import RATE
 from load.bench import rows as bench_rows
+from load.bench import statistics as bench_statistics
 from load.bench.references import BARE_S, reference
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
@@ -48,6 +50,8 @@ START_MS = 1_790_000_000_000
 SMALL, LARGE = 10_000, 100_000
 """Devices."""
 _TOTAL = "tidemark_batch_seconds"
+PARTS = ("bare", "large", "rows", "statistics", "state", "ratios")
+"""Of the report, those that have no median of their own."""
 
 
 @dataclass
@@ -315,15 +319,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     parts = [part for each in runs for part in (each, each.get("large", {}))]
     peaks = [part[name]["peak_memory_mb"] for part in parts for name in ("catch_up", "steady") if name in part]
     report["peak_memory_mb"] = max(peaks, default=0.0)
-    return report | {part: runs[len(runs) // 2].get(part, {}) for part in ("bare", "large", "rows", "state", "ratios")}
+    return report | {part: runs[len(runs) // 2].get(part, {}) for part in PARTS}
 
 
 def _rows() -> dict[str, Any]:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         figures = bench_rows.measure(Path(folder)) | bench_rows.measure_cluster(Path(folder))
+        statistics = bench_statistics.measure(Path(folder))
     print(f"rows: {figures}", flush=True)
-    return {"rows": figures}
+    print(f"statistics: {statistics}", flush=True)
+    return {"rows": figures, "statistics": statistics}
 
 
 def _catch_up(args: argparse.Namespace, devices: int, *, is_reference: bool = True) -> dict[str, Any]:

@@ -7,7 +7,7 @@ large fleet changes; every batch but the first replaces what is there.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,19 @@ from state.windows import SCHEMA, TEXTS
 DEVICES, BATCHES, FIELDS, CHUNK = 20_000, 6, 16, 1_000
 SHARDS = 12
 _MEASURES = ("temperature", "humidity")
-_START_MS, _WINDOW_MS = 1_790_000_040_000, 60_000
+START_MS, _WINDOW_MS = 1_790_000_040_000, 60_000
+VIEW: Mapping[str, Any] = {"name": "device", "by": ["device"], "window": "1 m"}
 
 
 def measure(folder: Path) -> dict[str, float]:
     """Microseconds a row, of Redis' CPU and in all: the median batch of the service and of plain commands."""
     with Redis(folder) as server, server.client() as client:
-        _begin_term(_sink(server.url, 0, _START_MS))
+        begin_term(sink(server.url, 0, START_MS))
         written, plain = [], []
         for batch in range(BATCHES):
-            sink, rows = _sink(server.url, batch, _START_MS), _output(batch)  # made before the clock runs
-            written.append(_timed([server], 3 * DEVICES, _publish, sink, rows))
-            plain.append(_timed([server], 3 * DEVICES, _hset, client, batch))
+            target, rows = sink(server.url, batch, START_MS), _output(batch)  # made before the clock runs
+            written.append(timed([server], 3 * DEVICES, publish, target, rows))
+            plain.append(timed([server], 3 * DEVICES, _hset, client, batch))
     figures = {"row": _median(written[1:]), "hset": _median(plain[1:])}
     return {
         f"{name}_{part}us": round(value, 2)
@@ -61,15 +62,15 @@ def measure_cluster(folder: Path) -> dict[str, float]:
             key, node = f"{prefix}:epoch", cluster.nodes[number % len(cluster.nodes)]
             if cluster.primary_of(key) is not node:
                 cluster.move_slot(key, node)
-        timed: dict[str, list[tuple[float, float]]] = {name: [] for name in stores}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in stores}
         for batch in range(BATCHES):
             rows = _output(batch)
             for name, (url, servers, options) in stores.items():
-                sink = _sink(url, batch, _START_MS, **options)
+                target = sink(url, batch, START_MS, **options)
                 if not batch:
-                    _begin_term(sink)
-                timed[name].append(_timed(servers, 3 * DEVICES, _publish, sink, rows))
-    medians = {name: _median(pairs[1:]) for name, pairs in timed.items()}
+                    begin_term(target)
+                times[name].append(timed(servers, 3 * DEVICES, publish, target, rows))
+    medians = {name: _median(pairs[1:]) for name, pairs in times.items()}
     return {
         f"{name}_{part}us": round(value, 2)
         for name, values in medians.items()
@@ -100,7 +101,8 @@ def cluster_ratios(rows: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _timed(servers: Sequence[Redis], rows: int, act: Callable[..., object], *arguments: Any) -> tuple[float, float]:
+def timed(servers: Sequence[Redis], rows: int, act: Callable[..., object], *arguments: Any) -> tuple[float, float]:
+    """Return microseconds a row: of the CPU of the busiest server, and in all."""
     before, began = list(map(_cpu_s, servers)), time.perf_counter()
     act(*arguments)
     seconds = time.perf_counter() - began
@@ -118,12 +120,13 @@ def _median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     return float(np.median([cpu for cpu, _ in pairs])), float(np.median([wall for _, wall in pairs]))
 
 
-def _sink(url: str, batch: int, watermark_ms: int, **options: Any) -> Sink:
+def sink(url: str, batch: int, watermark_ms: int, view: Mapping[str, Any] = VIEW, **options: Any) -> Sink:
+    """Return the sink of a batch, with one view; `options` are of Redis."""
     document = {
         "service": {"checkpoint": "checkpoint"},
         "kafka": {"bootstrap": "none", "topics": ["readings"]},
         "input": {"measures": {name: name for name in _MEASURES}},
-        "views": [{"name": "device", "by": ["device"], "window": "1 m"}],
+        "views": [view],
         "redis": {"url": url, "chunk": CHUNK, **options},
     }
     # As in a term that goes on where the last one was (docs/decisions/0021-rows-that-are-not-compared.md).
@@ -132,13 +135,15 @@ def _sink(url: str, batch: int, watermark_ms: int, **options: Any) -> Sink:
     return Sink(settings.parse(document), micro_batch, after=after, settled_ms=0)
 
 
-def _begin_term(sink: Sink) -> None:
+def begin_term(sink: Sink) -> None:
+    """Take an epoch, so that the sink may write."""
     lease = Lease(sink.settings, "bench")
     lease.acquire()
     lease.release()
 
 
-def _publish(sink: Sink, rows: pa.RecordBatch) -> None:
+def publish(sink: Sink, rows: pa.RecordBatch) -> None:
+    """Write a batch, and progress."""
     sink.write([rows])
     sink.progress()
 
@@ -148,12 +153,12 @@ def _output(batch: int) -> pa.RecordBatch:
 
 
 def _changes(batch: int) -> Changes:
-    last = _START_MS + 1_000 * batch
+    last = START_MS + 1_000 * batch
     value = np.random.default_rng(batch).normal(20.0, 3.0, DEVICES)
     devices = pa.array([f"device-{number:06d}" for number in range(DEVICES)])
     same: dict[str, Any] = {
-        "start": _START_MS, "end": _START_MS + _WINDOW_MS, "count": batch + 1, "first": _START_MS, "last": last,
-        "last_seen": last, "session": _START_MS, "state": "open", "status": "online", "reason": "", "merged_into": None,
+        "start": START_MS, "end": START_MS + _WINDOW_MS, "count": batch + 1, "first": START_MS, "last": last,
+        "last_seen": last, "session": START_MS, "state": "open", "status": "online", "reason": "", "merged_into": None,
         "view": "device", "measure": _MEASURES[0],
         **{f"{name}.count": batch + 1 for name in _MEASURES}, **{f"{name}.at": last for name in _MEASURES},
     }  # fmt: skip

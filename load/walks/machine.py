@@ -3,7 +3,7 @@
     add        a batch of readings: in order, out of order, late, ahead of the broker's time, poisoned, twice
     lag        the same, of partitions that are not read to their end
     replay     the same, after attempts that died half-way
-    change     the same, after a restart with another session gap and other views
+    change     the same, after a restart with another session gap, other views and other statistics of a view
     silence    the clock goes on and nothing comes
     swap       another reference: sites, session gaps and intervals of devices' own
     trouble    another process takes over; a writer of an earlier epoch goes on; stored state is damaged; Redis loses its epoch
@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from load.judge.expected import View
+from load.judge.statistics import DEFAULT, PLAIN
 from load.walks import plain
 from load.walks.plain import Plain, Reading, Rules
 from load.walks.world import COMPUTED, HALF_WRITTEN, PREFIX, PUBLISHED, WRITER, WRITTEN, World, differences
@@ -51,11 +52,22 @@ class Record(NamedTuple):
     times: int
 
 
+STATISTICS = (
+    DEFAULT,
+    ("count", "mean", "last"),
+    (*DEFAULT, "rate", "p95"),
+    ("count", "last", "first_value", "delta", "median", "distinct"),
+    tuple(PLAIN),
+    ("count", "last", "sum", "p99", "distinct"),
+)
+"""Those of one view, by choice."""
+
+
 def views(choice: int) -> tuple[View, ...]:
-    """A view that never changes, and others; one that gets another length gets another name."""
+    """A view that never changes, and others; one that gets another length gets another name, and one other statistics."""
     steps = (10_000, 5_000, 20_000)[choice % 3]
     more = [
-        View("slide", ("device",), 20_000, steps, plain.MEASURES),
+        View("slide", ("device",), 20_000, steps, plain.MEASURES, STATISTICS[choice]),
         View(f"site_{choice % 2}", ("site",), (10_000, 30_000)[choice % 2], 10_000, ("t",) if choice < 3 else ("h",)),
         View("both", ("site", "device"), 15_000, 15_000, ("h",)),
     ]

@@ -5,23 +5,45 @@ A setting that changes holds from the next batch on. What that means is document
     a view, an attribute    a reading counts in the windows of the views and attributes of its batch, for good
     sessions.gap            open sessions are joined and parted anew. What was joined inside one cell stays joined
     a device's own gap      the same, from the batch on in which the device has a reading
+    a view's statistics     a window that gets a reading has those that its view has then, and that it could keep since it began
 
 Where a smaller gap parts a session that silence has closed in an earlier term, the earlier part waits until the watermark
 closes it, or it has as many readings: Redis cannot tell its writer from one that reads the topic again.
 """
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from load.judge.expected import View, key_text
+from load.judge.statistics import PLAIN
 
 MAX_DELAY_MS, MAX_AHEAD_MS, MAX_HOLD_MS, IDLE_AFTER_MS = 30_000, 5_000, 20_000, 5_000
 CELL_MS = 10_000
 MAX_DURATION_MS = 16 * CELL_MS
 RETAIN_MS = 300_000
 MEASURES = ("t", "h")
+
+_SUMS, _FIRST, _LAST, _QUANTILES = {"sums"}, {"first", "first value"}, {"last value"}, {"min", "max", "quantiles"}
+NEEDS: Mapping[str, set[str]] = {
+    "count": set(),
+    "last": set(),
+    "sum": _SUMS,
+    "mean": _SUMS,
+    "min": {"min"},
+    "max": {"max"},
+    "stddev": {*_SUMS, "squares", "min", "max"},
+    "first": {"first"},
+    "first_value": _FIRST,
+    "last_value": _LAST,
+    "delta": _FIRST | _LAST,
+    "rate": _FIRST | _LAST,
+    "median": _QUANTILES,
+    "p95": _QUANTILES,
+    "p99": _QUANTILES,
+    "distinct": {"devices"},
+}
+"""What a window keeps for a statistic: one that another statistic needs, too, is there at once."""
 
 Fields = dict[str, str | int | float]
 Attributes = Mapping[str, str | None]
@@ -52,8 +74,12 @@ class Rules:
 
 @dataclass(slots=True)
 class _Window:
+    """`names` are the statistics of the view in the last batch that had a reading, `kept` are NEEDS of all batches."""
+
     end: int
-    readings: list[tuple[int, float]] = field(default_factory=list)
+    kept: set[str]
+    names: tuple[str, ...] = ()
+    readings: list[tuple[int, float, str]] = field(default_factory=list)
     closed_by: str = ""
     revision: int = 0
 
@@ -141,6 +167,7 @@ class Plain:
         self.watermark_ms = max(self.watermark_ms, bound_ms, line_ms - MAX_HOLD_MS)
 
     def _count(self, on_time: Iterable[Reading], rules: Rules) -> None:
+        needs = {view.name: set[str]().union(*(NEEDS[name] for name in view.statistics)) for view in rules.views}
         for each in on_time:
             for view in rules.views:
                 key = key_text(view.by, each.device, rules.reference.get(each.device, {}))
@@ -149,10 +176,11 @@ class Plain:
                     start = each.event_ms // view.step_ms * view.step_ms
                     while value is not None and start > each.event_ms - view.window_ms:
                         place = view.name, measure, key, start
-                        window = self._windows.setdefault(place, _Window(start + view.window_ms))
+                        window = self._windows.setdefault(place, _Window(start + view.window_ms, needs[view.name]))
+                        window.names, window.kept = view.statistics, window.kept & needs[view.name]
                         window.revision += window.closed_by == "idle"
                         window.closed_by = ""
-                        window.readings.append((each.event_ms, value))
+                        window.readings.append((each.event_ms, value, each.device))
                         start -= view.step_ms
 
     def _close_windows(self, line_ms: int, closed_by: str) -> None:
@@ -285,19 +313,12 @@ def _status(device: _Device, starts: Collection[int], line_ms: int) -> tuple[int
 
 
 def _shown(start: int, window: _Window) -> Fields:
-    times, values = [ms for ms, _ in window.readings], [value for _, value in window.readings]
-    mean = sum(values) / len(values)
+    numbers = {name: PLAIN[name](window.readings) for name in window.names if NEEDS[name] <= window.kept}
+    fields: Fields = {name: number for name, number in numbers.items() if number is not None}
     return {
+        **fields,
         "start": start,
         "end": window.end,
-        "count": len(values),
-        "sum": sum(values),
-        "mean": mean,
-        "min": min(values),
-        "max": max(values),
-        "stddev": math.sqrt(sum((value - mean) ** 2 for value in values) / len(values)),
-        "first": min(times),
-        "last": max(times),
         "closed_by": window.closed_by,
         "revision": window.revision,
     }

@@ -326,6 +326,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             "name": each.name,
             "by": each.by,
             "measures": each.measures,
+            "statistics": each.statistics,
             **{n: f"{ms} ms" for n, ms in times.items()},
         }
 
