@@ -29,42 +29,46 @@ from service.errors import SetupError, TidemarkError
 FOLDER = ROOT / ".build" / "observe"
 
 
-def play(only: str = "", at_once: int = 2, folder: Path = FOLDER) -> dict[str, Any]:
-    """Play all alerts, or the alert or the scene named `only`, and return the figures. Raises SetupError."""
+def play(only: Sequence[str] = (), at_once: int = 2, folder: Path = FOLDER) -> dict[str, Any]:
+    """Play all alerts, or the alerts and scenes named `only`, and return the figures. Raises SetupError."""
     played_rules = rules()
-    known = [*(scene.job for scene in SCENES), *played_rules]
-    if only and only not in known:
-        what = f"There is no alert and no scene {only!r}"
-        raise SetupError(what, remedy=f"Scenes and alerts: {', '.join(known)}")
+    known = {*(scene.job for scene in SCENES), *played_rules}
+    if unknown := sorted(set(only) - known):
+        what = f"There is no alert and no scene {unknown[0]!r}"
+        raise SetupError(what, remedy=f"Scenes and alerts: {', '.join(sorted(known))}")
     began = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     scenes = [scene(folder) for scene in SCENES]
+    chosen = {alert for scene in scenes for alert in scene.alerts if not only or {scene.job, alert} & set(only)}
+    playing = [scene for scene in scenes if scene.alerts & chosen]
     targets = {scene.job: scene.testbed.metrics_port for scene in scenes}
     with (
         Watch(folder, targets, played_rules) as watch,
-        ThreadPoolExecutor(1 if only else at_once, thread_name_prefix="scene") as pool,
+        ThreadPoolExecutor(at_once, thread_name_prefix="scene") as pool,
     ):
         try:
-            rows = [row for played in pool.map(lambda scene: scene.play(watch, only), scenes) for row in played]
+            rows = [row for played in pool.map(lambda scene: scene.play(watch, chosen), playing) for row in played]
         except KeyboardInterrupt:
-            for scene in scenes:
+            for scene in playing:
                 scene.interrupt()
             raise
         empty = watch.empty_queries
     return report(played_rules, rows, empty, time.monotonic() - began)
 
 
-def passes(figures: Mapping[str, Any], only: str = "") -> bool:
-    """Whether every alert that was to be played did all that it must."""
-    expected = len(figures["rows"]) if only else figures["alerts"]
+def passes(figures: Mapping[str, Any], *, is_part: bool = False) -> bool:
+    """Whether every alert did all that it must; with `is_part`, every alert that was played."""
+    expected = len(figures["rows"]) if is_part else figures["alerts"]
     counts = [figures["fired"], figures["notified"], figures["cleared"]]
-    return counts == [expected] * 3 and (bool(only) or figures["empty_queries"] == 0)
+    return counts == [expected] * 3 and (is_part or figures["empty_queries"] == 0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when everything is as it must be, 1 when something is not, an error's own status when nothing could be played."""
     parser = argparse.ArgumentParser(prog="make observe", description="Alerts, brought about and watched.")
-    parser.add_argument("--only", default="", metavar="NAME", help="play this alert, or the alerts of this scene")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="play these alerts, or those of these scenes"
+    )
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="scenes that run at the same time")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table as a page if everything passes")
@@ -83,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         args.json.write_text(text + "\n", encoding="utf-8")
     print(text)
-    is_well = passes(figures, args.only)
+    is_well = passes(figures, is_part=bool(args.only))
     if is_well and not args.only and args.page:
         args.page.write_text(page(figures), encoding="utf-8")
     return 0 if is_well else 1

@@ -19,9 +19,9 @@ _SHORT = {"5m": "15s", "10m": "30s", "15m": "45s", "30m": "90s"}
 _OWN: Mapping[str, Mapping[str, str]] = {
     "TidemarkAbsent": {},
     # Six starts of a service.
-    "TidemarkDriverRestarts": {"30m": "6m", "1m": "5s"},
-    # Four checks of a sample.
-    "TidemarkQualityUnchecked": {"1h": "2m"},
+    "TidemarkDriverRestarts": {"30m": "10m", "1m": "5s"},
+    # Four checks of a sample, each of which starts a process.
+    "TidemarkQualityUnchecked": {"1h": "6m"},
     "TidemarkValuesLost": {"1h": "1m"},
     # Some slow batches are within the range.
     "TidemarkSlow": {"5m": "1m", "10m": "30s"},

@@ -20,8 +20,8 @@ from service.spark.places import ROOT
 
 HOTTEST = 40.0
 SHIFT = 60.0
-ZEROS = 300 << 20
-"""Bytes of a record that nobody can read; some KB with zstd."""
+ZEROS = 700 << 20
+"""Bytes of a record that the driver's heap of 2 GB cannot hold several times; some KB with zstd."""
 _SUITE = {
     "name": "readings",
     "meta": {},
@@ -49,7 +49,14 @@ class Fatal(Scene):
     def groups(self) -> Sequence[Sequence[Cause]]:
         return (
             (Cause(("TidemarkQuality",), f"every reading is {SHIFT:.0f} degrees too warm", self.too_warm),),
-            (Cause(("TidemarkQualityUnchecked",), "the file of expectations is damaged", self.no_expectations),),
+            (
+                Cause(
+                    ("TidemarkQualityUnchecked",),
+                    "the file of expectations is damaged",
+                    self.no_expectations,
+                    clears_late=True,
+                ),
+            ),
             (Cause(("TidemarkStuck",), "the Python workers hang", self.workers_hang),),
             (
                 Cause(
