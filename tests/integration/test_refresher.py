@@ -51,7 +51,7 @@ class World:
             {
                 "service": {"checkpoint": str(self.folder / "checkpoint")},
                 "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
-                "input": {"format": "json", "measures": {"temperature": "temperature"}},
+                "input": {"format": "json", "measures": {"temperature": "temperature"}, "columns": {"line": "line"}},
                 "reference": {
                     "url": f"jdbc:sqlite:{self.database}",
                     "query": "select * from devices",
@@ -60,7 +60,7 @@ class World:
                     "timeout": "2 s",
                     **changes,
                 },
-                "views": [{"name": "site", "by": ["site"], "window": "1 m"}],
+                "views": [{"name": "site", "by": ["site", "line"], "window": "1 m"}],
                 "redis": {"url": "redis://127.0.0.1:1"},
             }
         )
@@ -203,3 +203,8 @@ def _kept(world: World) -> snapshots.Snapshot:
     kept = snapshots.latest(refresher.snapshot_folder(world.settings()))
     assert kept is not None
     return kept
+
+
+def test_a_view_by_a_field_of_the_record_asks_the_reference_for_no_such_column(world: World) -> None:
+    assert [view.by for view in world.settings().views] == [("site", "line")]
+    assert sites(world.refresher()) == {"a": "leeds", "b": "cork"}
