@@ -76,7 +76,7 @@ MUTATIONS = (
         "what no batch of the checkpoint has read counts as read",
         "silence closes open sessions and windows while a rebuild reads the topic",
         ("P1", "P2"),
-        (Edit("service/monitoring/lag.py", "end if from_end else begin", "end"),),
+        (Edit("service/monitoring/lag.py", "first.get(topic, {}).get(p, begin)", "_"),),
         ("tests/integration/test_lag.py::test_what_an_older_checkpoint_has_read_is_to_be_read_again",),
     ),
     Mutation(

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from service.checkpoint import logs, manifest, narrow
 from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError, DataLossError
-from service.kafka import clients, topics
+from service.kafka import clients, starting, topics
 from service.kafka.offsets import Edges, committed, edges
 from service.micro_batch import Offsets, parse_offsets
 from service.redis import link as redis_link
@@ -79,6 +79,8 @@ def prepare(
                 what, remedy=f"Restore that file. If these are the settings it was made with, {_INIT} writes it"
             )
         # A checkpoint with a manifest and without a batch counts as new: its logs and state may have been deleted.
+        if position is None:
+            starting.require(settings.kafka)
         if position is None and not (current is not None and current.by_hand):
             _require_all_of_it(settings)
         if current is None:
@@ -191,6 +193,7 @@ def _require_all_of_it(settings: Settings) -> None:
         if not before:
             return
         ends = edges(consumer, kafka)
+        begins = starting.offsets(consumer, kafka, ends)
     missing = []
     for topic, partitions in before.items():
         for partition, offset in partitions.items():
@@ -199,6 +202,8 @@ def _require_all_of_it(settings: Settings) -> None:
                 missing.append(f"{topic}[{partition}] ends at {end}: it is another topic")
             elif kafka.starting == "latest" and offset < end:
                 missing.append(f'{topic}[{partition}] would continue at {end} (kafka.starting = "latest")')
+            elif kafka.starting != "latest" and begins.get(topic, {}).get(partition, begin) > begin:
+                missing.append(f"{topic}[{partition}] would begin at {begins[topic][partition]} (kafka.starting)")
             elif begin > 0:
                 missing.append(f"{topic}[{partition}] begins at {begin}")
     shown = ", ".join(f"{t}[{p}] {o}" for t, partitions in before.items() for p, o in partitions.items())

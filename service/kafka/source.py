@@ -5,6 +5,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from service.kafka import starting
 from service.kafka.clients import READ_COMMITTED
 from service.kafka.options import java
 from service.settings import Kafka
@@ -34,9 +35,8 @@ def stream(spark: SparkSession, kafka: Kafka, *, careful: bool = False) -> DataF
     return (
         with_options(spark.readStream.format("kafka"), kafka)
         .option("subscribe", ",".join(kafka.topics))
-        .option("startingOffsets", kafka.starting)
         .option("maxOffsetsPerTrigger", kafka.max_per_batch)
-        .options(**(ONE_AT_A_TIME if careful else {}))
+        .options(**starting.options(kafka), **(ONE_AT_A_TIME if careful else {}))
         .load()
     )
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from service import clock
+from service.kafka import starting
 from service.micro_batch import Offsets
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.redis import client as redis_client
@@ -75,7 +76,7 @@ class ActivityLog:
     def _place(self, position: "Position | None") -> str:
         checkpoint = self._settings.service.checkpoint
         if position is None:
-            return f"the {self._settings.kafka.starting} offsets (the checkpoint {checkpoint} is new)"
+            return f"{starting.describe(self._settings.kafka)} (the checkpoint {checkpoint} is new)"
         repeated = ", which is repeated" if position.is_repeated else ""
         return f"batch {position.batch} of the checkpoint {checkpoint}{repeated}"
 

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from service import clock
 from service.errors import SettingsError
-from service.kafka import clients
+from service.kafka import clients, starting
 from service.kafka.clients import TIMEOUT_S
 from service.kafka.offsets import Headrooms, edges, headrooms
 from service.micro_batch import Offsets
@@ -103,11 +103,14 @@ class Lag(threading.Thread):
         ends = edges(consumer, self._kafka)
         with self._lock:
             done = {topic: dict(offsets) for topic, offsets in self._done.items()}
-        # A partition without a committed batch is read from its beginning, or from its end with `starting = "latest"`. The
-        # group's offsets are not used: they may be those of an older checkpoint.
-        from_end = self._kafka.starting == "latest" and not done
+        # Before the first committed batch, `kafka.starting` decides; later a new partition is read from its beginning. Offsets of
+        # the group are not used: they may be those of an older checkpoint.
+        first = {} if done else starting.offsets(consumer, self._kafka, ends)
         reached = {
-            topic: {p: done.get(topic, {}).get(p, end if from_end else begin) for p, (begin, end) in partitions.items()}
+            topic: {
+                p: done.get(topic, {}).get(p, first.get(topic, {}).get(p, begin))
+                for p, (begin, _) in partitions.items()
+            }
             for topic, partitions in ends.items()
         }
         lags = {

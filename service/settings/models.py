@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -15,6 +16,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    PlainValidator,
     SecretStr,
     field_validator,
     model_validator,
@@ -50,6 +52,32 @@ def _name(value: str) -> str:
         msg = "must be a name: lower-case letters, digits and _, a letter first, at most 63"
         raise ValueError(msg)
     return value
+
+
+def _starting(value: object) -> str | datetime | Mapping[str, Mapping[int, int]]:
+    text = (
+        "must be 'earliest', 'latest', a time with a zone such as 2026-11-20T08:00:00Z, or offsets such as "
+        "{ readings = { 0 = 1200, 1 = 900 } }"
+    )
+    if value in ("earliest", "latest"):
+        return str(value)
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(text) from None
+    if isinstance(value, datetime) and value.tzinfo is not None and value.timestamp() >= 0:
+        return value
+    if not isinstance(value, Mapping) or not value or not all(isinstance(each, Mapping) for each in value.values()):
+        raise ValueError(text)
+    offsets: dict[str, dict[int, int]] = {}
+    for topic, partitions in value.items():
+        for partition, offset in partitions.items():
+            if not str(partition).isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+                msg = f"{topic}[{partition}] = {offset!r} is no partition with an offset of 0 or more"
+                raise ValueError(msg)
+            offsets.setdefault(str(topic), {})[int(partition)] = offset
+    return offsets
 
 
 Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
@@ -104,7 +132,8 @@ class Kafka(Client):
     topics: tuple[str, ...] = Field(min_length=1)
     group: str = "tidemark"
     """The consumer group that gets the offsets of committed batches, for Kafka's own tools; it assigns no partition."""
-    starting: Literal["earliest", "latest"] = "earliest"
+    starting: Annotated[str | datetime | Mapping[str, Mapping[int, int]], PlainValidator(_starting)] = "earliest"
+    """Where a new checkpoint begins: "earliest", "latest", a time of the broker's, or offsets by topic and partition."""
     on_data_loss: Literal["stop", "continue"] = "stop"
     """When Kafka has deleted unread records: end with a DataLossError, or continue and count them."""
     max_per_batch: int = Field(default=3_000_000, gt=0)
@@ -125,6 +154,14 @@ class Kafka(Client):
             msg = "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'"
             raise ValueError(msg)
         return value
+
+    @model_validator(mode="after")
+    def _begins_in_its_topics(self) -> Self:
+        others = sorted(set(self.starting) - set(self.topics)) if isinstance(self.starting, Mapping) else []
+        if others:
+            msg = f"starting: {', '.join(others)} is not among the topics {', '.join(self.topics)}"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _has_both_halves(self) -> Self:

@@ -150,7 +150,8 @@ def test_every_problem_is_reported_in_one_message_with_key_value_and_what_is_all
             "service.checkpoint: is missing and has no default",
             "service.trigger = 'soon': must be a number and a unit, one of ms, s, m, min, h, d, such as '10 s'",
             "service.lease = '0 s': must be more than 0 s",
-            "kafka.starting = 'newest': must be 'earliest' or 'latest'",
+            "kafka.starting = 'newest': must be 'earliest', 'latest', a time with a zone such as 2026-11-20T08:00:00Z, "
+            "or offsets such as { readings = { 0 = 1200, 1 = 900 } }",
             "kafka.topics: needs at least 1 entry, has 0",
             "kafka.max_per_batch = 0: must be more than 0",
             "quality.every = '100 ms': must be at least 1 s",
@@ -403,7 +404,7 @@ def test_a_value_from_the_environment_is_validated_like_one_from_the_file(tmp_pa
     text = str(refusal.value)
     assert "4 problems" in text
     assert "metrics.port = 'none': must be a whole number" in text
-    assert "kafka.starting = 'now': must be 'earliest' or 'latest'" in text
+    assert "kafka.starting = 'now': must be 'earliest', 'latest', a time with a zone" in text
     assert "kafka.topik: unknown key" in text
     assert "nowhere: unknown key" in text
 
@@ -580,3 +581,34 @@ def test_a_column_of_the_record_has_a_name_and_a_field_of_its_own(columns, probl
     reference = {"url": "jdbc:sqlite:x", "query": "q", "columns": ["site"]}
     (line,) = problems(input={"columns": columns}, reference=reference)
     assert line.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("starting", "problem"),
+    [
+        (
+            "2026-11-20T08:00:00",
+            "kafka.starting = '2026-11-20T08:00:00': must be 'earliest', 'latest', a time with a zone",
+        ),
+        ({}, "kafka.starting: must be 'earliest'"),
+        ({"readings": 5}, "kafka.starting: must be 'earliest'"),
+        ({"readings": {"0": -1}}, "kafka.starting: readings[0] = -1 is no partition with an offset of 0 or more"),
+        ({"readings": {"x": 1}}, "kafka.starting: readings[x] = 1 is no partition"),
+        ({"others": {"0": 1}}, "kafka: starting: others is not among the topics readings"),
+    ],
+)
+def test_a_beginning_is_a_time_with_a_zone_or_offsets_of_the_topics(starting, problem):
+    (line,) = problems(kafka={"starting": starting})
+    assert line.startswith(problem)
+
+
+def test_a_beginning_may_be_written_in_the_forms_of_toml(tmp_path):
+    for text, expected in (
+        ("2026-11-20T08:00:00Z", 1_795_161_600),
+        ('"2026-11-20T09:00:00+01:00"', 1_795_161_600),
+        ("{ readings = { 0 = 7, 1 = 0 } }", {"readings": {0: 7, 1: 0}}),
+    ):
+        config = tmp_path / "tidemark.toml"
+        config.write_text(TOML.replace('topics = ["readings"]', f'topics = ["readings"]\nstarting = {text}'))
+        starting = load(config, {}).kafka.starting
+        assert (starting if isinstance(expected, dict) else starting.timestamp()) == expected
