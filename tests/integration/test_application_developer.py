@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from load.servers.packages import redis_cli
 from load.servers.postgres import package_folder
-from load.servers.redis import Redis, redis_tool
+from load.servers.redis import Redis
 from schemas.contract import prefixes, shard_of
 from service.pipeline.batch_publisher import Sink
 from service.settings import Settings, View
@@ -147,7 +148,7 @@ def test_the_examples_for_redis_cli_show_what_is_there(server: Redis) -> None:
     sink.write([rows, values])
     sink.progress()
     commands = re.findall(r"^    ((?:now=|redis-cli ).*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    tool = f"""redis-cli() {{ "{redis_tool("redis-cli")}" -u {server.url} "$@"; echo; }}"""
+    tool = f"""redis-cli() {{ "{redis_cli()}" -u {server.url} "$@"; echo; }}"""
     shell = subprocess.run(
         ["bash", "-euc", "\n".join([tool, *commands])], stdout=subprocess.PIPE, text=True, check=True
     )
