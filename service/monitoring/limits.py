@@ -181,6 +181,7 @@ _ALERTS = (
         _grown("rejects_total", reason="too_many_devices"),
         _fixed(0),
     ),
+    _Alert("TidemarkTooManyValues", "readings counted as (other)", _grown("readings_other_value_total"), _fixed(0)),
     _Alert("TidemarkSkewedDevices", "devices whose clocks are ahead", _now("skewed_devices"), _fixed(0)),
     _Alert("TidemarkSchemas", "schema ids not found", _schemas, _fixed(0)),
     _Alert("TidemarkWatermarkStands", "readings come, event time stands", _stands, _fixed(0)),

@@ -52,7 +52,7 @@ def fleet(redis_server: Redis, prefix: str, tmp_path: Path) -> Fleet:
     for number in range(120):
         status = ("online", "quiet", "offline")[number % 3]
         made.add(f"pump-{number:03}", status, site="leeds" if number % 2 else "cork", model="PX")
-    made.client.hset(f"{prefix}2:device:stranger", "status", "online")
+    made.client.hset(f"{prefix}-2:device:stranger", "status", "online")
     made.client.hset(f"{prefix}:window:all:temperature:all:0", "count", "1")
     return made
 

@@ -151,7 +151,7 @@ def test_a_batch_that_does_not_end_is_unhealthy(scraped: Scraped, monkeypatch: p
 
 
 def test_other_paths_are_not_found(scraped: Scraped) -> None:
-    assert scraped.get("/")[0] == 404
+    assert scraped.get("/other")[0] == 404
 
 
 def test_a_port_in_use_is_named(scraped: Scraped) -> None:

@@ -125,7 +125,9 @@ def test_in_a_file_it_prints_a_line_a_look_until_ctrl_c(service: Service, tmp_pa
     service.run()
     config = tmp_path / "tidemark.toml"
     config.write_text(GOOD + f"\n[metrics]\nport = {service.port}\n")
-    command = [sys.executable, "-m", "service.cli", "status", "--watch", "--every", "0.5", "--config", str(config)]
+    # A shell's background job ignores SIGINT, and so do its children.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "service.cli", "status"]
+    command += ["--watch", "--every", "0.5", "--config", str(config)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         end = threading.Timer(120, process.kill)
