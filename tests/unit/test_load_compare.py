@@ -12,6 +12,7 @@ from load.judge.expected import Readings, View, devices, sessions, windows
 from load.judge.hashes import check_hashes, check_indexes
 from load.judge.oracle import Expected, Partition, Record, digest
 from load.judge.rejects import check_partitions, check_rejects
+from load.judge.statistics import PLAIN
 from load.judge.verdict import EXAMPLES, Verdict
 
 # Two devices; "d" is silent for more than the gap of 100, and has the measure h once. The first window is final.
@@ -26,7 +27,7 @@ Hashes = dict[str, dict[str, str]]
 NOW = {"epoch": "3", "batch": "9", "updated": "1"}
 
 
-def expectation() -> Expected:
+def expectation(views: tuple[View, ...] = VIEWS) -> Expected:
     names = list(dict.fromkeys(row[0] for row in ROWS))
     readings = Readings(
         names,
@@ -38,8 +39,8 @@ def expectation() -> Expected:
     values = {place: digest(raw) for place, raw in RAW.items()}
     return Expected(
         watermark_ms=WATERMARK_MS,
-        statistics={view.name: view.statistics for view in VIEWS},
-        windows=windows(VIEWS, readings, REFERENCE, WATERMARK_MS),
+        statistics={view.name: view.statistics for view in views},
+        windows=windows(views, readings, REFERENCE, WATERMARK_MS),
         sessions=all_sessions,
         devices=devices(readings, all_sessions, REFERENCE),
         rejects=REJECTS,
@@ -81,10 +82,10 @@ def right() -> Hashes:
     return hashes
 
 
-def judge(hashes: Mapping[str, Mapping[str, str]], twice: bool = False) -> Verdict:
+def judge(hashes: Mapping[str, Mapping[str, str]], twice: bool = False, views: tuple[View, ...] = VIEWS) -> Verdict:
     verdict = Verdict(progress={"epoch": 3, "batch": 9})
     items = list(hashes.items())
-    check_hashes(expectation(), "p", items * 2 if twice else items, verdict)
+    check_hashes(expectation(views), "p", items * 2 if twice else items, verdict)
     return verdict
 
 
@@ -171,6 +172,54 @@ def test_one_ulp_is_rounding_in_a_mean_and_a_difference_in_a_minimum() -> None:
     assert judge(hashes).ok
     window["min"] = repr(math.nextafter(0.1, 1))
     assert judge(hashes).kinds == {"window.min": 1}
+
+
+TWO = "p:window:v:t:a:b:0"
+ONE = {"p:window:v:t:a:b:1100": "0.4", "p:window:v:t:(none):0": "7"}
+"""The window with two readings, and those with one, of which the value is that of most statistics."""
+
+
+def right_with_all() -> Hashes:
+    hashes = right()
+    hashes[TWO] |= {"first_value": "0.1", "last_value": "0.2", "delta": "0.1", "rate": "10.0", "median": "0.1"}
+    hashes[TWO] |= {"p95": "0.2", "p99": "0.2", "distinct": "1"}
+    for key, value in ONE.items():
+        hashes[key] |= dict.fromkeys(("first_value", "last_value", "median", "p95", "p99"), value)
+        hashes[key] |= {"delta": "0", "distinct": "1"}
+    return hashes
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_right"),
+    [
+        ("first_value", repr(math.nextafter(0.1, 1)), False),
+        ("last_value", "0.1", False),
+        ("delta", "-0.1", False),
+        ("rate", "10.000000001", True),
+        ("rate", "10.0001", False),
+        ("median", "0.1009", True),
+        ("median", "0.102", False),
+        ("p95", "0.1981", True),
+        ("p95", "0.1979", False),
+        ("p99", "0.1", False),
+        ("distinct", "2", False),
+    ],
+)
+def test_each_statistic_is_judged_within_its_error(name: str, text: str, is_right: bool) -> None:
+    views = (replace(VIEWS[0], statistics=tuple(PLAIN)),)
+    hashes = right_with_all()
+    assert judge(hashes, views=views).ok
+    hashes[TWO][name] = text
+    assert judge(hashes, views=views).kinds == ({} if is_right else {f"window.{name}": 1})
+    del hashes[TWO][name]
+    assert judge(hashes, views=views).kinds == {f"window.{name}": 1}
+
+
+def test_a_rate_of_one_event_time_and_a_statistic_that_the_view_has_not_are_differences() -> None:
+    hashes = right_with_all()
+    hashes["p:window:v:t:(none):0"]["rate"] = "0"
+    views = (replace(VIEWS[0], statistics=tuple(name for name in PLAIN if name != "p99")),)
+    assert judge(hashes, views=views).kinds == {"window.rate": 1, "window.p99": 3}
 
 
 def test_a_final_window_that_should_not_be_final_and_the_reverse() -> None:
