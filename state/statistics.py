@@ -112,7 +112,7 @@ def _value_at(name: str, time: str, edge: np.ufunc, at: Callable[[PaneReadings],
         return largest
 
     def fold(panes: PaneReadings) -> Values:
-        # Adding 0.0 turns -0.0 to 0.0: of the two the larger one would depend on their order.
+        # + 0.0 as in _min.
         return largest(panes.values + 0.0, panes.event_ms, panes.starts, at(panes))
 
     def reduce(columns: Columns, heads: Ints) -> Values:
@@ -133,12 +133,15 @@ def _count(panes: PaneReadings) -> Values:
     return panes.counts
 
 
+# Adding 0.0 turns -0.0 to 0.0: which of the two is the smaller one depends on their order in NumPy.
+
+
 def _min(panes: PaneReadings) -> Values:
-    return np.minimum.reduceat(panes.values, panes.starts)
+    return np.minimum.reduceat(panes.values, panes.starts) + 0.0
 
 
 def _max(panes: PaneReadings) -> Values:
-    return np.maximum.reduceat(panes.values, panes.starts)
+    return np.maximum.reduceat(panes.values, panes.starts) + 0.0
 
 
 def _first(panes: PaneReadings) -> Values:
