@@ -117,13 +117,13 @@ def trial(settings: Settings, count: int) -> Trial:
             kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in _KEPT]
             names = [name for name in decided.columns if not name.startswith(readings.KEPT)]
             table = decided.select(*(f"`{name}`" for name in names), *kept).toArrow()
+            return of(table, settings, attributes)  # attributes are read from the folder on use
     except TidemarkError:
         raise
     except Exception as error:  # Spark's and py4j's get a name
         raise failure.classify(error) from error
     finally:
         spark.stop()
-    return of(table, settings, attributes)
 
 
 def of(table: pa.Table, settings: Settings, attributes: Attributes | None) -> Trial:

@@ -1,6 +1,7 @@
 """`tidemark try`: what a sample would become, by the stream's own steps, with nothing written anywhere."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,6 +98,26 @@ def test_rejects_are_explained_and_nothing_is_written(
     assert "trial-rejects:window:device:temperature:d" in shown
     assert sorted(tmp_path.rglob("*")) == files
     assert set(broker_server.admin.list_topics(timeout=10).topics) == names
+
+
+def test_windows_of_a_reference_s_column_are_grouped_by_it(
+    broker_server: Broker,
+    redis_server: Redis,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shared_spark: SparkSession,
+) -> None:
+    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-reference")
+    fill(world)
+    with sqlite3.connect(tmp_path / "fleet.db") as database:
+        database.execute("create table devices (device_id text, plant text)")
+        database.executemany("insert into devices values (?, ?)", [(f"d{n}", f"plant{n % 2}") for n in range(5)])
+    database.close()
+    reference = f'url = "jdbc:sqlite:{tmp_path}/fleet.db"\nquery = "table devices"'.replace("table", "select * from")
+    view = '[[views]]\nname = "plant"\nby = ["plant"]\nwindow = "1 h"'
+    world.config.write_text(f"{world.config.read_text()}\n[reference]\n{reference}\n{view}\n")
+    keys = {each["key"].split(":")[4] for each in tried(world.config, capsys)["windows"] if ":plant:" in each["key"]}
+    assert keys == {"plant0", "plant1"}
 
 
 @pytest.mark.parametrize("name", ["shadow", "zigbee", "lorawan", "opensky"])
