@@ -66,6 +66,7 @@ class Trial:
     """
 
     records: int
+    admitted: int
     devices: int
     rejects: Sequence[tuple[Reject, str]]
     windows: Sequence[Value]
@@ -73,8 +74,9 @@ class Trial:
     watermark_ms: int
 
     @property
-    def admitted(self) -> int:
-        return self.records - len(self.rejects)
+    def filtered(self) -> int:
+        """The number of records that input.where leaves out."""
+        return self.records - self.admitted - len(self.rejects)
 
     @property
     def reasons(self) -> Mapping[str, int]:
@@ -87,6 +89,7 @@ class Trial:
         return {
             "records": self.records,
             "admitted": self.admitted,
+            "filtered": self.filtered,
             "devices": self.devices,
             "watermark": self.watermark_ms,
             "rejects": rejects,
@@ -128,12 +131,14 @@ def trial(settings: Settings, count: int) -> Trial:
 
 def of(table: pa.Table, settings: Settings, attributes: Attributes | None) -> Trial:
     """Return what rows of `readings.admit` make, with the Kafka columns of rejected rows kept."""
-    admitted = table.filter(pc.is_null(table["reject"]))
+    # A row without a device and without a reject is a record that input.where leaves out.
+    admitted = table.filter(pc.is_valid(table["device"]))
     newest_ms = pc.max(admitted["event_ms"]).as_py() or 0
     watermark_ms = max(0, newest_ms - settings.admission.watermark_delay_ms)
     changes = _changes(admitted, settings, attributes, watermark_ms)
     return Trial(
         table.num_rows,
+        admitted.num_rows,
         pc.count_distinct(admitted["device"]).as_py(),
         _rejects(table.filter(pc.is_valid(table["reject"])), settings),
         _windows(changes.windows, settings, watermark_ms),
@@ -147,6 +152,8 @@ def show(settings: Settings, tried: Trial) -> None:
     to = tables.console()
     names = ", ".join(settings.kafka.topics)
     tables.line(to, f"{tried.records} records of {names}: {tried.admitted} admitted, of {tried.devices} devices")
+    if tried.filtered:
+        tables.line(to, f"{tried.filtered} do not meet input.where")
     if tried.rejects:
         _show_rejects(to, tried)
     if tried.windows:

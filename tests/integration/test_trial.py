@@ -20,6 +20,7 @@ from tests import shapes
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
+QUERY = "select * from devices"
 
 
 def tried(config: Path, capsys: pytest.CaptureFixture[str], *more: str) -> Mapping[str, Any]:
@@ -113,11 +114,29 @@ def test_windows_of_a_reference_s_column_are_grouped_by_it(
         database.execute("create table devices (device_id text, plant text)")
         database.executemany("insert into devices values (?, ?)", [(f"d{n}", f"plant{n % 2}") for n in range(5)])
     database.close()
-    reference = f'url = "jdbc:sqlite:{tmp_path}/fleet.db"\nquery = "table devices"'.replace("table", "select * from")
+    reference = f'url = "jdbc:sqlite:{tmp_path}/fleet.db"\nquery = "{QUERY}"'
     view = '[[views]]\nname = "plant"\nby = ["plant"]\nwindow = "1 h"'
     world.config.write_text(f"{world.config.read_text()}\n[reference]\n{reference}\n{view}\n")
     keys = {each["key"].split(":")[4] for each in tried(world.config, capsys)["windows"] if ":plant:" in each["key"]}
     assert keys == {"plant0", "plant1"}
+
+
+def test_records_that_the_input_s_filter_leaves_out_are_counted_apart(
+    broker_server: Broker,
+    redis_server: Redis,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shared_spark: SparkSession,
+) -> None:
+    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-where")
+    fill(world)
+    text = world.config.read_text()
+    world.config.write_text(text.replace("[sessions]", "where = \"device != 'd1'\"\n[sessions]"))
+    document = tried(world.config, capsys)
+    assert (document["admitted"], document["devices"]) == (160, 4)
+    assert document["filtered"] == 207 - 160 - len(document["rejects"])
+    assert main(["try", "--config", str(world.config)]) == 0
+    assert f"{document['filtered']} do not meet input.where" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["shadow", "zigbee", "lorawan", "opensky"])
