@@ -1,6 +1,7 @@
 # Tidemark's commands. On a machine with Python 3.11 and a JDK 17 each of them does its own set-up.
 #
 #   make demo    the main job on embedded servers, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json KEEP=1)
+#   make tutorial  the parts of docs/tutorial.md in the folder tutorial, until Ctrl-C
 #   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
@@ -45,7 +46,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo test check bench faults hostile restart swap transcripts observe walks teeth wheel browser site client classes lock jars registry clean
+.PHONY: setup demo tutorial test check bench faults hostile restart swap transcripts observe walks teeth wheel browser site client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -53,6 +54,9 @@ setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 
 demo: setup
 	@$(BIN)/python -m load.demo --for $(FOR) --rate $(RATE) --devices $(DEVICES) --seed $(SEED) $(if $(JSON),--json $(JSON)) $(if $(KEEP),--keep)
+
+tutorial: setup
+	@$(BIN)/python -m load.tutorial tutorial
 
 # Three processes on two cores, as tests wait for servers half of the time; tests/conftest.py says what runs in which.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder

@@ -46,6 +46,13 @@ def init(
     query: Annotated[str | None, typer.Option(metavar="SQL", help="Its rows: a device each.")] = None,
     reference_user: Annotated[str | None, typer.Option(metavar="NAME", help="The database's user.")] = None,
     reference_password_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Has its password.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Of a second pipeline: its name, Redis prefix, Kafka group, checkpoint folder."
+        ),
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="N", help="Of metrics and status.")] = None,
     records: Annotated[int, typer.Option("-n", min=1, max=100_000, metavar="N", help="Look at N records.")] = 5_000,
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
 ) -> None:
@@ -63,7 +70,9 @@ def init(
         raise typer.BadParameter(message, param_hint="--schemas")
     folder = config.absolute().parent
     tls = {"ca_file": ca_file, "certificate": certificate, "key": key}
-    kafka = {"bootstrap": bootstrap, "topics": topic, "user": user} | _files(folder, password_file=password_file, **tls)
+    kafka = {"bootstrap": bootstrap, "topics": topic, "group": name, "user": user} | _files(
+        folder, password_file=password_file, **tls
+    )
     if option:
         kafka["options"] = _options(option)
     if "@" in redis and ":" in redis.partition("://")[2].rpartition("@")[0]:
@@ -73,9 +82,11 @@ def init(
         request = places.Request(
             config,
             _given(kafka),
-            {"url": redis} | _files(folder, password_file=redis_password_file),
+            _given({"url": redis, "prefix": name, **_files(folder, password_file=redis_password_file)}),
             records,
             watch,
+            _given({"name": name, "checkpoint": f"{name}.checkpoint" if name else "checkpoint"}),
+            _given({"port": port}),
             str(_files(folder, schemas=schemas)["schemas"]) if schemas is not None else None,
             _login(folder, {"url": registry}, registry_user, registry_password_file),
             _login(folder, {"url": reference, "query": query}, reference_user, reference_password_file),

@@ -43,7 +43,9 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
         places.require_columns(request.reference, made.reference_key, list(reference.columns))
     console = tables.console()
     _show(console, kafka, decoded, made)
-    sections = Places(request.kafka, request.redis, form.input, form.registry, request.reference)
+    sections = Places(
+        request.kafka, request.redis, form.input, request.service, form.registry, request.reference, request.metrics
+    )
     written = settings_text.text(made, sections, _head(kafka, decoded))
     _require_valid(written, made, request.out)
     if not confirm(f"Write {request.out}?"):

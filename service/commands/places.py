@@ -36,6 +36,8 @@ class Request:
     redis: Mapping[str, Any]
     count: int
     watch: scan.Watch | None = None
+    service: Mapping[str, Any] = field(default_factory=lambda: {"checkpoint": "checkpoint"})
+    metrics: Mapping[str, Any] = field(default_factory=dict)
     schemas: str | None = None
     """The folder of the writers' schemas."""
     registry: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +46,7 @@ class Request:
     def draft(self, **registry: Any) -> Settings:
         """Return settings with these sections, for the connections; their fields are not proposed yet. Raises SettingsError."""
         document: dict[str, Any] = {
-            "service": {"checkpoint": "checkpoint"},
+            "service": dict(self.service),
             "kafka": dict(self.kafka),
             "input": {"measures": {"m": "m"}, "reader_schema": 0},
             "views": [{"name": "device", "window": "1 m"}],

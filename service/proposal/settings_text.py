@@ -17,13 +17,15 @@ _COMMENT = 48
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the command line named: the sections `kafka`, `redis`, `registry`, `reference` and `input` (without the fields)."""
+    """What the command line named: sections of the settings, `input` without the fields."""
 
     kafka: Mapping[str, object]
     redis: Mapping[str, object]
     input: Mapping[str, object]
+    service: Mapping[str, object]
     registry: Mapping[str, object] = field(default_factory=dict)
     reference: Mapping[str, object] = field(default_factory=dict)
+    metrics: Mapping[str, object] = field(default_factory=dict)
 
 
 def text(made: Proposal, places: Places, head: Sequence[str]) -> str:
@@ -32,8 +34,8 @@ def text(made: Proposal, places: Places, head: Sequence[str]) -> str:
 
 
 def _sections(made: Proposal, places: Places) -> Iterator[str]:
-    yield from _section("service")
-    yield _line("checkpoint", "checkpoint", "the state and the position in Kafka: a folder beside this file")
+    yield from _section("service", {name: value for name, value in places.service.items() if name != "checkpoint"})
+    yield _line("checkpoint", places.service["checkpoint"], "state and position in Kafka: a folder beside this file")
     yield from _section("kafka", places.kafka)
     yield from _section("input", places.input)
     yield from _fields(made)
@@ -53,6 +55,8 @@ def _sections(made: Proposal, places: Places) -> Iterator[str]:
         yield _line("by", [name])
         yield _line("window", format_duration(made.window_ms))
     yield from _section("redis", places.redis)
+    if places.metrics:
+        yield from _section("metrics", places.metrics)
 
 
 def _fields(made: Proposal) -> Iterator[str]:

@@ -16,7 +16,12 @@ from service.settings import parse
 from tests import shapes
 
 BEGIN_MS = shapes.BEGIN_MS
-PLACES = Places({"bootstrap": "localhost:9092", "topics": ["t"]}, {"url": "redis://localhost"}, {"format": "json"})
+PLACES = Places(
+    {"bootstrap": "localhost:9092", "topics": ["t"]},
+    {"url": "redis://localhost"},
+    {"format": "json"},
+    {"checkpoint": "checkpoint"},
+)
 
 
 def readings(count: int = 200, devices: int = 10, every_ms: int = 1_000, **fields: Any) -> list[Seen]:
