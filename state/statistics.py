@@ -365,6 +365,9 @@ STATISTICS: Mapping[str, Statistic] = {
 DEFAULT = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
 """The statistics of a view that names none."""
 
+WITHOUT_VALUES = tuple(name for name, each in STATISTICS.items() if each.unit in {"readings", "ms", "devices"})
+"""The statistics that do not depend on values: those of a view without measures."""
+
 ALWAYS = ("count", "last")
 """Every view has these: publish.lua compares windows by their count, and a window expires after its last reading."""
 

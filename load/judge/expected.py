@@ -25,6 +25,8 @@ CELLS = 16
 
 NO_ATTRIBUTE = "(none)"
 OTHER_VALUES = "(other)"
+EVENTS = "events"
+"""The measure of a view that counts readings, whatever they have."""
 _CHUNK = 2_000_000  # readings unfolded into windows at a time: about 100 MB
 
 WindowKey = tuple[str, str, str, int]
@@ -258,7 +260,7 @@ def windows(
         if view.name in readings.meets:
             order = order[readings.meets[view.name][order]]
         for measure in view.measures:
-            values = readings.values[measure][order]
+            values = np.zeros(len(order)) if measure == EVENTS else readings.values[measure][order]
             has = ~np.isnan(values)
             if has.any():
                 kept = order[has]

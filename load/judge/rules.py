@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from load.judge.expected import View
+from load.judge.expected import EVENTS, View
 from load.judge.statistics import DEFAULT
 
 Reference = Mapping[str, Mapping[str, str | None]]
@@ -93,7 +93,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
     admission, session = document.get("admission", {}), document.get("sessions", {})
     folder = path.absolute().parent
     reference = document.get("reference")
-    reader = given.get("reader_schema")
+    reader, measures = given.get("reader_schema"), given.get("measures", {})
     columns = {c: {"path": each} if isinstance(each, str) else each for c, each in given.get("columns", {}).items()}
     return Rules(
         bootstrap=kafka["bootstrap"],
@@ -108,8 +108,8 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         device_id=given.get("device_id", "device_id"),
         event_time=given.get("event_time", "event_time"),
         event_time_unit=given.get("event_time_unit", "ms"),
-        measures={m: each if isinstance(each, str) else each["path"] for m, each in given["measures"].items()},
-        units={m: _unit(each) for m, each in given["measures"].items() if not isinstance(each, str)},
+        measures={m: each if isinstance(each, str) else each["path"] for m, each in measures.items()},
+        units={m: _unit(each) for m, each in measures.items() if not isinstance(each, str)},
         columns={c: each["path"] for c, each in columns.items()},
         max_values={c: int(each.get("max_values", 10_000)) for c, each in columns.items()},
         where=given.get("where"),
@@ -118,7 +118,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         max_bytes=amount(admission.get("max_bytes", "64 KiB")),
         ranges={measure: (low, high) for measure, (low, high) in admission.get("ranges", {}).items()},
         reject_unknown=reference is not None and admission.get("unknown_device", "keep") == "reject",
-        views=tuple(_view(view, tuple(given["measures"])) for view in document["views"]),
+        views=tuple(_view(view, tuple(measures)) for view in document["views"]),
         gap_ms=amount(session.get("gap", "5 m")),
         max_duration_ms=amount(session.get("max_duration", "1 d")),
         own_ranges={m: (low, high) for m, (low, high) in (reference or {}).get("ranges", {}).items()},
@@ -175,15 +175,17 @@ def _unit(measure: Mapping[str, Any]) -> tuple[float, float]:
 
 def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
     length = amount(view["window"])
+    counts = view.get("measures") == []
     chosen = view.get("measures") or measures
+    default = ("count", "first", "last") if counts else DEFAULT
     return View(
         name=view["name"],
         by=tuple(view.get("by", ())),
         window_ms=length,
         step_ms=amount(view.get("slide", length)),
-        measures=tuple(measure for measure in measures if measure in chosen),
+        measures=(EVENTS,) if counts else tuple(measure for measure in measures if measure in chosen),
         where=view.get("where"),
-        statistics=tuple(dict.fromkeys((*view.get("statistics", DEFAULT), "count", "last"))),
+        statistics=tuple(dict.fromkeys((*view.get("statistics", default), "count", "last"))),
     )
 
 

@@ -9,6 +9,20 @@ _SCRIPTS = "tests/stream/test_pass.py::"
 
 MUTATIONS = (
     Mutation(
+        "count-only-with-a-value",
+        "a view without measures does not count readings",
+        "events that have no number are in no view",
+        ("P1",),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py",
+                "of_panes[EVENTS] = np.zeros(len(event_ms))",
+                "of_panes[EVENTS] = np.full(len(event_ms), np.nan)",
+            ),
+        ),
+        ("tests/stream/test_events.py::test_an_input_without_measures_has_counts_sessions_and_devices",),
+    ),
+    Mutation(
         "filtered-not-counted",
         "records that the input's filter does not let in are dropped without being counted",
         "nobody can tell a filtered record from a lost one",

@@ -27,7 +27,7 @@ from service.pipeline import builder, failure
 from service.publication.rows import window_rows
 from service.redis.keys import Keys
 from service.reference.attributes import Index
-from service.settings import Settings
+from service.settings import EVENTS, Settings
 from state import codec, moments
 from state.layout import Changes
 from state.watermark import EventTime
@@ -180,11 +180,12 @@ class Builders:
             }
         others = self._others(changes.windows)
         for number, each in enumerate(changes.windows.to_pylist()):
-            arrays = [pa.array([each[name]]).to_numpy() for name in ("count", *moments.NAMES)]
-            _, mean, stddev = moments.finish(*arrays)
             item = f"window {each['view']}/{each['measure']}/{each['key']}/{each['start']}"
-            shown = {"count": each["count"], "mean": float(mean[0]), "min": each["min"], "max": each["max"]}
-            shown |= {"stddev": float(stddev[0]), **others[number], "final": False, "closed_by": ""}
+            shown = {"count": each["count"], **others[number], "final": False, "closed_by": ""}
+            if each["measure"] != EVENTS:
+                arrays = [pa.array([each[name]]).to_numpy() for name in ("count", *moments.NAMES)]
+                _, mean, stddev = moments.finish(*arrays)
+                shown |= {"mean": float(mean[0]), "stddev": float(stddev[0]), "min": each["min"], "max": each["max"]}
             self._put(item, shown)
             self._ends[item] = each["end"]
 

@@ -241,8 +241,8 @@ def _written(fields: Mapping[str, object] | None) -> Mapping[str, object] | None
 
 
 def _window(fields: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {name: json.loads(fields[name]) for name in ("count", "mean", "min", "max", "stddev", "revision")}
-    numbers |= {name: json.loads(fields[name]) for name in OTHERS if name in fields}
+    names = "count", "mean", "min", "max", "stddev", "revision", *OTHERS
+    numbers = {name: json.loads(fields[name]) for name in names if name in fields}
     return {**numbers, "final": fields["closed_by"] != "", "closed_by": fields["closed_by"]}
 
 

@@ -34,7 +34,7 @@ from service.aggregation.windows import Panes, Units
 from service.reference.attributes import DEVICE, Attributes
 from service.reference.limits import durations_ms
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
-from service.settings import View
+from service.settings import EVENTS, View
 from state import codec, distinct, watermark
 from state import windows as window_state
 from state.columns import array, factorise
@@ -199,11 +199,14 @@ class Fold:
             tallies.append(_others(decided))
             decided |= {name: array(readings[name]).dictionary_encode() for name in filters}
             unit, units = windows.units(codes, {name: column.take(pa.array(order)) for name, column in decided.items()})
-        needed = {name: self._columns(name) for name in values}
+        of_panes = dict(values)
+        if any(EVENTS in measures for _, measures in self.views):
+            of_panes[EVENTS] = np.zeros(len(event_ms))
+        needed = {name: self._columns(name) for name in of_panes}
         hashes = None
         if any(DEVICES in names for names in needed.values()):
             hashes = distinct.hashes(devices) if units.device is None else distinct.hashes(devices)[units.device]
-        panes = {name: self._panes(unit, event_ms, values[name], names, hashes) for name, names in needed.items()}
+        panes = {name: self._panes(unit, event_ms, of_panes[name], names, hashes) for name, names in needed.items()}
         bucket_of = np.zeros(len(devices), np.int32)
         bucket_of[codes] = bucket
         yield from self._windows(panes, devices, attributes, bucket_of, units)

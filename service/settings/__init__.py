@@ -9,6 +9,7 @@ Environment: `TIDEMARK_<SECTION>__<KEY>` overrides a scalar key, as in `TIDEMARK
 
 from service.settings.loading import load as load
 from service.settings.loading import parse as parse
+from service.settings.models import EVENTS as EVENTS
 from service.settings.models import LARGEST as LARGEST
 from service.settings.models import RECORD_KEY as RECORD_KEY
 from service.settings.models import RESERVED_MEASURES as RESERVED_MEASURES

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -33,6 +33,8 @@ RESERVED_MEASURES = frozenset(
 """Columns of the pass and fields of a device's hash, which are no names for a measure."""
 RESERVED_COLUMNS = RESERVED_MEASURES | {"known"}
 """The same, and a column of the reference's look-up: no names for a column."""
+EVENTS = "events"
+"""Takes the measure's place in the keys of a view without measures."""
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
@@ -244,7 +246,7 @@ class Input(Section):
     device_id: str = "device_id"
     event_time: str = "event_time"
     event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
-    measures: Mapping[str, Measure] = Field(min_length=1)
+    measures: Mapping[str, Measure] = Field(default_factory=dict)
     columns: Mapping[str, Column] = Field(default_factory=dict)
     where: Predicate = None
     """Records that do not meet it are counted as filtered, and have no other effect."""
@@ -381,13 +383,31 @@ class View(Section):
     """Columns to group by: `device`, columns of [input] or of the reference; none means over all devices."""
     window_ms: Positive = Field(alias="window")
     slide_ms: Positive | None = Field(default=None, alias="slide")
-    measures: tuple[str, ...] = ()
-    """Measures to aggregate; all of them when empty."""
+    measures: tuple[str, ...] | None = None
+    """Measures to aggregate: None for all, () to count readings, also those without a measure."""
     where: Predicate = None
     """Readings that do not meet it are not in this view."""
     statistics: tuple[str, ...] = statistics.DEFAULT
     """Names of `state.statistics.STATISTICS`. `count` and `last` are always there."""
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counts_by_default(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "statistics" not in value and value.get("measures") in ([], ()):
+            return {**value, "statistics": ("count", "first", "last")}
+        return value
+
+    @model_validator(mode="after")
+    def _has_values_for_its_statistics(self) -> Self:
+        lacking = [name for name in self.statistics if name not in statistics.WITHOUT_VALUES]
+        if self.measures == () and lacking:
+            msg = (
+                f"statistics: {', '.join(lacking)} of no measure; with measures = [] there are "
+                f"{', '.join(statistics.WITHOUT_VALUES)}"
+            )
+            raise ValueError(msg)
+        return self
 
     @field_validator("statistics")
     @classmethod
@@ -535,7 +555,15 @@ class Settings(Section):
             problems += [f"input.columns: {name!r} is a {what}, too" for what, each in others.items() if name in each]
         problems += self.input.shared_paths()
         for view in self.views:
-            problems += unknown(f"views.{view.name}.measures", view.measures, measures, "measure of [input]")
+            problems += unknown(f"views.{view.name}.measures", view.measures or (), measures, "measure of [input]")
+            if view.measures is None and not measures:
+                problems.append(
+                    f"views.{view.name}: [input] has no measures. Name some, or count readings with measures = []"
+                )
+            if view.measures == () and EVENTS in measures:
+                problems.append(
+                    f"views.{view.name}.measures: is empty, so no measure of [input] may be called {EVENTS!r}"
+                )
             if self.reference is None or self.reference.columns:  # else only the database has the list of columns
                 columns = {
                     "device",
@@ -585,5 +613,7 @@ class Settings(Section):
         return self.model_copy(update={"sessions": self.sessions.model_copy(update={"buckets": number})})
 
     def view_measures(self, view: View) -> tuple[str, ...]:
-        """Return the measures that a view aggregates, in the order of [input]."""
-        return tuple(m for m in self.input.measures if not view.measures or m in view.measures)
+        """Return the measures that a view aggregates, in the order of [input]; EVENTS for a view that counts readings."""
+        if view.measures == ():
+            return (EVENTS,)
+        return tuple(m for m in self.input.measures if view.measures is None or m in view.measures)

@@ -26,6 +26,7 @@ INPUT = {
 VIEWS = [
     {"name": "device", "by": ["device"], "window": "1 m"},
     {"name": "line", "by": ["line"], "window": "1 m"},
+    {"name": "events", "by": ["line"], "window": "1 m", "measures": [], "statistics": ["count", "distinct"]},
     {"name": "warm", "by": ["device", "line"], "window": "1 m", "where": "temperature > 20"},
 ]
 

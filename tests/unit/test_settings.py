@@ -90,7 +90,7 @@ def test_everything_but_the_addresses_has_a_default():
     assert (parsed.redis.timeout_ms, parsed.redis.retry_for_ms) == (5_000, 30_000)
     assert (parsed.metrics.address, parsed.metrics.port) == ("127.0.0.1", 9400)
     assert (parsed.quality.expectations, parsed.quality.every_ms, parsed.quality.sample) == (None, 300_000, 5_000)
-    assert (parsed.views[0].slide_ms, parsed.views[0].retain_ms, parsed.views[0].measures) == (None, 86_400_000, ())
+    assert (parsed.views[0].slide_ms, parsed.views[0].retain_ms, parsed.views[0].measures) == (None, 86_400_000, None)
 
 
 def test_settings_are_frozen():
@@ -289,9 +289,8 @@ def test_the_name_of_a_view_is_used_once():
     assert "views: the name 'a' is used more than once" in line
 
 
-def test_there_must_be_a_view_and_a_measure():
+def test_there_must_be_a_view():
     assert problems(views=[]) == ["views: needs at least 1 entry, has 0"]
-    assert problems(input={"measures": {}})[0].startswith("input.measures: ")
 
 
 def test_a_measure_is_a_path_or_a_path_with_a_scale_and_an_offset() -> None:
@@ -612,3 +611,14 @@ def test_a_beginning_may_be_written_in_the_forms_of_toml(tmp_path):
         config.write_text(TOML.replace('topics = ["readings"]', f'topics = ["readings"]\nstarting = {text}'))
         starting = load(config, {}).kafka.starting
         assert (starting if isinstance(expected, dict) else starting.timestamp()) == expected
+
+
+def test_a_view_without_measures_counts_and_has_no_statistic_of_values():
+    counted = parse(document(input={"measures": {}}, views=[view(measures=[])], admission=...)).views[0]
+    assert counted.statistics == ("count", "first", "last")
+    line, *_ = problems(views=[view(measures=[], statistics=["mean", "distinct"])])
+    assert line == "views.0: statistics: mean of no measure; with measures = [] there are count, first, last, distinct"
+    line, *_ = problems(input={"measures": ...})
+    assert line == "views.device: [input] has no measures. Name some, or count readings with measures = []"
+    lines = problems(input={"measures": {"events": "e"}}, views=[view(measures=[])])
+    assert "views.v.measures: is empty, so no measure of [input] may be called 'events'" in lines
