@@ -16,6 +16,11 @@ def say(line: object) -> None:
     print(printable(str(line)).encode(errors="backslashreplace").decode())  # noqa: T201
 
 
+def counted(count: int, noun: str) -> str:
+    """The number with the noun, in the plural unless it is 1."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def document(content: Any) -> str:
     """JSON of one line, in ASCII without control characters."""
     return json.dumps(content).replace("\x7f", "\\u007f")

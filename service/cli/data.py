@@ -56,8 +56,12 @@ def profile(
         named = loaded.reference.expectations if loaded.reference is not None else None
         path = out or named or suite.default_place(config.parent, reference_profile.NAME)
         reference_profile.profile(loaded, path.absolute(), say, replace=replace)
+        if path != named:
+            say(suite.hint("reference", config.parent, path))
         return
     from service.quality import profile, suite
 
     path = out or loaded.quality.expectations or suite.default_place(config.parent, profile.NAME)
     profile.profile(loaded, path.absolute(), readings, say, replace=replace)
+    if path != loaded.quality.expectations:
+        say(suite.hint("quality", config.parent, path))

@@ -34,6 +34,7 @@ from service.errors import (
 from service.kafka import clients, topics
 from service.micro_batch import parse_offsets
 from service.monitoring import status
+from service.printing import counted
 from service.publication import meta
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
@@ -54,7 +55,7 @@ def check_file(path: Path) -> list[Line]:
         loaded = load(path)
     except TidemarkError as error:
         return [failed("settings", error)]
-    return [ok("settings", f"{path}, {len(loaded.views)} views"), *checks(loaded)]
+    return [ok("settings", f"{path}, {counted(len(loaded.views), 'view')}"), *checks(loaded)]
 
 
 def checks(settings: Settings) -> list[Line]:

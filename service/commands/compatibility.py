@@ -19,6 +19,7 @@ from service.commands import dissect
 from service.commands.explain import TIME_FORMS, quoted, wrong_types
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError, TidemarkError
+from service.printing import counted
 from service.settings import RECORD_KEY, Input, Settings
 from service.spark import session
 
@@ -59,7 +60,7 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
     if not records:
         yield failed(str(file), SchemaError("has no record"))
     elif not problems:
-        yield ok(str(file), f"{len(records)} records can be decoded")
+        yield ok(str(file), f"{counted(len(records), 'record')} can be decoded")
     for name, measure in settings.input.measures.items():
         if records and not any(record.at(measure.path) is not None for record in records):
             what = f"no record has {measure.path}: its readings do not have this measure"

@@ -15,7 +15,7 @@ from typing import Any, Self
 from redis.exceptions import RedisError
 
 from service.errors import SettingsError, SinkError
-from service.printing import printable
+from service.printing import counted, printable
 from service.publication import meta
 from service.redis import client as redis_client
 from service.redis.keys import shards
@@ -202,8 +202,9 @@ def table(page: Page, columns: Sequence[str]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells if page.devices else []:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    of = "1 device" if page.total == 1 else f"{page.total:,} devices"
-    yield f"{len(page.devices):,} of {of}"
+    yield f"{len(page.devices):,} of {counted(page.total, 'device')}"
+    if not page.total:
+        yield "Redis has no device here: see `tidemark status`, and redis.prefix and redis.url in the settings"
     if page.has_more:
         yield f"more: --after {shlex.quote(page.devices[-1]['device'])}"
 

@@ -64,8 +64,6 @@ def profile(settings: Settings, out: Path, say: Callable[[str], object], *, repl
     for line in shown(suite):
         say(line)
     say(f"drawn from {table.num_rows} rows, written to {out}")
-    if reference.expectations != out:
-        say(f'To use it: expectations = "{out}" in [reference]')
 
 
 def draw(table: pa.Table, reference: Reference) -> dict[str, Any]:

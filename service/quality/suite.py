@@ -29,6 +29,13 @@ def default_place(folder: Path, name: str) -> Path:
     return (schemas if schemas.is_dir() else folder) / name
 
 
+def hint(section: str, folder: Path, out: Path) -> str:
+    """Return the line that says how settings in `folder` name the file, relative to it where the file is below it."""
+    place, base = out.resolve(), folder.resolve()
+    name = place.relative_to(base) if place.is_relative_to(base) else place
+    return f'To use it, set expectations = "{name}" in [{section}], and restart'
+
+
 def require_place(out: Path, *, replace: bool) -> None:
     """Raise SettingsError if the file exists and `replace` is false, SetupError if its folder cannot be written."""
     if out.exists() and not replace:

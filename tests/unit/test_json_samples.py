@@ -18,7 +18,7 @@ def lines(folder: Path, text: str) -> list[str]:
 
 def test_records_that_would_be_decoded_are_ok(tmp_path: Path) -> None:
     pretty = GOOD.replace(",", ",\n  ")
-    assert lines(tmp_path, pretty) == ["ok   FILE: 1 records can be decoded"]
+    assert lines(tmp_path, pretty) == ["ok   FILE: 1 record can be decoded"]
     assert lines(tmp_path, f"{GOOD}\n{GOOD}\n") == ["ok   FILE: 2 records can be decoded"]
 
 
@@ -41,7 +41,7 @@ def test_a_record_that_would_be_rejected_is_a_failure_that_names_the_field(
 
 def test_a_measure_that_no_record_has_is_a_warning(tmp_path: Path) -> None:
     [good, warning] = lines(tmp_path, GOOD.replace('"hum"', '"humidity"'))
-    assert good == "ok   FILE: 1 records can be decoded"
+    assert good == "ok   FILE: 1 record can be decoded"
     assert warning.startswith("warn FILE: input.measures.hum: no record has env.hum")
 
 

@@ -116,4 +116,7 @@ def test_settings_without_a_reference_are_refused(tmp_path: Path) -> None:
 def test_a_suite_goes_into_the_folder_schemas_where_there_is_one(tmp_path: Path) -> None:
     assert suite.default_place(tmp_path, "x.json") == tmp_path / "x.json"
     (tmp_path / "schemas").mkdir()
+    inside = suite.hint("reference", tmp_path, tmp_path / "schemas" / "x.json")
+    assert inside == 'To use it, set expectations = "schemas/x.json" in [reference], and restart'
+    assert f'"{tmp_path}/x.json" in [quality]' in suite.hint("quality", tmp_path / "away", tmp_path / "x.json")
     assert suite.default_place(tmp_path, "x.json") == tmp_path / "schemas" / "x.json"
