@@ -76,10 +76,11 @@ def hostile_names(stage: Stage) -> None:
     """Names that are markup are sent while pages are open, and every page shows them as text."""
     open_, query = stage.chromium.open, urllib.parse.urlencode
     with open_("/?" + query({"q": "<"})) as fleet, open_("/view?name=model") as view:
+        shown = ((fleet, "#fleet_devices"), (view, "#view_keys"))
 
         def both_show() -> bool:
             hostile.send(stage.testbed)
-            return all("alert(1)" in page.inner_text("main table") for page in (fleet, view))
+            return all("alert(1)" in page.inner_text(part) for page, part in shown)
 
         stage.until(both_show, "pages that show the hostile names", 3 * 60 * PATIENCE)
         for page in (fleet, view):
