@@ -235,6 +235,13 @@ def test_the_runbook_of_the_package_is_that_of_the_repository() -> None:
     assert runbook.text(runbook.REFERENCE) == (ROOT / "docs" / "operator-reference.md").read_text(encoding="utf-8")
 
 
+def test_the_page_of_an_alert_has_more_than_its_meaning() -> None:
+    """Some rows of the runbook refer to a section below, also to that of another alert."""
+    for name, (meaning, _) in runbook.alerts().items():
+        assert len(re.sub("<[^>]+>", "", str(runbook.answer(name)))) > len(meaning) + 40, name
+    assert "partition" in str(runbook.answer("TidemarkPartitionsApart")).partition("</p>")[2]
+
+
 def test_everything_in_the_runbook_has_its_page(pages: TestClient) -> None:
     index = pages.get("/runbook").text
     links = set(re.findall(r'href="(/runbook/[^"]+)"', index))

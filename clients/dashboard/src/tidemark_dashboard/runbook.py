@@ -60,8 +60,9 @@ def answer(name: str) -> Markup | None:
     """What to do about an alert or a code, as HTML; None for an unknown name. A heading of the runbook is a name, too."""
     if name in alerts():
         meaning, remedy = alerts()[name]
-        more = section(name)
-        parts = [f"**Meaning**: {meaning}.", f"**What to do**: {remedy}." if "[below]" not in remedy else "", more]
+        elsewhere = re.fullmatch(r"\[[^\]]+\]\(#([\w-]+)\)", remedy)
+        more = section(anchors()[elsewhere[1]]) if elsewhere else section(name)
+        parts = [f"**Meaning**: {meaning}.", "" if elsewhere else f"**What to do**: {remedy}.", more]
         return html("\n\n".join(parts))
     if name in codes():
         meaning, remedy = codes()[name]
