@@ -267,9 +267,9 @@ Unit = Literal["readings", "devices", "measure", "measure/s", "ms"]
 class Statistic:
     """What readers see as the field `name`.
 
-    `columns` are what `of_window` reads. Where `of_window` is NaN, the window does not have the field. `of_session` is None where
-    sessions do not have the statistic. `unit` "measure" is the measure's own unit, "ms" an event time. `error` is the largest
-    difference to the exact number.
+    `columns` are what `of_window` reads. With `may_be_absent`, a window does not have the field where `of_window` is NaN.
+    `of_session` is None where sessions do not have the statistic. `unit` "measure" is the measure's own unit, "ms" an event time.
+    `error` is the largest difference to the exact number.
     """
 
     name: str
@@ -279,6 +279,7 @@ class Statistic:
     columns: tuple[str, ...]
     of_window: Callable[[Kept], Values]
     of_session: Callable[[Totals], Values] | None = None
+    may_be_absent: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -346,6 +347,7 @@ STATISTICS: Mapping[str, Statistic] = {
             _ROUNDED,
             (*_FIRST, *_LAST),
             lambda w: w.rate,
+            may_be_absent=True,
         ),
         _quantile("median", 50),
         _quantile("p95", 95),

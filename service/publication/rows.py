@@ -168,10 +168,8 @@ def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]])
                 lacking = pa.array([view for view, names in chosen.items() if name not in names], pa.string())
                 absent.append(pc.is_in(columns["view"], lacking).to_numpy(zero_copy_only=False))
             numbers = statistic.of_window(kept)
-            if numbers.dtype.kind == "f":
-                is_absent = np.isnan(numbers)
-                if is_absent.any():
-                    absent.append(is_absent)
+            if statistic.may_be_absent:
+                absent.append(np.isnan(numbers))
             values = pa.array(numbers, mask=np.logical_or.reduce(absent) if absent else None)
             fields[name] = texts(decimal(values))
             is_partly = is_partly or values.null_count > 0
