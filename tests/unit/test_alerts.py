@@ -120,6 +120,17 @@ def once(act: Step) -> Step:
     return step
 
 
+def epochs(*numbers: int) -> Step:
+    """One minute for each number; 0 is a process that waits for the lease."""
+    left = iter(numbers)
+
+    def step(it: Instance) -> None:
+        it.works()
+        it.metrics.epoch.set(next(left))
+
+    return step
+
+
 def lost_values(it: Instance) -> None:
     it.metrics.republishes(Outcome(), (0, 1))
 
@@ -160,6 +171,7 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "Kafka is away": (kafka_is_away, 10, {"NotRunning", "LagUnknown", "QueryRestarts", "Failures"}),
     "a batch hangs": (hangs, 4, {"Stuck"}),
     "drivers come and go": (lambda it: it.works(epoch=it.batch), 6, {"DriverRestarts"}),
+    "two drivers wait for the lease": (epochs(1, 0, 0, 2, 0, 0, 3), 7, set()),
     "records cannot be read": (once(lambda it: it.metrics.unreadable.set(4)), 3, {"Unreadable"}),
     "retention comes near": (once(lambda it: it.metrics.headrooms({"r": {0: DAY_S}})), 3, {"Retention"}),
     "records are lost": (once(lambda it: it.metrics.lost.inc(3)), 3, {"RecordsLost"}),

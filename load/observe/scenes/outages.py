@@ -1,14 +1,18 @@
-"""The scene `outages`: the process, Redis and Kafka go away, one after the other."""
+"""The scene `outages`: Redis, Kafka and the process go away, one after the other."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from load.observe.scene import Cause, Scene
+from load.observe.scene import STARTS_S, Cause, Scene
+
+KILLS = 4
+_EPOCH = "tidemark_epoch"
 
 
 class Outages(Scene):
-    """Settings: short retries, so that the query restarts within seconds. Redis keeps its data when it is killed."""
+    """Settings: short retries and a short lease, so that restarts take seconds. Redis keeps its data when it is killed."""
 
     job = "outages"
 
@@ -16,13 +20,14 @@ class Outages(Scene):
         return {"redis": {"appendonly": "yes"}}
 
     def sections(self) -> Mapping[str, Mapping[str, Any]]:
-        return {"service": {"trigger": "1 s"}, "redis": {"retry_for": "1 s", "timeout": "2 s"}}
+        return {"service": {"trigger": "1 s", "lease": "3 s"}, "redis": {"retry_for": "1 s", "timeout": "2 s"}}
 
     def groups(self) -> Sequence[Sequence[Cause]]:
         return (
             (Cause(("TidemarkNotReady", "TidemarkQueryRestarts"), "Redis is away", self.redis_away),),
             (Cause(("TidemarkLagUnknown", "TidemarkNotRunning"), "Kafka is away", self.kafka_away),),
             (Cause(("TidemarkAbsent",), "the process is killed", self.process_gone),),
+            (Cause(("TidemarkDriverRestarts",), f"the process is killed {KILLS} times", self.process_killed_often),),
         )
 
     @contextmanager
@@ -45,3 +50,17 @@ class Outages(Scene):
         self.testbed.kill_service()
         yield
         self.restart()
+
+    @contextmanager
+    def process_killed_often(self) -> Iterator[None]:
+        """Each process lives until it has an epoch that Prometheus can see."""
+        for _ in range(KILLS):
+            before = self.testbed.metrics().get(_EPOCH, 0.0)
+            self.testbed.kill_service()
+            self.testbed.start_service()
+            self.until(partial(self._has_epoch_above, before), STARTS_S, "the next epoch")
+        yield
+        self.testbed.wait_ready(STARTS_S)
+
+    def _has_epoch_above(self, epoch: float) -> bool:
+        return self.testbed.metrics().get(_EPOCH, 0.0) > epoch
