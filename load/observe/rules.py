@@ -19,7 +19,7 @@ _SHORT = {"5m": "15s", "10m": "30s", "15m": "45s", "30m": "90s"}
 _OWN: Mapping[str, Mapping[str, str]] = {
     "TidemarkAbsent": {},
     # Five starts of a process.
-    "TidemarkDriverRestarts": {"30m": "5m", "1m": "2s"},
+    "TidemarkDriverRestarts": {"30m": "10m", "1m": "5s"},
     # Four checks of a sample, each of which starts a process.
     "TidemarkQualityUnchecked": {"1h": "6m"},
     "TidemarkValuesLost": {"1h": "1m"},

@@ -7,7 +7,7 @@ import pytest
 
 from load.observe.__main__ import main, passes
 from load.observe.receiver import Receiver, problem
-from load.observe.rules import anchors, rules
+from load.observe.rules import RUNBOOK, anchors, rules
 from load.observe.scene import Played
 from load.observe.scenes import SCENES
 from load.observe.table import page, report
@@ -98,3 +98,8 @@ def test_the_receiver_keeps_what_is_posted_by_job_and_alert() -> None:
         receiver._keep(notification("page", "", ""))
         assert [each.status for each in receiver.of("a", "TidemarkStuck")] == ["firing"]
         assert receiver.of("b", "TidemarkStuck") == []
+
+
+def test_the_page_in_docs_has_every_rule() -> None:
+    text = (RUNBOOK.parents[1] / "docs" / "operator" / "alerts.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \| .* \| [\d.]+ \| [\d.]+ \|", text, re.MULTILINE)) == set(RULES)

@@ -58,7 +58,13 @@ class Fatal(Scene):
                 ),
             ),
             (Cause(("TidemarkStuck",), "the Python workers hang", self.workers_hang),),
-            (Cause(("TidemarkUnreadable",), "a record that no process can read", self.unreadable_record),),
+            (
+                Cause(
+                    ("TidemarkUnreadable", "TidemarkDriverRestarts"),
+                    "a record that no process can read",
+                    self.unreadable_record,
+                ),
+            ),
         )
 
     @property

@@ -2,13 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
-from load.observe.scene import STARTS_S, Cause, Scene
-
-KILLS = 4
-_EPOCH = "tidemark_epoch"
+from load.observe.scene import Cause, Scene
 
 
 class Outages(Scene):
@@ -27,7 +23,6 @@ class Outages(Scene):
             (Cause(("TidemarkNotReady", "TidemarkQueryRestarts"), "Redis is away", self.redis_away),),
             (Cause(("TidemarkLagUnknown", "TidemarkNotRunning"), "Kafka is away", self.kafka_away),),
             (Cause(("TidemarkAbsent",), "the process is killed", self.process_gone),),
-            (Cause(("TidemarkDriverRestarts",), f"the process is killed {KILLS} times", self.process_killed_often),),
         )
 
     @contextmanager
@@ -50,17 +45,3 @@ class Outages(Scene):
         self.testbed.kill_service()
         yield
         self.restart()
-
-    @contextmanager
-    def process_killed_often(self) -> Iterator[None]:
-        """Each process lives until it has an epoch that Prometheus can see."""
-        for _ in range(KILLS):
-            before = self.testbed.metrics().get(_EPOCH, 0.0)
-            self.testbed.kill_service()
-            self.testbed.start_service()
-            self.until(partial(self._has_epoch_above, before), STARTS_S, "the next epoch")
-        yield
-        self.testbed.wait_ready(STARTS_S)
-
-    def _has_epoch_above(self, epoch: float) -> bool:
-        return self.testbed.metrics().get(_EPOCH, 0.0) > epoch
