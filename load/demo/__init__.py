@@ -9,9 +9,17 @@ settings of the demo's service.
 from collections.abc import Mapping
 from typing import Any
 
+from load.judge.statistics import DEFAULT
+
 VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "device", "by": ["device"], "window": "1 m", "retain": "1 d"},
-    {"name": "type", "by": ["type"], "window": "10 s", "retain": "1 d"},
+    {
+        "name": "type",
+        "by": ["type"],
+        "window": "10 s",
+        "statistics": [*DEFAULT, "rate", "p95", "distinct"],
+        "retain": "1 d",
+    },
     {"name": "site", "by": ["site"], "window": "1 m", "slide": "10 s", "retain": "1 d"},
     {"name": "all", "window": "10 s", "retain": "1 d"},
 )
