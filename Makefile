@@ -15,6 +15,7 @@
 #   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
 #   make browser the dashboard page in Chromium on the service under load, compared with Redis   (QUICK=1 PICTURES=docs/pictures JSON=out.json)
 #   make site    builds the documentation site into .build/site/html
+#   make image   builds the image of deploy/container and runs the demo in it; needs root, buildah and mmdebstrap  (JSON=out.json)
 #   make client  the client's tests on the oldest and the newest Python that it is for    (PYTHONS="python3.9 python3.13")
 #   make wheel   builds the wheels, installs them into empty environments and runs the demo from there    (ON="python3.11 python3.13")
 #   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
@@ -139,6 +140,9 @@ wheel: $(DIST)/.done
 site: $(MERMAID)
 	@$(BIN)/python -m load.site --mermaid $(MERMAID)
 
+image: setup
+	@$(BIN)/python -m load.image $(if $(JSON),--json $(JSON))
+
 classes: $(CLASSES)
 
 # What the JavaScript examples of docs/application-developer.md import, by the Node that pip has installed.
@@ -184,6 +188,9 @@ lock: $(INSTALLED)
 	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra docs --extra browser --extra otel --generate-hashes --no-emit-package tidemark-client \
 	  --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra image --constraint requirements.lock --generate-hashes --no-emit-package tidemark-client \
+	  --no-emit-package tidemark --no-emit-index-url --no-emit-find-links \
+	  --python-version 3.11 --custom-compile-command "make lock" -o deploy/container/requirements.lock
 	@$(BIN)/uv pip compile --quiet clients/python/pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --python-version 3.9 --custom-compile-command "make lock" -o clients/python/requirements.lock
 

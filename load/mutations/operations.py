@@ -2,6 +2,7 @@
 
 from load.mutations.mutation import Edit, Mutation
 
+_MANIFESTS = "tests/unit/test_manifests.py::"
 _QUALITY = "tests/unit/test_quality.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
 _OURS_ALONE = (
@@ -205,6 +206,25 @@ MUTATIONS = (
         ("P9",),
         (Edit("service/tracing.py", "record_exception=False", "record_exception=True"),),
         ("tests/unit/test_tracing.py::test_an_error_gives_its_code_and_not_its_text",),
+    ),
+    Mutation(
+        "secret-as-variable",
+        "a pod of the Deployment has a password as a variable of its environment",
+        "whoever may read the pod's description or its /proc has the password",
+        ("P9",),
+        (
+            Edit(
+                "deploy/kubernetes/base/deployment.yaml",
+                "            - {name: TIDEMARK_LOG, value: json}\n",
+                "            - {name: TIDEMARK_LOG, value: json}\n"
+                "            - name: TIDEMARK_REDIS__PASSWORD\n"
+                "              valueFrom: {secretKeyRef: {name: tidemark, key: redis.password}}\n",
+            ),
+        ),
+        (
+            _MANIFESTS + "test_secrets_are_files_and_none_is_in_a_manifest[single]",
+            _MANIFESTS + "test_secrets_are_files_and_none_is_in_a_manifest[standby]",
+        ),
     ),
     Mutation(
         "oracle-off-by-one",
