@@ -47,7 +47,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo tutorial test check bench faults hostile restart swap transcripts observe walks teeth wheel browser site client classes lock jars registry clean
+.PHONY: setup demo tutorial test check bench faults hostile restart swap transcripts observe walks teeth wheel browser site image client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
