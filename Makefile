@@ -18,6 +18,7 @@
 #   make image   builds the image of deploy/container and runs the demo in it; needs root, buildah and mmdebstrap  (JSON=out.json)
 #   make client  the client's tests on the oldest and the newest Python that it is for    (PYTHONS="python3.9 python3.13")
 #   make wheel   builds the wheels, installs them into empty environments and runs the demo from there    (ON="python3.11 python3.13")
+#   make newcomer  the wheels in an empty environment, then init, check and run on a topic with SASL and a registry    (JSON=out.json)
 #   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
 #   make clean   removes .venv and .build, all that the others made
 
@@ -47,7 +48,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo tutorial test check bench faults hostile restart swap transcripts observe walks teeth wheel browser site image client classes lock jars registry clean
+.PHONY: setup demo tutorial test check bench faults hostile restart swap transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -136,6 +137,9 @@ wheel: $(DIST)/.done
 	  (cd $(BUILD)/installed/empty && TIDEMARK_CACHE=$(CURDIR)/$(BUILD)/installed/cache $$made/bin/tidemark demo --for 20s --rate 1000 --devices 500) \
 	  || exit 1; \
 	done
+
+newcomer: $(DIST)/.done
+	@$(BIN)/python -m load.newcomer --wheels $(DIST) $(if $(JSON),--json $(JSON))
 
 site: $(MERMAID)
 	@$(BIN)/python -m load.site --mermaid $(MERMAID)
