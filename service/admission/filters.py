@@ -7,9 +7,11 @@ is allowed, because the engine adds functions with each version.
 A predicate that is null is not met, as in a WHERE clause.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,10 +33,12 @@ FUNCTIONS = frozenset(
 _OPERATORS = frozenset(
     {
         *("And", "Or", "Not", "EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan"),
-        *("GreaterThanOrEqual", "In", "IsNull", "IsNotNull", "Like", "ILike", "CaseWhen", "Concat"),
+        *("GreaterThanOrEqual", "In", "IsNull", "IsNotNull", "CaseWhen", "Concat"),
         *("Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "UnaryMinus", "UnaryPositive"),
     }
 )
+_WILDCARDS = 2
+"""The most `%` in a pattern of LIKE. Spark makes it a regular expression: k of them take the text's length to the power of k."""
 _TYPES = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "void"})
 """Types of literals and casts. `timestamp 'now'` is a literal, too."""
 _ROW = "$row"
@@ -84,6 +88,9 @@ def _names(spark: SparkSession, place: str, where: str, settings: Settings) -> I
         parsed = session._jsparkSession.sessionState().sqlParser().parseExpression(where)
     except PySparkException as error:
         raise _refused(place, where, _first_line(error)) from error
+    except Py4JError as error:
+        # The parser's stack overflows at some thousand nested parentheses (Spark 4.1.1).
+        raise _refused(place, where, "Spark's parser cannot read it; it may be nested too deeply") from error
     reference = settings.reference
     known = {DEVICE, *settings.input.measures, *settings.input.columns, *(reference.columns if reference else ())}
     for node in _nodes(parsed):
@@ -102,6 +109,9 @@ def _names(spark: SparkSession, place: str, where: str, settings: Settings) -> I
             of = node.dataType().simpleString()
             if of not in _TYPES and not of.startswith("decimal("):
                 raise _refused(place, where, f"a value of type {of} is not allowed")
+        elif kind in {"Like", "ILike"}:
+            if why := _fault_of_pattern(node):
+                raise _refused(place, where, why)
         elif kind not in _OPERATORS:
             raise _refused(place, where, f"{kind.strip('$') or 'this expression'} is not allowed")
 
@@ -111,6 +121,21 @@ def _nodes(expression: Any) -> Iterator[Any]:
     children = expression.children()
     for number in range(children.size()):
         yield from _nodes(children.apply(number))
+
+
+def _fault_of_pattern(like: Any) -> str:
+    """Return why a pattern of LIKE is not allowed; "" for one that is."""
+    pattern, escape = like.right(), str(like.escapeChar())
+    if pattern.getClass().getSimpleName() != "Literal" or pattern.dataType().simpleString() != "string":
+        return "the pattern of LIKE must be a text between quotes"
+    text = str(pattern.value())
+    # Spark (4.1.1) throws for any other character after an escape, also if spark.sql.ansi.enabled is off.
+    plain = re.sub(f"{re.escape(escape)}[%_{re.escape(escape)}]", "", text)
+    if escape in plain:
+        return f"in the pattern {text!r}, {escape!r} stands before something else than %, _ or {escape!r}"
+    if plain.count("%") > _WILDCARDS:
+        return f"the pattern {text!r} has more than {_WILDCARDS} %; use contains(), startswith() and endswith()"
+    return ""
 
 
 def _first_line(error: PySparkException) -> str:

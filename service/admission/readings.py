@@ -182,7 +182,8 @@ def _values(settings: Settings, of_reference: Sequence[str], *, has_reference: b
     """Return the columns of a frame by their names in filters."""
     none = F.lit(None).cast("string")
     return {
-        "device": F.col("device"),
+        # A filter decides before an id's length is checked: it reads no more of a longer one. Columns have the same limit.
+        "device": F.left("device", F.lit(device_ids.MAX_BYTES)),
         **{name: F.col(_measure(name)) for name in settings.input.measures},
         **{name: F.col(_column(name)) for name in settings.input.columns},
         **{name: F.col(lookup.attribute(name)) if has_reference else none for name in of_reference},
