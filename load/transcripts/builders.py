@@ -154,7 +154,7 @@ class Builders:
     def _take(self, frame: DataFrame, batch: int) -> None:
         event_time.set_for_tasks(self._spark.sparkContext, self._times.before(batch))
         values = ColumnValues.of(self._spark.sparkContext, self._settings, self._times.files)
-        for row in values.until_decided(failure.classify, frame.toArrow).to_pylist():
+        for row in values.until_decided(failure.classify, frame.toArrow, lambda: None).to_pylist():
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
             elif row["kind"] == row_schemas.TIMES:

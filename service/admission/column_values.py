@@ -134,10 +134,14 @@ class ColumnValues:
     def of(cls, context: SparkContext, settings: Settings, files: Files | Local) -> Self:
         return cls(context, files, _limits(settings))
 
-    def until_decided(self, classify: Callable[[Exception], Exception], action: Callable[[], T]) -> T:
+    def until_decided(
+        self, classify: Callable[[Exception], Exception], action: Callable[[], T], fence: Callable[[], object]
+    ) -> T:
         """Return the result of `action`, which runs a batch, and runs it again after each report of values without a decision.
 
-        `classify` finds the task's error in Spark's. Raises CheckpointError, and what `action` raises.
+        `classify` finds the task's error in Spark's. `fence` is called before lists are written, and raises FencedError when
+        there is another writer: a frozen one that wakes up would replace the lists of its successor. Raises CheckpointError,
+        and what `action` and `fence` raise.
         """
         while self.limits:
             self.context.setLocalProperty(_PROPERTY, self._text())
@@ -145,7 +149,10 @@ class ColumnValues:
                 return action()
             except Exception as error:
                 undecided = classify(error)
-                if not isinstance(undecided, UndecidedValuesError) or not self._decide(undecided.values):
+                if not isinstance(undecided, UndecidedValuesError):
+                    raise
+                fence()
+                if not self._decide(undecided.values):
                     raise
         return action()
 

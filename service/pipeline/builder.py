@@ -175,7 +175,9 @@ class Publication:
         servers = sink.servers()
         planned = clock.monotonic_s()
         small = micro_batch.rows <= settings.redis.driver_rows
-        outcome, ran = self.values.until_decided(failure.classify, lambda: self._run(frame, sink, small=small))
+        outcome, ran = self.values.until_decided(
+            failure.classify, lambda: self._run(frame, sink, small=small), lambda: sink.run_in(0, "read_progress")
+        )
         published = clock.monotonic_s()
         # A batch without readable records leaves event time as it is.
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))

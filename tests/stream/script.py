@@ -90,7 +90,7 @@ class World:
         times = event_time.Log.of(self.spark, self.settings.service.checkpoint)
         event_time.set_for_tasks(self.spark.sparkContext, times.before(batch))
         values = ColumnValues.of(self.spark.sparkContext, self.settings, times.files)
-        table = values.until_decided(failure.classify, frame.toArrow)
+        table = values.until_decided(failure.classify, frame.toArrow, lambda: None)
         if self.crash_in_batch is not None:
             self.crash_in_batch()
         self.batches += 1
