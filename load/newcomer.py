@@ -55,7 +55,7 @@ class Newcomer:
         self.home.mkdir(parents=True)
         self.environment = folder / "environment"
         self.steps: list[dict[str, Any]] = []
-        self._wheels = [str(wheel) for wheel in sorted(wheels.glob("*.whl"))]
+        self._wheels = [str(wheel) for wheel in sorted(wheels.resolve().glob("*.whl"))]
         self._log = folder / "run.log"
         unset = {"PYTHONPATH", "TIDEMARK_JARS", "TIDEMARK_CONFIG", "VIRTUAL_ENV"}
         self._environ = {
