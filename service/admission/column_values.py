@@ -8,7 +8,7 @@ values runs once. docs/decisions/0026-values-of-columns.md has the reasons.
     columns/values.json    in the checkpoint: the lists by column, in the order of the decisions
 
 A replay and a recomputation read the same lists, and so decide the same. A value that only late readings have is in no list: a
-recomputation counts it as itself while there is room.
+recomputation counts it as itself if there is room for all that a task meets.
 """
 
 import base64
@@ -68,12 +68,14 @@ class UndecidedValuesError(SchemaError):
 class Known:
     """The decisions, in a task: `lists` of values by column, and the columns whose list is `full`.
 
-    With `asks`, `decided` raises UndecidedValuesError. Otherwise a value that is not listed is itself while there is room.
+    With `asks`, `decided` raises UndecidedValuesError. Otherwise a value that is not listed is itself, but all of them are OTHER
+    in a call that has more of them than the column's `room`.
     """
 
     lists: Mapping[str, pa.Array] = field(default_factory=dict)
     full: frozenset[str] = frozenset()
     asks: bool = False
+    room: Mapping[str, int] = field(default_factory=dict)
 
     def decided(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, pa.DictionaryArray]:
         """Return the columns, strings and nulls, with OTHER in place of the values that are not listed."""
@@ -83,8 +85,9 @@ class Known:
             values = encoded.dictionary
             known = self.lists.get(name, pa.array([], pa.string()))
             is_new = pc.and_(pc.invert(pc.is_in(values, value_set=known)), pc.not_equal(values, OTHER))
-            if pc.any(is_new).as_py():
-                if name in self.full:
+            count = pc.sum(is_new).as_py() or 0
+            if count:
+                if name in self.full or count > self.room.get(name, count):
                     values = pc.if_else(is_new, OTHER, values)
                 elif self.asks:
                     undecided[name] = values.filter(is_new).to_pylist()
@@ -114,8 +117,8 @@ def stored(settings: Settings, files: Files | Local) -> Known:
     if not settings.grouped_columns:
         return Known()
     lists = _read(files)
-    limits = _limits(settings)
-    return Known(_arrays(lists), frozenset(name for name in limits if len(lists.get(name, ())) >= limits[name]))
+    room = {name: max(0, limit - len(lists.get(name, ()))) for name, limit in _limits(settings).items()}
+    return Known(_arrays(lists), room=room)
 
 
 @dataclass(slots=True)

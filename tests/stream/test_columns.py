@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 
 from load.judge import oracle
@@ -221,6 +222,20 @@ def test_a_recomputation_decides_as_the_stream_did(spark, tmp_path):
     for row in (row for part in parts for row in part.to_pylist() if row["view"] == "line"):
         counts[row["key"]] += row["count"]
     assert counts == {"l3": 1, "l1": 2, "(other)": 1}
+
+
+def test_a_recomputation_has_no_more_keys_than_the_limit_allows(tmp_path):
+    Local(tmp_path).replace(column_values.NAME, json.dumps({"line": ["l1", "l2"]}).encode())
+    known = column_values.stored(settings(tmp_path, limit=5), Local(tmp_path))
+
+    def keys(*unlisted):
+        values = pa.chunked_array([["l1", None, "(other)", *unlisted]])
+        return known.decided({"line": values})["line"].cast(pa.string()).to_pylist()[3:]
+
+    assert keys("x", "y", "z") == ["x", "y", "z"]
+    assert keys(*(f"x{number}" for number in range(10_000)), "l2") == ["(other)"] * 10_000 + ["l2"]
+    full = column_values.stored(settings(tmp_path, limit=1), Local(tmp_path))
+    assert full.decided({"line": pa.chunked_array([["l2", "x"]])})["line"].to_pylist() == ["l2", "(other)"]
 
 
 def test_a_view_without_columns_has_the_plan_that_it_had(spark, tmp_path):
