@@ -27,6 +27,8 @@ from state import statistics
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
 TOPIC = re.compile(r"^[A-Za-z0-9._-]+\Z")
+_PARTITION = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
+"""One spelling for each number, so that no two entries are of one partition."""
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
 ) | {"epoch", "batch", "updated", "from_partition", "early", "skewed"}
@@ -75,7 +77,12 @@ def _starting(value: object) -> str | datetime | Mapping[str, Mapping[int, int]]
     offsets: dict[str, dict[int, int]] = {}
     for topic, partitions in value.items():
         for partition, offset in partitions.items():
-            if not str(partition).isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            if (
+                not _PARTITION.match(str(partition))
+                or not isinstance(offset, int)
+                or isinstance(offset, bool)
+                or offset < 0
+            ):
                 msg = f"{topic}[{partition}] = {offset!r} is no partition with an offset of 0 or more"
                 raise ValueError(msg)
             offsets.setdefault(str(topic), {})[int(partition)] = offset

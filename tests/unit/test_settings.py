@@ -593,6 +593,8 @@ def test_a_column_of_the_record_has_a_name_and_a_field_of_its_own(columns, probl
         ({"readings": 5}, "kafka.starting: must be 'earliest'"),
         ({"readings": {"0": -1}}, "kafka.starting: readings[0] = -1 is no partition with an offset of 0 or more"),
         ({"readings": {"x": 1}}, "kafka.starting: readings[x] = 1 is no partition"),
+        ({"readings": {"0": 1, "00": 2}}, "kafka.starting: readings[00] = 2 is no partition"),
+        ({"readings": {"1" * 5000: 1}}, "kafka.starting: readings[111"),
         ({"others": {"0": 1}}, "kafka: starting: others is not among the topics readings"),
     ],
 )
