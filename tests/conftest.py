@@ -66,13 +66,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return _Groups(config, log)
 
 
+def _refuse_to_stop() -> None:
+    """Keep the session for the tests that follow: `getOrCreate` gives it to a command that runs in the tests' process."""
+    message = "This test would end the shared Spark session: let it take the fixture shared_spark"
+    raise AssertionError(message)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session with two cores and the settings of deploy/spark-defaults.conf."""
     running = session.build(master="local[2]", app_name="tests")
     running.sparkContext.setLogLevel("ERROR")
+    stop, running.stop = running.stop, _refuse_to_stop
     yield running
-    running.stop()
+    stop()
     with warnings.catch_warnings():
         # py4j leaves its sockets to the garbage collector, which must not be some other test's warning.
         warnings.simplefilter("ignore", ResourceWarning)

@@ -58,7 +58,11 @@ def topics(broker: Broker) -> set[str]:
 
 
 def test_the_values_are_those_that_the_service_then_writes(
-    broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broker_server: Broker,
+    redis_server: Redis,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shared_spark: SparkSession,
 ) -> None:
     world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-same")
     fill(world)
