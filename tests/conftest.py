@@ -75,7 +75,10 @@ def _refuse_to_stop() -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session with two cores and the settings of deploy/spark-defaults.conf."""
-    running = session.build(master="local[2]", app_name="tests")
+    with pytest.MonkeyPatch.context() as patch:
+        # Functions of tests run in Python workers, which do not look into the working folder (PYTHONSAFEPATH).
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        running = session.build(master="local[2]", app_name="tests")
     running.sparkContext.setLogLevel("ERROR")
     stop, running.stop = running.stop, _refuse_to_stop
     yield running
