@@ -21,8 +21,7 @@ from service.admission.schema_sources import load_schemas
 from service.aggregation import sessions
 from service.commands import dissect, tables
 from service.commands.explain import explain
-from service.errors import SourceError, TidemarkError
-from service.kafka import clients, topics
+from service.errors import TidemarkError
 from service.pipeline import builder, failure
 from service.publication.rows import Rows, by_shard, session_rows, window_rows
 from service.quality import sample
@@ -104,13 +103,7 @@ def trial(settings: Settings, count: int) -> Trial:
     Raises SourceError when Kafka does not answer or has no record, SchemaError and ReferenceDataError as `run` does.
     """
     settings = settings.with_buckets(1)
-    kafka = settings.kafka
-    if missing := [name for name in kafka.topics if name not in topics.describe(clients.admin(kafka), kafka)]:
-        raise topics.missing(kafka, missing)
-    source = sample.newest(kafka, count)
-    if not sample.size(source):
-        what = f"{', '.join(kafka.topics)}: there is no record to try"
-        raise SourceError(what, remedy="Wait until there are readings, then run it again")
+    source = sample.require_newest(settings.kafka, count, "try")
     spark = session.build(settings, master="local[*]")
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:

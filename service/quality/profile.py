@@ -25,8 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from service.errors import SchemaError, SourceError, TidemarkError
-from service.kafka import clients, topics
+from service.errors import SchemaError, TidemarkError
 from service.pipeline import failure
 from service.quality import sample
 from service.quality.sample import ADMITTED, AHEAD, DEVICE, OF_DEVICE, REASON
@@ -74,13 +73,7 @@ def profile(settings: Settings, out: Path, count: int, say: Callable[[str], obje
     Kafka does not answer or has no record, SchemaError when no record is admitted.
     """
     require_place(out, replace=replace)
-    kafka = settings.kafka
-    if missing := [name for name in kafka.topics if name not in topics.describe(clients.admin(kafka), kafka)]:
-        raise topics.missing(kafka, missing)
-    source = sample.newest(kafka, count)
-    if not sample.size(source):
-        what = f"{', '.join(kafka.topics)}: there is no record to draw expectations from"
-        raise SourceError(what, remedy="Wait until there are readings, then run it again")
+    source = sample.require_newest(settings.kafka, count, "draw expectations from")
     spark = session.build(settings, master="local[*]")
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-profile-") as folder:

@@ -23,7 +23,8 @@ from pyspark.sql import functions as F
 
 from service.admission import readings
 from service.admission.schema_sources import SchemaSet
-from service.kafka import clients
+from service.errors import SourceError
+from service.kafka import clients, topics
 from service.kafka.offsets import edges
 from service.micro_batch import Offsets
 from service.recompute import rebuild
@@ -43,6 +44,17 @@ _WAIT_MS = "10"
 _OFFSET = readings.KEPT + "offset"
 
 Place = tuple[str, int]
+
+
+def require_newest(kafka: Kafka, count: int, purpose: str) -> Source:
+    """Return the last `count` records of topics that exist. Raises SourceError, also when there is no record."""
+    if missing := [name for name in kafka.topics if name not in topics.describe(clients.admin(kafka), kafka)]:
+        raise topics.missing(kafka, missing)
+    source = newest(kafka, count)
+    if not size(source):
+        what = f"{', '.join(kafka.topics)}: there is no record to {purpose}"
+        raise SourceError(what, remedy="Wait until there are readings, then run it again")
+    return source
 
 
 def newest(kafka: Kafka, count: int, until: Offsets | None = None) -> Source:
