@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from load.site.pages import FILES
-from service.settings.models import Settings
+from service.settings.settings import Settings
 from service.units import format_duration
 
 EXAMPLE = "deploy/tidemark.example.toml"
@@ -31,7 +31,7 @@ _WORDS |= {ByteSize: "size"}
 def page(root: Path) -> str:
     """Return the page: a section for each table of the file, with key, type, default and description."""
     comments = _comments((root / EXAMPLE).read_text())
-    lines = ["# All settings", "", "Generated from the models in `service/settings/models.py` and the comments of the"]
+    lines = ["# All settings", "", "Generated from the models in `service/settings/` and the comments of the"]
     lines += [f"[example](../../{FILES}/{EXAMPLE}.md).", ""]
     for name, field in Settings.model_fields.items():
         model = model_of(field.annotation)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from service.errors import SetupError
 from service.monitoring import status
-from service.settings.models import Settings
+from service.settings.settings import Settings
 
 PACKAGE = "tidemark_dashboard"
 

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from service.errors import SettingsError
-from service.settings.models import Section, Settings
+from service.settings.section import Section
+from service.settings.settings import Settings
 from service.units import format_duration, parse_duration_ms
 
 

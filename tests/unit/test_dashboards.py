@@ -17,7 +17,7 @@ import yaml
 
 from load.observe.dashboards import queries
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
-from service.settings.models import Metrics
+from service.settings.settings import Metrics
 from tests.unit.test_metrics_page import listed
 from tests.unit.test_runbook import RULES, RUNBOOK, exposed
 

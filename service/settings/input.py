@@ -1,0 +1,181 @@
+"""[input], [registry] and [admission]: how a record becomes a reading."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
+
+from service.settings.section import LARGEST, Client, NotNegative, Positive, Section, check_name
+
+RESERVED_MEASURES = frozenset(
+    {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
+) | {"epoch", "batch", "updated", "from_partition", "early", "skewed"}
+"""Columns of the pass and fields of a device's hash, which are no names for a measure."""
+RESERVED_COLUMNS = RESERVED_MEASURES | {"known"}
+"""The same, and a column of the reference's look-up: no names for a column."""
+RECORD_KEY = "$key"
+"""`device_id = "$key"` takes the device id from the Kafka record's key."""
+
+
+class Measure(Section):
+    """A number of the record, in the unit of the views: the field times `scale`, plus `offset`, in doubles.
+
+    Settings may give the path alone.
+    """
+
+    path: str
+    """The field's path in the record, dots between nested names."""
+    scale: float = Field(default=1.0, allow_inf_nan=False)
+    offset: float = Field(default=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_a_path(cls, value: object) -> object:
+        if not isinstance(value, str | Mapping):
+            msg = 'must be a path, or a table such as { path = "t", scale = 0.1, offset = -40 }'
+            raise ValueError(msg)
+        return {"path": value} if isinstance(value, str) else value
+
+    @field_validator("scale")
+    @classmethod
+    def _keeps_the_value(cls, value: float) -> float:
+        if value == 0:
+            msg = "must not be 0: every value would be the offset"
+            raise ValueError(msg)
+        return value
+
+
+class Column(Section):
+    """A field of the record that views group by. Settings may give the path alone."""
+
+    path: str
+    """The field's path in the record, dots between nested names."""
+    max_values: int = Field(default=10_000, gt=0, le=100_000)
+    """The number of different values that become keys of views; readings with another value count as `(other)`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_a_path(cls, value: object) -> object:
+        if not isinstance(value, str | Mapping):
+            msg = 'must be a path, or a table such as { path = "env.line", max_values = 100 }'
+            raise ValueError(msg)
+        return {"path": value} if isinstance(value, str) else value
+
+
+def _predicate(value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        msg = "is blank. Give a predicate such as \"kind = 'meter' and temperature > -40\", or leave it out"
+        raise ValueError(msg)
+    return value
+
+
+Predicate = Annotated[str | None, AfterValidator(_predicate)]
+"""A SQL predicate over the device, measures, columns and attributes: service/admission/filters.py."""
+
+
+class Input(Section):
+    format: Literal["avro", "json"] = "avro"
+    schemas: Path = Path("schemas/avro")
+    """Folder of the writers' schemas, `<id>.avsc`; not used with a [registry]."""
+    reader_schema: int | None = None
+    """The id of the reader's schema; the highest one in the folder when not given."""
+    schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
+    """Least time between two look-ups of an id that could not be resolved."""
+    device_id: str = "device_id"
+    event_time: str = "event_time"
+    event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
+    measures: Mapping[str, Measure] = Field(default_factory=dict)
+    columns: Mapping[str, Column] = Field(default_factory=dict)
+    where: Predicate = None
+    """Records that do not meet it are counted as filtered, and have no other effect."""
+
+    @field_validator("columns")
+    @classmethod
+    def _are_columns(cls, value: Mapping[str, Column]) -> Mapping[str, Column]:
+        for name in value:
+            check_name(name)
+            if name in RESERVED_COLUMNS:
+                msg = (
+                    f"{name!r} is a name of Tidemark's own; call the column something else, its field may keep the name"
+                )
+                raise ValueError(msg)
+        return value
+
+    def shared_paths(self) -> list[str]:
+        """Return a problem for each column that reads a field that is read as a number or a time, too."""
+        paths = {m.path: f"input.measures.{name}" for name, m in self.measures.items()} | {
+            self.event_time: "input.event_time"
+        }
+        return [
+            f"input.columns.{name}: {column.path!r} is read as {paths[column.path]}, too; a column is a text of its own"
+            for name, column in self.columns.items()
+            if column.path in paths
+        ]
+
+    @field_validator("measures")
+    @classmethod
+    def _are_names(cls, value: Mapping[str, Measure]) -> Mapping[str, Measure]:
+        for name in value:
+            check_name(name)
+            if name in RESERVED_MEASURES:
+                msg = f"{name!r} is a name of Tidemark's own; call the measure something else, its field may keep the name"
+                raise ValueError(msg)
+        return value
+
+
+class Registry(Client):
+    """`options` are of Confluent's client, for OAuth: then `user` and the password are the client id and secret."""
+
+    url: str
+    """http:// or https://; several addresses of one registry with commas between, tried in order."""
+    subjects: tuple[str, ...] = ()
+    """The subjects whose schemas are decoded, present and future ones; `<topic>-value` of each topic when empty."""
+    timeout_ms: Positive = Field(default=2_000, alias="timeout")
+
+    @field_validator("url")
+    @classmethod
+    def _are_addresses(cls, value: str) -> str:
+        for each in value.split(","):
+            if not re.match(r"^https?://[^/@\s]+(/[^@\s]*)?\Z", each.strip()):
+                msg = "must be http:// or https:// and a host, without user and password, which have keys of their own"
+                raise ValueError(msg)
+        if len({each.strip().partition(":")[0] for each in value.split(",")}) > 1:
+            msg = "must be all https:// or all http://: the password would go to both"
+            raise ValueError(msg)
+        return value
+
+
+class Admission(Section):
+    max_delay_ms: NotNegative = Field(default=60_000, alias="max_delay")
+    max_ahead_ms: NotNegative = Field(default=10_000, alias="max_ahead")
+    max_hold_ms: NotNegative = Field(default=3_600_000, alias="max_hold")
+    """How far, in event time, partitions with unread records may hold the watermark back."""
+    idle_after_ms: Positive = Field(default=60_000, alias="idle_after")
+    """After so long a silence of all input, windows and sessions are closed up to the clock's time less this duration."""
+    skewed_after: int = Field(default=5, gt=0)
+    """A device is marked skewed after so many early readings, with at most `skewed_for` between two of them."""
+    skewed_for_ms: Positive = Field(default=600_000, alias="skewed_for")
+    """The mark goes after the device's readings were admitted for that long, and none was early."""
+    max_devices: int = Field(default=1_000_000, ge=0)
+    """While the state has so many devices, a new device is not admitted; 0 for no limit."""
+    max_bytes: ByteSize = Field(default=ByteSize(65_536), gt=0, le=(1 << 31) - 1)
+    ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
+    unknown_device: Literal["keep", "reject"] = "keep"
+
+    @field_validator("ranges")
+    @classmethod
+    def _are_ranges(cls, value: Mapping[str, tuple[float, float]]) -> Mapping[str, tuple[float, float]]:
+        for measure, (low, high) in value.items():
+            if not -LARGEST <= low <= high <= LARGEST:
+                msg = (
+                    f"{measure}: [{low}, {high}] must be two numbers from {-LARGEST} to {LARGEST}, the lower one first"
+                )
+                raise ValueError(msg)
+        return value
+
+    @property
+    def watermark_delay_ms(self) -> int:
+        """The delay with which, in steady flow, an admitted reading is never behind the watermark."""
+        return self.max_delay_ms + self.max_ahead_ms

@@ -1,0 +1,59 @@
+"""What the sections share: names, durations, logins."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+from service.units import Duration
+
+NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
+HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?"
+LARGEST = 1e140
+"""The limit of every measure: the squares of larger values, added up, could be infinite, and the deviation no number."""
+YEAR_MS = 366 * 86_400_000
+"""The longest duration, which overflows no clock and no integer."""
+
+
+def check_name(value: str) -> str:
+    """Return a name as it is; raise ValueError for another text."""
+    if not NAME.match(value):
+        msg = "must be a name: lower-case letters, digits and _, a letter first, at most 63"
+        raise ValueError(msg)
+    return value
+
+
+Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
+NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
+Name = Annotated[str, AfterValidator(check_name)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Login(Section):
+    """A section with a user and a password, which is set here or in a file."""
+
+    user: str | None = None
+    password: SecretStr | None = None
+    password_file: Path | None = None
+
+    def secret(self) -> str | None:
+        """Return the password, from the file if one is named."""
+        if self.password_file is not None:
+            return self.password_file.read_text(encoding="utf-8").strip()
+        return self.password.get_secret_value() if self.password is not None else None
+
+
+class Client(Login):
+    """A login with TLS files and with options of the client library."""
+
+    ca_file: Path | None = None
+    """PEM file of the certificates to trust; the system's when not given."""
+    certificate: Path | None = None
+    """PEM file of the client's own certificate, for mutual TLS; `key` is its private key, PEM in PKCS #8."""
+    key: Path | None = None
+    options: Mapping[str, str] = Field(default_factory=dict, repr=False)

@@ -1,0 +1,78 @@
+"""[[views]] and [sessions]: what is computed."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from service.settings.input import Predicate
+from service.settings.section import Name, Positive, Section
+from service.units import format_duration
+from state import statistics
+
+EVENTS = "events"
+"""Takes the measure's place in the keys of a view without measures."""
+
+
+class View(Section):
+    name: Name
+    by: tuple[str, ...] = ()
+    """Columns to group by: `device`, columns of [input] or of the reference; none means over all devices."""
+    window_ms: Positive = Field(alias="window")
+    slide_ms: Positive | None = Field(default=None, alias="slide")
+    measures: tuple[str, ...] | None = None
+    """Measures to aggregate: None for all, () to count readings, also those without a measure."""
+    where: Predicate = None
+    """Readings that do not meet it are not in this view."""
+    statistics: tuple[str, ...] = statistics.DEFAULT
+    """Names of `state.statistics.STATISTICS`. `count` and `last` are always there."""
+    retain_ms: Positive = Field(default=86_400_000, alias="retain")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counts_by_default(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "statistics" not in value and value.get("measures") in ([], ()):
+            return {**value, "statistics": ("count", "first", "last")}
+        return value
+
+    @model_validator(mode="after")
+    def _has_values_for_its_statistics(self) -> Self:
+        lacking = [name for name in self.statistics if name not in statistics.WITHOUT_VALUES]
+        if self.measures == () and lacking:
+            msg = (
+                f"statistics: {', '.join(lacking)} of no measure; with measures = [] there are "
+                f"{', '.join(statistics.WITHOUT_VALUES)}"
+            )
+            raise ValueError(msg)
+        return self
+
+    @field_validator("statistics")
+    @classmethod
+    def _are_statistics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in statistics.STATISTICS]:
+            msg = f"{', '.join(map(repr, unknown))}: no such statistic; there are {', '.join(statistics.STATISTICS)}"
+            raise ValueError(msg)
+        return statistics.with_always(value)
+
+    @model_validator(mode="after")
+    def _slides_evenly(self) -> Self:
+        if self.slide_ms is not None and self.window_ms % self.slide_ms != 0:
+            msg = (
+                f"window {format_duration(self.window_ms)} must be a whole multiple of slide "
+                f"{format_duration(self.slide_ms)}: windows are put together from slides"
+            )
+            raise ValueError(msg)
+        return self
+
+    @property
+    def step_ms(self) -> int:
+        """Distance between the starts of two neighbouring windows."""
+        return self.slide_ms or self.window_ms
+
+
+class Sessions(Section):
+    gap_ms: Positive = Field(default=300_000, alias="gap")
+    max_duration_ms: Positive = Field(default=86_400_000, alias="max_duration")
+    retain_ms: Positive = Field(default=604_800_000, alias="retain")
+    buckets: int | None = Field(default=None, gt=0, le=4096)
+    """The number of state tables that devices are spread over; None for the checkpoint's, one a core in a new one."""
