@@ -184,12 +184,20 @@ def _judge_clock(made: Proposal) -> None:
 def _judge_measures(made: Proposal) -> None:
     if not made.measures:
         made.open["input.measures"] = "no field of an object is always a number"
+    reasons = []
     column = roles.kinds_of_value(made.columns, made.device, made.measures)
     if column is not None:
         values = ", ".join(sorted(set(map(str, column.present)))[:_NEXT])
-        made.doubts["input.measures"] = f"one device sends values of several kinds: {column.path} is {values}"
+        reasons.append(f"one device sends values of several kinds: {column.path} is {values}")
     elif (unread := _unread(made.left_out)) and len(unread) >= len(made.measures):
-        made.doubts["input.measures"] = f"there are numbers that Tidemark cannot read: {', '.join(unread[:_NEXT])}"
+        reasons.append(f"there are numbers that Tidemark cannot read: {', '.join(unread[:_NEXT])}")
+    stray = [f"{each.stray} of {each.path}" for each in made.measures if each.stray]
+    if stray:
+        reasons.append(
+            f"records with values that are no numbers, or beyond 1e140, are rejected: {', '.join(stray[:_NEXT])}"
+        )
+    if reasons:
+        made.doubts["input.measures"] = "; ".join(reasons)
 
 
 def _unread(left_out: Mapping[str, str]) -> list[str]:

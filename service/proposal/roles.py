@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.proposal.columns import ARRAY, BOOLEAN, NUMBER, OBJECT, TEXT, Column, Columns
+from service.proposal.columns import ARRAY, BOOLEAN, NUMBER, OBJECT, TEXT, Column, Columns, kind
 from service.proposal.names import (
     DEVICE_WORDS,
     GENERIC,
@@ -23,6 +23,8 @@ FEW = 50
 MANY = 20
 """With fewer records than this a value that never repeats means nothing."""
 MOST_MEASURES = 64
+STRAY = 0.01
+"""Share of a field's values that may be no numbers where the others are: a broken sensor is no reason to lose the measure."""
 LEAST, SURE, AHEAD = 1.0, 3.0, 1.5
 """The score of a device id that is proposed, and of one that is sure; any other field of other devices has so much less."""
 _ID_BYTES = 256
@@ -108,13 +110,14 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A field that becomes a measure, with the range of its values in the sample."""
+    """A field that becomes a measure, with the range of its numbers in the sample. `stray` counts values that are rejected."""
 
     name: str
     path: str
     low: float
     high: float
     share: float
+    stray: int = 0
 
 
 def senders(columns: Columns, times: Collection[str], known: Collection[str] = ()) -> list[Sender]:
@@ -147,7 +150,9 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
         if why is None:
             lower.add(column.path.lower())
             name = measure_name(column.parts, {each.name for each in chosen})
-            chosen.append(Quantity(name, column.path, min(column.present), max(column.present), column.share))
+            numbers = list(_numbers(column))
+            stray = len(column.present) - len(numbers)
+            chosen.append(Quantity(name, column.path, min(numbers), max(numbers), column.share, stray))
         elif why:
             left_out[column.path] = why
     return chosen, left_out
@@ -233,14 +238,22 @@ def _no_measure(column: Column, columns: Columns) -> str | None:
 
 def _rejected(column: Column, columns: Columns) -> str | None:
     """Why records would be rejected if the field were a measure."""
-    if not column.is_all(NUMBER):
+    numbers = sum(1 for _ in _numbers(column))
+    if not column.is_all(NUMBER) and numbers < (1 - STRAY) * len(column.present):
         others = ", ".join(sorted(set(column.kinds) - {NUMBER}))
         return f"also {others}: such a record would be rejected"
     if any(not columns.of[".".join(column.parts[:n])].is_all(OBJECT) for n in range(1, len(column.parts))):
         return "its parent is not always an object: such a record would be rejected"
-    if not all(math.isfinite(value) and abs(value) <= LARGEST for value in map(_float, column.present)):
+    if numbers < (1 - STRAY) * len(column.present):
         return "values that are not finite, or beyond 1e140: such a record would be rejected"
     return None
+
+
+def _numbers(column: Column) -> Iterator[float]:
+    """Yield a field's values that admission takes for a measure."""
+    for value in column.present:
+        if kind(value) == NUMBER and math.isfinite(_float(value)) and abs(_float(value)) <= LARGEST:
+            yield value
 
 
 def _no_quantity(column: Column) -> str | None:
@@ -248,7 +261,7 @@ def _no_quantity(column: Column) -> str | None:
     if name & _NO_QUANTITY:
         return "an id, a place or a code by its name"
     if says_time(column.parts[-1]) and (
-        name <= {"t", "ts", "time", "timestamp"} or unit_of(column.present) is not None
+        name <= {"t", "ts", "time", "timestamp"} or unit_of(list(_numbers(column))) is not None
     ):
         return "a time"
     return None

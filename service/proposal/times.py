@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.admission.decode import ISO_TIME
-from service.proposal.columns import NUMBER, TEXT, TIMESTAMP, Column, Columns, Seen
+from service.proposal.columns import NUMBER, TIMESTAMP, Column, Columns, Seen, kind
 from service.proposal.names import is_readable, words
 from service.units import rough_duration
 
@@ -115,11 +115,12 @@ def _form(column: Column) -> tuple[str, bool]:
     """The unit of a field's times, "" if it has none, and whether its texts have a zone."""
     if column.is_all(TIMESTAMP):
         return "logical", True
-    if column.is_all(TEXT):
-        texts = column.present
-        if sum(bool(_ISO.match(text)) for text in texts) >= MOSTLY * len(texts):
-            return "iso", sum(bool(_ZONE.search(text)) for text in texts) >= MOSTLY * len(texts)
-    return (unit_of(column.present) or "" if column.is_all(NUMBER) else ""), True
+    most = MOSTLY * len(column.present)
+    texts = [value for value in column.present if isinstance(value, str) and _ISO.match(value)]
+    if texts and len(texts) >= most:
+        return "iso", sum(bool(_ZONE.search(text)) for text in texts) >= MOSTLY * len(texts)
+    numbers = [value for value in column.present if kind(value) == NUMBER]
+    return (unit_of(numbers) or "" if len(numbers) >= most else ""), True
 
 
 def _ms(value: Any, unit: str) -> int | None:
@@ -131,6 +132,6 @@ def _ms(value: Any, unit: str) -> int | None:
             if not isinstance(value, datetime):
                 return None
             return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
-        return None if value is None else int(value * _UNITS[unit])
+        return int(value * _UNITS[unit]) if kind(value) == NUMBER else None
     except (ValueError, OverflowError):
         return None

@@ -147,6 +147,19 @@ def test_a_field_that_would_reject_records_is_no_measure() -> None:
     assert made.left_out["mixed"] == "also text: such a record would be rejected"
 
 
+def test_a_few_broken_values_are_counted_and_leave_the_measure_and_the_time() -> None:
+    sample = readings(1_000, broken=lambda n: 20.5 if n % 250 else "n/a", often=lambda n: n if n % 50 else "n/a")
+    for n in (7, 400):
+        sample[n].record["ts"] = "soon"  # type: ignore[index]
+    made = proposal.propose(sample)
+    assert {each.path: each.stray for each in made.measures} == {"temp": 0, "broken": 4}
+    assert made.left_out == {"often": "also text: such a record would be rejected"}
+    assert made.clock is not None
+    assert made.clock.path == "ts"
+    assert "4 of broken" in made.doubts["input.measures"]
+    assert "0.2% of the records have no such time" in made.doubts["input.event_time"]
+
+
 def test_names_that_settings_cannot_have_are_made_or_left_out() -> None:
     fields = {"a.b": 1, "a`b": 2, "": 3, "x\ny": 4, "\ud800": 5, "Température °C": 6, "9x": 7, "status": 8, "TEMP": 9}
     made = proposal.propose(readings(**fields, env={"value": 1, "temp": 2, "status": 3}))
