@@ -20,6 +20,8 @@ import redis
 from redis.cluster import RedisCluster
 
 CONTRACT = Path(__file__).with_name("redis.json")
+ENDLESS_MS = 1 << 42
+"""The end of the one window of a view without windows; it starts at 0."""
 _PAGE = 500
 _KEYS = 2_000
 # A hash with all its fields and its expiry, read in one step.
@@ -201,10 +203,17 @@ def _check_key(client: Client, shard: _Shard, key: bytes, kinds: list[_Kind]) ->
         if kind.name == "session":
             yield from _check_listed(client, shard.prefix, key, match["start"])
     elif stored != "none":
-        yield from _check_expiry(kind, int(_answer(client.pttl(key))))
+        if not (kind.name == "keys" and _are_endless(client, key)):
+            yield from _check_expiry(kind, int(_answer(client.pttl(key))))
         yield from _OTHERS.get(kind.name, _nothing)(client, key, kind)
         if kind.name in {"keys", "skewed"} and shard.shards > 1:
             yield from _check_members(client, key, shard)
+
+
+def _are_endless(client: Client, key: bytes) -> bool:
+    """Whether a view's keys are those of a view without windows: they do not expire, and their scores are 0."""
+    [(_, score)] = _answer(client.zrange(key, -1, -1, withscores=True)) or [(b"", 1)]
+    return bool(score == 0)
 
 
 def _check_members(client: Client, key: bytes, shard: _Shard) -> Iterator[str]:
@@ -221,7 +230,11 @@ def _check_hash(client: Client, key: bytes, kind: _Kind, place: Mapping[str, str
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     if not fields:
         return
-    problems = [*_check_expiry(kind, int(ttl_ms)), *_problems(kind.fields, fields)]
+    if kind.name == "window" and "complete_from" in fields:
+        expiry = [] if ttl_ms == -1 else [f"is of a view without windows, and expires in {ttl_ms} ms"]
+    else:
+        expiry = [*_check_expiry(kind, int(ttl_ms))]
+    problems = [*expiry, *_problems(kind.fields, fields)]
     yield from problems
     if problems:
         return
@@ -248,6 +261,8 @@ def _check_window(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
     start, end, last, count = (int(fields[name]) for name in ("start", "end", "last", "count"))
     if place["start"] != fields["start"]:
         yield f"start = {start} is not the key's"
+    if ("complete_from" in fields) != (end == ENDLESS_MS):
+        yield f"complete_from = {fields.get('complete_from')} with end = {end}"
     first = int(fields.get("first", last))
     if not start <= first <= last < end:
         yield f"start <= first <= last < end does not hold: {start}, {first}, {last}, {end}"

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, StructField, StructType
 from typing_extensions import override
 
-from state import codec, watermark
+from state import codec, watermark, windows
 from state.bucket import advance
 from state.columns import array, codes_of
 from state.layout import BucketState, empty_state
@@ -47,7 +47,8 @@ PARTS, RUNS, CHANGES, REJECTS, COUNTS, SIZE, TIMES = range(7)
 
 SIZES = struct.Struct("<7q")
 """Payload of a row of SIZE: bucket, open windows, devices, devices with an open session, and `state.store.Written`: bytes stored,
-bytes written by this batch, bytes of the rows that it changed. The open windows by view follow, as JSON."""
+bytes written by this batch, bytes of the rows that it changed. The open windows by view follow, as JSON. Devices that only a view
+without windows still has count as devices: the limit on devices bounds these views, too."""
 
 
 class BucketProcessor(StatefulProcessor):
@@ -90,7 +91,7 @@ class BucketProcessor(StatefulProcessor):
         out = [row for row in rows if row[0] not in {PARTS, RUNS, TIMES}]
         out.append((TIMES, time.pack()))
         if after is not before:
-            sizes = SIZES.pack(bucket, *_rows(after), *self._store.save(bucket, stored, after))
+            sizes = SIZES.pack(bucket, *_rows(after, self._rules), *self._store.save(bucket, stored, after))
             out.append((SIZE, sizes + json.dumps(_by_view(after)).encode()))
         if changes:
             out.append((CHANGES, codec.pack_changes(changes)))
@@ -110,6 +111,10 @@ def _by_view(state: BucketState) -> dict[str, int]:
     return dict(zip(column.dictionary.to_pylist(), counts.tolist(), strict=True))
 
 
-def _rows(state: BucketState) -> tuple[int, int, int]:
+def _rows(state: BucketState, rules: Rules) -> tuple[int, int, int]:
     """Open windows, devices, devices with an open session."""
-    return state.windows.num_rows, state.devices.num_rows, state.devices.num_rows - state.devices["session"].null_count
+    devices = state.devices.num_rows
+    online = devices - state.devices["session"].null_count
+    if rules.by_device:
+        devices = max(devices, windows.most_keys(state.windows, rules.by_device))
+    return state.windows.num_rows, devices, online

@@ -1,5 +1,6 @@
-"""The settings that determine where sessions begin and end."""
+"""The settings that determine where sessions begin and end, and which windows never end."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 # Sixteen cells to a session's longest duration: the cut of an endless session is at most 1/16 early.
@@ -7,6 +8,9 @@ CELLS = 16
 
 # An admitted event time is 0 <= ms < 2^42 (the year 2109): admission bounds it by the broker's time. The fold raises for others.
 EVENT_MS_LIMIT = 1 << 42
+
+ENDLESS_MS = EVENT_MS_LIMIT
+"""Length of the one window of a view without windows: it begins at 0 and no watermark reaches its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +23,16 @@ class Rules:
     max_duration_ms  a session is never longer; a device that never falls silent is cut at a cell's edge
     retain_ms        a silent device is forgotten once the watermark is past its last reading by more than this
     measures         names of the measures, in the order of their columns; no name may be empty or occur twice
+    endless          (view, measure) of the views without windows. Their values are kept until they are not in here any more
+    by_device        the views of `endless` whose keys name devices: their rows count for the limit on devices
     """
 
     gap_ms: int
     max_duration_ms: int
     retain_ms: int
     measures: tuple[str, ...]
+    endless: Collection[tuple[str, str]] = frozenset()
+    by_device: Collection[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):

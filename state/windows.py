@@ -10,6 +10,9 @@ that does not need it, and in windows that began before their view needed it: nu
 
 A window is closed by the step whose watermark reaches its end, after it got the parts of that step. Readings below the watermark
 of the step before are not admitted, so a part never reaches a window that is closed, and a window is final exactly when it is.
+
+A view without windows has one window, from 0 to `state.rules.ENDLESS_MS`. No watermark closes it, so it takes late readings, too.
+It is dropped when its view and measure leave the settings (`endless`).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,6 +26,7 @@ import pyarrow as pa
 from state import blobs
 from state.blobs import Stored
 from state.columns import Array, Bools, Field, Ints, array, codes_of, joined, places
+from state.rules import ENDLESS_MS
 from state.statistics import COLUMNS, DEFAULT, Columns, Taken, columns_of
 
 TEXTS = ("view", "measure", "key")
@@ -108,8 +112,12 @@ def parts(
     )
 
 
-def advance(windows: pa.Table, parts: Sequence[pa.Table], watermark_ms: int) -> Step:
+def advance(
+    windows: pa.Table, parts: Sequence[pa.Table], watermark_ms: int, endless: Collection[tuple[str, str]] = ()
+) -> Step:
     """One step. The result depends on the set of `parts` only, up to the rounding of additions in another order.
+
+    Endless windows whose (view, measure) is not in `endless` are dropped: they are neither open nor closed.
 
     A step that changes no window returns the same `windows` object as `open`.
     """
@@ -118,11 +126,37 @@ def advance(windows: pa.Table, parts: Sequence[pa.Table], watermark_ms: int) -> 
     if new.num_rows:
         windows, is_changed = _merge(windows, new)
         changed = compact(windows.filter(pa.array(is_changed)))
-    over = _ints(windows, "end") <= watermark_ms
+    ends = _ints(windows, "end")
+    if ends.max(initial=0) >= ENDLESS_MS and (dropped := _dropped(windows, ends, endless)).any():
+        windows, ends = compact(windows.filter(pa.array(~dropped))), ends[~dropped]
+    over = ends <= watermark_ms
     if not over.any():
         return Step(windows, changed, empty())
     closed = compact(windows.filter(pa.array(over)))
     return Step(compact(windows.filter(pa.array(~over))), changed, closed)
+
+
+def are_endless(windows: pa.Table) -> Bools:
+    """Return which windows are endless."""
+    return _ints(windows, "end") >= ENDLESS_MS
+
+
+def most_keys(windows: pa.Table, views: Collection[str]) -> int:
+    """Return the number of keys of that measure of these views which has the most."""
+    column, measures = (array(windows.column(name)) for name in ("view", "measure"))
+    codes = [code for code, name in enumerate(column.dictionary.to_pylist()) if name in views]
+    of_views, width = np.isin(codes_of(column), codes), max(1, len(measures.dictionary))
+    pairs = codes_of(column)[of_views].astype(np.int64) * width + codes_of(measures)[of_views]
+    return int(np.bincount(pairs).max(initial=0))
+
+
+def _dropped(windows: pa.Table, ends: Ints, endless: Collection[tuple[str, str]]) -> Bools:
+    """Return which windows are endless, and of no view and measure in `endless`."""
+    views, measures = (array(windows.column(name)) for name in ("view", "measure"))
+    names = views.dictionary.to_pylist(), measures.dictionary.to_pylist()
+    is_kept = np.array([[(view, measure) in endless for measure in names[1]] for view in names[0]], np.bool_)
+    dropped: Bools = (ends >= ENDLESS_MS) & ~is_kept[codes_of(views), codes_of(measures)]
+    return dropped
 
 
 def only(windows: pa.Table, wanted: pa.Table) -> pa.Table:

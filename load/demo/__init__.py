@@ -22,6 +22,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     },
     {"name": "site", "by": ["site"], "window": "1 m", "slide": "10 s", "retain": "1 d"},
     {"name": "all", "window": "10 s", "retain": "1 d"},
+    {"name": "total", "by": ["device"], "window": "none"},
 )
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "input": {"measures": {"temperature": "temperature", "power": "power"}},

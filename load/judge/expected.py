@@ -23,6 +23,9 @@ EXACTLY_GAP_JOINS = True
 CELLS = 16
 """max_duration cuts a session at an edge of these many cells to max_duration."""
 
+ENDLESS_MS = 1 << 42
+"""The length of the one window of a view without windows."""
+
 NO_ATTRIBUTE = "(none)"
 OTHER_VALUES = "(other)"
 EVENTS = "events"
@@ -44,6 +47,11 @@ class View:
     measures: tuple[str, ...]
     statistics: tuple[str, ...] = DEFAULT
     where: str | None = None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it has one window, which never ends."""
+        return self.window_ms == ENDLESS_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +256,16 @@ def windows(
     attributes: Mapping[str, Mapping[str, str | None]],
     watermark_ms: int,
     idle_ms: int = -1,
+    with_late: Readings | None = None,
 ) -> Windows:
     """Every window of every view that holds a reading; `attributes` is the reference, by device and column.
 
-    `idle_ms` is the time up to which windows were closed because all input was silent, -1 for none.
+    `idle_ms` is the time up to which windows were closed because all input was silent, -1 for none. `with_late` are the readings
+    that views without windows count: the admitted ones, and those that are only late.
     """
-    result = Windows(watermark_ms, idle_ms)
+    result, admitted = Windows(watermark_ms, idle_ms), readings
     for view in views:
+        readings = with_late if view.is_endless and with_late is not None else admitted
         keys, key = _keys(view, readings, attributes)
         order = np.lexsort((readings.event_ms, key))
         if view.name in readings.meets:

@@ -292,7 +292,10 @@ class Ledger:
         grouped = {c: n for c, n in rules.max_values.items() if any(c in view.by for view in rules.views)}
         self._filters = {view.name: self._predicate(view.where) for view in rules.views if view.where}
         self._wanted = self._predicate(rules.where) if rules.where else None
-        self._admitted, self._with_late = (_Columns(rules.measures, grouped, self._filters) for _ in range(2))
+        self._has_endless = any(view.is_endless for view in rules.views)
+        self._admitted, self._with_late, self._endless = (
+            _Columns(rules.measures, grouped, self._filters) for _ in range(3)
+        )
         self._paths = {name: path.split(".") for name, path in rules.measures.items()}
         self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
         self._rejects: dict[Coordinate, str] = {}
@@ -339,7 +342,14 @@ class Ledger:
         return Expected(
             watermark_ms,
             {view.name: view.statistics for view in rules.views},
-            windows(rules.views, readings, self._reference, watermark_ms, idle_ms),
+            windows(
+                rules.views,
+                readings,
+                self._reference,
+                watermark_ms,
+                idle_ms,
+                self._endless.readings() if self._has_endless else None,
+            ),
             expected_sessions,
             devices(admitted, expected_sessions, attributes, line_ms, intervals),
             self._rejects,
@@ -405,6 +415,8 @@ class Ledger:
             self._admitted.add(device, event_ms, values, texts, meets)
         if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):
             self._with_late.add(device, event_ms, values, texts, meets)
+        if self._has_endless and reasons in ([], ["late"]) and event_ms >= 0:
+            self._endless.add(device, event_ms, values, texts, meets)
         return reasons[0] if reasons else None
 
     def _predicate(self, where: str) -> Predicate:

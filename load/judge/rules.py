@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from load.judge.expected import EVENTS, View
+from load.judge.expected import ENDLESS_MS, EVENTS, View
 from load.judge.statistics import DEFAULT
 
 Reference = Mapping[str, Mapping[str, str | None]]
@@ -174,7 +174,7 @@ def _unit(measure: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
-    length = amount(view["window"])
+    length = ENDLESS_MS if view["window"] == "none" else amount(view["window"])
     counts = view.get("measures") == []
     chosen = view.get("measures") or measures
     default = ("count", "first", "last") if counts else DEFAULT

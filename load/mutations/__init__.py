@@ -5,7 +5,18 @@ mutation whose text is no longer there fails by name (load/mutations/teeth.py, t
 named must fail by itself, not by an error in its set-up, and no test is named that would not be missed.
 """
 
-from load.mutations import daemon, operations, publication, readings, recompute, rejects, state, statistics, store
+from load.mutations import (
+    daemon,
+    endless,
+    operations,
+    publication,
+    readings,
+    recompute,
+    rejects,
+    state,
+    statistics,
+    store,
+)
 from load.mutations.mutation import Edit, Mutation
 
 __all__ = ["MUTATIONS", "Edit", "Mutation", "table"]
@@ -18,6 +29,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *readings.MUTATIONS,
     *state.MUTATIONS,
     *statistics.MUTATIONS,
+    *endless.MUTATIONS,
     *daemon.MUTATIONS,
     *operations.MUTATIONS,
 )

@@ -16,8 +16,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/aggregation/partial_aggregation.py",
-                "of_panes[EVENTS] = np.zeros(len(event_ms))",
-                "of_panes[EVENTS] = np.full(len(event_ms), np.nan)",
+                "of_panes[EVENTS] = np.zeros(len(of.event_ms))",
+                "of_panes[EVENTS] = np.full(len(of.event_ms), np.nan)",
             ),
         ),
         ("tests/stream/test_events.py::test_an_input_without_measures_has_counts_sessions_and_devices",),

@@ -40,6 +40,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
     {"name": "line", "by": ["line"], "window": "1 m", "measures": ["temperature"]},
     {"name": "all", "window": "1 m", "measures": ["temperature"]},
+    {"name": "total", "by": ["device"], "window": "none", "measures": ["temperature"]},
     {"name": "events", "by": ["device", "line"], "window": "1 m", "measures": []},
     {
         "name": "warm",

@@ -49,6 +49,9 @@ Output = Mapping[str, Fields]
 """What there is after a step: `window <view>/<measure>/<key>/<s>`, `session <device>/<s>`, `device <device>` and `reject <n>`
 with their fields."""
 
+ENDLESS = "0"
+"""The start of the one window of a view without windows. Its item is `window <view>/<measure>/<device>/ever`."""
+
 OTHERS = tuple(name for name in PLAIN if name not in DEFAULT)
 """The statistics that a window of the view `every` has in addition; one that is absent is null."""
 
@@ -123,6 +126,10 @@ class Transcript:
             kind, _, name = item.partition(" ")
             if kind == "window":
                 view, measure, key, start = name.split("/")
+                if start == ENDLESS:
+                    if view in self.views and key.startswith(prefix):
+                        yield f"window {view}/{measure}/{key.removeprefix(prefix)}/ever", fields
+                    continue
                 seconds = self.seconds(int(start))
                 if view not in self.views or not -HOUR_MS / 2000 <= seconds < HOUR_MS / 2000:
                     continue

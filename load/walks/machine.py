@@ -24,7 +24,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from load.judge.expected import View
+from load.judge.expected import ENDLESS_MS, View
 from load.judge.statistics import DEFAULT, PLAIN
 from load.walks import plain
 from load.walks.plain import Plain, Reading, Rules
@@ -64,14 +64,19 @@ STATISTICS = (
 
 
 def views(choice: int) -> tuple[View, ...]:
-    """A view that never changes, and others; one that gets another length gets another name, and one other statistics."""
+    """A view that never changes, and others; one that gets another length gets another name, and one other statistics.
+
+    One without windows comes, goes, and has other statistics and measures.
+    """
     steps = (10_000, 5_000, 20_000)[choice % 3]
     more = [
         View("slide", ("device",), 20_000, steps, plain.MEASURES, STATISTICS[choice]),
         View(f"site_{choice % 2}", ("site",), (10_000, 30_000)[choice % 2], 10_000, ("t",) if choice < 3 else ("h",)),
         View("both", ("site", "device"), 15_000, 15_000, ("h",)),
     ]
-    return (View("all", (), 10_000, 10_000, ("t",)), *more[: 1 + choice // 2])
+    ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], STATISTICS[choice])
+    without = (ever,) if choice % 3 != 1 else ()
+    return (View("all", (), 10_000, 10_000, ("t",)), *more[: 1 + choice // 2], *without)
 
 
 records = st.lists(
@@ -83,7 +88,7 @@ records = st.lists(
         st.integers(0, 2),
         st.sampled_from(VALUES),
         st.sampled_from((0, 0, 0, 20_000, 60_000)),
-        st.sampled_from(("", "", "", "", "", "undecodable")),
+        st.sampled_from(("", "", "", "", "", "late", "undecodable")),
         st.sampled_from((1, 1, 1, 2)),
     ),
     min_size=1,
@@ -243,6 +248,8 @@ class Walk(RuleBasedStateMachine):
         hashes = self.world.read()
         for key, was in self.before.items():
             now = hashes.get(key)
+            if "complete_from" in was and (now is None or was["complete_from"] != now["complete_from"]):
+                continue  # its view has ended
             assert now is not None, f"{key} is gone"
             if was.get("closed_by") == "watermark":
                 assert not differences({key: now}, {key: {n: was[n] for n in was.keys() - WRITER}}), key

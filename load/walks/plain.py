@@ -6,6 +6,8 @@ A setting that changes holds from the next batch on. What that means is document
     sessions.gap            open sessions are joined and parted anew. What was joined inside one cell stays joined
     a device's own gap      the same, from the batch on in which the device has a reading
     a view's statistics     a window that gets a reading has those that its view has then, and that it could keep since it began
+    a view without windows  begins with its first batch and ends with the first one without it. Redis has its values until the
+                            next batch begins. It counts late readings, too
 
 Where a smaller gap parts a session that silence has closed in an earlier term, the earlier part waits until the watermark
 closes it, or it has as many readings: Redis cannot tell its writer from one that reads the topic again.
@@ -82,6 +84,7 @@ class _Window:
     readings: list[tuple[int, float, str]] = field(default_factory=list)
     closed_by: str = ""
     revision: int = 0
+    begun: int | None = None
 
 
 @dataclass(slots=True)
@@ -108,7 +111,8 @@ class Plain:
     """
 
     def __init__(self) -> None:
-        self.watermark_ms, self.newest_ms = 0, -1
+        self.watermark_ms, self.newest_ms, self.batches = 0, -1, 0
+        self._begun: dict[tuple[str, str], int] = {}
         self.term, self.refused = 1, 0
         self.there: dict[str, Fields] = {}
         self.waiting: set[str] = set()
@@ -125,8 +129,12 @@ class Plain:
             if each.poison or each.event_ms < self.watermark_ms:
                 self.rejects[each.partition, each.offset] = each.poison or "late"
         on_time = [each for each in readings if (each.partition, each.offset) not in self.rejects]
+        late = [each for each in readings if self.rejects.get((each.partition, each.offset)) == "late"]
         self._advance(readings, unread)
-        self._count(on_time, rules)
+        self._begin_views(rules)
+        self._count(on_time, rules, [view for view in rules.views if not view.is_endless])
+        self._count([*on_time, *late], rules, [view for view in rules.views if view.is_endless])
+        self.batches += 1
         self._close_windows(self.watermark_ms, "watermark")
         for each in on_time:
             self.admitted[each.device] += 1
@@ -166,17 +174,29 @@ class Plain:
             bound_ms = min(bound_ms, max(read) - MAX_DELAY_MS if read else self.watermark_ms)
         self.watermark_ms = max(self.watermark_ms, bound_ms, line_ms - MAX_HOLD_MS)
 
-    def _count(self, on_time: Iterable[Reading], rules: Rules) -> None:
-        needs = {view.name: set[str]().union(*(NEEDS[name] for name in view.statistics)) for view in rules.views}
-        for each in on_time:
-            for view in rules.views:
+    def _begin_views(self, rules: Rules) -> None:
+        """Views without windows begin and end with a batch; the values of those that ended with the last one go."""
+        for key in [key for key in self.there if key.startswith("window:") and "complete_from" in self.there[key]]:
+            if tuple(key.split(":")[1:3]) not in self._begun:
+                del self.there[key]
+        now = {(view.name, measure) for view in rules.views if view.is_endless for measure in view.measures}
+        self._begun = {pair: self._begun.get(pair, self.batches) for pair in now}
+        for place in [place for place, window in self._windows.items() if window.begun is not None]:
+            if place[:2] not in self._begun:
+                del self._windows[place]
+
+    def _count(self, readings: Iterable[Reading], rules: Rules, views: Sequence[View]) -> None:
+        needs = {view.name: set[str]().union(*(NEEDS[name] for name in view.statistics)) for view in views}
+        for each in readings:
+            for view in views:
                 key = key_text(view.by, each.device, rules.reference.get(each.device, {}))
                 for measure in view.measures:
                     value = each.values[measure]
                     start = each.event_ms // view.step_ms * view.step_ms
                     while value is not None and start > each.event_ms - view.window_ms:
-                        place = view.name, measure, key, start
-                        window = self._windows.setdefault(place, _Window(start + view.window_ms, needs[view.name]))
+                        place, begun = (view.name, measure, key, start), self._begun.get((view.name, measure))
+                        new = _Window(start + view.window_ms, needs[view.name], begun=begun)
+                        window = self._windows.setdefault(place, new)
                         window.names, window.kept = view.statistics, window.kept & needs[view.name]
                         window.revision += window.closed_by == "idle"
                         window.closed_by = ""
@@ -321,4 +341,5 @@ def _shown(start: int, window: _Window) -> Fields:
         "end": window.end,
         "closed_by": window.closed_by,
         "revision": window.revision,
+        **({} if window.begun is None else {"complete_from": window.begun}),
     }

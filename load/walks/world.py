@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,6 +27,7 @@ from load.walks import admitted, plain
 from load.walks.entries import Entries
 from load.walks.plain import MEASURES, Fields, Reading, Rules
 from service.aggregation import sessions
+from service.checkpoint.beginnings import Beginnings
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Seen, Tables
 from service.errors import FencedError
@@ -38,6 +40,7 @@ from service.redis.link import WritesLostError
 from service.reference.attributes import Index
 from service.row_schemas import OUTPUT, REJECTS, TIMES
 from service.settings import Settings, parse
+from service.spark.files import Local
 from state import codec, windows
 from state.codec import CodecError
 from state.processor import STATE_NAME, STATE_SCHEMAS, BucketProcessor
@@ -74,6 +77,24 @@ class _Worker(BucketProcessor):
         self._store = Store(handle.getMapState(STATE_NAME, *STATE_SCHEMAS), self._cache)
 
 
+class _Memory(Local):
+    """A checkpoint's folder for the files of beginnings."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("memory"))
+        self._files: dict[str, bytes] = {}
+
+    @override
+    def read(self, name: str) -> bytes:
+        if name not in self._files:
+            raise FileNotFoundError(name)
+        return self._files[name]
+
+    @override
+    def replace(self, name: str, content: bytes) -> None:
+        self._files[name] = content
+
+
 class _Handle(StatefulProcessorHandle):
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
@@ -93,6 +114,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.client.flushall()
+        self._folder = _Memory()
+        self._beginnings = Beginnings(self._folder)
         self.entries, self.caches = Entries(), [Cache(), Cache()]
         self.epoch, self.batch, self.after = 1, 0, None
         self.time = EventTime()
@@ -118,6 +141,7 @@ class World:
     def restart(self) -> None:
         """Another process takes over, under a new epoch."""
         self.epoch += 1
+        self._beginnings = Beginnings(self._folder)
         self.client.set(f"{PREFIX}:epoch", self.epoch)
         self.caches = [Cache(), Cache()]
         self._begin()
@@ -148,7 +172,7 @@ class World:
     ) -> Outcome | None:
         for each in readings:
             self.offsets[each.partition] = max(each.offset + 1, self.offsets.get(each.partition, 0))
-        sink, outcome, rejects = self._sink(), Outcome(), dict[tuple[int, int], str]()
+        sink, outcome, rejects = self._begin_views(), Outcome(), dict[tuple[int, int], str]()
         servers = sink.servers()
         parts = self._computed(readings, unread, chance, rejects)
         self.frozen = [*self.frozen, (sink, parts)][-3:]
@@ -169,6 +193,14 @@ class World:
         self.time = after
         self.rejects |= rejects
         return outcome
+
+    def _begin_views(self) -> Sink:
+        """As service/pipeline/builder.py does. A view has all readings from the time that is the number of its first batch."""
+        sink = self._sink()
+        endless, fence = self.settings.endless, lambda: sink.run_in(0, "read_progress")
+        for view, measures in self._beginnings.over(self.batch).items():
+            sink.drop(view, measures, whole=all(name != view for name, _ in endless))
+        return replace(sink, begun=self._beginnings.of_batch(self.batch, endless, lambda: self.batch, fence))
 
     def _computed(
         self, readings: Sequence[Reading], unread: Collection[int], chance: Random, rejects: dict[tuple[int, int], str]
@@ -197,7 +229,7 @@ class World:
             chance.choice(tasks).append(each)
         for task in tasks:
             at = chance.randint(0, len(task))
-            for batch in fold([_columns(part) for part in (task[:at], task[at:])]):
+            for batch in fold([_columns(part, self.settings) for part in (task[:at], task[at:])]):
                 yield from batch.to_pylist()
 
     def operate(self, bucket: int, rows: Sequence[tuple[int, bytes]], cache: Cache) -> list[tuple[int, bytes]]:
@@ -306,14 +338,14 @@ def _is_same(text: str | None, value: str | float | None) -> bool:
     return abs(float(text) - value) <= 1e-9 * max(1.0, abs(value))
 
 
-def _columns(readings: Sequence[Reading]) -> pa.RecordBatch:
+def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
     rows = []
     for each in readings:
         row: dict[str, Any] = {"broker_ms": each.broker_ms, "from_partition": each.partition, "offset": each.offset}
         if each.poison:
             place = {"topic": "readings", "partition": each.partition, "offset": each.offset}
             row["reject"] = json.dumps({"reason": each.poison, **place, "broker_ms": each.broker_ms})
-        else:
+        if not each.poison or (each.poison == "late" and settings.endless):
             row |= {"bucket": bucket_of(each.device), "device": each.device, "event_ms": each.event_ms, **each.values}
         rows.append(row)
     return pa.RecordBatch.from_pylist(rows, schema=_ADMITTED)
@@ -321,13 +353,13 @@ def _columns(readings: Sequence[Reading]) -> pa.RecordBatch:
 
 def _document(url: str, rules: Rules) -> dict[str, Any]:
     def view(each: View) -> dict[str, Any]:
-        times = {"window": each.window_ms, "slide": each.step_ms}
+        times = {"window": f"{each.window_ms} ms", "slide": f"{each.step_ms} ms"}
         return {
             "name": each.name,
             "by": each.by,
             "measures": each.measures,
             "statistics": each.statistics,
-            **{n: f"{ms} ms" for n, ms in times.items()},
+            **({"window": "none"} if each.is_endless else times),
         }
 
     gap, longest, retain = (f"{ms} ms" for ms in (rules.gap_ms, plain.MAX_DURATION_MS, plain.RETAIN_MS))

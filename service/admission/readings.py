@@ -66,6 +66,7 @@ def admit(
     *,
     keep: Sequence[str] = (),
     schemas: SchemaSet | None = None,
+    keep_late: bool = False,
 ) -> DataFrame:
     """Decode records of the Kafka source, and admit or reject each: one row per record, in and out.
 
@@ -77,7 +78,8 @@ def admit(
     under MEETS + its name, and
     `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. In a rejected row
     device, time and measures are null, so that no later step can count it; an early one keeps its device's bucket. In a row that
-    `input.where` filters, `reject` is null, too.
+    `input.where` filters, `reject` is null, too. With `keep_late`, a reading that is rejected for nothing but being late keeps
+    them, unless its time is before 1970: views without windows count it.
     """
     # A reject is one column: as a struct of nine, or as nine columns, it would cost each admitted reading 0.4 us in Spark's Arrow
     # writer (4.1.1), as one column nothing measurable. JSON takes 0.8 of Avro's time.
@@ -116,6 +118,7 @@ def admit(
     measures = list(settings.input.measures)
     decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
     admitted, early = F.col("reason").isNull(), F.col("reason") == "early"
+    kept = admitted | ((F.col("reason") == "late") & (F.col("event_ms") >= 0)) if keep_late else admitted
     values = {
         "detail": F.left(_detail(settings, ranges), F.lit(DETAIL_LETTERS)),
         "device": F.when(early, F.col("device")),
@@ -126,15 +129,15 @@ def admit(
     reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in REJECT_TYPE.fieldNames()])
     bucket = F.pmod(F.xxhash64("device"), F.lit(settings.buckets)).cast("int")
     return decided.select(
-        F.when(admitted | early, bucket).alias("bucket"),
-        F.when(admitted, F.col("device")).alias("device"),
-        F.when(admitted, F.col("event_ms")).alias("event_ms"),
+        F.when(kept | early, bucket).alias("bucket"),
+        F.when(kept, F.col("device")).alias("device"),
+        F.when(kept, F.col("event_ms")).alias("event_ms"),
         "broker_ms",
         _partition_code(settings.kafka.topics).alias("from_partition"),
         "offset",
-        *[F.when(admitted, F.col(_measure(name))).alias(name) for name in measures],
-        *[F.when(admitted, F.col(_column(name))).alias(name) for name in columns],
-        *[F.when(admitted, F.col(f"`{key}`")).alias(MEETS + name) for name, key in _view_filters(settings).items()],
+        *[F.when(kept, F.col(_measure(name))).alias(name) for name in measures],
+        *[F.when(kept, F.col(_column(name))).alias(name) for name in columns],
+        *[F.when(kept, F.col(f"`{key}`")).alias(MEETS + name) for name, key in _view_filters(settings).items()],
         F.when(is_reject, F.to_json(reject)).alias("reject"),
         *[F.col(name).alias(KEPT + name) for name in keep],
     )

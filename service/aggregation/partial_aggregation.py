@@ -64,6 +64,8 @@ class Fold:
     gets a report of what was read.
     With `has_filter` rows without device and reject are counted as filtered.
     `columns` are the record's columns that views group by, and `known_values` returns which of their values are keys.
+    A view without windows counts late readings, too, which are rejected all the same: those behind the watermark, and those of
+    `readings.admit` that come with a device.
     Without `keep_rejects` rejects are dropped. Not by a filter in Spark: the planner pushes it below the projection, and repeats
     the expressions of admission there (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` limits memory: a task folds at most that many readings, plus one Arrow batch, at a time.
@@ -109,7 +111,7 @@ class Fold:
         self, batches: list[pa.RecordBatch], before: EventTime, devices: str, read: dict[int, Partition]
     ) -> Iterator[pa.RecordBatch]:
         readings = pa.Table.from_batches(batches)
-        for number, partition in _partitions(readings).items():
+        for number, partition in _partitions(readings, has_late=bool(self._endless)).items():
             read[number] = read.get(number, Partition()) | partition
         yield from self.fold(readings, before.watermark_ms, devices)
 
@@ -121,10 +123,14 @@ class Fold:
             if filtered:
                 yield _counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])
                 readings = readings.filter(pc.invert(is_filtered))
+        counted_late = []
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
+            rejects = readings.filter(rejected)
             if self.keep_rejects:
-                yield from self._rejects(readings.filter(rejected), devices)
+                yield from self._rejects(rejects, devices)
+            if self._endless:
+                counted_late.append(rejects.filter(pc.is_valid(rejects["device"])))
             readings = readings.filter(pc.invert(rejected))
         late = pc.less(readings["event_ms"], watermark_ms)
         if pc.any(late).as_py():
@@ -135,7 +141,11 @@ class Fold:
                 rejects, "late", [f"event time {ms} ms {BEHIND}, {watermark_ms} ms" for ms in times]
             )
             yield _counts([task_counters.of_counts(task_counters.BEHIND, {0: rejects.num_rows})])
+            if self._endless:
+                counted_late.append(rejects)
             readings = readings.filter(pc.invert(late))
+        if counted_late:
+            yield from self._late(pa.concat_tables(counted_late), devices)
         if devices and readings.num_rows:
             codes, names = factorise(readings["device"])
             is_listed = pa.array(are_known(names, devices)[codes])
@@ -145,6 +155,18 @@ class Fold:
             readings = readings.filter(is_listed)
         if readings.num_rows:
             yield from self._admitted(readings)
+
+    @property
+    def _endless(self) -> Sequence[tuple[View, Sequence[str]]]:
+        return [(view, measures) for view, measures in self.views if view.is_endless]
+
+    def _late(self, readings: pa.Table, devices: str) -> Iterator[pa.RecordBatch]:
+        """Count late readings in the views without windows. Those of devices outside the list would make new keys."""
+        if devices and readings.num_rows:
+            codes, names = factorise(readings["device"])
+            readings = readings.filter(pa.array(are_known(names, devices)[codes]))
+        if readings.num_rows:
+            yield from self._values(_sorted(readings, self.rules.measures, self.attributes), self._endless, [])
 
     def _refused(self, readings: pa.Table, reason: str, details: Sequence[str]) -> Iterator[pa.RecordBatch]:
         size = readings.num_rows
@@ -173,7 +195,8 @@ class Fold:
         # writer reads them from Kafka again. Early ones go to their device's bucket, which counts them.
         for batch, rejects in zip(batches, parsed, strict=True):
             spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
-            bucket = pc.coalesce(batch["bucket"], pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)
+            of_device = pc.if_else(pc.is_valid(rejects["device"]), batch["bucket"], pa.scalar(None, pa.int32()))
+            bucket = pc.coalesce(of_device, pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)
             yield _by_bucket(REJECTS, bucket, rejects, lambda part: codec.pack(b"J", part))
         reasons = Counter(reason for rejects in parsed for reason in rejects["reason"].to_pylist())
         yield _counts(
@@ -181,42 +204,44 @@ class Fold:
         )
 
     def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
-        codes, devices = factorise(readings["device"])
-        event_ms = readings["event_ms"].to_numpy()
         tallies = [
             task_counters.of_latency(readings["broker_ms"].to_numpy()),
-            task_counters.of_partitions(readings["from_partition"].to_numpy(), event_ms),
+            task_counters.of_partitions(readings["from_partition"].to_numpy(), readings["event_ms"].to_numpy()),
         ]
-        order = _by_device_and_time(codes, event_ms)
-        codes, event_ms = codes[order], event_ms[order]
-        values = {name: readings[name].to_numpy()[order] for name in self.rules.measures}
-        bucket = readings["bucket"].to_numpy()[order]
-        attributes = self.attributes.of(devices) if self.attributes is not None else None
-        unit, units = codes, Units()
-        filters = [MEETS + view.name for view, _ in self.views if view.where is not None]
+        of = _sorted(readings, self.rules.measures, self.attributes)
+        yield from self._values(of, self.views, tallies)
+        yield self._runs(of.codes, of.devices, of.event_ms, of.values, of.bucket, self._limits(of.attributes))
+        tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(of.event_ms)}))
+        tallies.append(task_counters.of_counts(task_counters.UNKNOWN, {0: self._unknown(of.codes, of.attributes)}))
+        yield _counts(tallies)
+
+    def _values(
+        self, of: "_Sorted", views: Sequence[tuple[View, Sequence[str]]], tallies: list[Tally]
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the partial aggregates of the windows of some views; adds to `tallies`."""
+        unit, units = of.codes, Units()
+        filters = [MEETS + view.name for view, _ in views if view.where is not None]
         if self.columns or filters:
-            decided = self.known_values().decided({name: readings[name] for name in self.columns})
+            decided = self.known_values().decided({name: of.readings[name] for name in self.columns})
             tallies.append(_others(decided))
-            decided |= {name: array(readings[name]).dictionary_encode() for name in filters}
-            unit, units = windows.units(codes, {name: column.take(pa.array(order)) for name, column in decided.items()})
-        of_panes = dict(values)
-        if any(EVENTS in measures for _, measures in self.views):
-            of_panes[EVENTS] = np.zeros(len(event_ms))
+            decided |= {name: array(of.readings[name]).dictionary_encode() for name in filters}
+            order = pa.array(of.order)
+            unit, units = windows.units(of.codes, {name: column.take(order) for name, column in decided.items()})
+        of_panes = dict(of.values)
+        if any(EVENTS in measures for _, measures in views):
+            of_panes[EVENTS] = np.zeros(len(of.event_ms))
         needed = {name: self._columns(name) for name in of_panes}
         hashes = None
         if any(DEVICES in names for names in needed.values()):
-            hashes = distinct.hashes(devices) if units.device is None else distinct.hashes(devices)[units.device]
-        panes = {name: self._panes(unit, event_ms, of_panes[name], names, hashes) for name, names in needed.items()}
-        bucket_of = np.zeros(len(devices), np.int32)
-        bucket_of[codes] = bucket
-        yield from self._windows(panes, devices, attributes, bucket_of, units)
-        yield self._runs(codes, devices, event_ms, values, bucket, self._limits(attributes))
-        tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(event_ms)}))
-        tallies.append(task_counters.of_counts(task_counters.UNKNOWN, {0: self._unknown(codes, attributes)}))
-        yield _counts(tallies)
+            hashes = distinct.hashes(of.devices) if units.device is None else distinct.hashes(of.devices)[units.device]
+        panes = {name: self._panes(unit, of.event_ms, of_panes[name], names, hashes) for name, names in needed.items()}
+        bucket_of = np.zeros(len(of.devices), np.int32)
+        bucket_of[of.codes] = of.bucket
+        yield from self._windows(views, panes, of.devices, of.attributes, bucket_of, units)
 
     def _windows(
         self,
+        views: Sequence[tuple[View, Sequence[str]]],
         panes: Mapping[str, Panes],
         devices: pa.Array,
         attributes: pa.Table | None,
@@ -226,7 +251,7 @@ class Fold:
         """Return the partial aggregates of windows; `bucket_of` is the bucket of each device."""
         tables, buckets, firsts = [], [], []
         schema = window_state.schema_of_views(view.statistics for view, _ in self.views)
-        for view, measures in self.views:
+        for view, measures in views:
             groups = windows.groups(view, devices, attributes, units)
             meets = None if view.where is None else pc.equal(units.columns[MEETS + view.name], "true").to_numpy(False)
             # In a view by device the keys are the devices, whose buckets are already computed.
@@ -323,11 +348,50 @@ class Fold:
         return int(np.count_nonzero(~is_known[codes]))
 
 
-def _partitions(readings: pa.Table) -> dict[int, Partition]:
-    """Return the newest times of each partition. Rows come in long stretches of one partition, as Kafka delivers them."""
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Readings in the `order` of device and event time; `readings` are in the order of arrival.
+
+    `codes` are the readings' `devices`, `attributes` those of `devices`, `values` are by measure.
+    """
+
+    readings: pa.Table
+    order: NDArray[np.intp]
+    codes: NDArray[Any]
+    devices: pa.Array
+    event_ms: Ints
+    values: dict[str, NDArray[np.float64]]
+    bucket: NDArray[np.int32]
+    attributes: pa.Table | None
+
+
+def _sorted(readings: pa.Table, measures: Sequence[str], attributes: Attributes | None) -> _Sorted:
+    codes, devices = factorise(readings["device"])
+    event_ms = readings["event_ms"].to_numpy()
+    order = _by_device_and_time(codes, event_ms)
+    return _Sorted(
+        readings,
+        order,
+        codes[order],
+        devices,
+        event_ms[order],
+        {name: readings[name].to_numpy()[order] for name in measures},
+        readings["bucket"].to_numpy()[order],
+        attributes.of(devices) if attributes is not None else None,
+    )
+
+
+def _partitions(readings: pa.Table, *, has_late: bool) -> dict[int, Partition]:
+    """Return the newest times of each partition. Rows come in long stretches of one partition, as Kafka delivers them.
+
+    With `has_late` some rejects have an event time, which moves no watermark.
+    """
     number = readings["from_partition"].to_numpy()
     heads = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
-    event_ms = readings["event_ms"].fill_null(-1).to_numpy()
+    times = readings["event_ms"]
+    if has_late:
+        times = pc.if_else(pc.is_null(readings["reject"]), times, pa.scalar(None, pa.int64()))
+    event_ms = times.fill_null(-1).to_numpy()
     newest = (
         np.maximum.reduceat(event_ms, heads).tolist(),
         np.maximum.reduceat(readings["broker_ms"].to_numpy(), heads).tolist(),

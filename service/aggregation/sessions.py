@@ -2,6 +2,7 @@
 
 from pyspark.sql import DataFrame
 
+from service.reference.attributes import DEVICE
 from service.row_schemas import OUTPUT
 from service.settings import Settings
 from state.processor import BucketProcessor
@@ -10,13 +11,15 @@ from state.watermark import Delays
 
 
 def rules(settings: Settings) -> Rules:
-    """Return the settings of sessions as the rules of the state."""
+    """Return the settings of sessions, and the views without windows, as the rules of the state."""
     sessions = settings.sessions
     return Rules(
         gap_ms=sessions.gap_ms,
         max_duration_ms=sessions.max_duration_ms,
         retain_ms=sessions.retain_ms,
         measures=tuple(settings.input.measures),
+        endless=frozenset(settings.endless),
+        by_device=frozenset(view.name for view in settings.views if view.is_endless and DEVICE in view.by),
     )
 
 

@@ -20,7 +20,6 @@ from service.reference.expectations import require_columns, validate
 from service.reference.snapshots import snapshot_folder
 from service.settings import Settings
 from service.spark import session
-from service.units import format_duration
 
 _SAMPLE = 1_000
 """Records that `check` filters."""
@@ -62,7 +61,7 @@ def reference(settings: Settings) -> Iterator[Line]:
         except ReferenceDataError as error:
             yield failed(f"view {view.name}", error)
         else:
-            yield ok(f"view {view.name}", f"by {', '.join(view.by) or 'nothing'}, {format_duration(view.window_ms)}")
+            yield ok(f"view {view.name}", f"by {', '.join(view.by) or 'nothing'}, {view.length}")
 
 
 def sample_of_filters(settings: Settings) -> Iterator[Line]:

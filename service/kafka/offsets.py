@@ -107,6 +107,20 @@ def headrooms(
     return rooms
 
 
+def written(kafka: Kafka, starts: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], int]:
+    """Return the broker's time in ms of the first record from each offset on, without partitions that give none in time.
+
+    Raises SourceError.
+    """
+    consumer = clients.consumer(kafka, small=True)
+    try:
+        return _written(consumer, [TopicPartition(*place, offset) for place, offset in starts.items()])
+    except KafkaException as error:
+        raise clients.unreachable(kafka, error) from error
+    finally:
+        consumer.close()
+
+
 def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tuple[str, int], int]:
     """Return the time in ms of the record at each place, without those that do not arrive within TIMEOUT_S."""
     written: dict[tuple[str, int], int] = {}

@@ -58,7 +58,7 @@ class ActivityLog:
             )
             return
         kafka, redis = self._settings.kafka, self._settings.redis
-        views = ", ".join(f"{view.name} ({format_duration(view.window_ms)})" for view in self._settings.views)
+        views = ", ".join(f"{view.name} ({view.length})" for view in self._settings.views)
         _log.info(
             "Reading %s records of %s from Kafka at %s, from %s. Publishing the views %s, sessions and devices to Redis at %s "
             "under the prefix %s. Rejects go to %s",

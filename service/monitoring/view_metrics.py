@@ -31,8 +31,9 @@ class Views:
         for view in views:
             self._names.append(view.name)
             self.open.labels(view.name).set(0)
-            age_s = partial(self._final_age_s, view.window_ms, view.step_ms)
-            self.final_age.labels(view.name).set_function(age_s)
+            if not view.is_endless:
+                age_s = partial(self._final_age_s, view.window_ms, view.step_ms)
+                self.final_age.labels(view.name).set_function(age_s)
 
     def opened(self, buckets: Iterable[int], counts: Iterable[tuple[int, int, int]]) -> None:
         """Replace the open windows of these buckets by `counts`: (bucket, number of the view, windows)."""

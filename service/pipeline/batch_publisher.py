@@ -61,7 +61,7 @@ from service.reference.attributes import Attributes
 from service.rejects import delivery
 from service.row_schemas import CHANGES, REJECTS, SIZE, TIMES, unpack_size
 from service.settings import Settings
-from state import codec
+from state import codec, windows
 from state.columns import Ints
 from state.layout import Changes, session_schema, status_schema
 from state.watermark import EventTime
@@ -86,7 +86,8 @@ class Sink:
     `republishing`, complete rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is
     reduced by their age. `closed_by` is the reason why closed sessions are closed. Values in a shard's `covered` spans are
     not written. Once the watermark has passed `settled_ms`, rows are compared only with stored values that are closed; None
-    for never. `only` are the shards to write, None for all. `trace` is the batch's trace for a process that is not the driver.
+    for never. `begun` has the event time (ms) from which each view and measure without windows has all readings. `only` are the
+    shards to write, None for all. `trace` is the batch's trace for a process that is not the driver.
     """
 
     settings: Settings
@@ -97,6 +98,7 @@ class Sink:
     closed_by: Literal["watermark", "idle"] = "watermark"
     covered: Mapping[int, Covered] = field(default_factory=dict)
     settled_ms: int | None = None
+    begun: Mapping[tuple[str, str], int] = field(default_factory=dict)
     only: frozenset[int] | None = None
     trace: tracing.Trace | None = None
 
@@ -145,6 +147,17 @@ class Sink:
             reply = link.run([call], budget, server)[0]
             cursor, removed = str(int(reply[0])), removed + int(reply[1])
         return removed
+
+    def drop(self, view: str, measures: Sequence[str], *, whole: bool) -> None:
+        """Remove the values of a view without windows, of some measures; with `whole`, its list of keys, too."""
+        self._over_shards(lambda shard: self._drop(shard, view, measures, whole=whole))
+
+    def _drop(self, shard: int, view: str, measures: Sequence[str], *, whole: bool) -> None:
+        limit, begin, keys = self.settings.redis.chunk, 0, -1
+        while keys:
+            arguments: dict[str, Any] = {"view": view, "measures": [*measures], "from": begin, "limit": limit}
+            keys = int(self.run_in(shard, "drop", whole=whole, **arguments)[0])
+            begin += 0 if whole else keys
 
     def run(self, step: str, servers: Mapping[int, str] = MappingProxyType({}), **arguments: Any) -> dict[int, Reply]:
         """One call of publish.lua for each shard; returns their replies.
@@ -279,16 +292,17 @@ class Sink:
     def _rows(self, shard: int, changes: Changes) -> list[Rows]:
         keys, retain_ms = shards(self.settings.redis)[shard], self.settings.sessions.retain_ms
         rows: list[Rows] = []
-        if changes.windows.num_rows:
-            watermark_ms = self.micro_batch.watermark_ms
-            rows.append(window_rows(changes.windows, keys, self.settings.views, watermark_ms))
+        watermark_ms = self.micro_batch.watermark_ms
+        for table, has_end in _by_end(changes.windows):
+            begun = None if has_end else self.begun
+            rows.append(window_rows(table, keys, self.settings.views, watermark_ms, begun))
         if changes.sessions.num_rows:
             rows.append(session_rows(changes.sessions, keys, self.settings.sessions, self.closed_by))
         if changes.devices.num_rows:
             rows.append(device_rows(changes.devices, keys, retain_ms, self.micro_batch.reference, self.attributes))
         if not self.republishing:
             return rows
-        watermark_ms, gap_ms = self.micro_batch.watermark_ms, self.settings.sessions.gap_ms
+        gap_ms = self.settings.sessions.gap_ms
         return [part for each in rows for part in as_of_watermark(each, watermark_ms, gap_ms)]
 
     def _calls(self, shard: int, rows: Sequence[Rows], early: Early) -> Iterator[Call]:
@@ -367,6 +381,15 @@ class _Output:
         if not self._changes:
             return Changes(session_schema(()).empty_table(), status_schema(()).empty_table())
         return Changes(*map(concatenated, ("sessions", "devices", "windows")))
+
+
+def _by_end(table: pa.Table) -> list[tuple[pa.Table, bool]]:
+    """Return the windows that end, and the endless ones, each with whether they end; a table without rows is left out."""
+    are_endless = windows.are_endless(table)
+    if not are_endless.any():
+        return [(table, True)] if table.num_rows else []
+    parts = [(table.filter(pa.array(~are_endless)), True), (table.filter(pa.array(are_endless)), False)]
+    return [(windows.compact(part), has_end) for part, has_end in parts if part.num_rows]
 
 
 def _totals(rows: Sequence[Rows], replies: Sequence[Reply], chunk: int) -> dict[str, Ints]:

@@ -8,7 +8,7 @@ Spark moves and stores packed columns; the code in state/ interprets them. The p
 small because Spark plans every batch again. docs/decisions/0015-one-operator.md has the figures.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,8 @@ from service.admission.schema_sources import SchemaSet
 from service.admission.unknown_schemas import UndecidedError, UnknownSchemaCheck
 from service.aggregation import sessions
 from service.aggregation.partial_aggregation import Fold
-from service.checkpoint import event_time
+from service.checkpoint import beginnings, event_time
+from service.checkpoint.beginnings import Beginnings
 from service.checkpoint.skips import Care
 from service.kafka import source
 from service.kafka.offsets import unavailable
@@ -38,7 +39,7 @@ from service.pipeline.term import Term
 from service.reference.attributes import Attributes
 from service.reference.snapshots import Snapshot
 from service.row_schemas import FOLDED
-from service.settings import Settings
+from service.settings import Settings, View
 from state.watermark import EventTime
 
 LOOK_UPS = 3
@@ -81,22 +82,35 @@ def build(
     `attributes` is the reference, None without a reference. `tasks` is the number of tasks that read and fold. Records of
     `schemas` are decoded, by default of all schemas that their source has.
     """
-    # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
-    admitted = readings.admit(records, settings, attributes, schemas=schemas).coalesce(tasks)
+    admitted = readings.admit(records, settings, attributes, schemas=schemas, keep_late=bool(settings.endless))
     step = replace(folding(settings, attributes), batch_state=event_time.of_task, known_values=column_values.of_task)
-    return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
+    # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
+    return sessions.advance(admitted.coalesce(tasks).mapInArrow(step, FOLDED), settings)
 
 
 def fold(
     admitted: DataFrame, settings: Settings, attributes: Attributes | None, values: Known | None = None
 ) -> DataFrame:
-    """Turn rows of readings.admit into row_schemas.FOLDED, for a batch run over the past. Rejects are left out."""
-    return admitted.mapInArrow(replace(folding(settings, attributes, values), keep_rejects=False), FOLDED)
+    """Turn rows of readings.admit into row_schemas.FOLDED, for a batch run over the past.
+
+    Rejects and views without windows are left out: these are open for ever, and the state has their values.
+    """
+    step = folding(settings, attributes, values, views=settings.closing_views)
+    return admitted.mapInArrow(replace(step, keep_rejects=False), FOLDED)
 
 
-def folding(settings: Settings, attributes: Attributes | None, values: Known | None = None) -> Fold:
-    """Return the step that folds the readings of a task. `values` are the decisions on the values of the record's columns."""
-    views = [(view, settings.view_measures(view)) for view in settings.views]
+def folding(
+    settings: Settings,
+    attributes: Attributes | None,
+    values: Known | None = None,
+    *,
+    views: Sequence[View] | None = None,
+) -> Fold:
+    """Return the step that folds the readings of a task, of all views by default.
+
+    `values` are the decisions on the values of the record's columns.
+    """
+    of_views = [(view, settings.view_measures(view)) for view in (settings.views if views is None else views)]
     gap = interval = None
     if settings.reference is not None and attributes is not None:
         gap, interval = settings.reference.session_gap, settings.reference.expected_interval
@@ -105,7 +119,7 @@ def folding(settings: Settings, attributes: Attributes | None, values: Known | N
         attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
     return Fold(
         sessions.rules(settings),
-        views,
+        of_views,
         settings.pane_ms,
         settings.buckets,
         settings.kafka.topics,
@@ -140,6 +154,7 @@ class Publication:
     times: event_time.Log
     limit: DeviceLimit
     values: ColumnValues
+    beginnings: Beginnings
     care: Care = field(default_factory=Care)
     failure: BaseException | None = None
 
@@ -172,6 +187,7 @@ class Publication:
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)
+        sink = self._begin_views(sink)
         servers = sink.servers()
         planned = clock.monotonic_s()
         small = micro_batch.rows <= settings.redis.driver_rows
@@ -215,6 +231,19 @@ class Publication:
                 self.values.sizes(),
             )
         )
+
+    def _begin_views(self, sink: Sink) -> Sink:
+        """Begin and end views without windows, and remove the values of those that ended before this batch."""
+        settings, micro_batch = self.term.settings, sink.micro_batch
+        for view, measures in self.beginnings.over(micro_batch.batch).items():
+            sink.drop(view, measures, whole=all(name != view for name, _ in settings.endless))
+        begun = self.beginnings.of_batch(
+            micro_batch.batch,
+            settings.endless,
+            lambda: beginnings.complete_from_ms(settings.kafka, micro_batch, settings.admission.max_ahead_ms),
+            lambda: sink.run_in(0, "read_progress"),
+        )
+        return replace(sink, begun=begun)
 
     def _lost(self, micro_batch: MicroBatch, outcome: Outcome) -> int:
         # Each record is admitted, rejected or filtered. Other offsets are a transaction's marker, an aborted record, a compacted
@@ -293,7 +322,8 @@ def start(
     times = event_time.Log.of(spark, checkpoint)
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.buckets)
     values = ColumnValues.of(spark.sparkContext, settings, times.files)
-    publication = Publication(term, before_batch, on_batch, catalog, times, limit, values, care)
+    begun = Beginnings(times.files)
+    publication = Publication(term, before_batch, on_batch, catalog, times, limit, values, begun, care)
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

@@ -10,6 +10,7 @@ from service.redis.keys import Keys, shards
 from service.redis.link import reader
 from service.settings import Redis, Settings, View
 from service.units import format_duration
+from state.rules import ENDLESS_MS
 
 CONTRACT = 3
 """The version of schemas/redis.md. A service refuses a prefix whose values were written by another one."""
@@ -28,7 +29,7 @@ def meta(settings: Settings) -> str:
                     "name": view.name,
                     "measures": settings.view_measures(view),
                     "statistics": view.statistics,
-                    "retain_ms": view.retain_ms,
+                    "retain_ms": ENDLESS_MS if view.is_endless else view.retain_ms,
                     **_shape(view),
                 }
                 for view in settings.views
@@ -126,6 +127,8 @@ def _shape(view: View) -> dict[str, Any]:
 
 
 def _shown(shape: Mapping[str, Any]) -> str:
+    if shape["window_ms"] == ENDLESS_MS:
+        return f"without windows by {', '.join(shape['by']) or 'nothing'}"
     length, slide = (format_duration(shape[name]) for name in ("window_ms", "slide_ms"))
     return f"{length}{'' if slide == length else f' every {slide}'} by {', '.join(shape['by']) or 'nothing'}"
 

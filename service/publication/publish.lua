@@ -1,7 +1,8 @@
 -- Writes the values that readers see; only correct.lua writes some of them, too. One call is atomic.
 --   KEYS  1 epoch  2 changes (the feed)  3 ends (the event time by which every window ends)  4 progress  5 republish
 --         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta  9 absent
---   ARGV  1 the step: begin | windows | write | early | skewed | idle | progress | read_progress | mark | forget | stale | unmark
+--   ARGV  1 the step: begin | windows | write | early | skewed | idle | progress | read_progress | mark | forget | stale | unmark |
+--           drop
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
 -- Needs Redis 6.2 or later. The arguments name keys with the prefix of KEYS: in a cluster they are in the same slot. While a slot
 -- moves to another node, Redis looks at KEYS alone to decide where a call may run, and `absent`, which never exists, makes it
@@ -71,7 +72,7 @@ local function enter_all(view)
   local set, keep_ms, floor = PREFIX .. 'keys:' .. view, unpack(a.views[view])
   call('ZADD', set, 'GT', unpack(entered[view]))
   if floor ~= '' then call('ZREMRANGEBYSCORE', set, '-inf', floor) end
-  call('PEXPIRE', set, keep_ms)
+  if keep_ms > 0 then call('PEXPIRE', set, keep_ms) end
   entered[view] = nil
 end
 
@@ -135,6 +136,9 @@ end
 -- With a.partly a value may be nil, "no such field": a statistic that the window's view does not have, or began without.
 -- A new window, or one with a.again (rows are republished), enters its key into the sorted set of its view. a.views has by view: how long (ms) the set is kept after that, and
 -- the start of the newest window of keys that are removed from it, '' for none.
+-- With a.endless the rows are of views without windows: they do not expire and are never closed. `complete_from` is the event time
+-- from which a row has all readings. A row that begins later than the stored one is of a view that was removed meanwhile, or of a
+-- checkpoint whose topic has lost records. It may have fewer readings, but not while the topic is read again.
 -- Returns {written, unchanged, refused as older, refused as closed}.
 local function windows()
   -- A set of another program fails here, before windows are written.
@@ -197,6 +201,10 @@ local function windows()
         local is_alike, its_end = values[4] == ends[i], tonumber(values[4] or nil) or -1
         local is_same = is_alike and values[3] == counts[i]
         local is_poorer = is_alike and (tonumber(values[3] or nil) or 0) > tonumber(counts[i])
+        if is_poorer and a.endless and call('EXISTS', KEYS[7]) == 0 then
+          local begins = tonumber(call('HGET', key, 'complete_from') or nil) or -1
+          is_poorer = begins >= tonumber(column_of.complete_from[i])
+        end
         local is_final, is_idle = its_end <= final, false
         if not is_final and its_end <= idle then
           is_idle = its_epoch < idle_epoch or (its_epoch == idle_epoch and its_batch <= idle_batch)
@@ -205,7 +213,7 @@ local function windows()
           old, must_write = old + 1, false
         elseif is_same and (is_final or is_idle or (its_epoch == epoch and its_batch == batch)) then
           unchanged, must_write = unchanged + 1, false
-          if not is_final then call('PEXPIRE', key, ttl[i]) end
+          if not is_final and not a.endless then call('PEXPIRE', key, ttl[i]) end
           if a.again then enter_window(key) end
         elseif is_final then
           refused, must_write = refused + 1, false
@@ -224,8 +232,10 @@ local function windows()
       if added == n / 2 - 1 then enter_window(key) end
       if is_earlier then tidy(key, n) end
       if revision then call('HSET', key, 'revision', revision) end
-      call('PEXPIRE', key, ttl[i])
-      if ends_at > latest then latest = ends_at end
+      if not a.endless then
+        call('PEXPIRE', key, ttl[i])
+        if ends_at > latest then latest = ends_at end
+      end
       written = written + 1
     end
   end
@@ -532,7 +542,23 @@ local function stale()
   return {page[1], removed}
 end
 
+-- Removes the values of a view without windows, of a.measures: those of a.limit keys from the rank a.from on. With a.whole the keys
+-- leave the view's sorted set, too. Returns {keys}.
+local function drop()
+  local set = PREFIX .. 'keys:' .. a.view
+  local members = call('ZRANGE', set, a.from, a.from + a.limit - 1)
+  for _, member in ipairs(members) do
+    for _, measure in ipairs(a.measures) do
+      local key = PREFIX .. 'window:' .. a.view .. ':' .. measure .. ':' .. member .. ':0'
+      if call('DEL', key) == 1 then announce('window', key) end
+    end
+    if a.whole then call('ZREM', set, member) end
+  end
+  return {#members}
+end
+
 local steps = {
+  drop = drop,
   begin = begin, windows = windows, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
   read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
 }

@@ -28,6 +28,9 @@ Call = tuple[str, bytes]
 
 SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
+FOR_EVER = 0
+"""The TTL of a row that does not expire."""
+
 
 def script_keys(keys: Keys) -> tuple[str, ...]:
     """KEYS of publish.lua, in its order."""
@@ -133,23 +136,34 @@ def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
     return [ordered.slice(start, end - start) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def window_rows(table: pa.Table, keys: Keys, views: Collection[View], watermark_ms: int) -> Rows:
+def window_rows(
+    table: pa.Table,
+    keys: Keys,
+    views: Collection[View],
+    watermark_ms: int,
+    begun: Mapping[tuple[str, str], int] | None = None,
+) -> Rows:
     """Format windows (a table of state.windows.schema) as hashes. A view that is not in `views` raises KeyError.
 
-    A row has the statistics of its view, without those that need a column that is null.
+    A row has the statistics of its view, without those that need a column that is null. With `begun` all windows are endless:
+    a row has the event time from which its view and measure has all readings, and it does not expire.
     """
     columns = _plain(table)
     fields, is_partly = _statistics(columns, {view.name: view.statistics for view in views})
     fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
     names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     # A window expires `retain` after its last reading, and its key leaves the view's set then.
-    retain_ms = {view.name: view.retain_ms for view in views}
-    kept_ms = {view.name: view.window_ms + view.retain_ms for view in views}
-    floors = {name: str(watermark_ms - ms) if watermark_ms > ms else "" for name, ms in kept_ms.items()}
+    retain_ms = {view.name: FOR_EVER if view.is_endless else view.retain_ms for view in views}
+    kept_ms = {view.name: FOR_EVER if view.is_endless else view.window_ms + view.retain_ms for view in views}
+    floors = {name: str(watermark_ms - ms) if ms and watermark_ms > ms else "" for name, ms in kept_ms.items()}
     ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
     shared: dict[str, Any] = {"views": {name: (kept_ms[name], floors[name]) for name in kept_ms}}
     if is_partly:
         shared["partly"] = True
+    if begun is not None:
+        pairs = zip(columns["view"].to_pylist(), columns["measure"].to_pylist(), strict=True)
+        fields["complete_from"] = texts(decimal(pa.array([begun.get(pair, 0) for pair in pairs], pa.int64())))
+        shared["endless"] = True
     return Rows(WINDOW, texts(names), ttl, fields, shared=shared)
 
 
@@ -195,6 +209,8 @@ def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
     ttl_ms = [ttl - max(0, written_ms - int(at or 0)) for ttl, at in zip(rows.ttl, last, strict=True)]
     alive = [row for row, ms in enumerate(ttl_ms) if ms > 0]
     rows = replace(rows, ttl=ttl_ms, shared={**rows.shared, "again": True})
+    if rows.shared.get("endless"):
+        return [replace(rows, ttl=[FOR_EVER] * len(rows))]
     if not is_window:
         return [rows.take(alive)]
     has_passed = [int(end or 0) <= watermark_ms for end in rows.fields["end"]]

@@ -36,14 +36,15 @@ class Partials:
 
 def ends_ms(event_ms: Ints, settings: Settings) -> Ints:
     """The event time at which the last window of each reading ends."""
-    ends = [event_ms // view.step_ms * view.step_ms + view.window_ms for view in settings.views]
-    latest: Ints = np.max(np.stack(ends), axis=0)
+    ends = [event_ms // view.step_ms * view.step_ms + view.window_ms for view in settings.closing_views]
+    latest: Ints = np.max(np.stack([event_ms, *ends]), axis=0)
     return latest
 
 
 def fold(run: Recomputation, late: pa.Table) -> Partials:
     """Fold rows of readings.admit on the driver."""
-    batches = builder.folding(run.settings, run.attributes, run.values).fold(late) if late.num_rows else ()
+    step = builder.folding(run.settings, run.attributes, run.values, views=run.settings.closing_views)
+    batches = step.fold(late) if late.num_rows else ()
     return _partials((row for batch in batches for row in batch.to_pylist()), run.settings)
 
 

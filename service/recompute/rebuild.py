@@ -84,7 +84,7 @@ class Partition:
 def needed_from_ms(settings: Settings, watermark_ms: int) -> int:
     """The earliest broker time of a record that can belong to a closed value that has not expired."""
     rules = settings.sessions
-    ages = [view.retain_ms + view.window_ms for view in settings.views]
+    ages = [view.retain_ms + view.window_ms for view in settings.closing_views]
     # A session closes `gap` after its last reading and is kept for `retain`. The gap before it must be readable, too.
     ages.append(rules.retain_ms + rules.max_duration_ms + 2 * rules.gap_ms)
     return max(0, watermark_ms - max(ages) - settings.admission.max_ahead_ms)
@@ -240,7 +240,7 @@ def closed_values(run: Recomputation, admitted: DataFrame, watermark_ms: int, wh
     Windows and sessions that may have readings before `whole_from_ms` are unrecoverable.
     """
     partials = run.partials(admitted).select("bucket", "first", "kind", "payload")
-    alive = {view.name: watermark_ms - view.retain_ms for view in run.settings.views}
+    alive = {view.name: watermark_ms - view.retain_ms for view in run.settings.closing_views}
     step = _Closed(sessions.rules(run.settings), watermark_ms, whole_from_ms, alive)
     unrecoverable = Observation()
     changes = partials.sortWithinPartitions("bucket", "first", "kind", "payload").mapInArrow(

@@ -37,7 +37,7 @@ from pyspark.sql import DataFrame
 
 from service import clock
 from service.admission import column_values
-from service.checkpoint import skips
+from service.checkpoint import beginnings, skips
 from service.checkpoint.skips import Span
 from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline import batch_report, builder
@@ -146,7 +146,7 @@ def settled_ms(stored: Sequence[Stored], settings: Settings) -> int | None:
     if any(shard.republish_mark or shard.rebuild_mark for shard in stored):
         return None
     # A view may have got a longer window since: one that begins before `ends_ms` has the key of a stored one.
-    return max(shard.ends_ms for shard in stored) + max(view.window_ms for view in settings.views)
+    return max(shard.ends_ms for shard in stored) + max((view.window_ms for view in settings.closing_views), default=0)
 
 
 def _rebuild_mark(stored: Sequence[Stored]) -> str:
@@ -364,7 +364,9 @@ class Republisher:
     def _sink(self, committed: MicroBatch) -> Sink:
         snapshot = self.term.snapshot
         micro_batch = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
-        return Sink(self._settings, micro_batch, builder.attributes(snapshot, self._settings), republishing=True)
+        begun = beginnings.stored(Files(self._spark, self._settings.service.checkpoint), self._settings.endless)
+        values_of = builder.attributes(snapshot, self._settings)
+        return Sink(self._settings, micro_batch, values_of, republishing=True, begun=begun)
 
 
 def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:

@@ -17,6 +17,7 @@ from service.settings.reference import Reference
 from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section
 from service.settings.views import EVENTS, Sessions, View
 from service.units import Duration
+from state.rules import ENDLESS_MS
 
 _OTLP_URL = re.compile(rf"https?://{HOST}(/[^@?#\s]*)?")
 
@@ -125,8 +126,18 @@ class Settings(Section):
 
     @property
     def pane_ms(self) -> int:
-        """The longest interval that divides every window and every slide."""
-        return reduce(math.gcd, [view.step_ms for view in self.views])
+        """The longest interval that divides every window and every slide; ENDLESS_MS without windows."""
+        return reduce(math.gcd, [view.step_ms for view in self.closing_views], 0) or ENDLESS_MS
+
+    @property
+    def closing_views(self) -> tuple[View, ...]:
+        """The views whose windows the watermark closes."""
+        return tuple(view for view in self.views if not view.is_endless)
+
+    @property
+    def endless(self) -> tuple[tuple[str, str], ...]:
+        """The views without windows, each with each of its measures: (view, measure)."""
+        return tuple((view.name, m) for view in self.views if view.is_endless for m in self.view_measures(view))
 
     @property
     def limits(self) -> dict[str, tuple[float, float]]:

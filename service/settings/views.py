@@ -1,24 +1,35 @@
 """[[views]] and [sessions]: what is computed."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, field_validator, model_validator
 
 from service.settings.input import Predicate
 from service.settings.section import Name, Positive, Section
 from service.units import format_duration
 from state import statistics
+from state.rules import ENDLESS_MS
 
 EVENTS = "events"
 """Takes the measure's place in the keys of a view without measures."""
+
+
+NO_WINDOW = "none"
+"""`window = "none"`: one value of each key since the view began."""
+
+
+def _length(value: object, validate: ValidatorFunctionWrapHandler) -> int:
+    length: int = ENDLESS_MS if value == NO_WINDOW else validate(value)
+    return length
 
 
 class View(Section):
     name: Name
     by: tuple[str, ...] = ()
     """Columns to group by: `device`, columns of [input] or of the reference; none means over all devices."""
-    window_ms: Positive = Field(alias="window")
+    window_ms: Annotated[Positive, WrapValidator(_length)] = Field(alias="window")
+    """ENDLESS_MS for a view without windows."""
     slide_ms: Positive | None = Field(default=None, alias="slide")
     measures: tuple[str, ...] | None = None
     """Measures to aggregate: None for all, () to count readings, also those without a measure."""
@@ -27,12 +38,25 @@ class View(Section):
     statistics: tuple[str, ...] = statistics.DEFAULT
     """Names of `state.statistics.STATISTICS`. `count` and `last` are always there."""
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
+    """A view without windows has none: its values are kept as long as it is in the settings."""
 
     @model_validator(mode="before")
     @classmethod
     def _counts_by_default(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and "statistics" not in value and value.get("measures") in ([], ()):
             return {**value, "statistics": ("count", "first", "last")}
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_windows_for_its_times(cls, value: Any) -> Any:
+        is_endless = isinstance(value, Mapping) and value.get("window") == NO_WINDOW
+        if is_endless and (unused := [name for name in ("slide", "retain") if name in value]):
+            msg = (
+                f"{' and '.join(unused)}: of no window. A view with window = {NO_WINDOW!r} has one value of each key, "
+                "which is kept as long as the view is in the settings"
+            )
+            raise ValueError(msg)
         return value
 
     @model_validator(mode="after")
@@ -63,6 +87,16 @@ class View(Section):
             )
             raise ValueError(msg)
         return self
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it has no windows, but one value of each key since it began."""
+        return self.window_ms == ENDLESS_MS
+
+    @property
+    def length(self) -> str:
+        """The length of its windows, for people."""
+        return "no window" if self.is_endless else format_duration(self.window_ms)
 
     @property
     def step_ms(self) -> int:

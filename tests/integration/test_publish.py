@@ -30,6 +30,7 @@ from service.reference.attributes import Index
 from service.rejects import delivery
 from service.settings import Settings, View
 from state import windows as windows_module
+from state.rules import ENDLESS_MS
 from tests.outputs import (
     MINUTE,
     T0,
@@ -1138,3 +1139,75 @@ def test_rejects_go_out_again_when_the_broker_is_back(redis_server: Redis, tmp_p
         back.join()
         offsets = {delivery.parse(m.headers())["offset"] for m in read(broker, f"{prefix}.rejects", 2)}
         assert offsets == {1, 2}
+
+
+def total(values: list[float], key: str = "d1") -> pa.RecordBatch:
+    """The value of a view without windows."""
+    table = window_table([("total", key, 0, values)])
+    at = table.schema.get_field_index("end")
+    return changed(table.set_column(at, table.schema.field(at), pa.array([ENDLESS_MS])))
+
+
+@pytest.fixture
+def endless(target: Target) -> Target:
+    views = (*target.settings.views, View(name="total", by=("device",), window="none"))
+    target.settings = target.settings.model_copy(update={"views": views})
+    return target
+
+
+def begun(target: Target, batch: int, from_ms: int, epoch: int = 1, **of: Any) -> Sink:
+    pair = {("total", "temperature"): from_ms}
+    return replace(target.sink(batch, epoch=epoch, **of), begun=pair)
+
+
+TOTAL = "window:total:temperature:d1:0"
+
+
+def test_a_count_without_windows_falls_only_when_it_begins_later(endless: Target) -> None:
+    assert begun(endless, 1, 0).write([total([1.0, 2.0, 3.0]), window([1.0])]).written == 2
+    assert begun(endless, 2, 0).write([total([1.0, 2.0])]).refused_old == 1
+    endless.client.set(endless.key("rebuild"), f"{T0} {T0} 1")
+    assert begun(endless, 3, 9).write([total([1.0, 2.0])]).refused_old == 1, "the topic is read again"
+    endless.client.delete(endless.key("rebuild"))
+    assert begun(endless, 3, 9).write([total([1.0, 2.0])]).written == 1
+    stored = endless.read(TOTAL)
+    assert (stored["count"], stored["complete_from"], stored["closed_by"]) == ("2", "9", "")
+    assert endless.client.pttl(endless.key(TOTAL)) == endless.client.pttl(endless.key("keys:total")) == -1
+    assert endless.client.pttl(endless.key(WINDOW)) > 0
+    assert contract.check(endless.client, endless.prefix) == []
+    assert int(endless.client.get(endless.key("ends"))) == T0 + MINUTE
+
+
+def test_a_view_without_windows_is_final_at_no_watermark_and_written_again_as_it_was(endless: Target) -> None:
+    sink = begun(endless, 1, 0, watermark_ms=T0 + 10 * MINUTE)
+    sink.write([total([1.0])])
+    sink.progress()
+    sink.run("idle", watermark=str(T0 + 20 * MINUTE))
+    assert endless.read(TOTAL)["closed_by"] == ""
+    assert begun(endless, 2, 0).write([total([1.0, 2.0])]).written == 1
+    assert endless.read(TOTAL)["revision"] == "0"
+    before = endless.read(TOTAL)
+    endless.client.delete(endless.key(TOTAL), endless.key("keys:total"))
+    again = replace(begun(endless, 2, 0, watermark_ms=T0 + 10 * MINUTE), republishing=True)
+    assert again.write([total([1.0, 2.0])]).written == 1
+    assert {**endless.read(TOTAL), "updated": ""} == {**before, "updated": ""}
+    assert endless.client.zrange(endless.key("keys:total"), 0, -1, withscores=True) == [("d1", 0.0)]
+    assert endless.client.pttl(endless.key(TOTAL)) == -1
+
+
+def test_the_values_of_a_view_that_is_over_are_removed_and_announced(endless: Target) -> None:
+    sink = replace(begun(endless, 1, 0), settings=endless.settings.model_copy(update={"redis": small(endless)}))
+    keys = [f"d{number}" for number in range(25)]
+    sink.write([total([1.0], key) for key in keys] + [window([1.0])])
+    after = endless.feed()[-1][0]
+    sink.drop("total", ["humidity"], whole=False)
+    assert endless.read("window:total:temperature:d24:0")
+    sink.drop("total", ["temperature", "humidity"], whole=True)
+    assert not [key for key in endless.client.scan_iter(endless.key("*")) if "total" in key]
+    assert endless.read()["count"] == "1"
+    gone = {entry["key"] for _, entry in endless.feed(after)}
+    assert gone == {endless.key(f"window:total:temperature:{key}:0") for key in keys}
+
+
+def small(target: Target) -> Any:
+    return target.settings.redis.model_copy(update={"chunk": 10})

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.walks import admitted
 from service.admission.readings import REASONS
-from service.aggregation import task_counters
+from service.aggregation import partial_aggregation, task_counters
 from service.aggregation.partial_aggregation import STRETCH, Fold
 from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import NONE
@@ -24,7 +24,7 @@ from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUN
 from service.settings import View
 from state import codec, moments, runs, watermark
 from state.rules import Rules
-from state.watermark import EventTime, Partition
+from state.watermark import Delays, EventTime, Partition
 from tests.examples import examples
 from tests.runs import fold
 
@@ -35,6 +35,7 @@ PANES = ((View(name="panes", by=("device",), window=10_000), ("t", "h")),)
 FOLD = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"))
 REJECT_FIELDS = REJECT_TYPE.fieldNames()
 SCHEMA = admitted.schema(("t", "h"))
+DELAYS = Delays(20_000, 15_000, 60_000)
 
 
 def bucket_of(device):
@@ -72,7 +73,7 @@ def encoded(reject):
 
 def folded(rows, *, sizes=(), fold=FOLD):
     """Rows cut into batches of `sizes` (the rest in one), folded in one task; rows of FOLDED."""
-    table = pa.Table.from_pylist([{**row, "reject": encoded(row["reject"])} for row in rows], SCHEMA)
+    table = table_of(rows)
     batches, start = [], 0
     for size in [*sizes, len(rows)]:
         part = table.slice(start, size).combine_chunks()
@@ -82,6 +83,10 @@ def folded(rows, *, sizes=(), fold=FOLD):
     for batch in out:
         assert batch.schema == to_arrow_schema(FOLDED)
     return [row for batch in out for row in batch.to_pylist()]
+
+
+def table_of(rows):
+    return pa.Table.from_pylist([{**row, "reject": encoded(row["reject"])} for row in rows], SCHEMA)
 
 
 def of_kind(rows, kind):
@@ -453,3 +458,36 @@ def test_every_bucket_is_told_what_was_read_of_each_partition():
     }
     assert report == watermark.report(EventTime(BASE_MS, BASE_MS), partitions)
     assert not of_kind(folded(rows), TIMES), "nobody is told anything in a batch run"
+
+
+ENDLESS = View(name="total", by=("device",), window="none")
+
+
+def totals(rows):
+    """The number of readings by view and device."""
+    counts = Counter()
+    for part in of_kind(rows, PARTS):
+        for row in codec.unpack(b"W", part["payload"]).to_pylist():
+            counts[row["view"], row["key"]] += row["count"]
+    return counts
+
+
+def test_a_view_without_windows_counts_what_is_late_and_nothing_else_that_is_rejected(monkeypatch):
+    views = [(ENDLESS, ("t",)), (View(name="device", by=("device",), window=10_000), ("t",))]
+    fold = replace(stream_fold(BASE_MS + 10), views=views)
+    behind, too_late = admitted("a", 9, 1.0), admitted("a", 5_000, 1.0, broker_ms=90_000)
+    too_late["reject"] = rejected(3, partition=1)["reject"]
+    rows = [admitted("a", 11, 1.0), behind, too_late, rejected(4, "undecodable"), admitted("bb", 8, 1.0)]
+    out = folded(rows, fold=fold)
+    assert totals(out) == {("total", "a"): 3, ("total", "bb"): 1, ("device", "a"): 1}
+    reasons = [
+        each["reason"] for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()
+    ]
+    assert sorted(reasons) == ["late", "late", "late", "undecodable"]
+    assert watermark.combine([row["payload"] for row in of_kind(out, TIMES)[:1]], DELAYS).newest_ms == BASE_MS + 11
+    monkeypatch.setattr(
+        partial_aggregation, "are_known", lambda names, _: np.array([n == "bb" for n in names.to_pylist()])
+    )
+    listed = list(fold.fold(table_of(rows), BASE_MS + 10, "list"))
+    out = [row for batch in listed for row in batch.to_pylist()]
+    assert totals(out) == {("total", "bb"): 1}, "a late reading makes no key for a device that is not listed"

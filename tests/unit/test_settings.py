@@ -624,3 +624,18 @@ def test_a_view_without_measures_counts_and_has_no_statistic_of_values():
     assert line == "views.device: [input] has no measures. Name some, or count readings with measures = []"
     lines = problems(input={"measures": {"events": "e"}}, views=[view(measures=[])])
     assert "views.v.measures: is empty, so no measure of [input] may be called 'events'" in lines
+
+
+def test_a_view_without_windows_has_no_slide_and_no_end():
+    parsed = parse(document(views=[view(window="none"), view(name="w", window="10 s")]))
+    assert (parsed.endless, [each.name for each in parsed.closing_views]) == (
+        (("v", "temperature"), ("v", "humidity")),
+        ["w"],
+    )
+    assert parsed.pane_ms == 10_000
+    assert parse(document(views=[view(window="none")])).pane_ms == parsed.views[0].window_ms
+    (line,) = problems(views=[view(name="fine"), view(window="none", slide="1 m", retain="1 d")])
+    assert line == (
+        "views.1: slide and retain: of no window. A view with window = 'none' has one value of each key, "
+        "which is kept as long as the view is in the settings"
+    )

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state import moments, windows
+from state.rules import ENDLESS_MS
 from tests.examples import examples
 
 KEY = ("view", "measure", "key", "start", "end")
@@ -146,3 +147,24 @@ def test_new_windows_come_in_the_order_of_their_parts_however_dictionaries_are_n
     new = table([("one", "t", key, 1, 10, [1.0]) for key in ("b", "c", "a")])
     opened = [windows.advance(each, new, 0).open["key"].to_pylist() for each in (state, other)]
     assert opened == [["b", "a", "b", "c", "a"]] * 2
+
+
+def test_an_endless_window_takes_parts_of_any_time_until_its_view_and_measure_go():
+    rows = [(view, measure, "a", 0, ENDLESS_MS, [1.0]) for view in ("one", "two") for measure in ("t", "h")]
+    endless = {("one", "t"), ("one", "h"), ("two", "h")}
+    first = windows.advance(windows.empty(), [*table(rows), *table([("one", "t", "a", 0, 10, [1.0])])], FAR, endless)
+    assert [(row["view"], row["measure"]) for row in first.open.to_pylist()] == [
+        ("one", "t"),
+        ("one", "h"),
+        ("two", "h"),
+    ]
+    assert [row["end"] for row in first.closed.to_pylist()] == [10]
+    again = windows.advance(first.open, table(rows[:1]), FAR, endless)
+    assert [row["count"] for row in again.open.to_pylist()] == [2, 1, 1]
+    assert not again.closed.num_rows
+    assert windows.advance(again.open, [], FAR, endless).open is again.open
+    left = windows.advance(again.open, [], FAR, {("two", "h")})
+    assert [(row["view"], row["count"]) for row in left.open.to_pylist()] == [("two", 1)]
+    assert not left.closed.num_rows
+    assert windows.most_keys(again.open, {"one"}) == 1
+    assert windows.most_keys(again.open, set()) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import time
 from dataclasses import replace
@@ -277,3 +278,31 @@ def test_what_does_not_exist_is_a_page_that_says_so(pages: TestClient) -> None:
         assert "Not found" in get(pages, path, 404)
     assert pages.get("/key.csv?name=nothing&key=x").status_code == 404
     assert pages.get("/events/nothing").status_code == 404
+
+
+def test_a_view_without_windows_shows_one_value_of_each_key_and_from_when_it_is_complete(
+    pages: TestClient, world: World
+) -> None:
+    endless = 1 << 42
+    document = json.loads(world.redis.get(world.name("meta")))
+    lengths = {"window_ms": endless, "slide_ms": endless, "retain_ms": endless}
+    view = {"name": "total", "by": ["device"], "measures": MEASURES, **lengths}
+    world.redis.set(world.name("meta"), json.dumps({**document, "views": [*document["views"], view]}))
+    fields = {"start": 0, "end": endless, "count": 9, "last": world.now, "mean": 21.5, "min": 1, "max": 40}
+    for key, begun in ((DEVICES[0], 0), (DEVICES[1], world.now)):
+        name = world.name("window", "total", "temperature", key, 0)
+        world.redis.hset(name, mapping={**fields, "complete_from": begun, **world.stamp()})
+        world.redis.zadd(world.name("keys", "total"), {key: 0})
+    shown = rows(get(pages, "/views"), "Views")
+    assert next(row[3:] for row in shown if row[0] == "total") == ["none", "–", "for ever"]
+    html = get(pages, "/view?name=total&measure=temperature")
+    assert "without windows: all readings since the view began" in html
+    found = {row[0]: row for row in rows(html, "Newest values")}
+    assert found[DEVICES[0]][-2:] == ["the first record", "open"]
+    assert found[DEVICES[0]][1] == "21.50"
+    assert found[DEVICES[1]][-2].endswith("UTC")
+    html = get(pages, f"/key?name=total&measure=temperature&key={DEVICES[0]}")
+    assert "one value of each key, and no course of time" in html
+    assert [row[0] for row in rows(html, "Windows")] == ["the first record"]
+    assert len(get(pages, f"/key.csv?name=total&measure=temperature&key={DEVICES[0]}").splitlines()) == 2
+    assert "total" not in get(pages, f"/device?id={DEVICES[0]}")

@@ -743,3 +743,21 @@ def test_a_connection_of_the_other_kind_is_refused(server: Server) -> None:
         AsyncClient(connection)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Client takes a connection of redis"):
         Client(redis.asyncio.Redis.from_url(server.url, decode_responses=True))  # type: ignore[arg-type]
+
+
+def test_a_view_without_windows_has_one_window_that_says_from_when_it_is_complete(client: Any, server: Server) -> None:
+    endless = 1 << 42
+    lengths = {"window_ms": endless, "slide_ms": endless, "retain_ms": endless}
+    view = {"name": "total", "by": ["device"], "measures": ["power"], **lengths}
+    server.redis.set("tidemark:meta", json.dumps({**META, "views": [*META["views"], view]}))
+    window(server, "total:power:d7", 0, length=endless, complete_from=str(T0))
+    window(server, "site:power:leeds", T0)
+    progress(server, T0 + MINUTE, **silence(T0 + 5 * MINUTE))
+    assert [each.endless for each in client.views().values()] == [False] * 4 + [True]
+    found = client.current("total", "d7")
+    assert (found.start, found.end, found.complete_from, found.final) == (0, endless, T0, False)
+    assert client.window("total", "d7", 0) == found
+    assert client.windows("total", "d7", since=T0) == [found]
+    assert client.latest_complete("total", "d7") is None
+    assert client.keys("total") == [("d7", 0)]
+    assert client.current("site", "leeds", "power").complete_from is None

@@ -16,12 +16,18 @@ CONTRACT = 3
 STATISTICS = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
 """The statistics of a view whose settings name none, and of every view of a service whose meta does not name them."""
 
+ENDLESS_MS = 1 << 42
+"""The length of the one window of a view without windows."""
+
 Fields = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class View:
-    """A named set of windows. `by` are its columns; none means one window over all devices."""
+    """A named set of windows. `by` are its columns; none means one window over all devices.
+
+    A view without windows has one, from 0 to ENDLESS_MS, for each key: all readings since the view began.
+    """
 
     name: str
     by: tuple[str, ...]
@@ -31,6 +37,11 @@ class View:
     retain_ms: int
     statistics: tuple[str, ...] = STATISTICS
     """The statistics of its windows. Those that began before a change of the settings may lack one."""
+
+    @property
+    def endless(self) -> bool:
+        """Whether it is a view without windows."""
+        return self.window_ms == ENDLESS_MS
 
     def starts(self, at: int) -> list[int]:
         """Starts of all windows that contain a time, the newest first."""
@@ -161,6 +172,8 @@ class Window:
     closed_by: str
     revision: int
     written: Written
+    complete_from: int | None = None
+    """Of a view without windows: the event time from which it has all readings. None for another view."""
 
     @staticmethod
     def of(place: Place, fields: Fields, progress: Fields) -> Window:
@@ -192,6 +205,7 @@ class Window:
             closed_by=cause,
             revision=int(fields.get("revision", "0")),
             written=Written.of(fields),
+            complete_from=_int(fields.get("complete_from")),
         )
 
 

@@ -22,7 +22,8 @@ async def read(sources: Sources, query: Query) -> Shown:
     meta = await sources.meta()
     await sources.look()
     device = await sources.ask(queries.device(device_id))
-    views = sorted((view for view in meta.views.values() if view.by == ("device",)), key=lambda view: view.slide_ms)
+    of_device = (view for view in meta.views.values() if view.by == ("device",) and not view.endless)
+    views = sorted(of_device, key=lambda view: view.slide_ms)
     view = next((each for each in views if each.name == query.get("name")), views[0] if views else None)
     # Without such a view, the sessions alone have the axis.
     axis = view or View("", ("device",), (), meta.session_gap_ms, meta.session_gap_ms, meta.session_retain_ms)

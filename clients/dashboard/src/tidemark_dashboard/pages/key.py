@@ -30,7 +30,7 @@ async def read(sources: Sources, query: Query) -> Shown:
     newest_end = final if start is None else start + view.window_ms
     stretch = span(view, newest_end, query.get("span", ""), query.get("until", ""))
     windows = await sources.ask(
-        queries.windows(view.name, key, since=stretch.since, until=stretch.until, measure=measure)
+        queries.windows(view.name, key, since=max(0, stretch.since), until=stretch.until, measure=measure)
     )
 
     def here(**changed: object) -> str:
@@ -44,13 +44,13 @@ async def read(sources: Sources, query: Query) -> Shown:
         "newest": windows[-1] if windows else None,
         "windows": windows[::-1][:ROWS],
         "hidden": max(0, len(windows) - ROWS),
-        "plot": plot(windows, view),
+        "plot": plot(() if view.endless else windows, view),
         "summary": summary(windows, measure, unit),
         "span": stretch,
         "spans": spans(view),
         "here": here,
         "csv": address("/key.csv", **query),
-        "back": here(until=stretch.since) if windows else "",
+        "back": here(until=stretch.since) if windows and not view.endless else "",
         "forward": here(until=stretch.until + stretch.length_ms) if not stretch.is_live else "",
         "is_device": view.by == ("device",),
     }
@@ -77,7 +77,7 @@ async def read_csv(sources: Sources, query: Query) -> str:
         queries.windows(
             view.name,
             query["key"],
-            since=stretch.since,
+            since=max(0, stretch.since),
             until=stretch.until,
             measure=shown.context["measure"],
         )

@@ -21,7 +21,7 @@ async def read_views(sources: Sources, query: Query) -> Shown:
 
 
 async def read_view(sources: Sources, query: Query) -> Shown:
-    """A page of keys; Redis is asked for the last SPARKS windows of each."""
+    """A page of keys; Redis is asked for the last SPARKS windows of each, or for the only one."""
     view, measure = await chosen(sources, query)
     progress = await sources.look()
     expired_before = (progress.final if progress else 0) - view.retain_ms - view.window_ms
@@ -32,7 +32,9 @@ async def read_view(sources: Sources, query: Query) -> Shown:
     )
     span_ms = (SPARKS - 1) * view.slide_ms
     series = await sources.ask_all(
-        queries.windows(view.name, key, since=newest - span_ms + view.window_ms - 1, measure=measure)
+        queries.windows(
+            view.name, key, since=0 if view.endless else newest - span_ms + view.window_ms - 1, measure=measure
+        )
         for key, newest in page
     )
     rows = [

@@ -1,0 +1,142 @@
+"""Views without windows on real parts: what is late, lost, read again, added and removed; the oracle is asked."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
+
+from load.judge.compare import compare
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
+from load.testbed import to_toml
+from schemas import contract
+from service import settings
+from service.errors import SinkRefusedError
+from service.recompute import correct
+from tests.integration.world import World
+from tests.stream.records import BASE_MS, reading
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+DEVICE = {"name": "device", "by": ["device"], "window": "1 m"}
+TOTAL = {"name": "total", "by": ["device"], "window": "none", "statistics": ["count", "mean", "max", "first", "p95"]}
+EVER = {"name": "ever", "window": "none"}
+MAX_AHEAD_MS = 5_000
+
+
+class Endless(World):
+    def configure(self, *views: dict[str, Any]) -> None:
+        """The views from the next term on."""
+        document = tomllib.loads(self.config.read_text(encoding="utf-8"))
+        self.config.write_text(to_toml({**document, "views": list(views)}), encoding="utf-8")
+        self.settings = settings.load(self.config)
+
+    def total(self, key: str, view: str = "total") -> dict[str, str]:
+        stored: dict[str, str] = self.redis.hgetall(self.key(f"window:{view}:temperature:{key}:0"))
+        return stored
+
+    def count(self, key: str, view: str = "total") -> int:
+        return int(self.total(key, view).get("count", 0))
+
+    def assert_right(self) -> None:
+        assert contract.check(self.redis, self.prefix) == []
+        verdict = compare(self.config, may_be_refused=True)
+        assert verdict.ok, "\n".join(verdict.examples)
+
+
+@pytest.fixture
+def world(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> Iterator[Endless]:
+    made = Endless(spark, broker_server, redis_server, tmp_path, prefix, views=[DEVICE, TOTAL, EVER])
+    yield made
+    made.redis.close()
+
+
+def test_late_readings_are_rejected_and_count_at_once_and_a_correction_does_not_add_them_again(world: Endless) -> None:
+    world.term(reading("a", 0, 20.0), reading("a", 5, 22.0))
+    world.term(reading("b", 230, 1.0), reading("b", 231, 2.0))
+    world.term(reading("a", 10, 50.0, at=200), reading("a", 174, 60.0, at=190))
+    assert (world.count("a"), world.count("b"), world.count("all", "ever")) == (4, 2, 6)
+    assert world.total("a")["complete_from"] == "0"
+    assert float(world.total("a")["max"]) == 60.0
+    assert world.window("a")["count"] == "2"
+    assert world.redis.pttl(world.key("window:total:temperature:a:0")) == -1
+    world.assert_right()
+    before = world.total("a")
+    assert correct.correct(world.settings, 0, None, print, spark=world.spark).corrected == 2
+    assert world.window("a")["count"] == "3"
+    assert world.total("a") == before
+    world.assert_right()
+
+
+def test_what_redis_loses_and_what_is_read_again_is_as_it_was(world: Endless, tmp_path: Path) -> None:
+    world.term(reading("a", 0, 20.0), reading("b", 5, 22.0))
+    world.term(reading("b", 200, 1.0), reading("a", 10, 50.0, at=200))
+    before = world.values()
+    assert world.count("a") == 2
+    world.lose()
+    world.term()
+    assert world.values() == before
+    world.begin_again(tmp_path / "again")
+    world.term()
+    assert {name: each for name, each in world.values().items() if "total" in name or "ever" in name} == {
+        name: each for name, each in before.items() if "total" in name or "ever" in name
+    }
+    world.term(reading("a", 201, 3.0))
+    assert (world.count("a"), world.count("all", "ever")) == (3, 5)
+    world.assert_right()
+
+
+def test_a_view_has_all_readings_since_its_first_batch_and_goes_with_the_batch_after_its_last(world: Endless) -> None:
+    world.configure(DEVICE)
+    world.term(reading("a", 0, 20.0), reading("a", 1, 20.0))
+    world.configure(DEVICE, TOTAL)
+    world.term(reading("a", 30, 21.0), reading("a", 31, 23.0))
+    assert world.count("a") == 2
+    began = int(world.total("a")["complete_from"])
+    assert began == BASE_MS + 31_000 + MAX_AHEAD_MS + 1
+    world.term(reading("a", 32, 21.0))
+    assert (world.count("a"), int(world.total("a")["complete_from"])) == (3, began)
+    world.configure(DEVICE)
+    world.term(reading("a", 40, 21.0), reading("a", 41, 21.0))
+    assert world.count("a") == 3
+    world.term(reading("a", 42, 21.0), reading("a", 43, 21.0))
+    assert not world.total("a")
+    assert not world.redis.exists(world.key("keys:total"))
+    world.configure(DEVICE, TOTAL)
+    world.term(reading("a", 50, 21.0), reading("a", 51, 21.0))
+    assert world.count("a") == 2
+    assert int(world.total("a")["complete_from"]) > began
+
+
+def test_a_view_does_not_lose_its_windows_or_get_some_under_its_name(world: Endless) -> None:
+    world.term(reading("a", 0, 20.0))
+    world.configure({**TOTAL, "window": "1 m"})
+    with pytest.raises(
+        SinkRefusedError, match=r"views\.total is 1 m by device, its published windows are without windows"
+    ):
+        world.term()
+    world.configure({**DEVICE, "window": "none"}, TOTAL)
+    with pytest.raises(
+        SinkRefusedError, match=r"views\.device is without windows by device, its published windows are 1 m"
+    ):
+        world.term()
+
+
+def test_a_checkpoint_that_begins_behind_deleted_records_says_from_when_it_is_complete(
+    world: Endless, tmp_path: Path
+) -> None:
+    world.term(*(reading("a", second, 20.0) for second in range(6)))
+    assert (world.count("a"), world.total("a")["complete_from"]) == (6, "0")
+    for future in world.broker.admin.delete_records([TopicPartition(world.topic, p, 2) for p in (0, 1)]).values():
+        future.result(10)
+    world.begin_again(tmp_path / "again")
+    world.term()
+    world.term(reading("a", 7, 20.0), reading("a", 8, 20.0))
+    assert world.count("a") == 4
+    assert int(world.total("a")["complete_from"]) == BASE_MS + 5_000 + MAX_AHEAD_MS + 1
