@@ -6,6 +6,7 @@
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
+#   make cluster hosts, masters, ZooKeeper and networks fail; needs root and iproute2   (ONLY=driver_moved SEED=7 JSON=out.json)
 #   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
@@ -48,7 +49,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo tutorial test check bench faults hostile restart swap transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
+.PHONY: setup demo tutorial test check bench faults cluster hostile restart swap transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -78,6 +79,9 @@ bench: setup
 
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))
+
+cluster: setup
+	@$(BIN)/python -m load.cluster --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--short) $(if $(JSON),--json $(JSON))
 
 hostile: setup
 	@$(BIN)/python -m load.faults --id H --seed $(SEED) $(if $(JSON),--json $(JSON))

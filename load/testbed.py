@@ -35,7 +35,8 @@ from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from load.servers.redis_cluster import RedisCluster
 from load.servers.server_process import HOST, PATIENCE, free_port
-from load.servers.spark_cluster import ENDED, Cluster
+from load.servers.spark_cluster import Cluster
+from load.servers.supervisor import ENDED, Supervisor
 from load.servers.web import answer
 from service.errors import SetupError
 
@@ -58,9 +59,9 @@ class Testbed:
     """Broker, Redis, reference and service in `folder`, which is emptied first.
 
     `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
-    `cluster`, by deploy/submit; `master` is of no account then. `redis` are settings of redis.conf. With an `authority`
-    the broker has listeners with TLS, too. With `cluster_shards` > 0 there is a Redis Cluster, `redis_cluster`, in place of
-    `redis`, and the service has so many shards.
+    `cluster`, by deploy/submit, or on another `supervisor`; `master` is ignored then. `redis` are settings of redis.conf. With
+    an `authority` the broker has listeners with TLS, too. With `cluster_shards` > 0 there is a Redis Cluster, `redis_cluster`,
+    in place of `redis`, and the service has so many shards.
     """
 
     __test__ = False  # pytest takes every class whose name begins with Test for tests
@@ -76,6 +77,7 @@ class Testbed:
         master: str = "local[*]",
         submit_options: Sequence[str] = (),
         supervised: bool = False,
+        supervisor: Callable[[Path], Supervisor] | None = None,
         redis: Mapping[str, str] | None = None,
         authority: Authority | None = None,
         cluster_shards: int = 0,
@@ -94,7 +96,8 @@ class Testbed:
         self.metrics_port = free_port()
         self.config = self.folder / "tidemark.toml"
         self._service: Child | None = None
-        self._cluster = Cluster(self.folder / "cluster") if supervised else None
+        start = supervisor or (Cluster if supervised else None)
+        self._cluster = start(self.folder / "cluster") if start is not None else None
         self._driver = ""
         self.settings = self._settings(views, sections or {})
 
@@ -177,7 +180,13 @@ class Testbed:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster of a supervised service."""
+        """The cluster of a service that is supervised on one host."""
+        assert isinstance(self._cluster, Cluster), "the testbed has no cluster on one host"  # noqa: S101
+        return self._cluster
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """Whatever starts a supervised service again."""
         assert self._cluster is not None, "the testbed is not supervised"  # noqa: S101
         return self._cluster
 
@@ -246,7 +255,7 @@ class Testbed:
 
     def kill_driver(self) -> None:
         """SIGKILL the driver's JVM, which the supervisor answers with a restart."""
-        os.kill(self.cluster.driver_pids()[0], signal.SIGKILL)
+        os.kill(self.supervisor.driver_pids()[0], signal.SIGKILL)
 
     def kill_service(self) -> None:
         """SIGKILL it, its children and its supervisor; nothing happens when it is down."""
@@ -265,7 +274,7 @@ class Testbed:
 
     def _newest_driver(self) -> str:
         """A worker that was lost gives its driver another id when it is back."""
-        drivers = self.cluster.drivers()
+        drivers = self.supervisor.drivers()
         return next((each for each in reversed(drivers) if drivers[each] not in ENDED), self._driver)
 
     def _check_service(self) -> None:
@@ -273,7 +282,7 @@ class Testbed:
         if self._service is not None:
             _ = self.service_pid
         if self._driver:
-            drivers = self.cluster.drivers()  # none while the master is away
+            drivers = self.supervisor.drivers()  # none while the master is away
             if drivers and drivers.get(self._newest_driver()) in ENDED:
                 what = f"The service has ended: {drivers}; the last lines of {self.log}:\n{self.log_tail()}"
                 raise SetupError(what)
@@ -290,7 +299,8 @@ class Testbed:
 
     def get(self, path: str, port: int = 0) -> tuple[int, str]:
         """Status and body from the service's metrics port, or another's; status 0 while nobody answers, or not to the end."""
-        return answer(f"http://{HOST}:{port or self.metrics_port}{path}")
+        address = HOST if self._cluster is None or port else self._cluster.driver_address()
+        return answer(f"http://{address}:{port or self.metrics_port}{path}")
 
     def metrics(self, port: int = 0) -> dict[str, float]:
         """The service's samples by `name{label="value"}`, or another's; {} while it does not answer."""

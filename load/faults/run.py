@@ -123,7 +123,7 @@ class Run:
         self.proxy = Proxy(HOST, self.testbed.redis.port) if setup.proxy else None
         if self.proxy is not None:
             self.testbed.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy.port}/0"
-        self.is_supervised = bool(options.get("supervised"))
+        self.is_supervised = bool(options.get("supervised") or options.get("supervisor"))
         self.shards = int(self.testbed.settings["redis"].get("shards", 1))
         self._recovers = Recovers()
         self._observed = Observed()
@@ -363,7 +363,7 @@ class Run:
         """The service's processes whose children are the rest of it."""
         with contextlib.suppress(SetupError, psutil.Error):
             if self.is_supervised:
-                return [self.testbed.cluster.driver_pids()[0], *self.testbed.cluster.executor_pids()]
+                return [self.testbed.supervisor.driver_pids()[0], *self.testbed.supervisor.executor_pids()]
             if self._is_started:
                 return [self.testbed.service_pid]
         return [instance.pid for instance in self._instances if instance.is_running]
@@ -371,7 +371,7 @@ class Run:
     def driver_pids(self) -> tuple[int, int]:
         """The driver's JVM and its Python; raises SetupError when they do not run."""
         if self.is_supervised:
-            return self.testbed.cluster.driver_pids()
+            return self.testbed.supervisor.driver_pids()
         jvm = self.testbed.service_pid
         for child in psutil.Process(jvm).children():
             if any(argument.endswith("daemon.py") for argument in child.cmdline()):

@@ -17,7 +17,9 @@ import psutil
 from load.servers.child_process import Child, spawn
 from service.errors import SetupError
 
-HOST = "127.0.0.1"
+HOST_VARIABLE = "TIDEMARK_TEST_HOST"
+HOST = os.environ.get(HOST_VARIABLE, "127.0.0.1")
+"""The address of all parts: loopback, or in `make cluster` an address that only hosts in namespaces reach."""
 
 # Below Linux's ephemeral range (32768-60999): a client that polls for a part not yet up cannot be given the part's own
 # port as its source port, which would connect it to itself and keep the part from binding.

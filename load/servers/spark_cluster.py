@@ -11,15 +11,12 @@ also ends what a killed worker left behind. Every file is in the folder, tempora
 """
 
 import contextlib
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,19 +24,15 @@ from typing import Any, TypeVar
 import psutil
 
 from load.servers.child_process import Child, spawn
-from load.servers.server_process import HOST, POLL_S, START_S, ServerProcess, Started, free_port, is_alive
+from load.servers.server_process import HOST, POLL_S, START_S, ServerProcess, free_port, is_alive
+from load.servers.supervisor import DRIVER_MAIN, EXECUTOR_MAIN, Supervisor, driver_states, page_state, submitted
 from service.errors import SetupError
 from service.spark import session
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-ENDED = frozenset({"FINISHED", "FAILED", "ERROR", "KILLED"})
-"""States of a driver that nobody starts again."""
-
 TASKS_IN_DRIVER = ("--driver-cores", "2", "--conf", f"{session.TASKS}=driver")
 """Options of deploy/submit with which the driver does its tasks itself, on two cores, and has no executors."""
 
-_DRIVER = "org.apache.spark.deploy.worker.DriverWrapper"
-_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _ELSEWHERE = frozenset({"SPARK_WORKER_DIR", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP"})
 _GONE_S = 20.0
 
@@ -59,13 +52,7 @@ class _Daemon(ServerProcess):
 
     def state(self) -> dict[str, Any]:
         """What its page tells; {} when it does not answer, or with nothing yet, as in its first moments."""
-        with (
-            contextlib.suppress(OSError, json.JSONDecodeError),
-            urllib.request.urlopen(f"http://{HOST}:{self.page}/json/", timeout=2) as page,
-        ):
-            state: dict[str, Any] = json.load(page)
-            return state
-        return {}
+        return page_state(f"{HOST}:{self.page}")
 
     def end_alone(self) -> None:
         """SIGKILL this process and nothing that it started."""
@@ -99,7 +86,7 @@ class _Worker(_Daemon):
         return bool(self.state())
 
 
-class Cluster(Started):
+class Cluster(Supervisor):
     """One master and one worker whose executors have `cores` cores and, with the driver, `memory`; all in `folder`."""
 
     def __init__(self, folder: Path, cores: int = 2, memory: str = "6g") -> None:
@@ -177,15 +164,9 @@ class Cluster(Started):
         child = spawn(command, cwd=self.folder, log=log, environ=environ)
         self._submissions.append(child)  # it stays for five seconds to report the driver's state
 
-        def driver() -> str:
-            output = log.read_text(errors="replace")[offset:]
-            if child.poll():
-                what = f"deploy/submit ended with status {child.returncode}:\n{output}"
-                raise SetupError(what)
-            match = re.search(r"submitted as (driver-\S+)", output)
-            return match[1] if match else ""
-
-        return self._until(driver, "the master to take the driver")
+        return self._until(
+            lambda: submitted(child, log.read_text(errors="replace")[offset:]), "the master to take the driver"
+        )
 
     def kill_driver(self, driver: str, environment: Mapping[str, str] | None = None) -> None:
         """deploy/driver kill: the orderly end through the master; returns when the master has the request."""
@@ -198,14 +179,12 @@ class Cluster(Started):
 
     def drivers(self) -> dict[str, str]:
         """State of every driver by id, in the order of their submission; {} when the master does not answer."""
-        state = self._master.state()
-        each = [*state.get("completeddrivers", []), *state.get("activedrivers", [])]
-        return {driver["id"]: driver["state"] for driver in sorted(each, key=lambda driver: int(driver["starttime"]))}
+        return driver_states(self._master.state())
 
     def driver_processes(self) -> list[psutil.Process]:
         """The driver's JVM and its Python, as far as they run."""
         processes = []
-        for jvm in self._children(_DRIVER):
+        for jvm in self._children(DRIVER_MAIN):
             processes.append(jvm)
             with contextlib.suppress(psutil.NoSuchProcess):
                 processes += [child for child in jvm.children() if child.cmdline()[-2:-1] == ["--config"]]
@@ -221,7 +200,7 @@ class Cluster(Started):
 
     def executor_pids(self) -> list[int]:
         """The executors' JVMs."""
-        return [process.pid for process in self._children(_EXECUTOR)]
+        return [process.pid for process in self._children(EXECUTOR_MAIN)]
 
     def pids(self) -> tuple[int, int]:
         """Of master and worker."""

@@ -29,7 +29,8 @@ from load.judge.compare import compare
 from load.servers.certificates import Authority
 from load.servers.schema_registry import Registry
 from load.servers.server_process import is_alive
-from load.servers.spark_cluster import DEPLOY, ENDED, TASKS_IN_DRIVER, Cluster
+from load.servers.spark_cluster import DEPLOY, TASKS_IN_DRIVER, Cluster
+from load.servers.supervisor import ENDED
 from load.testbed import TOPIC, Testbed, to_toml
 from service.errors import SetupError
 from tests import exposure

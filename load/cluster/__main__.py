@@ -1,0 +1,68 @@
+"""The command line of the plays on several hosts.
+
+    python -m load.cluster [--only driver_moved] [--seed 7] [--short] [--times N] [--json FILE] [--folder FOLDER]
+
+Exit status 0 only when no rule is violated in any play.
+"""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from load.cluster import namespaces
+from load.cluster.plays import rows
+from load.faults.__main__ import report
+from load.faults.row import Row
+from load.report import machine, print_error
+from load.servers.machine import check_machine
+from load.testbed import ROOT
+from service.errors import TidemarkError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when nothing is violated, 1 when something is, an error's own status when nothing could be played."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    plays = rows()
+    parser = argparse.ArgumentParser(prog="make cluster", description="The service on several hosts that fail.")
+    parser.add_argument(
+        "--only", choices=plays, action="append", help="a play; may be repeated; all of them without it"
+    )
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--short", action="store_true", help="shorter outages, fewer repetitions")
+    parser.add_argument("--times", type=int, metavar="N", help="how often a play repeats its main fault")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".build" / "cluster", help="a folder a play goes there")
+    args = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        check_machine(folder=ROOT)
+        namespaces.enter("load.cluster", arguments)
+        namespaces.Network().start()
+        chosen = args.only or plays
+        document: dict[str, Any] = {"seed": args.seed, "machine": machine()}
+
+        def played(row: Row, folder: Path) -> dict[str, Any]:
+            made = report(row, args.seed, short=args.short, times=args.times, folder=folder)
+            return {**made["figures"], "violations": made["violations"], "examples": made["examples"]}
+
+        for name in chosen:
+            document[name] = played(plays[name], args.folder / name)
+    except TidemarkError as error:
+        return print_error(error)
+    except KeyboardInterrupt:
+        print("stopped; nothing was judged", file=sys.stderr)
+        return 130
+    violations = {name: document[name]["violations"] for name in plays if name in document}
+    document["violations"] = sum(violations.values())
+    if args.json:
+        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    print("\n".join(f"{name:18} {count} violations" for name, count in violations.items()))
+    return 1 if document["violations"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
