@@ -5,6 +5,10 @@
     half_publish                  a part of its rows is in Redis
     after_publish_before_commit   the progress key is written, Spark has not committed
     after_commit                  the runner saw the commit
+    before_views                  the query has ended for other views, nothing of them is written
+    after_views                   the views of the next batch are in the checkpoint
+    half_filled                   a part of the past of a view is in Redis
+    filled_before_noted           all of it is in Redis, and not noted
     half_corrected                a part of what `tidemark correct` writes is in Redis
     corrected_before_marked       all of it is in Redis, and not marked as corrected
     replayed_before_marked        `tidemark rejects replay` has sent records, and not marked them as replayed
@@ -28,7 +32,8 @@ from pyspark import SparkContext
 from service.errors import QueryError, SettingsError
 
 _BATCH = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
-NAMES = (*_BATCH, "half_corrected", "corrected_before_marked", "replayed_before_marked")
+_VIEWS = ("before_views", "after_views", "half_filled", "filled_before_noted")
+NAMES = (*_BATCH, *_VIEWS, "half_corrected", "corrected_before_marked", "replayed_before_marked")
 _FORM = re.compile(rf"({'|'.join(NAMES)}):([1-9]\d*)(?::(kill|raise))?")
 
 

@@ -12,7 +12,26 @@ from service.errors import SetupError, TidemarkError
 
 Play = Callable[[Run], Figures]
 
-ORDER = ("U", "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12", "F13", "F14", "H", "cluster")
+ORDER = (
+    "U",
+    "F1",
+    "F2",
+    "F3",
+    "F4",
+    "F5",
+    "F6",
+    "F7",
+    "F8",
+    "F9",
+    "F10",
+    "F11",
+    "F12",
+    "F13",
+    "F14",
+    "H",
+    "cluster",
+    "views",
+)
 
 _rows: dict[str, "Row"] = {}
 

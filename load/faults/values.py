@@ -112,6 +112,9 @@ def _back(key: str, before: Hash, now: Hash, closing: Hash) -> Iterator[str]:
         return
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     changed = [name for name in changed if name not in _WRITER]
+    # A window that lacks the readings of before its view is replaced by one that has them.
+    if kind == "window" and "complete_from" in before and "revision" in changed:
+        return
     # What silence has closed may be corrected, and says so by its revision; the watermark may pass it later.
     if closed_by == "idle" and (changed == ["closed_by"] or "revision" in changed):
         return

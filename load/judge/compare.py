@@ -11,7 +11,7 @@ progress (a batch that was not committed), both of which are counted.
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,13 @@ def compare(
     archive: Iterable[Record] = (),
     lost: Offsets | None = None,
     may_be_refused: bool = False,
+    former: Collection[str] = (),
 ) -> Verdict:
     """Read Redis, the rejects and the topics, and compare; `starts` to `archive` are as for `oracle.expected`.
 
     `lost` says of how many records each partition was robbed before anybody could read them. Readings that the service has
     rejected for being behind the watermark, or of too many devices, are differences, unless they `may_be_refused`: then they are
-    counted.
+    counted. Windows of `former` views, which were removed while the service ran, are left out.
     Raises redis.RedisError, RedisClusterException and KafkaException when one of them cannot be read.
     """
     rules = read_rules(Path(settings_path))
@@ -66,15 +67,49 @@ def compare(
             corrected=corrected(rules, bootstrap),
             refused=refused,
         )
-        check_hashes(right, rules.prefix, published.hashes(client, rules.prefix, shards=rules.shards), verdict)
-        names = [f"keys:{view.name}" for view in rules.views]
+        titles = _titles(client, rules)
+        names = {title: name for name, title in titles.items()}
+        hashes = published.hashes(client, rules.prefix, shards=rules.shards)
+        check_hashes(right, rules.prefix, _served(hashes, rules.prefix, titles, former), verdict)
         check_indexes(
-            right, rules.prefix, {f"{rules.prefix}:{n}": _sorted_set(client, rules, n) for n in names}, verdict
+            right,
+            rules.prefix,
+            {
+                f"{rules.prefix}:keys:{view.name}": _sorted_set(
+                    client, rules, f"keys:{names.get(view.name, view.name)}"
+                )
+                for view in rules.views
+            },
+            verdict,
         )
     topics = sorted({rules.rejects.format(topic=topic) for topic in rules.topics})
     stored = check_rejects(right, records(rules, topics, bootstrap), verdict)
     check_partitions(right, stored, ends, verdict, lost)
     return verdict
+
+
+def _titles(client: contract.Client, rules: Rules) -> dict[str, str]:
+    """The names of the views by those in keys, as meta has them; of the settings where there is no meta."""
+    text: Any = client.get(f"{contract.prefixes(rules.prefix, rules.shards)[0]}:meta")
+    if text is None:
+        return {view.name: view.name for view in rules.views}
+    return {each["name"]: each.get("of", each["name"]) for each in json.loads(text)["views"] if not each.get("next")}
+
+
+def _served(
+    hashes: Iterable[tuple[str, Hash]], prefix: str, titles: Mapping[str, str], former: Collection[str]
+) -> Iterator[tuple[str, Hash]]:
+    """The hashes under the names that readers use. Windows of replaced versions, and of `former` views, are left out."""
+    replaced = {title for name, title in titles.items() if name != title and title not in titles}
+    for key, fields in hashes:
+        kind, _, name = key.removeprefix(f"{prefix}:").partition(":")
+        view, _, rest = name.partition(":")
+        if kind != "window" or titles.get(view) == view:
+            yield key, fields
+        elif view in titles:
+            yield f"{prefix}:window:{titles[view]}:{rest}", fields
+        elif "@" not in view and view not in replaced and view not in former:
+            yield key, fields
 
 
 def _progress(client: contract.Client, rules: Rules, verdict: Verdict) -> Hash | None:

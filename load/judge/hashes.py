@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from load.judge.expected import Device, MeasureValue, WindowValue
+from load.judge.expected import ENDLESS_MS, Device, MeasureValue, WindowValue
 from load.judge.oracle import Expected
 from load.judge.statistics import PLAIN, tolerance
 from load.judge.verdict import Hash, Verdict
@@ -74,6 +74,8 @@ class _Checks:
         for each in ("start", "end"):
             check.integer(each, getattr(right, each))
         _check_statistics(check, right, self._expected.statistics[view])
+        if right.end != ENDLESS_MS:
+            check.none("complete_from")
         # A reading that came after a silence leaves the others closed by it, and the oracle cannot tell which.
         check.text("closed_by", right.closed_by or ("idle" if actual.get("closed_by") == "idle" else ""))
 

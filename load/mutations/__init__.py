@@ -16,6 +16,7 @@ from load.mutations import (
     state,
     statistics,
     store,
+    views,
 )
 from load.mutations.mutation import Edit, Mutation
 
@@ -32,6 +33,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *endless.MUTATIONS,
     *daemon.MUTATIONS,
     *operations.MUTATIONS,
+    *views.MUTATIONS,
 )
 
 

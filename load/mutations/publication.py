@@ -76,7 +76,11 @@ MUTATIONS = (
                 "                some = {name: column for name, column in each.fields.items() if name in names}\n"
                 "                yield from Rows(each.kind, each.keys, each.ttl, some).calls(stamp, 1)",
             ),
-            Edit("service/publication/publish.lua", "elseif is_same and (is_final", "elseif false and (is_final"),
+            Edit(
+                "service/publication/publish.lua",
+                "elseif not is_part and is_same and (is_final",
+                "elseif false and (is_final",
+            ),
         ),
         (_PUBLISH + "test_no_reader_sees_a_torn_value",),
     ),

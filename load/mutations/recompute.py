@@ -107,9 +107,9 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/recompute/republish.py",
-                "        if log is not None:\n            rows",
-                "        if False:\n            rows",
+                "service/recompute/past.py",
+                "    if log is not None:\n        rows",
+                "    if False:\n        rows",
             ),
         ),
         (_AS_IF_IN_TIME,),

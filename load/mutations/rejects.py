@@ -123,8 +123,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/commands/republish.py",
-                "        _committed(spark, settings)\n        snapshot",
-                "        snapshot",
+                "        _committed(spark, settings)\n        settings",
+                "        settings",
             ),
         ),
         (_REPUBLISH + "test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays",),

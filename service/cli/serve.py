@@ -21,7 +21,9 @@ def run(
         typer.Option(metavar="URL", help="Spark's master, local[*] if not given; spark-submit has its own --master."),
     ] = None,
 ) -> int:
-    """Run the service until SIGTERM or SIGINT."""
+    """Run the service until SIGTERM or SIGINT. SIGHUP makes it read the views of the settings again."""
+    from functools import partial
+
     from service import settings
     from service.daemon import runner
 
@@ -29,7 +31,7 @@ def run(
     faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
     loaded = settings.load(config)
     log(is_debug(), loaded)
-    return runner.run(loaded, master=master)
+    return runner.run(loaded, master=master, load=partial(settings.load, config.absolute()))
 
 
 @command(app, "check", example="tidemark check --config tidemark.toml")

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
 from service import tracing
-from service.checkpoint import logs, manifest
+from service.checkpoint import logs, manifest, view_versions
 from service.checkpoint.manifest import Manifest
 from service.commands import check_input, check_spark, durability
 from service.commands.finding import Line, failed, ok
@@ -237,11 +237,25 @@ def _redis(settings: Settings) -> Iterator[Line]:
     with reader(settings.redis, stores[0], "progress") as (client, budget):
         offsets = budget.attempt(partial(client.hget, stores[0].progress, "offsets"))
         published = budget.attempt(partial(client.get, stores[0].meta))
-    meta.require_views(settings, (published or b"{}").decode())
+    yield from _views(settings, (published or b"{}").decode())
     meta.require_topics(settings, parse_offsets(offsets or "{}"))
     several = f", all {len(stores)} shards" if len(stores) > 1 else ""
     yield ok("redis", f"{redis_client.address(settings.redis)} is {versions[0]} and may be written{several}")
     yield from findings
+
+
+def _views(settings: Settings, published: str) -> Iterator[Line]:
+    """Say what changes in the views. A new checkpoint has no versions: there a view must be as its published windows are."""
+    folder = local(settings.service.checkpoint)
+    log = view_versions.Log(Local(folder)) if folder is not None else None
+    numbers = log.numbers() if log is not None else []
+    if log is None or not numbers:
+        begun = view_versions.begun(settings, published)
+        meta.require_views(view_versions.applied(settings, begun), published)
+        return
+    before = log.at(max(numbers)) or view_versions.Versions()
+    for line in view_versions.described(before, view_versions.changed(before, settings, 0)):
+        yield ok("views", line)
 
 
 def _shard(settings: Settings, keys: Keys, say: Callable[[Line], object]) -> str:

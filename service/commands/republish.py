@@ -8,6 +8,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from service.admission.schema_catalog import open_catalog
+from service.checkpoint import view_versions
 from service.daemon import owner
 from service.daemon.lease import Lease, Waiting
 from service.errors import CheckpointError
@@ -23,6 +24,7 @@ from service.reference import snapshots
 from service.reference.snapshots import snapshot_folder
 from service.settings import Settings
 from service.spark import session
+from service.spark.files import Files
 
 _REQUEST = "the request to republish"
 
@@ -113,6 +115,7 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
     spark = session.build(settings, master="local[*]")
     try:
         _committed(spark, settings)
+        settings = view_versions.stored(settings, Files(spark, settings.service.checkpoint))
         snapshot = None
         if settings.reference is not None:
             snapshot, _ = snapshots.load_or_keep(spark, settings.reference, snapshot_folder(settings))

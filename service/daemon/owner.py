@@ -42,6 +42,13 @@ def is_gone(owner: str) -> bool:
     return bool(stat) and (stat[_STATE] in _DEAD or stat[_START] != fields[2])
 
 
+def pid_of(owner: str) -> int | None:
+    """Return the pid of the process named `owner` if it runs on this system, so that a signal reaches it."""
+    fields = owner.split(":")
+    is_here = len(fields) == 4 and fields[1].isdecimal() and fields[3] and fields[3] == _machine()
+    return int(fields[1]) if is_here and not is_gone(owner) else None
+
+
 def _stat(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

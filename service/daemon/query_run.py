@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from service import clock, failpoint
 from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint.skips import Care, ReadAnewError
+from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon.backoff import Backoff
 from service.daemon.idle_closer import IdleCloser
 from service.daemon.lease import Lease
@@ -109,11 +110,13 @@ class QueryRun:
                 self._note_commits(poll, lag)
             self._judge(query, publication.failure)
 
-    def _before_batch(self) -> None:
+    def _before_batch(self, batch: int) -> None:
         """Called at the top of every batch, in the query's thread."""
         self._parts.warm_up.wait_for_cores(self._stop)
         if self._lease.lost.is_set():
             raise self._lease.loss()
+        if not self._stop.is_set():
+            self._parts.views.before_batch(batch)
         if self._stop.is_set() or self._ending.is_set():
             if self._stop.is_set():
                 session.silence(self._term.spark, _ENGINE)  # it would log the requested end as an error
@@ -144,6 +147,11 @@ class QueryRun:
                 self._parts.refresher.require_young()
             has_committed = self._note_commits(poll, lag)
             self._activity.look()
+            if has_committed:
+                self._parts.views.committed()
+            self._parts.views.look()
+            if self._parts.views.is_due:
+                return
             # A started query may still fail in its first trigger, again and again, while Kafka or Redis is away.
             if not runs and (has_committed or query.status["message"].startswith(_BETWEEN_TRIGGERS)):
                 runs = True
@@ -188,10 +196,12 @@ class QueryRun:
 
     def _judge(self, query: StreamingQuery, error: BaseException | None) -> None:
         """Return when the end was requested; raise the named error otherwise. `error` is what foreachBatch raised."""
-        if isinstance(error, FencedError | WritesLostError | NewSchemaError | ReadAnewError):
+        if isinstance(error, FencedError | WritesLostError | NewSchemaError | ReadAnewError | ViewsChangedError):
             raise error
         if self._lease.lost.is_set():
             raise self._lease.loss()
+        if error is None and not self._stop.is_set() and self._parts.views.is_due and query.exception() is None:
+            raise ViewsChangedError
         if isinstance(error, TidemarkError) or not self._stop.is_set():
             raise failure.classify(error, query) from error
 

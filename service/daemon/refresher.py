@@ -7,13 +7,13 @@ used: the running service ends with ReferenceTooOldError, and a start waits for 
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from service import clock
-from service.errors import ReferenceDataError, ReferenceTooOldError, TidemarkError
+from service.errors import ReferenceDataError, ReferenceTooOldError, SettingsError, TidemarkError
 from service.monitoring.metrics import Metrics
 from service.reference import snapshots
 from service.reference.current_snapshot import CurrentSnapshot
@@ -79,6 +79,17 @@ class Refresher:
         except TidemarkError as error:
             self._failed(error)
         self._show()
+
+    def require(self, columns: Iterable[str]) -> None:
+        """Raise SettingsError for columns that the snapshots of this process lack."""
+        lacking = sorted({*columns} - {*self._columns})
+        if lacking:
+            what = (
+                f"views: {', '.join(lacking)}: no column of the reference; there are {', '.join(sorted(self._columns))}"
+            )
+            raise SettingsError(
+                what, remedy="Correct the name. The service has to restart to read a column that is new"
+            )
 
     def require_young(self) -> None:
         """Raise ReferenceTooOldError when the newest snapshot is older than `max_age`."""

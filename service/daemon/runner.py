@@ -10,6 +10,7 @@ also awaited at the start. service/daemon/query_run.py has the life of one query
 import importlib
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from pyspark.sql import SparkSession
@@ -18,6 +19,7 @@ from service import tracing
 from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import resume
 from service.checkpoint.skips import ReadAnewError
+from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon import owner, starts
 from service.daemon.backoff import Backoff
 from service.daemon.idle_closer import IdleCloser
@@ -33,6 +35,7 @@ from service.monitoring.status import Status
 from service.pipeline import failure
 from service.pipeline.term import Term
 from service.publication import meta
+from service.recompute.fill import Filler
 from service.recompute.republish import Republisher
 from service.redis.link import WritesLostError
 from service.rejects.delivery import UNREADABLE
@@ -42,26 +45,30 @@ from service.spark import session
 _log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, *, master: str | None = None) -> int:
+def run(settings: Settings, *, master: str | None = None, load: Callable[[], Settings] | None = None) -> int:
     """Run until a stop is requested, then return 0. Raises the TidemarkError that ended the service otherwise.
 
     Call it from the main thread, because only the main thread can set signal handlers. `master` is Spark's, for runs
-    without spark-submit.
+    without spark-submit. `load` reads the settings again, which SIGHUP asks for.
     """
-    return Runner(settings, master).run()
+    return Runner(settings, master, load).run()
 
 
 class Runner:
     """One run of the service."""
 
-    def __init__(self, settings: Settings, master: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings, master: str | None = None, load: Callable[[], Settings] | None = None
+    ) -> None:
         self.settings = settings
+        self._load = load
         self.master = master
         self.metrics = metrics.Metrics()
         self.metrics.limits(settings)
         self.status = Status(settings.service.name)
         self._page = Page(is_on=settings.quality.expectations is not None)
-        self._shutdown = Shutdown(lambda: self.status.becomes("stopping"))
+        self._shutdown = Shutdown(lambda: self.status.becomes("stopping"), self._on_hang_up)
+        self._parts: SessionParts | None = None
         self._stop = self._shutdown.requested
         self._backoff = Backoff(self.metrics, self.status, self._stop)
         self._lease = Lease(settings, owner.here())
@@ -88,15 +95,22 @@ class Runner:
             ).start()
             spark = session.build(settings, master=self.master)
             cleanup.callback(_end_spark, spark)
-            parts = SessionParts(spark, settings, self.metrics, self.status, self._page)
+            parts = SessionParts(spark, settings, self.metrics, self.status, self._page, self._load)
+            self._parts = parts
             self._shutdown.take_signals()  # a new SparkContext replaces SIGINT's handler
-            if not session.submitted():
+            if session.submitted():
+                session.on_jvm_signals(self._on_hang_up, "HUP")
+            else:
                 session.on_jvm_signals(self._shutdown.request, "TERM")
             cleanup.callback(parts.close)
             while epoch is not None:
                 epoch = self._serve_term(parts, epoch)
         _log.info("The service has stopped. Its next start continues from the checkpoint")
         return 0
+
+    def _on_hang_up(self) -> None:
+        if self._parts is not None:
+            self._parts.views.ask()
 
     def _begin_term(self, at_least: int = 0) -> int | None:
         """Acquire the lease and return the new epoch, larger than `at_least`; None when a stop is requested first."""
@@ -149,6 +163,11 @@ class Runner:
             except ReadAnewError as reason:
                 self.metrics.batch_fails()
                 _log.info("%s. The query starts again", reason)
+            except ViewsChangedError:
+                self.metrics.batch_fails()
+                # A new epoch: publish.lua removes statistics that a window of an earlier one has and its view has no more.
+                _log.info("The views have changed. The query starts again with them, in a new term")
+                return self._begin_term(at_least=epoch)
             except WritesLostError as error:
                 self._writes_lost = error.what
                 self.metrics.fails("redis_data")
@@ -173,6 +192,7 @@ class Runner:
         for gap in resume.prepare(spark, settings, self._on_skip):
             _log.warning("The query continues without lost records: %s", gap)
         position = resume.position(spark, settings)
+        settings = parts.views.open(position, settings)
         catalog = parts.open_catalog(position)
         with ExitStack() as cleanup:
             care = cleanup.enter_context(starts.counted(spark, settings))
@@ -188,6 +208,9 @@ class Runner:
             self._lease.reached = term.published
             self._writes_lost = ""
             republisher.start()
+            filler = Filler(term, parts.views.filled)
+            cleanup.callback(filler.close)
+            filler.start()
             parts.activity_log.query_starts(epoch, position)
             QueryRun(parts, term, self._lease, self._backoff, self._stop).run(idle_closer, retention_ms, care)
 

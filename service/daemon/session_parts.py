@@ -1,15 +1,21 @@
 """The parts of the daemon that exist once per Spark session and serve each of its queries."""
 
+from collections.abc import Callable
+
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from service.admission.schema_catalog import SchemaCatalog, new_catalog
 from service.checkpoint.logs import Position
 from service.daemon.refresher import Refresher
+from service.daemon.view_changes import ViewChanges
+from service.kafka import source
 from service.monitoring.activity_log import ActivityLog
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
 from service.monitoring.resources import Resources
 from service.monitoring.status import Status
+from service.pipeline import builder, failure
 from service.pipeline.term import Term
 from service.quality.checker import Checker
 from service.reference.current_snapshot import CurrentSnapshot
@@ -18,12 +24,21 @@ from service.spark.warm_up import WarmUp
 
 
 class SessionParts:
-    """The warm-up, the measured resources, the schema catalog, the reference refresher and the quality checker of a session.
+    """The warm-up, the measured resources, the changes of views, the schema catalog, the reference refresher and the quality
+    checker of a session.
 
     The last three are created for the first query, and stay when it ends.
     """
 
-    def __init__(self, spark: SparkSession, settings: Settings, metrics: Metrics, status: Status, page: Page) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        metrics: Metrics,
+        status: Status,
+        page: Page,
+        load: Callable[[], Settings] | None = None,
+    ) -> None:
         self.spark, self.settings = spark, settings
         self.metrics, self.status = metrics, status
         self.activity_log = ActivityLog(settings)
@@ -34,6 +49,22 @@ class SessionParts:
         self.checker: Checker | None = None
         self._page = page
         self._catalog: SchemaCatalog | None = None
+        self.views = ViewChanges(spark, settings, metrics, self.check_views, load)
+        status.views(self.views.document)
+
+    def check_views(self, settings: Settings) -> None:
+        """Raise SettingsError for views that no query can have: Spark analyses the plan of one, and runs nothing."""
+        attributes = None
+        if self.refresher is not None:
+            attributes = self.refresher.current_snapshot.attributes
+            own = {"device", *settings.input.columns}
+            self.refresher.require(column for view in settings.views for column in view.by if column not in own)
+        records = source.stream(self.spark, settings.kafka)
+        schemas = self._catalog.plan if self._catalog is not None else None
+        try:
+            builder.build(records, settings, attributes, 1, schemas=schemas)
+        except PySparkException as error:
+            raise failure.classify(error) from error
 
     def open_catalog(self, position: Position | None) -> SchemaCatalog:
         """Return the schema catalog, opened at the position at which the checkpoint continues. Raises as SchemaCatalog.open."""

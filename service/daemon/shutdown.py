@@ -1,4 +1,4 @@
-"""The request to stop, from SIGTERM or SIGINT, and the limit of the time that stopping may take."""
+"""The request to stop, from SIGTERM or SIGINT, and the limit of the time that stopping may take; and SIGHUP."""
 
 import os
 import signal
@@ -11,9 +11,11 @@ LIMIT_S = 28.0
 
 
 class Shutdown:
-    """`requested` is set when the process is to stop; `on_request` is called once, before the work ends."""
+    """`requested` is set when the process is to stop; `on_request` is called once, before the work ends. `on_hang_up` is called
+    for each SIGHUP."""
 
-    def __init__(self, on_request: Callable[[], object]) -> None:
+    def __init__(self, on_request: Callable[[], object], on_hang_up: Callable[[], object] = lambda: None) -> None:
+        self._on_hang_up = on_hang_up
         self.requested = threading.Event()
         self._on_request = on_request
         self._guard: threading.Timer | None = None
@@ -29,8 +31,8 @@ class Shutdown:
 
     @contextmanager
     def handling_signals(self) -> Iterator[None]:
-        """Handle SIGTERM and SIGINT in this context, and take the limit back at its end. For the main thread only."""
-        former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        """Handle SIGTERM, SIGINT and SIGHUP in this context, and take the limit back at its end. For the main thread only."""
+        former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
         self.take_signals()
         try:
             yield
@@ -44,3 +46,4 @@ class Shutdown:
         """Set the handlers again, where other code has replaced them."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: self.request())
+        signal.signal(signal.SIGHUP, lambda _number, _frame: self._on_hang_up())

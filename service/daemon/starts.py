@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import logs, skips
 from service.checkpoint.skips import Care, ReadAnewError
+from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon import probe
 from service.errors import FencedError, QueryError, SetupError, SourceError, UnreadableRecordError
 from service.micro_batch import Offsets
@@ -63,7 +64,7 @@ def unreadable(settings: Settings) -> int:
 
 def counts(error: BaseException) -> bool:
     """Whether the records may have caused this end: a process of the query has died, or lacked memory."""
-    if isinstance(error, NewSchemaError | ReadAnewError):
+    if isinstance(error, NewSchemaError | ReadAnewError | ViewsChangedError):
         return False
     named = failure.classify(error)
     return isinstance(named, QueryError) or (isinstance(named, SetupError) and "OutOfMemoryError" in named.what)

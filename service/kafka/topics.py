@@ -73,6 +73,12 @@ def describe(client: AdminClient, kafka: Kafka) -> Mapping[str, Topic]:
     return topics
 
 
+def have_broker_times(kafka: Kafka) -> bool:
+    """Whether the brokers set the times of all input topics' records, so that these ascend in a partition. Raises SourceError."""
+    described = describe(clients.admin(kafka), kafka)
+    return all(topic in described and described[topic].timestamp_type == LOG_APPEND_TIME for topic in kafka.topics)
+
+
 def ids(kafka: Kafka) -> Mapping[str, str]:
     """Return Kafka's id of each input topic, "" from a broker without ids. Raises SourceError.
 

@@ -61,7 +61,8 @@ _STATE_ROWS = ("windows", "devices", "sessions")
 _PUBLISHED = ("windows", "sessions", "devices", "rejects")
 _CHANGES = ("opened", "closed")
 _OUTCOMES = ("written", "unchanged", "refused_old", "refused_final")
-_PARTS = ("lag", "lease", "reference", "redis_data", "republish", "idle")
+_PARTS = ("lag", "lease", "reference", "redis_data", "republish", "idle", "fill")
+VIEW_CHANGES = ("applied", "refused")
 ROLES = ("starting", "standby", "leader", "ready")
 """The lease is not acquired yet; another process holds it; this process holds it; it holds it and /readyz answers 200."""
 
@@ -152,6 +153,11 @@ class Metrics(TermMetrics):
         self.republished = counter(
             "republished", "Values that were published again after Redis had lost them", "kind", _PUBLISHED[:3]
         )
+        self.view_changes = counter(
+            "view_changes", "Changes to the views while running, by what became of them", "result", VIEW_CHANGES
+        )
+        self.incomplete_views = gauge("incomplete_views", "Views whose past is not computed yet")
+        self.filled = counter("filled_windows", "Windows of the past that were computed for new views")
         self.unrepublished = counter(
             "unrepublished",
             "Values that Redis had lost and Kafka no longer has all readings of",
@@ -229,17 +235,21 @@ class Metrics(TermMetrics):
         """Show the limits that the settings have."""
         self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
         self.max_hold.set(settings.admission.max_hold_ms / 1000)
-        self.views.named(settings.views)
-        self._columns = settings.grouped_columns
-        for name in self._columns:
-            self.column_limit.labels(name).set(settings.input.columns[name].max_values)
-            self.others.labels(name)
+        self.serves(settings)
         self._schedule = Schedule(settings.service.trigger_ms)
         self._topics = settings.kafka.topics
         for topic in self._topics:
             self.topic_rejects.labels(topic)
         if settings.reference is not None:
             self.reference_max_age.set(settings.reference.max_age_ms / 1000)
+
+    def serves(self, settings: "Settings") -> None:
+        """Show the views and the columns that they group by; again when they have changed."""
+        self.views.named(settings.views)
+        self._columns = settings.grouped_columns
+        for name in self._columns:
+            self.column_limit.labels(name).set(settings.input.columns[name].max_values)
+            self.others.labels(name)
 
     def keeps(self, retention_ms: Mapping[str, int]) -> None:
         """Show the retention of each topic in ms, -1 for unlimited."""
@@ -356,6 +366,10 @@ class Metrics(TermMetrics):
             self.republished.labels(kind).inc(getattr(outcome, kind))
         for kind, count in zip(("windows", "sessions"), unrecoverable, strict=True):
             self.unrepublished.labels(kind).inc(count)
+
+    def fills(self, outcome: "Outcome") -> None:
+        """Count windows of the past of new views."""
+        self.filled.inc(outcome.windows)
 
     def headrooms(self, rooms: "Headrooms") -> None:
         """Show the headroom of each partition, in seconds; a partition that is not in `rooms` keeps its last one."""

@@ -46,6 +46,7 @@ class Status:
         self._error: Mapping[str, Any] | None = None
         self._batches: list[Mapping[str, Any]] = []
         self._reference: Callable[[], Mapping[str, Any]] | None = None
+        self._views: Callable[[], Mapping[str, Any]] | None = None
 
     def becomes(self, state: State) -> None:
         """Set the state. After `stopping` it does not change."""
@@ -75,6 +76,11 @@ class Status:
         with self._lock:
             self._reference = document
 
+    def views(self, document: "Callable[[], Mapping[str, Any]]") -> None:
+        """Set the source of the views' part; each answer calls `document`."""
+        with self._lock:
+            self._views = document
+
     def restarts(self) -> None:
         """Count a restart of the query."""
         with self._lock:
@@ -101,7 +107,7 @@ class Status:
     def document(self) -> dict[str, Any]:
         """Return the document of /status."""
         with self._lock:
-            reference = self._reference
+            reference, views = self._reference, self._views
             return {
                 "service": self._service,
                 "state": self._state,
@@ -111,6 +117,7 @@ class Status:
                 "restarts": self._restarts,
                 "last_error": self._error,
                 "reference": reference() if reference is not None else None,
+                "views": views() if views is not None else None,
                 "batches": self._batches,
             }
 

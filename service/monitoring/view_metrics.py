@@ -28,6 +28,11 @@ class Views:
 
     def named(self, views: "Iterable[View]") -> None:
         """Set the views, in the order of the settings."""
+        views = list(views)
+        for name in set(self._names) - {view.name for view in views}:
+            self.open.remove(name)
+            self.final_age.remove(name)
+        self._names, self._counts = [], {}
         for view in views:
             self._names.append(view.name)
             self.open.labels(view.name).set(0)

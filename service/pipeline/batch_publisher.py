@@ -84,10 +84,11 @@ class Sink:
     Each process that writes keeps its own connections between batches; Redis's password file must exist there.
     `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, or None. With
     `republishing`, complete rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is
-    reduced by their age. `closed_by` is the reason why closed sessions are closed. Values in a shard's `covered` spans are
-    not written. Once the watermark has passed `settled_ms`, rows are compared only with stored values that are closed; None
-    for never. `begun` has the event time (ms) from which each view and measure without windows has all readings. `only` are the
-    shards to write, None for all. `trace` is the batch's trace for a process that is not the driver.
+    reduced by their age. They also replace closed windows that lack the readings before their view began. `closed_by` is the
+    reason why closed sessions are closed. Values in a shard's `covered` spans are not written. Once the watermark has passed
+    `settled_ms`, rows are compared only with stored values that are closed; None for never. `begun` has the event time (ms) from
+    which each view and measure without windows has all readings. `only` are the shards to write, None for all. `trace` is the
+    batch's trace for a process that is not the driver.
     """
 
     settings: Settings

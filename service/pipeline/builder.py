@@ -148,7 +148,7 @@ class Publication:
     """
 
     term: Term
-    before_batch: Callable[[], None]
+    before_batch: Callable[[int], None]
     on_batch: Callable[[BatchReport], None]
     catalog: SchemaCatalog
     times: event_time.Log
@@ -168,7 +168,7 @@ class Publication:
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         term, settings = self.term, self.term.settings
-        self.before_batch()
+        self.before_batch(batch)
         self.catalog.before_batch()
         failpoint.hit("before_fetch")
         started = clock.monotonic_s()
@@ -305,12 +305,12 @@ def write_on_executors(frame: DataFrame, sink: Sink, *, whole: bool = True) -> O
 def start(
     term: Term,
     *,
-    before_batch: Callable[[], None] = lambda: None,
+    before_batch: Callable[[int], None] = lambda _: None,
     on_batch: Callable[[BatchReport], None] = lambda _: None,
     care: Care | None = None,
 ) -> tuple[StreamingQuery, Publication]:
-    """Start the term's query; `before_batch` is called before anything of a batch is written and may raise, `on_batch` after
-    all is. `care` is as for Publication."""
+    """Start the term's query; `before_batch` gets the number of a batch before anything of it is written and may raise,
+    `on_batch` is called after all is. `care` is as for Publication."""
     spark, settings, current_snapshot = term.spark, term.settings, term.current_snapshot
     catalog = term.catalog or open_catalog(spark, settings)
     tasks = spark.sparkContext.defaultParallelism

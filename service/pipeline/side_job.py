@@ -46,6 +46,10 @@ class SideJob:
         """Whether `close` was called: `work` should return."""
         return self._ending.is_set()
 
+    def rest(self, seconds: float) -> None:
+        """Wait, for `work` that spares the query; until `close`."""
+        self._ending.wait(max(0.0, seconds))
+
     def start(self) -> None:
         """Start the thread; with `every_s` the first call of `work` is at once."""
         self._thread.start()

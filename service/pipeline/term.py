@@ -24,6 +24,9 @@ class TermMetrics:
     def republishes(self, outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
         """Values were republished. So many windows and sessions were not, because Kafka lacks a part of them."""
 
+    def fills(self, outcome: Outcome) -> None:
+        """Windows of the past of new views were published."""
+
     def idle(self, outcome: Outcome) -> None:
         """All input is silent. The sessions of the outcome were closed by the clock."""
 

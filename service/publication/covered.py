@@ -164,7 +164,7 @@ class _Scan:
                 view, measure = (text.decode() for text in place.split(b":", 2)[:2])
                 # One final window of a start is enough: all of them cover the same.
                 if view in self._views and (view, measure, int(start)) not in self._windows:
-                    pipe.hmget(self._prefix + name, "end", "updated")
+                    pipe.hmget(self._prefix + name, "end", "updated", "complete_from")
                     places.append(partial(self._window, (view, measure, int(start))))
         for take, values in zip(places, pipe.execute(), strict=True):
             if values[0] is not None:  # else the key has expired
@@ -177,8 +177,9 @@ class _Scan:
             self._sessions[place] = int(last), closed_by != b"watermark"
 
     def _window(self, place: tuple[str, str, int], values: list[bytes]) -> None:
-        end, updated = map(int, values)
-        if end <= self._final_ms and updated < self._before_ms:
+        end, updated = map(int, values[:2])
+        is_whole = values[2] is None  # else it may be replaced
+        if is_whole and end <= self._final_ms and updated < self._before_ms:
             self._windows[place] = end
 
     def covered(self) -> Covered:

@@ -8,7 +8,7 @@ from typing import Any
 from service.errors import SinkRefusedError
 from service.redis.keys import Keys, shards
 from service.redis.link import reader
-from service.settings import Redis, Settings, View
+from service.settings import Redis, Settings, View, ViewVersion
 from service.units import format_duration
 from state.rules import ENDLESS_MS
 
@@ -31,6 +31,7 @@ def meta(settings: Settings) -> str:
                     "statistics": view.statistics,
                     "retain_ms": ENDLESS_MS if view.is_endless else view.retain_ms,
                     **_shape(view),
+                    **_version(view, settings.view_measures(view)),
                 }
                 for view in settings.views
             ],
@@ -119,6 +120,17 @@ def require_topics(settings: Settings, offsets: Mapping[str, object]) -> None:
         raise SinkRefusedError(
             what, remedy="Each service needs a prefix of its own: choose another one, or delete its keys"
         )
+
+
+def _version(view: View, measures: Iterable[str]) -> dict[str, Any]:
+    """The name that readers use, if it is not that in keys; whether an older version serves it; and what is not complete."""
+    marks = [ms for name in measures if (ms := view.complete_from(name)) is not None]
+    marks += [view.begins_ms] if isinstance(view, ViewVersion) and view.begins_ms else []
+    return {
+        **({"of": view.of} if view.of != view.name else {}),
+        **({"next": True} if view.is_next else {}),
+        **({"complete_from": max(marks)} if marks else {}),
+    }
 
 
 def _shape(view: View) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 -- Writes the values that readers see; only correct.lua writes some of them, too. One call is atomic.
 --   KEYS  1 epoch  2 changes (the feed)  3 ends (the event time by which every window ends)  4 progress  5 republish
 --         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta  9 absent
---   ARGV  1 the step: begin | windows | write | early | skewed | idle | progress | read_progress | mark | forget | stale | unmark |
---           drop
+--   ARGV  1 the step: begin | windows | write | early | skewed | idle | progress | read_progress | mark | forget | parts | stale |
+--           unmark | drop
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
 -- Needs Redis 6.2 or later. The arguments name keys with the prefix of KEYS: in a cluster they are in the same slot. While a slot
 -- moves to another node, Redis looks at KEYS alone to decide where a call may run, and `absent`, which never exists, makes it
@@ -134,6 +134,8 @@ end
 -- of it for final. Otherwise the mark `republish` is set, so that the complete window is published. A writer that reads the topic
 -- again, under the mark `rebuild`, sets that mark at its end.
 -- With a.partly a value may be nil, "no such field": a statistic that the window's view does not have, or began without.
+-- A window with the field `complete_from` lacks the readings before its view began. With a.complete rows replace such a window also
+-- if it is closed, unless it has more readings, and the field goes.
 -- A new window, or one with a.again (rows are republished), enters its key into the sorted set of its view. a.views has by view: how long (ms) the set is kept after that, and
 -- the start of the newest window of keys that are removed from it, '' for none.
 -- With a.endless the rows are of views without windows: they do not expire and are never closed. `complete_from` is the event time
@@ -192,6 +194,7 @@ local function windows()
 
   for i = 1, #keys do
     local key, ends_at, must_write, revision, is_earlier = keys[i], tonumber(ends[i]), true, nil, false
+    local is_part = false
     -- In a settled term nothing speaks against a window that is open: it is not compared.
     if not is_settled or ends_at <= closed_until then
       local values = call('HMGET', key, 'epoch', 'batch', 'count', 'end', 'revision')
@@ -206,18 +209,19 @@ local function windows()
           is_poorer = begins >= tonumber(column_of.complete_from[i])
         end
         local is_final, is_idle = its_end <= final, false
+        is_part = a.complete and call('HEXISTS', key, 'complete_from') == 1
         if not is_final and its_end <= idle then
           is_idle = its_epoch < idle_epoch or (its_epoch == idle_epoch and its_batch <= idle_batch)
         end
-        if is_older(its_epoch, its_batch) or (is_poorer and not is_final) then
+        if is_older(its_epoch, its_batch) or (is_poorer and (is_part or not is_final)) then
           old, must_write = old + 1, false
-        elseif is_same and (is_final or is_idle or (its_epoch == epoch and its_batch == batch)) then
+        elseif not is_part and is_same and (is_final or is_idle or (its_epoch == epoch and its_batch == batch)) then
           unchanged, must_write = unchanged + 1, false
           if not is_final and not a.endless then call('PEXPIRE', key, ttl[i]) end
           if a.again then enter_window(key) end
-        elseif is_final then
+        elseif is_final and not is_part then
           refused, must_write = refused + 1, false
-        elseif is_idle then
+        elseif is_idle or is_final then
           revision = string.format('%d', (tonumber(values[5] or nil) or 0) + 1)
         end
       elseif ends_at <= final and not a.complete then
@@ -230,7 +234,7 @@ local function windows()
       local n = fill(i)
       local added = call(unpack(args, 1, n))
       if added == n / 2 - 1 then enter_window(key) end
-      if is_earlier then tidy(key, n) end
+      if is_earlier or is_part then tidy(key, n) end
       if revision then call('HSET', key, 'revision', revision) end
       if not a.endless then
         call('PEXPIRE', key, ttl[i])
@@ -525,6 +529,22 @@ local function forget()
   return {page[1], removed}
 end
 
+-- Scans one page of keys of a.pattern from a.cursor on. Removes windows that lack readings and begin at a.begins or later: their
+-- view is complete from there on, and their readings are in windows of other keys. Returns {the next cursor, removed}.
+local function parts()
+  local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
+  local removed = 0
+  for _, key in ipairs(page[2]) do
+    local stored = call('HMGET', key, 'complete_from', 'start')
+    if stored[1] and tonumber(stored[2]) >= tonumber(a.begins) and tonumber(stored[2]) < tonumber(stored[1]) then
+      call('DEL', key)
+      announce('window', key)
+      removed = removed + 1
+    end
+  end
+  return {page[1], removed}
+end
+
 -- Scans one page of keys of a.pattern from a.cursor on. Removes sessions that are open or closed by silence alone, were written
 -- before the epoch a.before, and have their last reading before a.last (event time, '' for any): the state does not
 -- have these sessions any more, because they are closed or part of others. Returns {the next cursor, removed}.
@@ -560,7 +580,7 @@ end
 local steps = {
   drop = drop,
   begin = begin, windows = windows, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
-  read_progress = read_progress, mark = mark, forget = forget, stale = stale, unmark = unmark,
+  read_progress = read_progress, mark = mark, forget = forget, parts = parts, stale = stale, unmark = unmark,
 }
 call('XLEN', KEYS[2])  -- fails before a value is written that the feed cannot name
 -- The feed and the views' sets name what a step has written, also when one of its commands has failed: a repeat finds those

@@ -4,7 +4,7 @@ Arrow formats complete columns; Python handles one list per column, and msgpack 
 here, less than Redis needs for it, so with several calls in flight Redis is the bottleneck.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,9 @@ def window_rows(
     columns = _plain(table)
     fields, is_partly = _statistics(columns, {view.name: view.statistics for view in views})
     fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
+    marks = _marks(columns, views)
+    if marks is not None:
+        fields["complete_from"], is_partly = texts(decimal(marks)), True
     names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     # A window expires `retain` after its last reading, and its key leaves the view's set then.
     retain_ms = {view.name: FOR_EVER if view.is_endless else view.retain_ms for view in views}
@@ -165,6 +168,20 @@ def window_rows(
         fields["complete_from"] = texts(decimal(pa.array([begun.get(pair, 0) for pair in pairs], pa.int64())))
         shared["endless"] = True
     return Rows(WINDOW, texts(names), ttl, fields, shared=shared)
+
+
+def _marks(columns: Mapping[str, Any], views: Iterable[View]) -> Any:
+    """The event time from which the windows of a row's view and measure have all readings, for rows that begin before it; None
+    if all rows begin later, which costs nothing where every view is complete."""
+    start = columns["start"].to_numpy()
+    marks = np.zeros(len(start), np.int64)
+    for view in views:
+        for measure in {*columns["measure"].unique().to_pylist()} if view.is_marked else ():
+            from_ms = view.complete_from(measure)
+            if from_ms is not None:
+                of = pc.and_(pc.equal(columns["view"], view.name), pc.equal(columns["measure"], measure))
+                marks[of.to_numpy(zero_copy_only=False) & (start < from_ms)] = from_ms
+    return pa.array(marks, mask=marks == 0) if marks.any() else None
 
 
 def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, Texts], bool]:

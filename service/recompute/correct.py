@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from service import failpoint
 from service.admission import column_values, schema_catalog
 from service.aggregation.sessions import rules
+from service.checkpoint import view_versions
 from service.errors import ReferenceDataError
 from service.pipeline import batch_report, failure
 from service.publication.rows import as_of_watermark, by_shard, session_rows, window_rows
@@ -111,7 +112,8 @@ def correct(
         sink = ClosedSink(settings, closed_sink.progress(settings), 0 if fence is None else fence.number, servers)
         running = spark or session.build(settings, master="local[*]")
         try:
-            report = Correction(running, sink, log, dry=dry).run(todo)
+            views = view_versions.stored(settings, Files(running, settings.service.checkpoint))
+            report = Correction(running, replace(sink, settings=views), log, dry=dry).run(todo)
         except Exception as error:  # also Spark's and py4j's
             raise failure.classify(error) from error
         finally:

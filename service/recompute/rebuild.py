@@ -56,6 +56,10 @@ def open_values(spark: SparkSession, settings: Settings, committed: MicroBatch) 
     return states.mapInArrow(_Present(sessions.rules(settings), lengths_ms), OUTPUT)
 
 
+Span = tuple[int, int]
+"""Event time in ms, half open."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The offsets from which closed values are computed.
@@ -119,8 +123,11 @@ def source(
     return Source(begin, committed.end, whole_from_ms, tuple(lacking))
 
 
-def readable(settings: Settings, committed: MicroBatch, from_ms: int) -> Source:
-    """`source` for the partitions as they are in Kafka now; raises SourceError when Kafka does not answer."""
+def readable(settings: Settings, committed: MicroBatch, from_ms: int, until_ms: int | None = None) -> Source:
+    """`source` for the partitions as they are in Kafka now; raises SourceError when Kafka does not answer.
+
+    With `until_ms`, without the records whose broker time is not below it. The brokers must set that time (LogAppendTime).
+    """
     consumer = clients.consumer(settings.kafka, small=True)
     try:
         partitions = {
@@ -128,11 +135,25 @@ def readable(settings: Settings, committed: MicroBatch, from_ms: int) -> Source:
             for topic, ends in committed.end.items()
             for partition in ends
         }
+        if until_ms is not None:
+            committed = replace(committed, end=_ends(consumer, committed.end, until_ms))
     except KafkaException as error:
         raise clients.unreachable(settings.kafka, error) from error
     finally:
         consumer.close()
     return source(committed, partitions, from_ms, settings.admission.max_ahead_ms)
+
+
+def _ends(consumer: Consumer, ends: Offsets, until_ms: int) -> dict[str, dict[int, int]]:
+    """Ends that are not behind the first record with this broker time."""
+    asked = [TopicPartition(topic, partition, until_ms) for topic, each in ends.items() for partition in each]
+    result: dict[str, dict[int, int]] = {topic: dict(each) for topic, each in ends.items()}
+    for at in consumer.offsets_for_times(asked, timeout=TIMEOUT_S):
+        if at.error is not None:
+            raise KafkaException(at.error)
+        if at.offset >= 0:  # else all records are older
+            result[at.topic][at.partition] = min(result[at.topic][at.partition], at.offset)
+    return result
 
 
 def _partition(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
@@ -234,14 +255,23 @@ class Closed:
         return int(self._unrecoverable.get["windows"] or 0), int(self._unrecoverable.get["sessions"] or 0)
 
 
-def closed_values(run: Recomputation, admitted: DataFrame, watermark_ms: int, whole_from_ms: int) -> Closed:
+def closed_values(
+    run: Recomputation,
+    admitted: DataFrame,
+    watermark_ms: int,
+    whole_from_ms: int,
+    only: Mapping[tuple[str, str], Span] | None = None,
+) -> Closed:
     """The final windows and closed sessions of admitted readings that have not expired at `watermark_ms`.
 
-    Windows and sessions that may have readings before `whole_from_ms` are unrecoverable.
+    Windows and sessions that may have readings before `whole_from_ms` are unrecoverable. With `only`, no session, and the windows
+    of each view and measure whose start is in a span (begin, end), half open.
     """
     partials = run.partials(admitted).select("bucket", "first", "kind", "payload")
+    if only is not None:
+        partials = partials.where(F.col("kind") == PARTS)
     alive = {view.name: watermark_ms - view.retain_ms for view in run.settings.closing_views}
-    step = _Closed(sessions.rules(run.settings), watermark_ms, whole_from_ms, alive)
+    step = _Closed(sessions.rules(run.settings), watermark_ms, whole_from_ms, alive, only)
     unrecoverable = Observation()
     changes = partials.sortWithinPartitions("bucket", "first", "kind", "payload").mapInArrow(
         step, "windows bigint, sessions bigint, kind tinyint, payload binary"
@@ -274,13 +304,14 @@ class _Present:
 class _Closed:
     """Convert rows (bucket, first, kind, payload), sorted by all four, into closed values and counts of unrecoverable ones.
 
-    A window of a view has expired when its last reading is not above the view's `alive` time.
+    A window of a view has expired when its last reading is not above the view's `alive` time. `only` is as for closed_values.
     """
 
     rules: Rules
     watermark_ms: int
     whole_from_ms: int
     alive: Mapping[str, int]
+    only: Mapping[tuple[str, str], Span] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch), strict=True))
@@ -288,10 +319,18 @@ class _Closed:
             payloads = (_payload(first, kind, payload) for _, first, kind, payload in group)
             for each in history.closed(payloads, self.watermark_ms, self.whole_from_ms, self.rules):
                 floor = np.array([self.alive[view] for view in each.windows["view"].to_pylist()], np.int64)
-                living = each.windows.filter(pa.array(ints(each.windows, "last") > floor))
+                living = self._chosen(each.windows.filter(pa.array(ints(each.windows, "last") > floor)))
                 whole = windows.compact(living.filter(pa.array(ints(living, "start") >= self.whole_from_ms)))
                 changes = Changes(each.sessions, status_schema(()).empty_table(), whole)
                 yield _changes(changes, windows=living.num_rows - whole.num_rows, sessions=each.unrecoverable)
+
+    def _chosen(self, table: pa.Table) -> pa.Table:
+        if self.only is None:
+            return table
+        of = zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True)
+        spans = np.array([self.only.get(each, (0, 0)) for each in of], np.int64).reshape(-1, 2)
+        start = ints(table, "start")
+        return table.filter(pa.array((start >= spans[:, 0]) & (start < spans[:, 1])))
 
 
 def _payload(first_ms: int, kind: int, payload: bytes) -> Payload:

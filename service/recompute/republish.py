@@ -36,7 +36,6 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from service import clock
-from service.admission import column_values
 from service.checkpoint import beginnings, skips
 from service.checkpoint.skips import Span
 from service.micro_batch import MicroBatch, parse_offsets
@@ -47,8 +46,7 @@ from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.publication import covered, meta
 from service.publication.covered import Covered
-from service.recompute import correct, late, rebuild
-from service.recompute.rebuild import Recomputation
+from service.recompute import correct, past, rebuild
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.redis.link import Reply
@@ -328,16 +326,8 @@ class Republisher:
         if source.lacking:
             text = "Kafka has deleted %s. Windows and sessions that begin before %s cannot be published again"
             _log.warning(text, ", ".join(source.lacking), format_time(source.whole_from_ms))
-        snapshot = self.term.snapshot
-        attributes = None if snapshot is None else snapshot.attributes()
-        values = column_values.stored(settings, Files(self._spark, settings.service.checkpoint))
-        run = Recomputation(self._spark, settings, attributes, self.term.schemas, values)
-        log, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
-        records = rebuild.records(self._spark, settings, source, refused=log.refused if log is not None else ())
-        if log is not None:
-            rows, _ = late.admitted(run, log.rejects.values())
-            corrections, whole_from_ms = late.plain(rows), max(whole_from_ms, log.gone_ms + 1)
-        closed = rebuild.closed_values(run, run.admit(records, corrections), watermark_ms, whole_from_ms)
+        run, admitted, whole_from_ms = past.admitted(self.term, settings, source)
+        closed = rebuild.closed_values(run, admitted, watermark_ms, whole_from_ms)
         outcome = self._write(closed.frame, sink)
         self._done("Closed values", outcome, closed.unrecoverable)
 

@@ -14,7 +14,9 @@ from service.settings.input import Input as Input
 from service.settings.input import Measure as Measure
 from service.settings.input import Registry as Registry
 from service.settings.kafka import Kafka as Kafka
+from service.settings.loading import document as document
 from service.settings.loading import load as load
+from service.settings.loading import loads as loads
 from service.settings.loading import parse as parse
 from service.settings.redis import Redis as Redis
 from service.settings.reference import Reference as Reference
@@ -23,5 +25,7 @@ from service.settings.section import YEAR_MS as YEAR_MS
 from service.settings.settings import Metrics as Metrics
 from service.settings.settings import Settings as Settings
 from service.settings.views import EVENTS as EVENTS
+from service.settings.views import NO_WINDOW as NO_WINDOW
 from service.settings.views import Sessions as Sessions
 from service.settings.views import View as View
+from service.settings.views import ViewVersion as ViewVersion

@@ -20,14 +20,30 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
     Raises SettingsError with every problem in one message. Relative paths are resolved against the folder of the file.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         msg = f"{path}: the settings file cannot be read ({error.strerror})"
         raise SettingsError(msg, remedy="Name the file with --config") from error
+    except ValueError as error:
+        raise _no_toml(path, error) from error
+    return loads(text, path, environment)
+
+
+def loads(text: str, path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
+    """`load` for the text that a file has, or is to have. Raises SettingsError."""
+    return parse(_override(document(text, path), environment), where=str(path), folder=path.parent)
+
+
+def document(text: str, path: Path) -> dict[str, Any]:
+    """Parse the text of a file. Raises SettingsError."""
+    try:
+        return tomllib.loads(text)
     except ValueError as error:  # also a number of more digits than Python reads
-        msg = f"{path}: is not TOML: {error}"
-        raise SettingsError(msg, remedy="See https://toml.io for the format") from error
-    return parse(_override(document, environment), where=str(path), folder=path.parent)
+        raise _no_toml(path, error) from error
+
+
+def _no_toml(path: Path, error: ValueError) -> SettingsError:
+    return SettingsError(f"{path}: is not TOML: {error}", remedy="See https://toml.io for the format")
 
 
 def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None) -> Settings:

@@ -29,6 +29,8 @@ class Service(Section):
     trigger_ms: NotNegative = Field(default=0, alias="trigger")
     """Least time between the starts of two batches; 0 starts the next batch as soon as the last one ends."""
     lease_ms: Positive = Field(default=10_000, alias="lease")
+    fill_rate: int = Field(default=20_000, gt=0, le=10_000_000)
+    """Records of the past a second that are read for new views, on average, beside the query."""
     log: Literal["text", "json"] = "text"
     """The form of the log on standard error: lines of text, or one JSON object a line."""
 

@@ -103,6 +103,59 @@ class View(Section):
         """Distance between the starts of two neighbouring windows."""
         return self.slide_ms or self.window_ms
 
+    @property
+    def of(self) -> str:
+        """The name in the settings. `name` is that in keys, which a ViewVersion may have of its own."""
+        return self.name
+
+    @property
+    def is_next(self) -> bool:
+        """Whether an older version still serves the name in the settings."""
+        return False
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether `complete_from` has a time for some measure."""
+        return False
+
+    def complete_from(self, measure: str) -> int | None:
+        """Return the event time (ms) from which a measure's windows have all readings; None when all of them do."""
+        return None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What windows of one name in keys have in common: another identity is another version."""
+        return self.by, self.window_ms, self.step_ms, self.where
+
+
+class ViewVersion(View):
+    """A version of a view. The checkpoint has it; settings files do not."""
+
+    name: str
+    """The name in keys: that of the settings, or for a later version with `@` and the version's number."""
+    title: str
+    """The name in the settings."""
+    is_waiting: bool = False
+    incomplete: Mapping[str, int] = Field(default_factory=dict)
+    """By measure, the event time (ms) from which windows have all readings; the past of other measures is computed."""
+    begins_ms: int = 0
+    """The event time from which the computed past goes, because Kafka has no older records; 0 if it has what is kept."""
+
+    @property
+    def of(self) -> str:
+        return self.title
+
+    @property
+    def is_next(self) -> bool:
+        return self.is_waiting
+
+    @property
+    def is_marked(self) -> bool:
+        return bool(self.incomplete)
+
+    def complete_from(self, measure: str) -> int | None:
+        return self.incomplete.get(measure)
+
 
 class Sessions(Section):
     gap_ms: Positive = Field(default=300_000, alias="gap")

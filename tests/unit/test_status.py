@@ -36,6 +36,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
         "restarts": 1,
         "last_error": {"code": "SINK", "text": "Redis is away. Start it"},
         "reference": None,
+        "views": None,
         "batches": [
             {
                 "batch": 7,

@@ -86,7 +86,7 @@ class KeysOfViews:
 
     async def of(self, view: View, expired_before: int) -> Keys:
         """The keys of a view. Raises what the client raises."""
-        keys = self._views.setdefault(view.name, Keys())
+        keys = self._views.setdefault(view.stored, Keys())
         if not keys.is_complete:
             await keys.read(self._client, view)
         keys.forget(expired_before)

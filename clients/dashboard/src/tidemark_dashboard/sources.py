@@ -20,7 +20,9 @@ from tidemark_dashboard.service import Service
 
 T = TypeVar("T")
 Topic = tuple[str, ...]
-"""What a page depends on: ("device", id), ("window", view, key), ("keys", view), ("fleet",), ("progress",) or ("service",)."""
+"""What a page depends on: ("device", id), ("window", view, key), ("keys", view), ("fleet",), ("progress",) or ("service",).
+
+A view has its name in keys, `View.stored`."""
 
 PULSE_S = 1.0
 GRACE_S = 60.0

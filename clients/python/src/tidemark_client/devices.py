@@ -74,6 +74,7 @@ class KeyPages:
 
     def __init__(self, view: str, size: int) -> None:
         self._view, self._size = view, size
+        self._stored = view
         self._shard, self._cursor = 0, 0
 
     def next(self) -> Query[list[tuple[str, int]] | None]:
@@ -82,11 +83,11 @@ class KeyPages:
 
     def _next(self, names: Names) -> Steps[list[tuple[str, int]] | None]:
         if (self._shard, self._cursor) == (0, 0):
-            (yield from read_meta(names)).view(self._view)
+            self._stored = (yield from read_meta(names)).view(self._view).stored
         found: list[tuple[str, int]] = []
         while not found and self._shard < names.shards:
             store = names.shard(self._shard)
-            [(cursor, rows)] = yield [("ZSCAN", store.keys(self._view), self._cursor, "COUNT", self._size)]
+            [(cursor, rows)] = yield [("ZSCAN", store.keys(self._stored), self._cursor, "COUNT", self._size)]
             self._cursor = int(cursor)
             found = [(str(member), int(float(score))) for member, score in rows]
             if self._cursor == 0:

@@ -157,8 +157,10 @@ def keys(view: str, *, since: int | None = None, limit: int = 100) -> Query[list
     arguments.counts(limit=limit)
 
     def steps(names: Names) -> Steps[list[tuple[str, int]]]:
-        (yield from layout.meta(names)).view(view)
-        replies = yield [("ZREVRANGEBYSCORE", *_newest_first(store.keys(view), since, limit)) for store in names.stores]
+        stored = (yield from layout.meta(names)).view(view).stored
+        replies = yield [
+            ("ZREVRANGEBYSCORE", *_newest_first(store.keys(stored), since, limit)) for store in names.stores
+        ]
         return _merged(names, replies, limit)
 
     return Query(steps)
@@ -360,7 +362,7 @@ class _Series:
         self.view, self.key, self.measure = view, view.key(key), view.measure(measure)
 
     def place(self, start: int) -> Place:
-        return Place("window", self.key, self.view.name, self.measure, start)
+        return Place("window", self.key, self.view.stored, self.measure, start)
 
 
 def _series(names: Names, view: str, key: KeyOf, measure: str | None) -> Steps[tuple[_Series, Names]]:
@@ -371,7 +373,7 @@ def _series(names: Names, view: str, key: KeyOf, measure: str | None) -> Steps[t
 
 def _last(series: _Series, store: Names, *more: Command) -> Steps[tuple[int | None, list[Any]]]:
     """The start of the newest window of a series' key, and the replies to more commands."""
-    score, *replies = yield [("ZSCORE", store.keys(series.view.name), series.key), *more]
+    score, *replies = yield [("ZSCORE", store.keys(series.view.stored), series.key), *more]
     return None if score is None else int(float(score)), replies
 
 

@@ -37,6 +37,15 @@ class View:
     retain_ms: int
     statistics: tuple[str, ...] = STATISTICS
     """The statistics of its windows. Those that began before a change of the settings may lack one."""
+    stored_as: str = ""
+    """The name of its version, which keys in Redis have; it changes when a new version of the view takes its place."""
+    complete_from: int | None = None
+    """Windows that begin before it lack readings, or are not there; None if none does."""
+
+    @property
+    def stored(self) -> str:
+        """The view's name in keys and in the places of the change feed."""
+        return self.stored_as or self.name
 
     @property
     def endless(self) -> bool:
@@ -82,7 +91,10 @@ class Meta:
             contract, sessions = document["contract"], document.get("sessions")
             if contract == CONTRACT:
                 gap_ms, longest_ms, retain_ms = (sessions[name] for name in ("gap_ms", "max_duration_ms", "retain_ms"))
-                views = {each["name"]: _view(each) for each in document["views"]}
+                # A version that is not complete yet has the name of the one that serves.
+                views = {
+                    view.name: view for each in document["views"] if not each.get("next") for view in [_view(each)]
+                }
                 shards = range(1, document.get("shards", 1) + 1)[-1]  # raises unless it is a whole number from 1
                 return Meta(tuple(document["measures"]), views, gap_ms, longest_ms, retain_ms, shards)
         except (LookupError, ValueError, TypeError, AttributeError) as error:
@@ -106,7 +118,9 @@ def _view(document: Mapping[str, Any]) -> View:
     window_ms, slide_ms, retain_ms = (document[name] for name in ("window_ms", "slide_ms", "retain_ms"))
     by, measures = tuple(document["by"]), tuple(document["measures"])
     statistics = tuple(document.get("statistics", STATISTICS))
-    return View(document["name"], by, measures, window_ms, slide_ms, retain_ms, statistics)
+    name, complete_from = document["name"], document.get("complete_from")
+    shown = document.get("of", name)
+    return View(shown, by, measures, window_ms, slide_ms, retain_ms, statistics, name, complete_from)
 
 
 @dataclass(frozen=True)
@@ -173,14 +187,15 @@ class Window:
     revision: int
     written: Written
     complete_from: int | None = None
-    """Of a view without windows: the event time from which it has all readings. None for another view."""
+    """The event time from which a view without windows has all readings. Another window has it only while it lacks readings of
+    before its view was added; it is written again with them."""
 
     @staticmethod
     def of(place: Place, fields: Fields, progress: Fields) -> Window:
         """`progress` was read before `fields`; it is empty where there is none."""
         cause = closed_by(fields, progress)
         return Window(
-            place.view,
+            place.view.partition("@")[0],
             place.measure,
             place.key,
             start=int(fields["start"]),

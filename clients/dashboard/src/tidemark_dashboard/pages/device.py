@@ -70,7 +70,7 @@ async def read(sources: Sources, query: Query) -> Shown:
         "newest": sources.rejects.newest(device_id),
         "command": f"tidemark rejects list --config tidemark.toml --device {shlex.quote(shown(device_id))}",
     }
-    windows = [("window", view.name, device_id)] if view else []
+    windows = [("window", view.stored, device_id)] if view else []
     return Shown.of(context, ("device", device_id), ("rejects", device_id), windows)
 
 

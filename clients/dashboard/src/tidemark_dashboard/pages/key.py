@@ -54,7 +54,7 @@ async def read(sources: Sources, query: Query) -> Shown:
         "forward": here(until=stretch.until + stretch.length_ms) if not stretch.is_live else "",
         "is_device": view.by == ("device",),
     }
-    return Shown.of(context, ("progress",), ("window", view.name, key))
+    return Shown.of(context, ("progress",), ("window", view.stored, key))
 
 
 def table(windows: Sequence[Window]) -> str:

@@ -57,7 +57,7 @@ async def read_view(sources: Sources, query: Query) -> Shown:
         "later": here(after=page[-1][0]) if later and page else "",
         "sparks": SPARKS,
     }
-    return Shown.of(context, ("progress",), ("keys", view.name), (("window", view.name, key) for key, _ in page))
+    return Shown.of(context, ("progress",), ("keys", view.stored), (("window", view.stored, key) for key, _ in page))
 
 
 async def chosen(sources: Sources, query: Query) -> tuple[View, str]:

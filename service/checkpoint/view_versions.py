@@ -1,0 +1,263 @@
+"""The versions of the views, in the checkpoint beside the log of event time.
+
+    views/N    the views from batch N on, until the next file: {"last": {"device": 2}, "views": [{"name": "device@2", ...}]}
+
+A file is written before its batch runs, so that a replay has the same views. Settings that change do not change a batch that was
+begun before.
+
+A version is what windows under one name in keys have in common: columns, length, slide and filter. A view of the settings that
+changes in one of these gets a new version, with another name in keys. A view that was removed and is added again does, too:
+windows of its former time may lack readings.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import ValidationError
+from pyspark.sql import SparkSession
+
+from service.errors import CheckpointError
+from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
+from service.spark.files import RESTORE, Files, Local, local, unusable
+from service.units import format_time
+
+FOLDER = "views"
+KEPT = 20
+"""Files that are kept: a batch that is replayed is one of the last two."""
+
+
+class ViewsChangedError(Exception):
+    """The query ends before a batch, and starts again with other views."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """`views` are what a batch computes, in the order of the settings; an older version that still serves precedes the next one.
+
+    `last` has the number of the newest version by name in the settings, also of views that were removed.
+    """
+
+    views: tuple[ViewVersion, ...] = ()
+    last: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, title: str, *, is_next: bool) -> ViewVersion | None:
+        """Return the version that serves a name, or the next one."""
+        return next((view for view in self.views if view.of == title and view.is_next is is_next), None)
+
+    @property
+    def incomplete(self) -> tuple[ViewVersion, ...]:
+        """The versions whose past is not computed yet."""
+        return tuple(view for view in self.views if view.incomplete)
+
+    def encode(self) -> bytes:
+        """Return the content of a file."""
+        views = [
+            {
+                **view.model_dump(exclude_defaults=True, by_alias=True),
+                **({"window": NO_WINDOW} if view.is_endless else {}),
+            }
+            for view in self.views
+        ]
+        return json.dumps({"last": dict(self.last), "views": views}, indent=1).encode()
+
+
+def decode(text: bytes) -> Versions:
+    """Return the versions of a file. Raises ValueError, KeyError or TypeError for another content."""
+    document: dict[str, Any] = json.loads(text)
+    views = tuple(ViewVersion.model_validate(each) for each in document["views"])
+    return Versions(views, {str(name): int(number) for name, number in document["last"].items()})
+
+
+def applied(settings: Settings, versions: Versions) -> Settings:
+    """Return the settings with the versions in place of their views."""
+    return settings.model_copy(update={"views": versions.views})
+
+
+def begun(settings: Settings, meta: str = "") -> Versions:
+    """Return the versions of a checkpoint that has none: the views of the settings, complete, under the names that they have in
+    the text of a prefix's `meta`.
+
+    With batches before (a checkpoint of an earlier version) call it with the views that meta has, see `known`.
+    """
+    names, last = {}, dict[str, int]()
+    for title, name, is_next in _stored(meta):
+        last[title] = max(last.get(title, 0), int(name.partition("@")[2] or 1))
+        if not is_next:
+            names[title] = name
+    views = tuple(_version(settings, view, names.get(view.name, view.name)) for view in settings.views)
+    return Versions(views, {**{view.name: 1 for view in settings.views}, **last})
+
+
+def known(settings: Settings, meta: str) -> Settings:
+    """Return the settings without the views that the text of a prefix's `meta` lacks; all of them if it lacks every one."""
+    titles = {title for title, _, _ in _stored(meta)}
+    views = tuple(view for view in settings.views if view.name in titles)
+    return settings.model_copy(update={"views": views}) if views else settings
+
+
+def _stored(meta: str) -> list[tuple[str, str, bool]]:
+    """Return the views of a text of meta: the name in the settings, that in keys, and whether it waits."""
+    views = json.loads(meta).get("views", ()) if meta else ()
+    return [(each.get("of", each["name"]), each["name"], bool(each.get("next"))) for each in views]
+
+
+def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
+    """Return the versions after a change to the views of these settings; the same object if nothing changes.
+
+    `newest_ms` is the newest event time that was admitted before the change, -1 for none. Windows that begin after it have all
+    readings. A version that is replaced serves until the new one is complete.
+    """
+    views: list[ViewVersion] = []
+    last = dict(versions.last)
+    for wanted in settings.views:
+        serving, following = (versions.of(wanted.name, is_next=is_next) for is_next in (False, True))
+        same = next((each for each in (serving, following) if each and each.identity == wanted.identity), None)
+        if same is not None:
+            measures = _measures(settings, wanted)
+            added = [] if wanted.is_endless else [n for n in measures if n not in _measures(settings, same, every=True)]
+            incomplete = {name: ms for name, ms in same.incomplete.items() if name in measures}
+            incomplete |= dict.fromkeys(added, newest_ms + 1)
+            if following is same and serving is not None:
+                views.append(serving)
+            version = _version(settings, wanted, same.name, is_next=same.is_next, incomplete=incomplete)
+            views.append(version.model_copy(update={"begins_ms": same.begins_ms}))
+            continue
+        last[wanted.name] = number = last.get(wanted.name, 0) + 1
+        name = wanted.name if number == 1 else f"{wanted.name}@{number}"
+        # A view without windows has no past: it says itself since when it has all readings.
+        incomplete = {} if wanted.is_endless else dict.fromkeys(_measures(settings, wanted), newest_ms + 1)
+        if serving is not None:
+            views.append(serving)
+        views.append(_version(settings, wanted, name, is_next=serving is not None, incomplete=incomplete))
+    after = _moved(Versions(tuple(views), last), newest_ms)
+    return versions if after == versions else after
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The past of a version is computed: of the measures that had these `incomplete` times, from `begins_ms` on."""
+
+    incomplete: Mapping[str, int]
+    begins_ms: int = 0
+
+
+def filled(versions: Versions, done: Mapping[str, Filled]) -> Versions:
+    """Return the versions after the past of some, by name in keys, is computed; the older versions that they replace are gone."""
+    views = tuple(_filled(view, done[view.name]) if view.name in done else view for view in versions.views)
+    return _moved(replace(versions, views=views), 0)
+
+
+def _filled(view: ViewVersion, done: Filled) -> ViewVersion:
+    left = {measure: ms for measure, ms in view.incomplete.items() if done.incomplete.get(measure) != ms}
+    if left == view.incomplete:
+        return view
+    return view.model_copy(update={"incomplete": left, "begins_ms": max(view.begins_ms, done.begins_ms)})
+
+
+def _moved(versions: Versions, newest_ms: int) -> Versions:
+    """Let a version that is complete serve its name. Before the first reading every version is."""
+    views = versions.views
+    if newest_ms < 0:
+        views = tuple(view.model_copy(update={"incomplete": {}}) for view in views)
+    ready = {view.of for view in views if view.is_next and not view.incomplete}
+    kept = tuple(
+        view.model_copy(update={"is_waiting": False}) if view.of in ready else view
+        for view in views
+        if view.is_next or view.of not in ready
+    )
+    return replace(versions, views=kept)
+
+
+def _version(
+    settings: Settings, view: View, name: str, *, is_next: bool = False, incomplete: Mapping[str, int] | None = None
+) -> ViewVersion:
+    fields = {key: getattr(view, key) for key in View.model_fields if key not in {"name", "measures"}}
+    measures = _measures(settings, view)
+    return ViewVersion.model_construct(
+        **fields,
+        name=name,
+        measures=() if measures == (EVENTS,) else measures,
+        title=view.name,
+        is_waiting=is_next,
+        incomplete=incomplete or {},
+    )
+
+
+def _measures(settings: Settings, view: View, *, every: bool = False) -> tuple[str, ...]:
+    """Return the measures of a view; with `every`, also those of a version that [input] has no more."""
+    return (view.measures or (EVENTS,)) if every and view.measures is not None else settings.view_measures(view)
+
+
+def described(before: Versions, after: Versions) -> list[str]:
+    """Return a sentence for each view that differs."""
+    former = {view.name: view for view in before.views}
+    lines = []
+    for view in after.views:
+        shape = f"{view.length} by {', '.join(view.by) or 'nothing'}"
+        was = former.pop(view.name, None)
+        if was is None:
+            text = f"the view {view.of} is new, as {view.name}, {shape}"
+            if view.is_next:
+                text = f"the view {view.of} gets a new version {view.name}, {shape}; the former one serves until it is complete"
+            lines.append(f"{text}. Windows from {_from(view)} on have all readings")
+        elif was.is_next and not view.is_next:
+            lines.append(f"the view {view.of} is served by its version {view.name}, {shape}")
+        elif was.incomplete and not view.incomplete:
+            lines.append(f"the past of the view {view.of} is complete")
+        elif was != view:
+            lines.append(f"the view {view.of} has other measures, statistics or another retain")
+    return [*lines, *(f"{name} of the view {view.of} is removed. Its keys expire" for name, view in former.items())]
+
+
+def _from(view: ViewVersion) -> str:
+    return format_time(max(view.incomplete.values())) if view.incomplete else "the first one"
+
+
+def stored(settings: Settings, files: Files | Local) -> Settings:
+    """Return the settings with the newest views of a checkpoint; the same settings where it has none. Raises CheckpointError."""
+    log = Log(files)
+    numbers = log.numbers()
+    versions = log.at(max(numbers)) if numbers else None
+    return settings if versions is None else applied(settings, versions)
+
+
+@dataclass(slots=True)
+class Log:
+    """The files of a checkpoint, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
+
+    files: Files | Local
+
+    @classmethod
+    def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
+        """Files of this machine are written without the JVM."""
+        path = local(checkpoint)
+        return cls(Local(path) if path is not None else Files(spark, checkpoint))
+
+    def at(self, batch: int) -> Versions | None:
+        """Return the versions that a batch has, None where the checkpoint has none for it."""
+        numbers = [number for number in self.numbers() if number <= batch]
+        if not numbers:
+            return None
+        name = f"{FOLDER}/{max(numbers)}"
+        try:
+            return decode(self.files.read(name))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+            what = f"{self.files}/{name} cannot be read: {error}"
+            raise CheckpointError(what, remedy=RESTORE) from error
+
+    def write(self, batch: int, versions: Versions) -> None:
+        """Write the versions from a batch on, before it runs."""
+        name = f"{FOLDER}/{batch}"
+        try:
+            self.files.replace(name, versions.encode())
+            for old in sorted(self.numbers())[:-KEPT]:
+                self.files.remove(f"{FOLDER}/{old}")
+        except OSError as error:
+            what = f"{self.files}/{name}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+
+    def numbers(self) -> list[int]:
+        """Return the batches from which the files are."""
+        return [int(name) for name in self.files.names(FOLDER) if name.isdecimal()]

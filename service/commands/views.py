@@ -1,0 +1,220 @@
+"""`tidemark views`: list the views, and change those of the settings file.
+
+The settings file is the truth. A command changes the text of its [[views]] and nothing else, validates the result, replaces the
+file, and sends SIGHUP to the service, which reads the file again. A service on another machine, or with a file of its own, gets
+neither: the command says what to do.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from service import clock
+from service import settings as configuration
+from service.daemon import owner
+from service.errors import SettingsError
+from service.monitoring import status
+from service.redis.keys import shards
+from service.redis.link import reader
+from service.settings import Settings
+from service.units import format_duration, format_time
+from state.rules import ENDLESS_MS
+
+Document = Mapping[str, Any]
+Say = Callable[[str], object]
+
+_VIEW = re.compile(r"\s*\[\[\s*views\s*\]\]\s*(#.*)?$")
+_HEADER = re.compile(r"\s*\[")
+_BY_HAND = "Edit the file by hand, and send SIGHUP to the service"
+PATIENCE_S = 60.0
+"""How long a command waits for the service to take the views, or to refuse them."""
+_POLL_S = 0.5
+
+
+def add(path: Path, text: str) -> str:
+    """Return the text of the settings file with the [[views]] of another text added. Raises SettingsError."""
+    settings, more = _texts(path, text)
+    names = {view["name"] for view in settings.get("views", ())}
+    for view in more:
+        if view["name"] in names:
+            msg = f"{path}: there is a view {view['name']!r}"
+            raise SettingsError(msg, remedy="`tidemark views change` replaces it")
+    before = path.read_text(encoding="utf-8")
+    after = f"{before.rstrip()}\n\n{_block(text)}\n"
+    return _checked(path, after, {**settings, "views": [*settings.get("views", ()), *more]})
+
+
+def change(path: Path, text: str) -> str:
+    """Return the text of the settings file with the views of another text in the place of those of the same names."""
+    settings, more = _texts(path, text)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    views = list(settings.get("views", ()))
+    for view in more:
+        number = _number(path, views, view["name"])
+        begin, end = _blocks(path, lines, views)[number]
+        others = [each["name"] for each in more]
+        own = _blocks(path, text.splitlines(), more)[others.index(view["name"])]
+        lines[begin:end] = text.splitlines()[slice(*own)]
+        views[number] = view
+    return _checked(path, "\n".join(lines) + "\n", {**settings, "views": views})
+
+
+def remove(path: Path, name: str) -> str:
+    """Return the text of the settings file without a view. Raises SettingsError."""
+    text = path.read_text(encoding="utf-8")
+    settings = configuration.document(text, path)
+    views = list(settings.get("views", ()))
+    number = _number(path, views, name)
+    if len(views) == 1:
+        msg = f"{path}: {name!r} is the only view, and a service has at least one"
+        raise SettingsError(msg, remedy="Add another one first")
+    lines = text.splitlines()
+    begin, end = _blocks(path, lines, views)[number]
+    while end < len(lines) and not lines[end].strip():
+        end += 1
+    del lines[begin:end], views[number]
+    return _checked(path, "\n".join(lines) + "\n", {**settings, "views": views})
+
+
+def write(path: Path, text: str) -> None:
+    """Replace the settings file, with the mode and the owner that it has. Raises SettingsError."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.chmod(path.stat().st_mode & 0o777)
+        os.replace(new, path)
+    except OSError as error:
+        msg = f"{path} cannot be replaced ({error.strerror})"
+        raise SettingsError(msg, remedy="Change it where it is kept, and send SIGHUP to the service") from error
+
+
+def tell(settings: Settings, say: Say) -> int:
+    """Send SIGHUP to the service and wait until it has the views of these settings. Returns the exit status."""
+    keys = shards(settings.redis)[0]
+    with reader(settings.redis, keys, "the lease") as (client, budget):
+        holder = (budget.attempt(partial(client.get, keys.lease)) or b"").decode()
+    if not holder:
+        say("no service runs: it has these views when it starts")
+        return 0
+    name = holder.rpartition(":")[0]
+    pid = owner.pid_of(name)
+    if pid is None:
+        host, process = name.split(":")[:2]
+        say(f"the service is process {process} at {host}: change its settings file, too, and send it SIGHUP there")
+        return 1
+    asked_ms = clock.now_ms()
+    os.kill(pid, signal.SIGHUP)
+    return _wait(settings, asked_ms, pid, say)
+
+
+def _wait(settings: Settings, asked_ms: int, pid: int, say: Say) -> int:
+    wanted = {(view.name, view.window_ms, view.by, view.where) for view in settings.views}
+    until = clock.monotonic_s() + PATIENCE_S
+    while clock.monotonic_s() < until:
+        answer = (status.ask(settings.metrics) or {}).get("views")
+        if answer is None:
+            say(
+                f"process {pid} was sent SIGHUP; it answers no questions at {status.address(settings.metrics)}: see its log"
+            )
+            return 0
+        refused = answer["refused"]
+        if refused is not None and refused["at_ms"] >= asked_ms:
+            msg = f"the service refuses the file: {refused['text']}"
+            raise SettingsError(msg)
+        newest = {each["name"]: each for each in answer["list"]}
+        if {(n, v["window_ms"], tuple(v["by"]), v["where"]) for n, v in newest.items()} == wanted:
+            for line in table(answer["list"]):
+                say(line)
+            return 0
+        time.sleep(_POLL_S)
+    say(f"process {pid} has not taken the views within {PATIENCE_S:.0f} s: views change with the next batch")
+    return 1
+
+
+def listed(settings: Settings) -> Sequence[Document]:
+    """Return the views of the running service, or of the settings if none answers."""
+    answer = (status.ask(settings.metrics) or {}).get("views")
+    if answer is not None:
+        return list(answer["list"])
+    return [
+        {"name": view.name, "keys": None, "window_ms": view.window_ms, "by": list(view.by), "next": False}
+        | {"complete_from_ms": None, "where": view.where}
+        for view in settings.views
+    ]
+
+
+def table(views: Sequence[Document]) -> Iterator[str]:
+    """Format views as lines."""
+    rows = [("view", "in keys", "window", "by", "complete")]
+    for view in views:
+        from_ms = view["complete_from_ms"]
+        complete = "yes" if from_ms is None else f"from {format_time(from_ms)}; its past is computed"
+        if view["next"]:
+            complete += "; the former version serves meanwhile"
+        by = ", ".join(view["by"]) or "-"
+        rows.append((view["name"], view["keys"] or "-", _length(view["window_ms"]), by, complete))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _length(window_ms: int) -> str:
+    return "none" if window_ms == ENDLESS_MS else format_duration(window_ms)
+
+
+def _texts(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the documents of the settings file, and of the views to add or change."""
+    document = configuration.document(text, Path("FILE"))
+    others = [name for name in document if name != "views"]
+    views = document.get("views")
+    if others or not isinstance(views, list) or not all(isinstance(v, dict) and "name" in v for v in views):
+        msg = "FILE: must have [[views]] with a name, and nothing else"
+        raise SettingsError(msg, remedy="Write them as in the settings file")
+    return configuration.document(path.read_text(encoding="utf-8"), path), views
+
+
+def _number(path: Path, views: Sequence[Document], name: str) -> int:
+    names = [view.get("name") for view in views]
+    if name not in names:
+        msg = f"{path}: there is no view {name!r}; there are {', '.join(map(str, names))}"
+        raise SettingsError(msg, remedy="Correct the name; `tidemark views add` adds a view")
+    return names.index(name)
+
+
+def _blocks(path: Path, lines: Sequence[str], views: Sequence[Document]) -> list[tuple[int, int]]:
+    """Return the lines of each [[views]], without empty lines and comments before what follows."""
+    blocks = []
+    for begin, line in enumerate(lines):
+        if _VIEW.match(line):
+            end = begin + 1
+            while end < len(lines) and not _HEADER.match(lines[end]):
+                end += 1
+            while not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#"):
+                end -= 1
+            blocks.append((begin, end))
+    if len(blocks) != len(views):
+        msg = f"{path}: its views are not all tables that begin with [[views]]"
+        raise SettingsError(msg, remedy=_BY_HAND)
+    return blocks
+
+
+def _block(text: str) -> str:
+    return text.strip("\n").rstrip()
+
+
+def _checked(path: Path, text: str, expected: Document) -> str:
+    """Return a text after it was found to have the expected content, and to be valid settings."""
+    try:
+        is_expected = configuration.document(text, path) == expected
+    except SettingsError:
+        is_expected = False
+    if not is_expected:
+        msg = f"{path}: the place of the view in its text is not found"
+        raise SettingsError(msg, remedy=_BY_HAND)
+    configuration.loads(text, path)
+    return text

@@ -1,0 +1,187 @@
+"""Fill: compute the past of a new view from Kafka, beside the query.
+
+A view that is added counts readings from then on. Windows that begin before its `complete_from` lack the readings of earlier
+batches; Redis has those that the query writes, with a field that says so. The filler computes all of them from Kafka, by the
+engine of a republication, and publishes those that the watermark has closed:
+
+    first     at once: what was closed when the view was added
+    last      when the watermark has passed every window that begins before `complete_from`: what was open then
+
+After the last pass no window of the view lacks a reading that Kafka has. `done` gets the versions, and the next batch begins with
+them: a new version of a view then serves its name.
+
+The past is read in spans of event time, the newest first, with pauses: `service.fill_rate` records a second on average. A pass
+that ends half-way is repeated: publish.lua keeps windows that are complete as they are.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from service import clock, failpoint
+from service.checkpoint.view_versions import Filled
+from service.kafka import topics
+from service.micro_batch import MicroBatch
+from service.pipeline import batch_report, builder
+from service.pipeline.batch_publisher import Sink
+from service.pipeline.outcome import Outcome
+from service.pipeline.side_job import SideJob
+from service.pipeline.term import Term
+from service.recompute import past, rebuild
+from service.recompute.rebuild import Source, Span
+from service.settings import EVENTS, Settings, ViewVersion
+from service.units import format_time
+
+LOOK_S = 1.0
+SPAN_S = 5
+"""Of work, at `service.fill_rate`, in one job."""
+
+_log = logging.getLogger(__name__)
+
+
+class Filler:
+    """Fills the incomplete views of a term, in a thread of its own. `done` gets the versions by name in keys."""
+
+    def __init__(self, term: Term, done: Callable[[Mapping[str, Filled]], object]) -> None:
+        self.term, self._done = term, done
+        self._job = SideJob(term.spark, "tidemark-fill", self.look, self._failed, LOOK_S)
+        self._reached: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Start the thread if a view is incomplete."""
+        if self._incomplete():
+            self._job.start()
+
+    def close(self) -> None:
+        """End the thread; the next term begins its work again."""
+        self._job.close()
+
+    def look(self) -> None:
+        """Do the passes that are due. Raises TidemarkError."""
+        views = self._incomplete()
+        committed = batch_report.committed(self.term.spark, self.term.settings.service.checkpoint)
+        if not views or committed is None:
+            return
+        last = [view for view in views if committed.watermark_ms >= ends_ms(view)]
+        first = [view for view in views if view.name not in self._reached and view not in last]
+        for chosen in filter(None, (first, last)):
+            filled = self._pass(chosen, committed, is_last=chosen is last)
+            if chosen is last and filled:
+                failpoint.hit("filled_before_noted")
+                self._done(filled)
+                for view in last:
+                    self._reached[view.name] = -1
+
+    def _incomplete(self) -> list[ViewVersion]:
+        views = [view for view in self.term.settings.views if isinstance(view, ViewVersion) and view.incomplete]
+        return [view for view in views if self._reached.get(view.name) != -1]
+
+    def _pass(self, views: Sequence[ViewVersion], committed: MicroBatch, *, is_last: bool) -> dict[str, Filled]:
+        """Publish the windows of these views that are closed and begin before their `complete_from`, the newest first."""
+        term, watermark_ms = self.term, committed.watermark_ms
+        settings = term.settings.model_copy(update={"views": tuple(map(plain, views))})
+        snapshot = term.snapshot
+        micro_batch = replace(committed, epoch=term.epoch, reference=snapshot.version if snapshot else "")
+        sink = Sink(settings, micro_batch, builder.attributes(snapshot, settings), republishing=True)
+        servers = sink.servers()
+        from_ms = min(self._from_ms(view, watermark_ms) for view in views)
+        until_ms = max(max(view.incomplete.values()) for view in views)
+        all_of_it = self._source(settings, committed, (from_ms, until_ms))
+        begins_ms, windows = max(from_ms, all_of_it.whole_from_ms), 0
+        for span in self._spans(settings, committed, (begins_ms, until_ms)):
+            began_s = clock.monotonic_s()
+            source, whole_from_ms, outcome = self._span(settings, committed, views, span, sink)
+            windows, begins_ms = (
+                windows + outcome.windows,
+                max(begins_ms, whole_from_ms if whole_from_ms > span[0] else 0),
+            )
+            if self._job.is_ending:
+                return {}
+            failpoint.hit("half_filled")
+            self._job.rest(records_of(source) / settings.service.fill_rate - (clock.monotonic_s() - began_s))
+        if is_last:
+            # A device's attributes may have changed since: then its readings are in windows of other keys now.
+            for view in views:
+                sink.scan("parts", f"window:{view.name}", begins=str(begins_ms))
+        sink.run("read_progress", servers)  # raises if a Redis has lost what was written
+        names = ", ".join(view.name for view in views)
+        text = "%d windows of the past of %s are published: those that begin from %s on and end by %s"
+        _log.info(text, windows, names, format_time(begins_ms), format_time(watermark_ms))
+        if all_of_it.lacking:
+            _log.warning("Kafka has deleted %s: the past of %s begins later", ", ".join(all_of_it.lacking), names)
+        for view in views:
+            self._reached[view.name] = watermark_ms
+        return {view.name: Filled(view.incomplete, begins_ms if begins_ms > from_ms else 0) for view in views}
+
+    def _span(
+        self, settings: Settings, committed: MicroBatch, views: Sequence[ViewVersion], span: Span, sink: Sink
+    ) -> tuple[Source, int, Outcome]:
+        """Publish the windows that begin in a span of event time. Also returns what was read, and from when on it is whole."""
+        is_newest = span[1] == max(max(view.incomplete.values()) for view in views)
+        source = self._source(settings, committed, span, is_open=is_newest)
+        run, admitted, whole_from_ms = past.admitted(self.term, settings, source)
+        only = {
+            (view.name, measure): (max(span[0], whole_from_ms), min(span[1], ms))
+            for view in views
+            for measure, ms in view.incomplete.items()
+        }
+        closed = rebuild.closed_values(run, admitted, committed.watermark_ms, whole_from_ms, only)
+        outcome = builder.write_on_executors(closed.frame, sink, whole=False)
+        self.term.metrics.fills(outcome)
+        return source, whole_from_ms, outcome
+
+    def _spans(self, settings: Settings, committed: MicroBatch, span: Span) -> Iterator[Span]:
+        """Cut a span into such that are some seconds of work, the newest first, without those that have no records.
+
+        Each is read with the longest window and delay around it, so a part is not much shorter than these.
+        """
+        if not topics.have_broker_times(settings.kafka):
+            yield span
+            return
+        waiting, newest_ms = [span], span[1]
+        while waiting:
+            begin_ms, end_ms = waiting.pop()
+            source = self._source(settings, committed, (begin_ms, end_ms), is_open=end_ms == newest_ms)
+            records = records_of(source)
+            if records > SPAN_S * settings.service.fill_rate and end_ms - begin_ms > 2 * around_ms(settings):
+                middle_ms = (begin_ms + end_ms) // 2
+                waiting += [(begin_ms, middle_ms), (middle_ms, end_ms)]
+            elif records:
+                yield begin_ms, end_ms
+
+    def _source(self, settings: Settings, committed: MicroBatch, span: Span, *, is_open: bool = True) -> Source:
+        """The offsets with all readings of windows that begin in a span; unless `is_open`, without later ones."""
+        begin_ms = max(0, span[0] - settings.admission.max_ahead_ms)
+        return rebuild.readable(settings, committed, begin_ms, None if is_open else span[1] + around_ms(settings))
+
+    def _from_ms(self, view: ViewVersion, watermark_ms: int) -> int:
+        """The oldest start of a window that a pass has to write."""
+        reached_ms = self._reached.get(view.name, watermark_ms - view.retain_ms)
+        return max(0, reached_ms - view.window_ms)
+
+    def _failed(self, error: Exception) -> None:
+        self.term.metrics.fails("fill")
+        _log.warning("The past of new views is not computed yet: %s. The filler tries again", error)
+
+
+def ends_ms(view: ViewVersion) -> int:
+    """Return the event time by which every window ends that begins before the view's `complete_from`."""
+    return max(view.incomplete.values()) + view.window_ms
+
+
+def plain(view: ViewVersion) -> ViewVersion:
+    """Return the view with its incomplete measures only, as complete: rows of the past have no mark."""
+    measures = tuple(name for name in view.incomplete if name != EVENTS)
+    return view.model_copy(update={"measures": measures, "incomplete": {}})
+
+
+def around_ms(settings: Settings) -> int:
+    """Return how much later than its window's start a reading may reach the broker."""
+    return max(view.window_ms for view in settings.views) + settings.admission.max_delay_ms + 1
+
+
+def records_of(source: Source) -> int:
+    """Return the number of offsets of a range."""
+    return sum(
+        end - source.begin[topic][partition] for topic, ends in source.end.items() for partition, end in ends.items()
+    )

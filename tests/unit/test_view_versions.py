@@ -1,0 +1,152 @@
+"""The versions of the views: what a change makes of them, and what the checkpoint keeps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import settings
+from service.checkpoint import view_versions
+from service.checkpoint.view_versions import Filled, Log, Versions
+from service.errors import CheckpointError
+from service.publication.meta import meta
+from service.settings import Settings
+from service.spark.files import Local
+
+NEWEST_MS = 1_000_000
+DEVICE: dict[str, Any] = {"name": "device", "by": ["device"], "window": "1 m"}
+TOTAL: dict[str, Any] = {"name": "total", "window": "10 m"}
+
+
+def made(*views: dict[str, Any], measures: tuple[str, ...] = ("temperature", "humidity")) -> Settings:
+    document: dict[str, Any] = {
+        "service": {"checkpoint": "/nowhere"},
+        "kafka": {"bootstrap": "nowhere:1", "topics": ["readings"]},
+        "input": {"format": "json", "measures": {name: name for name in measures}},
+        "views": list(views),
+        "redis": {"url": "redis://nowhere:1"},
+    }
+    return settings.parse(document)
+
+
+def shown(versions: Versions) -> list[tuple[str, str, bool, dict[str, int]]]:
+    return [(view.of, view.name, view.is_next, dict(view.incomplete)) for view in versions.views]
+
+
+def both(ms: int = NEWEST_MS + 1) -> dict[str, int]:
+    return {"temperature": ms, "humidity": ms}
+
+
+def test_settings_that_stay_change_nothing() -> None:
+    begun = view_versions.begun(made(DEVICE, TOTAL))
+    assert shown(begun) == [("device", "device", False, {}), ("total", "total", False, {})]
+    assert view_versions.changed(begun, made(DEVICE, TOTAL), NEWEST_MS) is begun
+
+
+def test_a_view_that_is_added_is_complete_from_the_newest_reading_on() -> None:
+    after = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE, TOTAL), NEWEST_MS)
+    assert shown(after) == [("device", "device", False, {}), ("total", "total", False, both())]
+    view = after.views[1]
+    assert (view.complete_from("humidity"), view.complete_from("other")) == (NEWEST_MS + 1, None)
+
+
+def test_a_view_that_is_added_before_the_first_reading_is_complete() -> None:
+    after = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE, TOTAL), -1)
+    assert shown(after)[1] == ("total", "total", False, {})
+
+
+@pytest.mark.parametrize(
+    "change", [{"window": "2 m"}, {"slide": "30 s"}, {"by": []}, {"where": "temperature > 0"}], ids=str
+)
+def test_another_length_slide_column_or_filter_is_a_new_version_beside_the_old_one(change: dict[str, Any]) -> None:
+    after = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE | change), NEWEST_MS)
+    assert shown(after) == [("device", "device", False, {}), ("device", "device@2", True, both())]
+
+
+@pytest.mark.parametrize("change", [{"statistics": ["count", "mean"]}, {"retain": "2 h"}], ids=str)
+def test_other_statistics_and_another_retain_keep_the_version(change: dict[str, Any]) -> None:
+    after = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE | change), NEWEST_MS)
+    assert shown(after) == [("device", "device", False, {})]
+    assert after.views[0].statistics == made(DEVICE | change).views[0].statistics
+
+
+def test_a_measure_that_is_added_is_incomplete_alone() -> None:
+    begun = view_versions.begun(made(DEVICE | {"measures": ["humidity"]}))
+    after = view_versions.changed(begun, made(DEVICE), NEWEST_MS)
+    assert shown(after) == [("device", "device", False, {"temperature": NEWEST_MS + 1})]
+    alone = view_versions.begun(made(DEVICE, measures=("humidity",)))
+    assert shown(view_versions.changed(alone, made(DEVICE), NEWEST_MS)) == shown(after)
+
+
+def test_a_name_moves_when_the_next_version_is_complete_and_in_one_step() -> None:
+    waiting = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE | {"window": "2 m"}), NEWEST_MS)
+    assert view_versions.filled(waiting, {"device@2": Filled(both(NEWEST_MS))}) == waiting, "of a former change"
+    after = view_versions.filled(waiting, {"device@2": Filled(both(), begins_ms=5)})
+    assert shown(after) == [("device", "device@2", False, {})]
+    assert (after.views[0].begins_ms, after.views[0].window_ms) == (5, 120_000)
+    assert view_versions.changed(after, made(DEVICE | {"window": "2 m"}), 0) is after
+
+
+def test_a_change_while_the_next_version_waits_replaces_that_and_the_old_one_serves_on() -> None:
+    first = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE | {"window": "2 m"}), NEWEST_MS)
+    second = view_versions.changed(first, made(DEVICE | {"window": "3 m"}), NEWEST_MS + 7)
+    assert shown(second) == [("device", "device", False, {}), ("device", "device@3", True, both(NEWEST_MS + 8))]
+    back = view_versions.changed(second, made(DEVICE), NEWEST_MS + 9)
+    assert shown(back) == [("device", "device", False, {})], "what still serves goes on"
+
+
+def test_a_view_that_was_removed_comes_back_under_another_name_in_keys() -> None:
+    removed = view_versions.changed(view_versions.begun(made(DEVICE, TOTAL)), made(DEVICE), NEWEST_MS)
+    assert shown(removed) == [("device", "device", False, {})]
+    again = view_versions.changed(removed, made(DEVICE, TOTAL), NEWEST_MS)
+    assert shown(again)[1] == ("total", "total@2", False, both())
+
+
+def test_a_new_checkpoint_takes_the_names_that_the_prefix_has() -> None:
+    before = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE | {"window": "2 m"}), NEWEST_MS)
+    text = meta(view_versions.applied(made(DEVICE), view_versions.filled(before, {"device@2": Filled(both())})))
+    begun = view_versions.begun(made(DEVICE | {"window": "2 m"}, TOTAL), text)
+    assert shown(begun) == [("device", "device@2", False, {}), ("total", "total", False, {})]
+    assert begun.last == {"device": 2, "total": 1}
+    assert [view.name for view in view_versions.known(made(DEVICE, TOTAL), text).views] == ["device"]
+
+
+def test_meta_names_the_version_what_waits_and_what_is_complete() -> None:
+    before = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE | {"window": "2 m"}), NEWEST_MS)
+    views = json.loads(meta(view_versions.applied(made(DEVICE), before)))["views"]
+    assert [(each["name"], each.get("of"), each.get("next"), each.get("complete_from")) for each in views] == [
+        ("device", None, None, None),
+        ("device@2", "device", True, NEWEST_MS + 1),
+    ]
+
+
+def test_a_batch_has_the_views_of_the_newest_file_that_is_not_after_it(tmp_path: Path) -> None:
+    log = Log(Local(tmp_path))
+    assert log.at(7) is None
+    begun = view_versions.begun(made(DEVICE))
+    after = view_versions.changed(begun, made(DEVICE | {"where": "humidity > 1"}, TOTAL), NEWEST_MS)
+    log.write(3, begun)
+    log.write(5, after)
+    assert [log.at(batch) for batch in (3, 4, 5, 9)] == [begun, begun, after, after]
+    assert log.at(2) is None
+    for batch in range(6, 40):
+        log.write(batch, begun)
+    assert sorted(log.numbers()) == list(range(20, 40))
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    Local(tmp_path).replace("views/4", b'{"views": [{"name": 1}], "last": {}}')
+    with pytest.raises(CheckpointError, match="views/4 cannot be read"):
+        Log(Local(tmp_path)).at(4)
+
+
+def test_a_view_without_windows_has_no_past_to_wait_for(tmp_path: Path) -> None:
+    endless = {"name": "ever", "window": "none"}
+    begun = view_versions.begun(made(DEVICE))
+    after = view_versions.changed(begun, made(DEVICE, endless), NEWEST_MS)
+    assert shown(after)[1] == ("ever", "ever", False, {})
+    changed = view_versions.changed(after, made(DEVICE, endless | {"by": ["device"]}), NEWEST_MS)
+    assert shown(changed)[1:] == [("ever", "ever@2", False, {})]
+    Log(Local(tmp_path)).write(1, changed)
+    assert Log(Local(tmp_path)).at(1) == changed

@@ -1,0 +1,129 @@
+"""`tidemark views`: what becomes of the text of a settings file, and whom the command tells."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli import main
+from service.commands import views
+from service.daemon import owner
+from service.errors import SettingsError
+
+TEXT = """# The service of the plant.
+[service]
+checkpoint = "/nowhere"          # on the fast disk
+[kafka]
+bootstrap = "nowhere:1"
+topics = ["readings"]
+[input]
+format = "json"
+measures = {temperature = "temperature"}
+
+# Each device.
+[[views]]
+name = "device"
+by = [
+  "device",   # alone
+]
+window = "1 m"
+
+# All of them.
+[[views]]  # slow
+name = "total"
+window = "10 m"
+
+# The store.
+[redis]
+url = "redis://nowhere:1"
+"""
+SITE = '[[views]]\nname = "five"  # a new one\nwindow = "5 m"\n'
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def names(text: str) -> list[tuple[str, str]]:
+    return [(view["name"], view["window"]) for view in tomllib.loads(text)["views"]]
+
+
+def test_a_view_is_added_at_the_end_and_nothing_else_changes(config: Path) -> None:
+    after = views.add(config, f"\n{SITE}\n")
+    assert after == f"{TEXT}\n{SITE}"
+    assert names(after) == [("device", "1 m"), ("total", "10 m"), ("five", "5 m")]
+
+
+def test_a_view_is_changed_in_its_place_with_the_comments_around_it(config: Path) -> None:
+    after = views.change(config, '# ignored\n[[views]]\nname = "device"\nby = ["device"]\nwindow = "2 m"\n')
+    assert names(after) == [("device", "2 m"), ("total", "10 m")]
+    assert '# Each device.\n[[views]]\nname = "device"\nby = ["device"]\nwindow = "2 m"\n\n# All of them.\n' in after
+    assert after.startswith(TEXT[: TEXT.index("# Each device.")])
+    assert after.endswith(TEXT[TEXT.index("# All of them.") :])
+
+
+def test_a_view_is_removed_and_the_next_section_keeps_its_comment(config: Path) -> None:
+    after = views.remove(config, "total")
+    assert names(after) == [("device", "1 m")]
+    assert "# The store.\n[redis]" in after
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: views.add(path, SITE.replace("five", "total")), "there is a view 'total'"),
+        (lambda path: views.add(path, SITE.replace('"5 m"', '"5 parsecs"')), r"views\.2\.window"),
+        (lambda path: views.add(path, SITE + '[redis]\nurl = "redis://other:1"\n'), "and nothing else"),
+        (lambda path: views.add(path, "views = 3"), "and nothing else"),
+        (lambda path: views.add(path, "[[views]\n"), "FILE: is not TOML"),
+        (lambda path: views.change(path, SITE), "there is no view 'five'; there are device, total"),
+        (lambda path: views.remove(path, "five"), "there is no view 'five'"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name_and_the_file_stays(config: Path, change: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        change(config)
+    assert config.read_text() == TEXT
+
+
+def test_the_last_view_cannot_be_removed(config: Path) -> None:
+    config.write_text(views.remove(config, "total"))
+    with pytest.raises(SettingsError, match="is the only view"):
+        views.remove(config, "device")
+
+
+def test_views_of_another_form_are_left_to_an_editor(config: Path) -> None:
+    two = '{name = "device", by = ["device"], window = "1 m"}, {name = "total", window = "1 m"}'
+    inline = f"views = [{two}]\n" + TEXT[: TEXT.index("# Each device.")]
+    config.write_text(inline + TEXT[TEXT.index("[redis]") :])
+    with pytest.raises(SettingsError, match=r"not all tables that begin with \[\[views\]\]"):
+        views.remove(config, "device")
+    with pytest.raises(SettingsError, match="the place of the view in its text is not found"):
+        views.add(config, SITE)
+
+
+def test_a_dry_run_prints_the_file_and_writes_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["views", "remove", "total", "--config", str(config), "--dry-run"]) == 0
+    assert names(capsys.readouterr().out) == [("device", "1 m")]
+    assert config.read_text() == TEXT
+
+
+def test_a_file_keeps_its_mode(config: Path) -> None:
+    config.chmod(0o640)
+    views.write(config, TEXT + "\n")
+    assert config.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in config.parent.iterdir()] == [config.name]
+
+
+def test_a_signal_is_for_a_process_of_this_system_only() -> None:
+    here = owner.here()
+    assert owner.pid_of(here) == os.getpid()
+    host, pid, start, machine = here.split(":")
+    assert owner.pid_of(f"{host}:{pid}:{start}:0{machine[1:]}x") is None
+    assert owner.pid_of(f"{host}:{pid}:{int(start) + 1}:{machine}") is None, "the pid is another process's by now"
+    assert owner.pid_of("elsewhere") is None
