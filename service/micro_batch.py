@@ -32,6 +32,10 @@ class MicroBatch:
             for partition, offset in partitions.items()
         )
 
+    def reaches(self, limit: int) -> bool:
+        """Whether the batch has as many records as a limit allows. The source rounds the share of each partition down."""
+        return self.rows >= limit - sum(len(partitions) for partitions in self.end.values())
+
 
 def format_offsets(offsets: Offsets) -> str:
     """Offsets as the Kafka source writes and reads them: `{"topic":{"0":123}}`."""

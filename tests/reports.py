@@ -21,4 +21,6 @@ REPORT = BatchReport(
     rejected={"late": 2, "early": 0},
     unknown=1,
     phases={"run": 0.25, "publish": 0.01},
+    limit=100,
+    next_limit=200,
 )

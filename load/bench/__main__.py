@@ -34,6 +34,7 @@ import psutil
 from load.bench import RATE
 from load.bench import rows as bench_rows
 from load.bench import statistics as bench_statistics
+from load.bench.cpu import Cpu
 from load.bench.references import BARE_S, reference
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
@@ -65,7 +66,7 @@ class Batch:
 
 @dataclass
 class CatchUp:
-    """One run of the catch-up; `phases` are seconds by name, over all batches."""
+    """One run of the catch-up; `phases` are seconds by name, over all batches. `per_reading` is for load/bench/scale.py."""
 
     per_second: float
     seconds: float
@@ -73,6 +74,7 @@ class CatchUp:
     batches: list[Batch]
     phases: dict[str, float]
     peak_memory_mb: float
+    per_reading: dict[str, float]
 
 
 @dataclass
@@ -90,6 +92,7 @@ class Steady:
     peak_memory_mb: float
     rows_per_reading: float
     longest_to_median: float
+    per_reading: dict[str, float]
 
 
 class Sampler(threading.Thread):
@@ -180,6 +183,7 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
         lambda: testbed.metrics().get("tidemark_batch_running_seconds", 0.0), 120, "the first batch"
     )
     began = last = time.time() - running_s
+    cpu = Cpu(testbed)
     batches: list[Batch] = []
     seen = 0
     while seen < total:
@@ -193,10 +197,12 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
         _ = testbed.service_pid
         time.sleep(0.05)
     seconds = last - began
-    phases = _phases(testbed.metrics())
+    after = testbed.metrics()
+    per_reading = _per_reading(after, total) | cpu.us_per_reading(total)
     memory.end()
     testbed.stop_service()
-    return CatchUp(round(total / seconds, 0), round(seconds, 2), total, batches, phases, memory.peak_mb())
+    rate = round(total / seconds, 0)
+    return CatchUp(rate, round(seconds, 2), total, batches, _phases(after), memory.peak_mb(), per_reading)
 
 
 def steady(
@@ -220,11 +226,12 @@ def steady(
         memory.start()
         generator = _load(testbed, devices, seed, warm_up + seconds + 5)
         time.sleep(warm_up)
-        before = testbed.metrics()
+        before, cpu = testbed.metrics(), Cpu(testbed)
         durations = Batches(testbed)
         durations.start()
         time.sleep(seconds)
         after = testbed.metrics()
+        used = cpu.us_per_reading(after["tidemark_records_total"] - before.get("tidemark_records_total", 0.0))
         durations.end()
         generator.wait(120)
         memory.end()
@@ -248,8 +255,19 @@ def steady(
             2,
         ),
         longest_to_median=durations.longest_to_median(),
+        per_reading=_per_reading(delta, delta["tidemark_records_total"]) | used,
     )
     return figures, bare, _state(after, delta)
+
+
+def _per_reading(metrics: Mapping[str, float], readings: float) -> dict[str, float]:
+    """Rows written and bytes, for each reading."""
+    totals = {
+        "rows": metrics.get('tidemark_redis_writes_total{outcome="written"}', 0.0),
+        "kafka_bytes": metrics.get("tidemark_record_bytes_total", 0.0),
+        "redis_bytes": metrics.get("tidemark_redis_bytes_total", 0.0),
+    }
+    return {name: round(total / max(1.0, readings), 2) for name, total in totals.items()}
 
 
 def _load(testbed: Testbed, devices: int, seed: int, seconds: float) -> Child:

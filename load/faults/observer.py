@@ -34,6 +34,7 @@ LOOK_S = 0.25
 GAUGE_S = 1.0
 _WANTED = (
     "tidemark_batch",
+    "tidemark_schedule",
     "tidemark_sessions_closed",
     "tidemark_watermark_held",
     "tidemark_epoch",

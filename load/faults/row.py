@@ -31,6 +31,7 @@ ORDER = (
     "H",
     "cluster",
     "views",
+    "backlog",
 )
 
 _rows: dict[str, "Row"] = {}

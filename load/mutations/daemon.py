@@ -8,8 +8,66 @@ _CHECKPOINT = "tests/stream/test_checkpoint.py::"
 _REFRESHER = "tests/integration/test_refresher.py::"
 _SHARDS = "tests/integration/test_shards.py::"
 _SKIPS = "tests/unit/test_skips.py::"
+_PACE = "tests/integration/test_back_pressure.py::"
 
 MUTATIONS = (
+    Mutation(
+        "limit-of-the-start",
+        "the limit of a batch is computed and not set in the running query",
+        "a batch of a backlog takes minutes",
+        ("P8",),
+        (
+            Edit(
+                "service/pipeline/back_pressure.py",
+                """    getattr(execution, "uniqueSources_$eq")(limits.updated(limits.head()._1(), limit))\n""",
+                """    limits.updated(limits.head()._1(), limit)\n""",
+            ),
+        ),
+        (_PACE + "test_batches_shrink_to_the_target_and_grow_to_the_ceiling_in_a_running_query",),
+    ),
+    Mutation(
+        "limit-of-the-plan-forgotten",
+        "a batch that is repeated is judged by the limit of the new process",
+        "unread records of a partition are late after a crash",
+        ("P1", "P8"),
+        (
+            Edit(
+                "service/checkpoint/event_time.py",
+                "return min(limit, noted) if self._is_first and noted is not None else limit",
+                "return limit",
+            ),
+        ),
+        (
+            _PACE + "test_a_replay_under_a_larger_limit_holds_the_watermark_for_what_its_batch_left_unread",
+            "tests/unit/test_event_time.py::"
+            "test_the_first_batch_of_a_query_has_the_limit_that_it_may_have_been_planned_with",
+        ),
+    ),
+    Mutation(
+        "batches-shrink-for-nothing",
+        "a cut of the limit stays though it saved no time",
+        "where each batch has a large fixed cost, the service reads less than arrives, for ever",
+        ("P8",),
+        (
+            Edit(
+                "service/pipeline/back_pressure.py",
+                "former is not None and not _has_paid(former, batch)",
+                "False",
+            ),
+        ),
+        (
+            "tests/unit/test_back_pressure.py::"
+            "test_where_every_batch_has_a_cost_above_the_target_the_throughput_does_not_collapse",
+        ),
+    ),
+    Mutation(
+        "bytes-do-not-count",
+        "the size of records does not count for the limit of a batch",
+        "after a slow network, large records make batches that take a multiple of the target",
+        ("P8",),
+        (Edit("service/pipeline/back_pressure.py", "        if batch.bytes:\n", "        if False:\n"),),
+        ("tests/unit/test_back_pressure.py::test_the_slowest_rate_of_bytes_counts_for_records_of_the_present_size",),
+    ),
     Mutation(
         "silence-despite-lag",
         "records that are left to read do not end a silence",

@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from service.admission.column_values import Known
 from service.admission.decode import OTHER
 from service.admission.device_limit import are_known
-from service.admission.readings import BEHIND, MEETS, REASONS, TOO_MANY, partition_of
+from service.admission.readings import BEHIND, MEETS, REASONS, SIZE, TOO_MANY, partition_of
 from service.aggregation import task_counters, windows
 from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes, Units
@@ -113,6 +113,8 @@ class Fold:
         readings = pa.Table.from_batches(batches)
         for number, partition in _partitions(readings, has_late=bool(self._endless)).items():
             read[number] = read.get(number, Partition()) | partition
+        if SIZE in readings.column_names:  # readings that are no records, as those of load/walks, have no size
+            yield _counts([task_counters.of_counts(task_counters.BYTES, {0: pc.sum(readings[SIZE]).as_py()})])
         yield from self.fold(readings, before.watermark_ms, devices)
 
     def fold(self, readings: pa.Table, watermark_ms: int = 0, devices: str = "") -> Iterator[pa.RecordBatch]:

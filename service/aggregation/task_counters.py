@@ -11,6 +11,7 @@ One long table of integers (`what`, `of`, `at`, `count`):
     BEHIND     of 0            at = 0                                   count = rejected readings behind the watermark
     FILTERED   of 0            at = 0                                   count = records that `input.where` does not let in
     OTHER      of a column     at = 0                                   count = readings with `(other)`, by the column's position
+    BYTES      of 0            at = 0                                   count = bytes of the records' keys and values
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED = range(9)
+LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED, BYTES = range(10)
 LATENCY_STEP_MS = 10
 """The step of broker times, in ms."""
 

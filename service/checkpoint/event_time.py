@@ -1,16 +1,16 @@
 """Event time between the driver and the tasks of a batch, and in the checkpoint.
 
-    event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ..., "devices": ...}; the last is that
-                           of service/admission/device_limit.py
+    event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ..., "devices": ..., "limit": ...};
+                           `devices` is that of service/admission/device_limit.py, `limit` the most records of batch N + 1
     event_time/N.unread    the partitions that had unread records when batch N began: [["readings", 3], ...]
 
 Spark's own watermark is not used: it follows the fastest partition, and drops unread records of the others. A batch begins with
 the event time of the batch before; state/watermark.py computes how far the batch moves it. The partitions with unread records
 are written before the batch runs, so that a replay has the same.
 
-Only two kinds of batches leave records unread that existed when they were planned: a batch as large as `kafka.max_per_batch`
-allows, and a batch that was narrowed before its replay (service/checkpoint/narrow.py). Any other batch reads all of them, and
-later records are not older, by the broker's time, than those it has read.
+Only two kinds of batches leave records unread that existed when they were planned: a batch as large as its limit allows
+(service/pipeline/back_pressure.py), and a batch that was narrowed before its replay (service/checkpoint/narrow.py). Any other
+batch reads all of them, and later records are not older, by the broker's time, than those it has read.
 """
 
 import json
@@ -54,17 +54,20 @@ def of_task() -> tuple[EventTime, frozenset[int], str]:
     return EventTime(watermark_ms, newest_ms), frozenset(unread), devices
 
 
-def read(folder: Folder, batch: int) -> tuple[EventTime, int]:
-    """Event time after a committed batch, and the number of its device list; before the first batch when `batch` is -1.
+def read(folder: Folder, batch: int) -> tuple[EventTime, int, int | None]:
+    """Event time after a committed batch, the number of its device list, and the limit of the next batch, None if that is not
+    noted; before the first batch when `batch` is -1.
 
     Raises CheckpointError.
     """
     name = f"{FOLDER}/{batch}"
     if batch < 0:
-        return EventTime(), NO_LIST
+        return EventTime(), NO_LIST, None
     try:
         noted = json.loads(folder.read(name))
-        return EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"])), int(noted.get("devices", NO_LIST))
+        after = EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"]))
+        limit = int(noted["limit"]) if "limit" in noted else None
+        return after, int(noted.get("devices", NO_LIST)), limit
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{folder}/{name} cannot be read: {error}"
         raise CheckpointError(what, remedy=RESTORE) from error
@@ -75,7 +78,7 @@ class Log:
     """The checkpoint's log of event time, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
 
     files: Files | Local
-    _last: tuple[int, EventTime, int] = field(default=(-1, EventTime(), NO_LIST))
+    _last: tuple[int, EventTime, int, int | None] = field(default=(-1, EventTime(), NO_LIST, None))
     _is_first: bool = True
 
     @classmethod
@@ -92,23 +95,33 @@ class Log:
         """The number of the device list when a batch begins."""
         return self._before(batch)[1]
 
-    def _before(self, batch: int) -> tuple[EventTime, int]:
+    def limit(self, batch: int, limit: int) -> int:
+        """The most records that a batch may have been planned with, where the query has `limit` now.
+
+        The first batch of a query may have been planned by an earlier one, under the limit that is noted.
+        """
+        noted = self._before(batch)[2]
+        return min(limit, noted) if self._is_first and noted is not None else limit
+
+    def _before(self, batch: int) -> tuple[EventTime, int, int | None]:
         if self._last[0] != batch - 1:
             self._last = batch - 1, *read(self.files, batch - 1)
         return self._last[1:]
 
-    def note(self, batch: int, after: EventTime, devices: int = NO_LIST) -> None:
-        """Write the event time after a batch, before the batch is committed."""
+    def note(self, batch: int, after: EventTime, devices: int = NO_LIST, limit: int | None = None) -> None:
+        """Write the event time after a batch and the limit of the next one, before the batch is committed."""
         content = {"watermark_ms": after.watermark_ms, "newest_ms": after.newest_ms, "devices": devices}
-        self._write(f"{batch}", content)
-        self._last = batch, after, devices
+        self._write(f"{batch}", content if limit is None else content | {"limit": limit})
+        self._last = batch, after, devices, limit
         for name in (f"{batch - KEPT}", f"{batch - KEPT}.unread"):
             self.files.remove(f"{FOLDER}/{name}")
 
-    def unread(self, kafka: Kafka, micro_batch: MicroBatch) -> frozenset[tuple[str, int]]:
-        """The partitions with records after the batch's end; the same for a replay. Raises SourceError."""
-        partitions = sum(len(each) for each in micro_batch.end.values())
-        is_small = micro_batch.rows < kafka.max_per_batch - partitions  # the source rounds each partition's share
+    def unread(self, kafka: Kafka, micro_batch: MicroBatch, limit: int | None = None) -> frozenset[tuple[str, int]]:
+        """The partitions with records after the batch's end; the same for a replay. Raises SourceError.
+
+        `limit` is the most records that the batch may have been planned with, `kafka.max_per_batch` by default.
+        """
+        is_small = not micro_batch.reaches(limit or kafka.max_per_batch)
         is_first, self._is_first = self._is_first, False
         if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
             return frozenset()

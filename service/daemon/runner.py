@@ -198,7 +198,7 @@ class Runner:
             care = cleanup.enter_context(starts.counted(spark, settings))
             self.metrics.unreadable.set(0)
             reference = parts.open_reference(is_repeated=position is not None and position.is_repeated)
-            term = Term(spark, settings, epoch, catalog, reference, metrics=self.metrics)
+            term = Term(spark, settings, epoch, catalog, reference, limit=parts.limit, metrics=self.metrics)
             parts.start_checker(term)
             idle_closer = IdleCloser(term)
             cleanup.callback(idle_closer.close)

@@ -16,6 +16,7 @@ from service.monitoring.quality_page import Page
 from service.monitoring.resources import Resources
 from service.monitoring.status import Status
 from service.pipeline import builder, failure
+from service.pipeline.back_pressure import BatchLimit
 from service.pipeline.term import Term
 from service.quality.checker import Checker
 from service.reference.current_snapshot import CurrentSnapshot
@@ -24,7 +25,8 @@ from service.spark.warm_up import WarmUp
 
 
 class SessionParts:
-    """The warm-up, the measured resources, the changes of views, the schema catalog, the reference refresher and the quality
+    """The warm-up, the measured resources, the limit of batches, the changes of
+    views, the schema catalog, the reference refresher and the quality
     checker of a session.
 
     The last three are created for the first query, and stay when it ends.
@@ -43,6 +45,7 @@ class SessionParts:
         self.metrics, self.status = metrics, status
         self.activity_log = ActivityLog(settings)
         self.warm_up = WarmUp(spark)
+        self.limit = BatchLimit.of(settings)
         self.resources = Resources(spark, settings, metrics.resources)
         self.resources.start()
         self.refresher: Refresher | None = None

@@ -111,6 +111,8 @@ class Metrics(TermMetrics):
         series = Series(self.registry)
         counter, gauge = series.counter, series.gauge
         self.records = counter("records", "Kafka records in finished batches")
+        self.record_bytes = counter("record_bytes", "Bytes of keys and values of the Kafka records in finished batches")
+        self.batch_limit = gauge("batch_limit_records", "The most Kafka records that the next batch may have")
         self.admitted = counter("readings_admitted", "Readings that were admitted")
         self.rejects = counter("rejects", "Readings that were not admitted", "reason", (*readings.REASONS, UNREADABLE))
         self.topic_rejects = counter(
@@ -275,6 +277,8 @@ class Metrics(TermMetrics):
         if micro_batch.rows:
             self.silent.set(0)
         self.records.inc(micro_batch.rows)
+        self.record_bytes.inc(outcome.read_bytes)
+        self.batch_limit.set(report.next_limit)
         self.event_time.batch(report)
         self.epoch.set(micro_batch.epoch)
         self.batch.set(micro_batch.batch)

@@ -94,6 +94,7 @@ class Status:
         entry = {
             "batch": micro_batch.batch,
             "rows": micro_batch.rows,
+            "limit": report.limit,
             "start": _offsets(micro_batch.start),
             "end": _offsets(micro_batch.end),
             "phases": {name: round(seconds, 4) for name, seconds in report.phases.items()},
@@ -157,11 +158,12 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
     if not shown:
         return
     phases = list(shown[-1]["phases"])
-    rows = [["batch", "rows", *(f"{name} s" for name in phases), "watermark", "finished", "offsets"]]
+    rows = [["batch", "rows", "limit", *(f"{name} s" for name in phases), "watermark", "finished", "offsets"]]
     for each in shown:
         seconds = [f"{each['phases'].get(name, 0.0):.3f}" for name in phases]
         times = [_time(each["watermark_ms"]), _time(each["finished_ms"])]
-        rows.append([str(each["batch"]), str(each["rows"]), *seconds, *times, _moved(each["start"], each["end"])])
+        numbers = [str(each["batch"]), str(each["rows"]), str(each.get("limit", "-"))]
+        rows.append([*numbers, *seconds, *times, _moved(each["start"], each["end"])])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         aligned = [text.rjust(width) for text, width in zip(row[:-1], widths, strict=False)]

@@ -240,6 +240,7 @@ class Sink:
             unknown=tally.sum(task_counters.UNKNOWN),
             behind=tally.sum(task_counters.BEHIND),
             filtered=tally.sum(task_counters.FILTERED),
+            read_bytes=tally.sum(task_counters.BYTES),
             rejected=tuple(tally.sum(task_counters.REJECTED, of) for of in range(len(REASONS))),
             latency=latency,
             event_times=tuple(output.event_times),

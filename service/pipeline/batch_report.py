@@ -28,12 +28,12 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
 
     Raises QueryError when no such query is active, CheckpointError when the offset log lacks this batch or the one before.
     """
-    query = _query(spark, query_name)
-    execution = query.streamingQuery()
+    running = query(spark, query_name)
+    execution = running.streamingQuery()
     log = execution.offsetLog()
     entry = _entry(log, batch)
     end = _offsets(entry, batch)
-    if query.lastProgress() is None:
+    if running.lastProgress() is None:
         _fetch_latest_offsets(execution, entry)
     before = _offsets(_entry(log, batch - 1), batch - 1) if batch > 0 else _initial(execution)
     start = {
@@ -105,11 +105,12 @@ class Poll:
                 yield progress
 
 
-def _query(spark: SparkSession, query_name: str) -> Any:
+def query(spark: SparkSession, query_name: str) -> Any:
+    """Return the JVM's handle of an active query. Raises QueryError when the session has none of that name."""
     session: Any = spark
-    for query in session._jsparkSession.streams().active():
-        if query.name() == query_name:
-            return query
+    for each in session._jsparkSession.streams().active():
+        if each.name() == query_name:
+            return each
     what = f"The query {query_name!r} is not active in this session"
     raise QueryError(what, remedy="Call this in the query's foreachBatch, with the session that started the query")
 

@@ -32,7 +32,8 @@ from service.checkpoint.skips import Care
 from service.kafka import source
 from service.kafka.offsets import unavailable
 from service.micro_batch import MicroBatch
-from service.pipeline import batch_report, failure
+from service.pipeline import back_pressure, batch_report, failure
+from service.pipeline.back_pressure import BatchLimit, Measured
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
 from service.pipeline.term import Term
@@ -52,7 +53,8 @@ class BatchReport:
 
     `lost` counts records of the batch that Kafka no longer had; it is 0 unless the settings accept that. `held_ms` is how far
     the `unread` partitions hold the watermark back, `times` has the oldest and newest event time (ms) of the partitions, `skewed`
-    is the number of skewed devices, `column_values` the number of listed values by grouped column.
+    is the number of skewed devices, `column_values` the number of listed values by grouped column. `limit` is the most records
+    that the batch could have, `next_limit` that of the next batch.
     """
 
     micro_batch: MicroBatch
@@ -67,6 +69,8 @@ class BatchReport:
     skewed: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
     column_values: Mapping[str, int] = field(default_factory=dict)
+    limit: int = 0
+    next_limit: int = 0
 
 
 def build(
@@ -155,6 +159,7 @@ class Publication:
     limit: DeviceLimit
     values: ColumnValues
     beginnings: Beginnings
+    batch_limit: BatchLimit
     care: Care = field(default_factory=Care)
     failure: BaseException | None = None
 
@@ -179,7 +184,8 @@ class Publication:
             term.spark, name, batch, term.epoch, snapshot.version if snapshot else ""
         )
         self.care.check(micro_batch)
-        before, unread = self.times.before(batch), self.times.unread(settings.kafka, micro_batch)
+        most = self.times.limit(batch, self.batch_limit.records)
+        before, unread = self.times.before(batch), self.times.unread(settings.kafka, micro_batch, most)
         devices = self.times.devices(batch)
         topics = settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
@@ -202,7 +208,9 @@ class Publication:
         skewed = sink.count_skewed()
         sink.progress(servers)
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
-        self.times.note(batch, after, self.limit.list_after(batch, devices, sizes))
+        seconds = clock.monotonic_s() - started
+        limit = self._pace(Measured(micro_batch.rows, outcome.read_bytes, seconds), is_full=micro_batch.reaches(most))
+        self.times.note(batch, after, self.limit.list_after(batch, devices, sizes), limit)
         term.published = term.epoch, batch
         if term.covered and micro_batch.watermark_ms >= max(each.until_ms for each in term.covered.values()):
             term.covered = {}
@@ -229,6 +237,8 @@ class Publication:
                 skewed,
                 phases,
                 self.values.sizes(),
+                most,
+                limit,
             )
         )
 
@@ -244,6 +254,15 @@ class Publication:
             lambda: sink.run_in(0, "read_progress"),
         )
         return replace(sink, begun=begun)
+
+    def _pace(self, measured: Measured, *, is_full: bool) -> int:
+        """Return the limit of the next batch, and set it in the running query where it changes."""
+        former = self.batch_limit.records
+        self.batch_limit.measure(measured, is_full=is_full)
+        if self.batch_limit.records != former:
+            term = self.term
+            back_pressure.set_read_limit(term.spark, term.settings.service.name, self.batch_limit.records)
+        return self.batch_limit.records
 
     def _lost(self, micro_batch: MicroBatch, outcome: Outcome) -> int:
         # Each record is admitted, rejected or filtered. Other offsets are a transaction's marker, an aborted record, a compacted
@@ -316,14 +335,15 @@ def start(
     tasks = spark.sparkContext.defaultParallelism
     attributes = current_snapshot.attributes if current_snapshot else None
     care = care or Care()
-    records = source.stream(spark, settings.kafka, careful=care.is_needed)
+    batch_limit = term.limit or BatchLimit.of(settings)
+    records = source.stream(spark, settings.kafka, limit=batch_limit.records, careful=care.is_needed)
     output = build(records, settings, attributes, tasks, schemas=catalog.plan)
     checkpoint = settings.service.checkpoint
     times = event_time.Log.of(spark, checkpoint)
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.buckets)
     values = ColumnValues.of(spark.sparkContext, settings, times.files)
     begun = Beginnings(times.files)
-    publication = Publication(term, before_batch, on_batch, catalog, times, limit, values, begun, care)
+    publication = Publication(term, before_batch, on_batch, catalog, times, limit, values, begun, batch_limit, care)
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

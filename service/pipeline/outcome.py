@@ -25,8 +25,9 @@ class Outcome:
     session: in steady flow never). `opened` sessions and `new_devices` had no key before; `closed` sessions change no more.
     Redis: `bytes` sent, and failed attempts (`retries`).
     Records: `rejects` copied, `admitted` readings, `unknown` of them of devices that the reference lacks, `rejected` by reason
-    in the order of REASONS, `behind` of those behind the watermark, `filtered` by `input.where`. `latency` counts readings by the
-    time in ms from the broker to the acknowledged write, per bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum.
+    in the order of REASONS, `behind` of those behind the watermark, `filtered` by `input.where`, `read_bytes` of keys and
+    values. `latency` counts readings by the time in ms from the broker to the acknowledged write, per bucket of
+    LATENCY_BOUNDS_MS; `latency_ms` is their sum.
     Time and state: `times` has (partition's number, oldest, newest event time in ms) of each partition with readings,
     `event_times` the (watermark, newest event time) after the batch, one pair unless buckets disagree, and `sizes` the sizes of
     the changed buckets' states (state.processor.SIZES). `windows_open` has (bucket, number of the view, open windows) of these
@@ -52,6 +53,7 @@ class Outcome:
     unknown: int = 0
     behind: int = 0
     filtered: int = 0
+    read_bytes: int = 0
     rejected: tuple[int, ...] = (0,) * len(REASONS)
     latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
     event_times: tuple[tuple[int, int], ...] = ()

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from service.admission.schema_catalog import SchemaCatalog
 from service.admission.schema_sources import SchemaSet
+from service.pipeline.back_pressure import BatchLimit
 from service.pipeline.outcome import Outcome
 from service.publication.covered import Covered
 from service.reference.current_snapshot import CurrentSnapshot
@@ -60,6 +61,8 @@ class Term:
     settled_ms: int | None = None
     """From this watermark on, every window that was in Redis when the term began is closed. Then rows are compared with closed
     values only (docs/decisions/0021). None where lost or former values are written again."""
+    limit: BatchLimit | None = None
+    """The limit of the query's batches, which outlives the query; without one the query begins with a new one."""
     metrics: TermMetrics = field(default_factory=TermMetrics)
     write_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while the values of a batch, or of the idle closer, are written."""

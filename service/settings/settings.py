@@ -28,6 +28,8 @@ class Service(Section):
     """A folder or URL that only this service writes: the state, the offsets and the last good reference."""
     trigger_ms: NotNegative = Field(default=0, alias="trigger")
     """Least time between the starts of two batches; 0 starts the next batch as soon as the last one ends."""
+    target_batch_ms: NotNegative = Field(default=5_000, alias="target_batch")
+    """The time that a batch may take while records wait; 0 for batches of `kafka.max_per_batch` whatever they take."""
     lease_ms: Positive = Field(default=10_000, alias="lease")
     fill_rate: int = Field(default=20_000, gt=0, le=10_000_000)
     """Records of the past a second that are read for new views, on average, beside the query."""

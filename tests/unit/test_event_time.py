@@ -67,3 +67,20 @@ def test_a_replay_is_told_the_same_unread_partitions(tmp_path: Path, monkeypatch
     Local(tmp_path).replace("event_time/4.unread", b"no")
     with pytest.raises(CheckpointError, match=r"event_time/4\.unread cannot be read"):
         Log(Local(tmp_path)).unread(KAFKA, micro_batch(4, 100))
+
+
+def test_the_first_batch_of_a_query_has_the_limit_that_it_may_have_been_planned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_time, "edges_now", lambda _: {"readings": {0: (0, 200), 1: (0, 0)}})
+    log = Log(Local(tmp_path))
+    assert log.limit(0, 70) == 70
+    log.note(0, EventTime(5, 17), limit=50)
+    log.note(1, EventTime(6, 18))
+    for batch, limit in ((1, 50), (2, 70)):
+        later = Log(Local(tmp_path))
+        assert later.limit(batch, 70) == limit, "an older version notes none"
+        assert later.limit(batch, 30) == 30
+        assert later.unread(KAFKA, micro_batch(batch, 68), 70) == {("readings", 0)}
+        assert later.limit(batch, 70) == 70, "the query has planned all others"
+        assert later.unread(KAFKA, micro_batch(batch + 5, 50), 70) == frozenset()

@@ -41,6 +41,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
             {
                 "batch": 7,
                 "rows": 9,
+                "limit": 100,
                 "start": {"r": {"0": 10}},
                 "end": {"r": {"0": 15, "1": 4}},
                 "phases": {"run": 0.25, "publish": 0.01},
@@ -74,7 +75,18 @@ def test_people_see_a_table_of_the_last_batches_with_what_each_read() -> None:
     assert lines[0] == "tidemark: starting, epoch 3"
     assert "no query, restarts 0" in lines[1]
     assert lines[2].endswith(" SINK: Redis is away")
-    assert lines[3].split() == ["batch", "rows", "run", "s", "publish", "s", "watermark", "finished", "offsets"]
+    assert lines[3].split() == [
+        "batch",
+        "rows",
+        "limit",
+        "run",
+        "s",
+        "publish",
+        "s",
+        "watermark",
+        "finished",
+        "offsets",
+    ]
     assert [line.split()[0] for line in lines[4:]] == ["9", "10"]
     assert lines[5].endswith("r 0:10-15 1:0-4")
     assert "2023-11-14T22:13:20Z" in lines[5]

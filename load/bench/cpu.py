@@ -1,0 +1,38 @@
+"""The CPU that the parts of a testbed use: unlike seconds, it depends little on what else the machine does."""
+
+from collections.abc import Mapping
+
+import psutil
+
+from load.testbed import Testbed
+
+PARTS = ("service", "redis", "kafka")
+
+
+class Cpu:
+    """Counts from its creation on, for a service that runs."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        self._pids = dict(zip(PARTS, (testbed.service_pid, testbed.redis.pid, testbed.broker.pid), strict=True))
+        self._before = self._now()
+
+    def us_per_reading(self, readings: float) -> dict[str, float]:
+        """Return microseconds of CPU for each reading, by part."""
+        now = self._now()
+        return {name: round((now[name] - self._before[name]) / max(1.0, readings) * 1e6, 2) for name in PARTS}
+
+    def _now(self) -> Mapping[str, float]:
+        return {name: _seconds(pid) for name, pid in self._pids.items()}
+
+
+def _seconds(pid: int) -> float:
+    """Return the CPU seconds of a process and its children, also of those that it has waited for."""
+    total = 0.0
+    root = psutil.Process(pid)
+    for process in (root, *root.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
