@@ -5,6 +5,7 @@
 #   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
+#   make sql     ten questions in SQL over 100,000 devices, against the oracle (JSON=sql.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
 #   make cluster hosts, masters, ZooKeeper and networks fail; needs root and iproute2   (ONLY=driver_moved SEED=7 JSON=out.json)
 #   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
@@ -49,7 +50,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo tutorial test check bench faults cluster hostile restart swap transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
+.PHONY: setup demo tutorial test check bench sql faults cluster hostile restart swap transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -76,6 +77,9 @@ check: setup
 
 bench: setup
 	@$(BIN)/python -m load.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
+sql: setup
+	@$(BIN)/python -m load.sql $(if $(JSON),--json $(JSON))
 
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))

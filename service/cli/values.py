@@ -1,6 +1,7 @@
-"""Commands about the values in Redis: republish, correct, devices."""
+"""Commands about the values in Redis: republish, correct, devices, sql."""
 
 import os
+import sys
 from typing import Annotated, Literal
 
 import typer
@@ -85,3 +86,38 @@ def devices(
     shown = loaded.reference.columns if loaded.reference is not None else ()
     for line in [document(page.devices)] if json else devices.table(page, shown):
         say(line)
+
+
+@command(
+    app,
+    "sql",
+    example="tidemark sql \"select key, mean from windows where view = 'site' and start >= now() - interval 10 minutes\"",
+)
+def sql(
+    config: Config,
+    question: Annotated[str, typer.Argument(metavar="SELECT", help="The question; - reads it from standard input.")],
+    json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Ask in SQL about windows, sessions and devices in Redis, and about the state in the checkpoint.
+
+    Tables: windows (view, measure, key, start, end, count, mean, ..., final), sessions (device, start, last, state, ...),
+    devices (device, status, last_seen, "ref.site", ...), state (kind, key, start, ...). Times are in UTC. "end" and names with a
+    dot need double quotes. DESCRIBE windows lists the columns.
+
+    Only the keys that view, measure, key, device, start and "end" in a WHERE allow are read: name them where you can.
+
+    tidemark sql "select status, count(*) from devices group by status"
+
+    tidemark sql --csv "select * from windows where view = 'device' and key = 'pump-7'"
+
+    tidemark sql "select device, start, count from sessions where state = 'open' order by count desc limit 10"
+    """
+    from service import settings
+    from service.commands import sql
+
+    if json and csv:
+        message = "--json and --csv are two forms: give one"
+        raise typer.BadParameter(message)
+    text = sys.stdin.read() if question == "-" else question
+    sql.show(sql.ask(settings.load(config), text), "json" if json else "csv" if csv else "table")

@@ -25,9 +25,8 @@ from service.spark.warm_up import WarmUp
 
 
 class SessionParts:
-    """The warm-up, the measured resources, the limit of batches, the changes of
-    views, the schema catalog, the reference refresher and the quality
-    checker of a session.
+    """The warm-up, the limit of batches, the measured resources, the changes of views, the schema catalog, the reference
+    refresher and the quality checker of a session.
 
     The last three are created for the first query, and stay when it ends.
     """

@@ -1,0 +1,98 @@
+"""`tidemark sql`: answer a question in SQL as a table for people, as JSON or as CSV.
+
+JSON is one list of objects, CSV has a line of column names; times are ISO 8601 in UTC, and null is empty in CSV. Text of a
+device or a sender is data in both. In a table and on a terminal, control characters are escaped.
+"""
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from service.commands import progress, tables
+from service.errors import SetupError
+from service.printing import document, say
+from service.settings import Settings
+
+SHOWN = 1_000
+"""Rows of a table for people."""
+_PART = 10_000
+"""Rows that are printed at a time."""
+
+
+def ask(settings: Settings, text: str) -> pa.Table:
+    """Return the answer. Raises SetupError where DuckDB is not installed, and as service.sql.question.answer."""
+    try:
+        from service.sql import question  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        what = f"tidemark sql needs the package {error.name}, which is not installed"
+        raise SetupError(what, remedy="Install it: pip install 'tidemark[sql]'") from error
+    with progress.bar("keys") as watch:
+        return question.answer(settings, text, watch)
+
+
+def show(answer: pa.Table, form: str) -> None:
+    """Print an answer in the form "table", "json" or "csv"."""
+    if form == "json":
+        names = answer.column_names
+        rows = (dict(zip(names, map(_plain, row), strict=True)) for row in _rows(answer))
+        print("[", end="")  # noqa: T201
+        for number, row in enumerate(rows):
+            print(",\n " if number else "", document(row), sep="", end="")  # noqa: T201
+        print("]")  # noqa: T201
+    elif form == "csv":
+        is_terminal = sys.stdout.isatty()
+        for line in _csv(answer):
+            if is_terminal:
+                say(line)
+            else:
+                sys.stdout.write(f"{line}\r\n")
+    else:
+        cells = [[_text(value) for value in row] for row in _rows(answer.slice(0, SHOWN))]
+        tables.table(tables.console(), "", answer.column_names, cells)
+        more = f", the first {SHOWN:,} are shown: --csv and --json have all" if answer.num_rows > SHOWN else ""
+        say(f"{answer.num_rows:,} row{'' if answer.num_rows == 1 else 's'}{more}")
+
+
+def _rows(answer: pa.Table) -> Iterator[tuple[Any, ...]]:
+    for batch in answer.to_batches(_PART):
+        columns = [column.to_pylist() for column in batch.columns]
+        yield from zip(*columns, strict=True)
+
+
+def _csv(answer: pa.Table) -> Iterator[str]:
+    for row in [answer.column_names, *([_text(value) for value in row] for row in _rows(answer))]:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(row)
+        yield line.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON, which has neither times nor NaN."""
+    if isinstance(value, datetime):
+        return _time(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _time(value) if isinstance(value, datetime) else str(value)
+
+
+def _time(value: datetime) -> str:
+    text = value.isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")

@@ -1,0 +1,101 @@
+"""The columns of the tables: those of schemas/redis.md under their names there, times as timestamps in UTC."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from tidemark_client.values import Meta
+
+TIME = pa.timestamp("ms", tz="UTC")
+_WRITTEN = {"epoch": pa.int64(), "batch": pa.int64(), "updated": TIME}
+_STATISTICS = {"count": pa.int64(), "distinct": pa.int64(), "first": TIME, "last": TIME}
+"""The types of statistics that are no numbers of the measure."""
+_SUMMARY = {"count": pa.int64(), "mean": pa.float64(), "min": pa.float64(), "max": pa.float64()}
+STATE = pa.schema(
+    {
+        "kind": pa.string(),
+        "bucket": pa.int32(),
+        "view": pa.string(),
+        "measure": pa.string(),
+        "key": pa.string(),
+        "start": TIME,
+        "end": TIME,
+        "last": TIME,
+        "count": pa.int64(),
+    }
+)
+"""The state of the checkpoint: `kind` is window, session or device; the key of the last two is the device."""
+
+
+def windows(meta: Meta) -> pa.Schema:
+    """Return the columns of the table `windows`: of the statistics those that any view has."""
+    statistics = dict.fromkeys(name for view in meta.views.values() for name in ("count", *view.statistics, "last"))
+    return pa.schema(
+        {
+            "view": pa.string(),
+            "measure": pa.string(),
+            "key": pa.string(),
+            "start": TIME,
+            "end": TIME,
+            **{name: _STATISTICS.get(name, pa.float64()) for name in statistics},
+            "final": pa.bool_(),
+            "closed_by": pa.string(),
+            "revision": pa.int64(),
+            **_WRITTEN,
+        }
+    )
+
+
+def sessions(meta: Meta) -> pa.Schema:
+    """Return the columns of the table `sessions`."""
+    return pa.schema(
+        {
+            "device": pa.string(),
+            "start": TIME,
+            "last": TIME,
+            "count": pa.int64(),
+            "duration": pa.int64(),
+            "state": pa.string(),
+            "merged_into": TIME,
+            "reason": pa.string(),
+            "closed_by": pa.string(),
+            "revision": pa.int64(),
+            **{f"{measure}.{name}": kind for measure in meta.measures for name, kind in _SUMMARY.items()},
+            **_WRITTEN,
+        }
+    )
+
+
+def devices(meta: Meta, attributes: Sequence[str]) -> pa.Schema:
+    """Return the columns of the table `devices`; `attributes` are the columns of the reference."""
+    return pa.schema(
+        {
+            "device": pa.string(),
+            "status": pa.string(),
+            "last_seen": TIME,
+            "session": TIME,
+            "skewed": pa.bool_(),
+            "early": pa.int64(),
+            "early.at": TIME,
+            "early.ahead": pa.int64(),
+            "early.until": TIME,
+            "reference": pa.string(),
+            **{f"ref.{name}": pa.string() for name in attributes},
+            **{name: kind for m in meta.measures for name, kind in ((m, pa.float64()), (f"{m}.at", TIME))},
+            **_WRITTEN,
+        }
+    )
+
+
+def table(schema: pa.Schema, rows: int, values: Mapping[str, Sequence[object]]) -> pa.Table:
+    """Return a table: `values` are texts as Redis has them, None for none, or values of the column's type. Others are null."""
+    return pa.table([_column(field, rows, values.get(field.name)) for field in schema], schema=schema)
+
+
+def _column(field: pa.Field, rows: int, values: Sequence[object] | None) -> pa.Array:
+    if values is None:
+        return pa.nulls(rows, field.type)
+    if pa.types.is_string(field.type) or pa.types.is_boolean(field.type):
+        return pa.array(values, field.type)
+    texts = pa.array([value or None for value in values], pa.string())
+    return texts.cast(pa.int64()).cast(field.type) if pa.types.is_timestamp(field.type) else texts.cast(field.type)

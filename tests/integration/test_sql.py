@@ -1,0 +1,338 @@
+# ruff: noqa: S608 - questions are texts
+"""`tidemark sql`: the tables, what is read for a question, and how an answer is printed, on values that the service published."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from redis.exceptions import ResponseError
+
+from load.servers.redis import Redis
+from load.testbed import to_toml
+from schemas import contract
+from service import settings
+from service.cli import main
+from service.errors import SettingsError, SinkError
+from service.micro_batch import MicroBatch
+from service.pipeline.batch_publisher import Sink
+from service.reference.attributes import Index
+from service.settings import Settings
+from tests.outputs import MINUTE, T0, changes, device, session, windows
+
+pytest.importorskip("duckdb", reason="DuckDB is not installed: it is of the extra tidemark[sql]")
+from service.sql import live, question
+
+pytestmark = pytest.mark.integration
+
+HOSTILE = [
+    "x'; drop table windows; --",
+    'a"b',
+    "a:b:1",
+    "*",
+    "[a-z]?",
+    "Ünïcode – 数",
+    "a%7Cb|c",
+    "=1+1",
+    "\\",
+    "(none)",
+]
+START = "TIMESTAMPTZ '2023-11-14 22:14:00+00'"
+"""T0."""
+
+Ask = Callable[[str], list[dict[str, Any]]]
+
+
+class Values:
+    """Windows of two views, sessions and devices of 40 devices, of which ten have hostile ids."""
+
+    def __init__(self, redis: Redis, prefix: str, folder: Path, **options: Any) -> None:
+        self.document: dict[str, Any] = {
+            "service": {"checkpoint": str(folder / "checkpoint")},
+            "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
+            "input": {"measures": {"temperature": "temperature", "humidity": "humidity"}},
+            "reference": {"url": "jdbc:sqlite:x.db", "query": "q", "columns": ["site"]},
+            "views": [
+                {
+                    "name": "device_1m",
+                    "by": ["device"],
+                    "window": "1 m",
+                    "retain": "1 h",
+                    "statistics": ["mean", "max", "p95"],
+                },
+                {"name": "all_1m", "window": "1 m", "retain": "2 h", "measures": ["temperature"]},
+            ],
+            "sessions": {"retain": "3 h"},
+            "redis": {"url": redis.url, "prefix": prefix, "retry_for": "2 s", "timeout": "2 s", **options},
+        }
+        self.config = folder / "tidemark.toml"
+        self.config.write_text(to_toml(self.document), encoding="utf-8")
+        self.settings: Settings = settings.parse(self.document)
+        self.client: Any = redis.client()
+        self.prefixes = contract.prefixes(prefix, self.settings.redis.shards)
+        self.ids = [f"pump-{number:02}" for number in range(30)] + HOSTILE
+        for each in self.prefixes:
+            self.client.set(f"{each}:epoch", 1)
+        self.publish(1, T0 + 2 * MINUTE)
+
+    def publish(self, batch: int, watermark_ms: int) -> None:
+        statistics = ("count", "mean", "max", "p95", "last")
+        sites = pa.table({"device": self.ids, "site": ["leeds" if n % 2 else "cork" for n in range(len(self.ids))]})
+        sink = Sink(self.settings, MicroBatch(1, batch, watermark_ms, {}, {"readings": {0: 12}}, "v7"), Index(sites))
+        sink.write(
+            [
+                windows(
+                    [
+                        ("device_1m", name, T0 + step * MINUTE, [number + step, number + step + 1.0])
+                        for number, name in enumerate(self.ids)
+                        for step in range(3)
+                    ],
+                    statistics,
+                ),
+                windows([("all_1m", "all", T0 + step * MINUTE, [1.5, 2.5]) for step in range(3)]),
+                changes(
+                    [session(name, T0 + number) for number, name in enumerate(self.ids)],
+                    [device(name, T0 + number, session=T0 + number) for number, name in enumerate(self.ids)],
+                ),
+            ]
+        )
+        sink.progress()
+
+
+@pytest.fixture
+def values(redis_server: Redis, prefix: str, tmp_path: Path) -> Iterator[Values]:
+    made = Values(redis_server, prefix, tmp_path)
+    yield made
+    made.client.close()
+
+
+@pytest.fixture
+def ask(values: Values) -> Ask:
+    return lambda text: question.answer(values.settings, text).to_pylist()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many rows were read of each table by the last question."""
+    rows: dict[str, int] = {}
+    table = live.Live.table
+
+    def counted(self: live.Live, name: str) -> pa.Table:
+        found = table(self, name)
+        rows[name] = found.num_rows
+        return found
+
+    monkeypatch.setattr(live.Live, "table", counted)
+    return rows
+
+
+def test_the_tables_have_all_that_was_published(ask: Ask, values: Values) -> None:
+    assert ask("select view, count(*) as n, sum(count)::int as c from windows group by view order by view") == [
+        {"view": "all_1m", "n": 3, "c": 6},
+        {"view": "device_1m", "n": 120, "c": 240},
+    ]
+    [row] = ask(f"select * from windows where key = 'pump-07' and view = 'device_1m' and start = {START}")
+    assert (row["start"].timestamp() * 1000, row["end"].timestamp() * 1000) == (T0, T0 + MINUTE)
+    assert (row["mean"], row["max"], row["p95"], row["measure"], row["sum"]) == (7.5, 8.0, 8.0, "temperature", None)
+    assert (row["final"], row["closed_by"], row["epoch"], row["batch"]) == (True, "watermark", 1, 1)
+    assert (
+        ask("select distinct final, start from windows where view = 'device_1m' order by start")[-1]["final"] is False
+    )
+    assert ask("select state, count(*) n from sessions group by all") == [{"state": "open", "n": 40}]
+    [row] = ask("select * from devices where device = 'pump-07'")
+    assert (row["status"], row["ref.site"], row["temperature"], row["humidity"]) == ("online", "leeds", 20.0, None)
+    assert row["last_seen"].timestamp() * 1000 == row["temperature.at"].timestamp() * 1000 == T0 + 7
+    assert ask('select "ref.site" site, count(*) n from devices group by all order by all') == [
+        {"site": "cork", "n": 20},
+        {"site": "leeds", "n": 20},
+    ]
+    assert ask("select count(*) n from windows w join devices d on d.device = w.key where w.view = 'device_1m'") == [
+        {"n": 120}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("key = 'pump-07'", 3),
+        ("'pump-07' = key and view = 'device_1m'", 3),
+        ("view = 'all_1m'", 3),
+        ("view = 'no such view'", 0),
+        ("measure = 'humidity'", 0),
+        (f"view = 'device_1m' and start >= {START} + interval 1 minute", 80),
+        (f"view = 'device_1m' and start > {START} + interval 1 minute", 40),
+        ("view = 'device_1m' and start < '2023-11-14 22:15:00+00'", 40),
+        (f"view = 'device_1m' and start between {START} and {START}", 40),
+        (f"view = 'device_1m' and {START} >= start", 40),
+        (f"view = 'device_1m' and \"end\" <= {START} + interval 1 minute", 40),
+        (f"view = 'device_1m' and \"end\" > {START} + interval 2 minutes", 40),
+        ("key in ('pump-01', 'pump-02') and view in ('device_1m', 'other')", 6),
+        ("key in ('pump-01', 'pump-02') and key = 'pump-02'", 3),
+        ("start >= now()", 0),
+    ],
+)
+def test_only_the_keys_that_a_predicate_allows_are_read(ask: Ask, read: dict[str, int], where: str, rows: int) -> None:
+    answer = ask(f"select count(*) as n from windows where {where}")
+    assert (answer, read) == ([{"n": rows}], {"windows": rows})
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("select * from windows where key = 'pump-07' or view = 'all_1m'", 6),
+        ("select * from windows where not key = 'pump-07'", 120),
+        ("select * from windows where lower(key) = 'pump-07'", 3),
+        ("select * from windows where key like 'pump-0%'", 30),
+        ("select * from windows where key in (select device from devices where device = 'pump-07')", 3),
+        ("select * from windows where key = 'pump-' || (random() * 0)::int::text", 0),
+        ("select upper(key) as key from windows where key = 'pump-07'", 3),
+        ("with windows as (select * from devices) select * from windows where device = 'pump-07'", 1),
+        ("select * from windows as w(a, b, key) where key = 'pump-07' and a = 'device_1m'", 3),
+        (
+            "select * from windows a join windows b using (view, key, start) where a.key = 'pump-07' and b.view = 'device_1m'",
+            3,
+        ),
+        (
+            "select * from devices d left join windows w on w.key = d.device and w.view = 'device_1m' where d.device = 'pump-07'",
+            3,
+        ),
+        ("select * from devices d where exists (select 1 from windows where key = d.device and device = 'pump-07')", 1),
+        ("select * from windows where key = 'pump-07' union all select * from windows where view = 'all_1m'", 6),
+        ("select w from windows w where key = 'pump-07'", 3),
+        ("select columns('me.*') from windows where key = 'pump-07'", 3),
+        ("from windows where key = 'pump-07'", 3),
+        ("pivot (from windows where view = 'device_1m') on final in (true, false) using max(max) group by key", 40),
+        ("select * from (values ('pump-07')) t(key) semi join windows using (key)", 1),
+        ("select * from windows where start = date '2023-11-14'", 0),
+        ("select count(*) from windows where key = 7::text having count(*) = 0", 1),
+        (
+            "select * from sessions where start > '2023-11-14 22:14:00.007+00' and start <= '2023-11-14 22:14:00.009+00'",
+            2,
+        ),
+        ("select * from sessions where device in ('pump-01', 'nobody')", 1),
+        ("describe windows", 20),
+    ],
+)
+def test_an_answer_does_not_depend_on_what_was_left_unread(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, text: str, rows: int
+) -> None:
+    answer = ask(text)
+    assert len(answer) == rows
+    whole = question.statement.Bounds()
+    monkeypatch.setattr(question.statement._Walk, "_of_where", lambda *_, **__: whole)
+    monkeypatch.setattr(question.statement.Statement, "needs", lambda *_: True)
+    assert sorted(map(repr, ask(text))) == sorted(map(repr, answer))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_in_ids_is_data(values: Values, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    text = name.replace("'", "''")
+    for sql in (
+        f"select device as id from devices where device = '{text}'",
+        f"select distinct key as id from windows where key = '{text}'",
+    ):
+        assert main(["sql", "--config", str(values.config), "--json", sql]) == 0
+        assert json.loads(capsys.readouterr().out) == [{"id": name}]
+        assert main(["sql", "--config", str(values.config), "--csv", sql]) == 0
+        assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [["id"], [name]]
+        assert main(["sql", "--config", str(values.config), sql]) == 0
+        assert name in capsys.readouterr().out.replace("\n", "")
+
+
+def test_times_nulls_and_numbers_are_printed_in_each_form(values: Values, capsys: pytest.CaptureFixture[str]) -> None:
+    sql = f"select start, mean, sum, final from windows where key = 'pump-07' and start = {START}"
+    assert main(["sql", "--config", str(values.config), "--json", sql]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"start": "2023-11-14T22:14:00.000Z", "mean": 7.5, "sum": None, "final": True}
+    ]
+    assert main(["sql", "--config", str(values.config), "--csv", sql]) == 0
+    assert capsys.readouterr().out == "start,mean,sum,final\r\n2023-11-14T22:14:00.000Z,7.5,,true\r\n"
+    assert main(["sql", "--config", str(values.config), sql]) == 0
+    assert "1 row" in capsys.readouterr().out
+    assert (
+        main(["sql", "--config", str(values.config), "--json", "select 'nan'::double as x, [1, 2] as y where false"])
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("select colour from windows", 'windows has view, measure, key, start, "end"'),
+        ("select * from wndows", "The tables are windows, sessions, devices, state"),
+        ("selec 1", "SQL at character 1 ('selec 1')"),
+        ("", "has 0 statements"),
+        ("select 1; select 2", "has 2 statements"),
+        ("delete from windows", "is no SELECT"),
+        ("copy (select 1) to '/tmp/x'", "is no SELECT"),
+        ("attach 'x.db'", "is no SELECT"),
+        ("set enable_external_access = true", "is no SELECT"),
+        ("select * from read_csv('/etc/passwd')", "disabled"),
+        ("select * from '/etc/passwd'", "Table with name /etc/passwd does not exist"),
+        ("select mean + key from windows where key = 'pump-07'", "No function matches"),
+        ("select 'a'::int from windows where key = 'pump-07'", "Could not convert"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_says_why(ask: Ask, text: str, part: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        ask(text)
+    assert part in str(caught.value)
+
+
+def test_names_are_checked_before_anything_is_read(ask: Ask, read: dict[str, int]) -> None:
+    with pytest.raises(SettingsError):
+        ask("select colour from windows")
+    assert read == {}
+
+
+def test_too_many_windows_are_refused_with_what_to_name(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST", 100)
+    with pytest.raises(SettingsError, match=r"looks for up to [\d,]+ windows, the limit is 100. Name a view"):
+        ask("select * from windows")
+    assert len(ask("select * from windows where key = 'pump-07' and start >= '2023-11-14 22:00:00+00'")) == 3
+
+
+def test_a_redis_that_is_away_or_empty_is_named(values: Values, prefix: str) -> None:
+    redis = values.settings.redis
+    for url, name, part in (
+        ("redis://127.0.0.1:1/0", prefix, "Redis at 127.0.0.1:1/0 does not answer"),
+        (redis.url.get_secret_value(), "nobody", "Check redis.prefix"),
+    ):
+        other = settings.parse(values.document | {"redis": {"url": url, "prefix": name}})
+        with pytest.raises(SinkError) as caught:
+            question.answer(other, "select * from devices")
+        assert part in str(caught.value)
+
+
+def test_nothing_is_written(redis_server: Redis, values: Values, prefix: str) -> None:
+    name = f"reader-{prefix}"
+    rights = ["on", ">secret", f"~{prefix}:*", "+@read", "+scan", "+ping", "-@write"]
+    values.client.execute_command("ACL", "SETUSER", name, "reset", *rights)
+    url = redis_server.url.replace("redis://", f"redis://{name}:secret@")
+    reader = settings.parse(values.document | {"redis": {"url": url, "prefix": prefix}})
+    try:
+        answer = question.answer(
+            reader, "select (select count(*) from windows), (select count(*) from sessions), count(*) from devices"
+        )
+        assert list(answer.to_pylist()[0].values()) == [123, 40, 40]
+    except ResponseError as error:  # pragma: no cover - says which command
+        pytest.fail(str(error))
+    finally:
+        values.client.execute_command("ACL", "DELUSER", name)
+
+
+def test_the_same_from_several_shards(redis_server: Redis, prefix: str, tmp_path: Path) -> None:
+    sharded = Values(redis_server, prefix, tmp_path, shards=3)
+    total = "select count(*)::int as n, sum(count)::int as c, sum(final::int)::int as f from windows"
+    assert question.answer(sharded.settings, total).to_pylist() == [{"n": 123, "c": 246, "f": 82}]
+    for table in ("devices", "sessions"):
+        assert question.answer(sharded.settings, f"select count(*) n from {table}").to_pylist() == [{"n": 40}]
+    assert question.answer(sharded.settings, "select count(*) n from devices where device = 'pump-07'").to_pylist() == [
+        {"n": 1}
+    ]
+    sharded.client.close()
