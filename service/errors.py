@@ -17,7 +17,9 @@
     |   |-- WorkerLostError      an executor or a Python worker died, was killed or cut off
     |   `-- SparkLostError       Spark itself has ended: the JVM, or the application on the cluster
     |-- SetupError          10   the machine: a port in use, no JDK, no jars, no disk
-    `-- UnreadableRecordError  11   records that no process can read, and that an operator has to skip
+    |-- UnreadableRecordError  11   records that no process can read, and that an operator has to skip
+    `-- OutletError         12   an outlet: unreachable, full, or too slow
+        `-- OutletRefusedError   the outlet answers, and will not: a right, a table or schema that does not fit
 
 `failure.transient` names those that may pass by themselves. A message says what happened, where
 (topic[partition]@offset, batch, file), which limit was reached and what to do.
@@ -146,3 +148,16 @@ class UnreadableRecordError(TidemarkError):
 
     code = "UNREADABLE"
     status = 11
+
+
+class OutletError(TidemarkError):
+    """An outlet did not take final values within its retries."""
+
+    code = "OUTLET"
+    status = 12
+
+
+class OutletRefusedError(OutletError):
+    """An outlet refuses the connection or the values: waiting does not help."""
+
+    code = "OUTLET_REFUSED"

@@ -3,6 +3,9 @@
     before_fetch                  a batch may begin, nothing of it is computed
     after_decode                  the batch is planned or computed, nothing of it is written
     half_publish                  a part of its rows is in Redis
+    finals_stored                 the finals of the batch are in the outbox
+    half_delivered                an outlet has them, and nobody has noted it yet
+    outlets_written               every outlet that is not behind has them, progress is not written
     after_publish_before_commit   the progress key is written, Spark has not committed
     after_commit                  the runner saw the commit
     before_views                  the query has ended for other views, nothing of them is written
@@ -33,7 +36,8 @@ from service.errors import QueryError, SettingsError
 
 _BATCH = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
 _VIEWS = ("before_views", "after_views", "half_filled", "filled_before_noted")
-NAMES = (*_BATCH, *_VIEWS, "half_corrected", "corrected_before_marked", "replayed_before_marked")
+_OUTLETS = ("finals_stored", "half_delivered", "outlets_written")
+NAMES = (*_BATCH, *_OUTLETS, *_VIEWS, "half_corrected", "corrected_before_marked", "replayed_before_marked")
 _FORM = re.compile(rf"({'|'.join(NAMES)}):([1-9]\d*)(?::(kill|raise))?")
 
 

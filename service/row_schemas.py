@@ -9,11 +9,12 @@ checkpoint valid.
 
 from pyspark.sql import types as t
 
-from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, SIZE, TIMES, unpack_size
+from state.processor import CHANGES, COUNTS, FINALS, OUTPUT, PARTS, REJECTS, RUNS, SIZE, TIMES, unpack_size
 
 __all__ = [
     "CHANGES",
     "COUNTS",
+    "FINALS",
     "FOLDED",
     "OUTPUT",
     "PARTS",

@@ -27,6 +27,7 @@ from typing_extensions import override
 from state import codec, watermark, windows
 from state.bucket import advance
 from state.columns import array, codes_of
+from state.finals import Finals
 from state.layout import BucketState, empty_state
 from state.rules import Rules
 from state.store import Store
@@ -40,10 +41,10 @@ STATE_SCHEMAS = StructType([StructField("number", IntegerType())]), StructType([
 """Keys and values of the map state: see `state.store`."""
 OUTPUT = StructType([StructField("kind", ByteType()), StructField("payload", BinaryType())])
 
-PARTS, RUNS, CHANGES, REJECTS, COUNTS, SIZE, TIMES = range(7)
+PARTS, RUNS, CHANGES, REJECTS, COUNTS, SIZE, TIMES, FINALS = range(8)
 """`kind` of a row. In: parts of windows and runs, which advance the state, and TIMES, which say to where
 (`state.watermark.report`). Out: changes, the size of the state that was written, and TIMES once more
-(`state.watermark.EventTime`). Rejects and counts pass through."""
+(`state.watermark.EventTime`), and where somebody asks for them the finals (`state.finals`). Rejects and counts pass through."""
 
 SIZES = struct.Struct("<7q")
 """Payload of a row of SIZE: bucket, open windows, devices, devices with an open session, and `state.store.Written`: bytes stored,
@@ -56,12 +57,12 @@ class BucketProcessor(StatefulProcessor):
     at least of TIMES.
 
     Output: `OUTPUT`: what passes through, event time after the batch, and one row of CHANGES per call that changed something
-    (`codec.pack_changes`). `codec.CodecError` when a payload or the stored state cannot be read: the batch fails and nothing is
-    lost.
+    (`codec.pack_changes`); with `finals`, one row of FINALS per call that closed something. `codec.CodecError` when a payload or
+    the stored state cannot be read: the batch fails and nothing is lost.
     """
 
-    def __init__(self, rules: Rules, delays: Delays) -> None:
-        self._rules, self._delays = rules, delays
+    def __init__(self, rules: Rules, delays: Delays, finals: Finals | None = None) -> None:
+        self._rules, self._delays, self._finals = rules, delays, finals
 
     @override
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -87,7 +88,7 @@ class BucketProcessor(StatefulProcessor):
         runs = [codec.unpack(b"R", payload) for kind, payload in rows if kind == RUNS]
         stored = self._store.load(bucket)
         before = stored.state if stored else empty_state(self._rules)
-        after, changes, _ = advance(before, parts, runs, time.watermark_ms, self._rules)
+        after, changes, closed = advance(before, parts, runs, time.watermark_ms, self._rules)
         out = [row for row in rows if row[0] not in {PARTS, RUNS, TIMES}]
         out.append((TIMES, time.pack()))
         if after is not before:
@@ -95,6 +96,8 @@ class BucketProcessor(StatefulProcessor):
             out.append((SIZE, sizes + json.dumps(_by_view(after)).encode()))
         if changes:
             out.append((CHANGES, codec.pack_changes(changes)))
+        if self._finals is not None and (finals := self._finals.of(changes.sessions, closed)):
+            out.append((FINALS, codec.pack_changes(finals)))
         return out
 
 

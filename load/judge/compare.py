@@ -18,6 +18,7 @@ from typing import Any
 from load.judge import published
 from load.judge.hashes import check_hashes, check_indexes
 from load.judge.oracle import Coordinate, Offsets, Record, expected, records
+from load.judge.outlets import check_outlets, outlets_of
 from load.judge.rejects import check_partitions, check_rejects, reject_headers
 from load.judge.rules import Reference, Rules, read_rules
 from load.judge.verdict import Hash, Verdict
@@ -82,6 +83,7 @@ def compare(
             },
             verdict,
         )
+    check_outlets(right, rules, outlets_of(Path(settings_path)), verdict)
     topics = sorted({rules.rejects.format(topic=topic) for topic in rules.topics})
     stored = check_rejects(right, records(rules, topics, bootstrap), verdict)
     check_partitions(right, stored, ends, verdict, lost)

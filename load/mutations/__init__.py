@@ -9,6 +9,7 @@ from load.mutations import (
     daemon,
     endless,
     operations,
+    outlets,
     publication,
     readings,
     recompute,
@@ -25,6 +26,7 @@ __all__ = ["MUTATIONS", "Edit", "Mutation", "table"]
 MUTATIONS: tuple[Mutation, ...] = (
     *store.MUTATIONS,
     *publication.MUTATIONS,
+    *outlets.MUTATIONS,
     *recompute.MUTATIONS,
     *rejects.MUTATIONS,
     *readings.MUTATIONS,

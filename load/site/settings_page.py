@@ -34,10 +34,9 @@ def page(root: Path) -> str:
     lines = ["# All settings", "", "Generated from the models in `service/settings/` and the comments of the"]
     lines += [f"[example](../../{FILES}/{EXAMPLE}.md).", ""]
     for name, field in Settings.model_fields.items():
-        model = model_of(field.annotation)
         lines += [f"## {f'[[{name}]]' if get_origin(field.annotation) is tuple else f'[{name}]'}", ""]
         lines += ["The section may be left out.", ""] if field.default is None else []
-        for key, each in model.model_fields.items():
+        for key, each in fields_of(field.annotation).items():
             lines += _entry(name, each.alias or key, each, key, comments)
     return "\n".join(lines) + "\n"
 
@@ -84,11 +83,24 @@ def _behind(line: str) -> str:
     return re.sub(r"^(no default|default:? ?(none|\"[^\"]*\"|\S+))[,;]? ?", "", comment)
 
 
-def model_of(annotation: Any) -> type[BaseModel]:
-    """Return the model of a section, which may be optional or one of several."""
+def fields_of(annotation: Any) -> dict[str, FieldInfo]:
+    """Return the fields of a section, which may be optional, or one of several models: then a choice has that of all."""
+    fields: dict[str, FieldInfo] = {}
+    for model in _models(annotation):
+        for name, field in model.model_fields.items():
+            known = fields.setdefault(name, field)
+            if get_origin(field.annotation) is Literal and known is not field:
+                choices = *get_args(known.annotation), *get_args(field.annotation)
+                fields[name] = FieldInfo(annotation=Literal[tuple(dict.fromkeys(choices))], default=field.default)
+    return fields
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(model_of(each) for each in get_args(annotation) if each is not type(None))
+        yield annotation
+        return
+    for each in get_args(annotation):
+        yield from _models(each)
 
 
 def _type(annotation: Any, name: str) -> str:

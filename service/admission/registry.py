@@ -94,7 +94,7 @@ class Client:
 
         try:
             if self._client is None:
-                self._client = _connect(self._settings)
+                self._client = connect(self._settings)
             return getattr(self._client, method)(*arguments)
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
@@ -107,7 +107,8 @@ class Client:
         raise RegistryError(msg, remedy="Check [registry] url, user, password and certificates, and the registry")
 
 
-def _connect(settings: RegistrySettings) -> "SchemaRegistryClient":
+def connect(settings: RegistrySettings) -> "SchemaRegistryClient":
+    """Return Confluent's client of a registry; close it after use."""
     from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
 
     system = ssl.get_default_verify_paths()

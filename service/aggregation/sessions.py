@@ -5,6 +5,7 @@ from pyspark.sql import DataFrame
 from service.reference.attributes import DEVICE
 from service.row_schemas import OUTPUT
 from service.settings import Settings
+from state.finals import Finals
 from state.processor import BucketProcessor
 from state.rules import Rules
 from state.watermark import Delays
@@ -29,13 +30,21 @@ def delays(settings: Settings) -> Delays:
     return Delays(admission.watermark_delay_ms, admission.max_delay_ms, admission.max_hold_ms)
 
 
+def finals(settings: Settings) -> Finals | None:
+    """Return the finals that the outlets ask for; None without an outlet."""
+    if not settings.outlets:
+        return None
+    views = frozenset(view for outlet in settings.outlets for view in settings.outlet_views(outlet))
+    return Finals(views, any(outlet.sessions for outlet in settings.outlets))
+
+
 def advance(folded: DataFrame, settings: Settings) -> DataFrame:
     """Apply the stateful operator to rows of row_schemas.FOLDED; returns rows of row_schemas.OUTPUT."""
     return (
         folded.select("bucket", "kind", "payload")
         .groupBy("bucket")
         .transformWithStateInPandas(
-            statefulProcessor=BucketProcessor(rules(settings), delays(settings)),
+            statefulProcessor=BucketProcessor(rules(settings), delays(settings), finals(settings)),
             outputStructType=OUTPUT,
             outputMode="Update",
             timeMode="None",

@@ -24,6 +24,7 @@ from service.commands import check_input, check_spark, durability
 from service.commands.finding import Line, failed, ok
 from service.errors import (
     CheckpointError,
+    OutletError,
     ReferenceDataError,
     SchemaError,
     SetupError,
@@ -85,6 +86,8 @@ def checks(settings: Settings) -> list[Line]:
         if answers:
             attempt("kafka in Spark", SourceError, check_spark.kafka)
         attempt("reference", ReferenceDataError, check_spark.reference)
+        if settings.outlets:
+            attempt("outlets", OutletError, check_spark.outlets)
         if decodes and attempt("plan", SchemaError, check_spark.plan) and answers:
             attempt("filters", SourceError, check_spark.sample_of_filters)
     else:

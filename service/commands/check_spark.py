@@ -9,8 +9,9 @@ from service.admission import filters, readings
 from service.admission.schema_sources import load_schemas
 from service.commands import compatibility
 from service.commands.finding import Line, failed, ok
-from service.errors import ReferenceDataError
+from service.errors import OutletError, ReferenceDataError
 from service.kafka import source
+from service.outlets import kinds
 from service.pipeline import builder, failure
 from service.quality import sample
 from service.recompute import rebuild
@@ -96,6 +97,16 @@ def sample_of_filters(settings: Settings) -> Iterator[Line]:
 def _passing(place: str, count: int, of: int, what: str, otherwise: str) -> Line:
     text = f"{count} of the newest {of} {what} meet it"
     return ok(place, text) if count or not of else Line(place, "warn", f"{text}: {otherwise}", "Correct the predicate")
+
+
+def outlets(settings: Settings) -> Iterator[Line]:
+    """Try every outlet, and change nothing there."""
+    spark = session.build(settings, master="local[1]")
+    for each in settings.outlets:
+        try:
+            yield ok(f"outlet {each.name}", kinds.outlet(each, settings, spark).check())
+        except OutletError as error:
+            yield failed(f"outlet {each.name}", error)
 
 
 def plan(settings: Settings) -> Iterator[Line]:

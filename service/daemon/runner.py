@@ -32,6 +32,7 @@ from service.kafka import topics
 from service.monitoring import metrics, server
 from service.monitoring.quality_page import Page
 from service.monitoring.status import Status
+from service.outlets import kinds
 from service.pipeline import failure
 from service.pipeline.term import Term
 from service.publication import meta
@@ -66,6 +67,7 @@ class Runner:
         self.metrics = metrics.Metrics()
         self.metrics.limits(settings)
         self.status = Status(settings.service.name)
+        self.status.outlets(self.metrics.outlets.document)
         self._page = Page(is_on=settings.quality.expectations is not None)
         self._shutdown = Shutdown(lambda: self.status.becomes("stopping"), self._on_hang_up)
         self._parts: SessionParts | None = None
@@ -211,6 +213,11 @@ class Runner:
             filler = Filler(term, parts.views.filled)
             cleanup.callback(filler.close)
             filler.start()
+            term.outlets = kinds.outlets(spark, settings, epoch, position.batch - 1 if position else -1, self.metrics)
+            if term.outlets is not None:
+                cleanup.callback(term.outlets.close)
+                self.metrics.outlets.watch(term.outlets.progress)
+                term.outlets.start()
             parts.activity_log.query_starts(epoch, position)
             QueryRun(parts, term, self._lease, self._backoff, self._stop).run(idle_closer, retention_ms, care)
 

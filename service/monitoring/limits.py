@@ -19,6 +19,8 @@ APART = 0.5
 REJECTED = 0.05
 INVENTED = 0.2
 REFERENCE = 0.25
+OUTLET_AGE_S = 60.0
+OUTLET_FULL = 0.5
 SLOW_S = 10.0
 FAILURES = 3.0
 RESTARTS = 3.0
@@ -110,6 +112,17 @@ def _room_used(span: Span) -> float:
     return 100 * max(shares) if shares else math.nan
 
 
+def _most(name: str) -> Callable[[Span], float]:
+    return lambda span: max((value for _, value in span.now.rows(name)), default=math.nan)
+
+
+def _backlog(span: Span) -> float:
+    """The share of `max_pending` of an outlet that is kept for it, at most, in %."""
+    limits = {labels["outlet"]: value for labels, value in span.now.rows("outlet_max_pending_bytes")}
+    kept = span.now.rows("outlet_pending_bytes")
+    return max((100 * value / limits[labels["outlet"]] for labels, value in kept), default=math.nan)
+
+
 def _unmet(span: Span) -> float:
     return float(sum(value == 0 for _, value in span.now.rows("quality_expectation_met")))
 
@@ -195,6 +208,14 @@ _ALERTS = (
         _of(REFERENCE, "reference_max_age_seconds"),
         "s",
     ),
+    _Alert(
+        "TidemarkOutletAway",
+        "age of finals that an outlet lacks",
+        _most("outlet_age_seconds"),
+        _fixed(OUTLET_AGE_S),
+        "s",
+    ),
+    _Alert("TidemarkOutletFull", "kept for an outlet, of max_pending", _backlog, _fixed(100 * OUTLET_FULL), "%"),
     _Alert(
         "TidemarkSlow",
         "p99 from the broker to Redis",

@@ -20,6 +20,7 @@ from service import clock
 from service.admission import readings
 from service.admission.schema_catalog import LOOK_UPS
 from service.monitoring.event_time_metrics import EventTime
+from service.monitoring.outlet_metrics import Outlets
 from service.monitoring.quality_metrics import Quality
 from service.monitoring.resource_metrics import ResourceMetrics
 from service.monitoring.schedule import Schedule
@@ -187,6 +188,7 @@ class Metrics(TermMetrics):
         self.event_time = EventTime(series)
         self.quality = Quality(series)
         self.views = Views(series)
+        self.outlets = Outlets(series)
         self.resources = ResourceMetrics(series)
         self.state_rows = gauge(
             "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
@@ -238,6 +240,7 @@ class Metrics(TermMetrics):
         self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
         self.max_hold.set(settings.admission.max_hold_ms / 1000)
         self.serves(settings)
+        self.outlets.named(settings.outlets)
         self._schedule = Schedule(settings.service.trigger_ms)
         self._topics = settings.kafka.topics
         for topic in self._topics:
@@ -355,6 +358,15 @@ class Metrics(TermMetrics):
     def closes_idle(self, until_ms: int) -> None:
         """Note that silence has closed the windows that end by this event time."""
         self.views.finals(until_ms)
+
+    def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
+        """Count what an outlet has."""
+        self.outlets.rows.labels(outlet).inc(rows)
+        self.outlets.bytes.labels(outlet).inc(size)
+
+    def outlet_fails(self, outlet: str) -> None:
+        """Count a failed attempt."""
+        self.outlets.failures.labels(outlet).inc()
 
     def redis_loses_data(self) -> None:
         """Count a loss of data in Redis."""

@@ -47,6 +47,7 @@ class Status:
         self._batches: list[Mapping[str, Any]] = []
         self._reference: Callable[[], Mapping[str, Any]] | None = None
         self._views: Callable[[], Mapping[str, Any]] | None = None
+        self._outlets: Callable[[], Mapping[str, Any]] = dict
 
     def becomes(self, state: State) -> None:
         """Set the state. After `stopping` it does not change."""
@@ -80,6 +81,11 @@ class Status:
         """Set the source of the views' part; each answer calls `document`."""
         with self._lock:
             self._views = document
+
+    def outlets(self, document: "Callable[[], Mapping[str, Any]]") -> None:
+        """Set the source of the outlets' part; each answer calls `document`."""
+        with self._lock:
+            self._outlets = document
 
     def restarts(self) -> None:
         """Count a restart of the query."""
@@ -119,6 +125,7 @@ class Status:
                 "last_error": self._error,
                 "reference": reference() if reference is not None else None,
                 "views": views() if views is not None else None,
+                "outlets": self._outlets(),
                 "batches": self._batches,
             }
 
@@ -154,6 +161,11 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
         if reference["failure"] is not None:
             failure = reference["failure"]
             yield f"the last good reference serves on: {_time(failure['at_ms'])} {failure['reason']}: {failure['text']}"
+    for name, outlet in document.get("outlets", {}).items():
+        lacks = f"lacks {outlet['pending_batches']} batches, {outlet['pending_bytes']} bytes, since {outlet['age_s']} s"
+        yield f"outlet {name} {lacks if outlet['pending_batches'] else 'has everything'}"
+        if outlet["error"]:
+            yield f"outlet {name} is away: {outlet['error']}"
     shown = document["batches"][-batches:] if batches > 0 else []
     if not shown:
         return

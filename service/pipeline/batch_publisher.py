@@ -2,10 +2,11 @@
 
     1  copy rejected records from Kafka to the rejects topics, until all are acknowledged     Sink.write, per partition
     2  write windows, sessions, devices and the views' keys to Redis, under the epoch         Sink.write, per partition
-    3  write the progress key: all values include the batch up to these offsets, and the
+    3  store the finals, and write them to every outlet that is not behind                    Outlets.publish, once
+    4  write the progress key: all values include the batch up to these offsets, and the
        windows that the watermark has passed are final                                        Sink.progress, once
 
-Spark commits the batch after step 3. A failure in steps 1 to 3 fails the batch. The replay writes the same keys with the same
+Spark commits the batch after step 4. A failure in steps 1 to 4 fails the batch. The replay writes the same keys with the same
 values, so every step may be repeated, also in part. publish.lua checks each write, atomically:
 
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
@@ -59,7 +60,7 @@ from service.redis.keys import shards
 from service.redis.link import Budget, Link, Place, Reply, WritesLostError, link
 from service.reference.attributes import Attributes
 from service.rejects import delivery
-from service.row_schemas import CHANGES, REJECTS, SIZE, TIMES, unpack_size
+from service.row_schemas import CHANGES, FINALS, REJECTS, SIZE, TIMES, unpack_size
 from service.settings import Settings
 from state import codec, windows
 from state.columns import Ints
@@ -183,7 +184,7 @@ class Sink:
         return self._over_shards(lambda shard: self._link(shard).server(self._budget(shard, "beginning")))
 
     def progress(self, servers: Mapping[int, str] = MappingProxyType({})) -> tuple[int, int] | None:
-        """Step 3. Returns the (epoch, batch) that progress of all shards held before, None when one had none.
+        """Step 4. Returns the (epoch, batch) that progress of all shards held before, None when one had none.
 
         Raises FencedError when progress holds a later batch of this epoch, SinkError when one of `servers` no longer answers:
         another run of Redis may lack values that were acknowledged, so the batch must be written again.
@@ -253,6 +254,7 @@ class Sink:
                 if (n := tally.sum(task_counters.OTHER, number))
             ),
             topics=tuple((self.settings.kafka.topics.index(topic), n) for topic, n in sorted(output.topics.items())),
+            finals=tuple(output.finals),
         )
 
     def _by_shard(self, changes: Changes) -> list[Changes]:
@@ -357,6 +359,7 @@ class _Output:
     tallies: list[task_counters.Tally] = field(default_factory=list)
     sizes: list[Any] = field(default_factory=list)
     event_times: set[tuple[int, int]] = field(default_factory=set)
+    finals: list[bytes] = field(default_factory=list)
     _changes: list[Changes] = field(default_factory=list)
 
     def take(self, kind: int, payload: bytes) -> None:
@@ -371,6 +374,8 @@ class _Output:
         elif kind == TIMES:
             time = EventTime.unpack(payload)
             self.event_times.add((time.watermark_ms, time.newest_ms))
+        elif kind == FINALS:
+            self.finals.append(payload)
         else:
             self.tallies.append(task_counters.unpack(payload))
 

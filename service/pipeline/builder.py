@@ -206,6 +206,8 @@ class Publication:
         micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
         sink = replace(sink, micro_batch=micro_batch)
         skewed = sink.count_skewed()
+        if term.outlets is not None:
+            term.outlets.publish(micro_batch, outcome.finals)
         sink.progress(servers)
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
         seconds = clock.monotonic_s() - started

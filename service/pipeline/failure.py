@@ -8,10 +8,12 @@ checkpoint inside the running driver, under the same epoch. A permanent one ends
                UnreadableError     the reference database is away, and there is no stored copy
                RegistryError       the schema registry is away, and a schema that is needed at the start is not stored
                WorkerLostError     an executor or a Python worker is gone
+               OutletError         an outlet is away, and the batch has to wait for it
                InjectedError       a test's failpoint
     permanent  SettingsError, SchemaError, ReferenceDataError, ReferenceTooOldError, FencedError, CheckpointError, SetupError
                UnreadableRecordError                                   an operator has to decide
-               SourceRefusedError, DataLossError, SinkRefusedError     waiting does not bring rights, topics or records
+               SourceRefusedError, DataLossError, SinkRefusedError, OutletRefusedError
+                                                                       waiting does not bring rights, topics or records
                SparkLostError      only a new process has a new Spark
                QueryError          the cause is unknown: a new process is safer
 
@@ -30,6 +32,8 @@ from service.errors import (
     CheckpointError,
     DataLossError,
     FencedError,
+    OutletError,
+    OutletRefusedError,
     QueryError,
     RegistryError,
     SetupError,
@@ -44,8 +48,8 @@ from service.failpoint import InjectedError
 from service.reference.database import UnreadableError
 from service.spark.files import FULL, MAKE_ROOM, local
 
-_TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, InjectedError)
-_PERMANENT = (SourceRefusedError, DataLossError, SinkRefusedError)
+_TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, OutletError, InjectedError)
+_PERMANENT = (SourceRefusedError, DataLossError, SinkRefusedError, OutletRefusedError)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 10.0
 CALM_S = 300.0

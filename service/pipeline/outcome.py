@@ -16,6 +16,10 @@ is at most 1.2 times the one below it, so the middle of a bucket is within 10 % 
 exports no native histograms.)"""
 
 
+Payload = bytes
+"""Outcome has a field `bytes`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Counts of published rows and of the records they come from. The sum of two outcomes is the outcome of both.
@@ -32,7 +36,7 @@ class Outcome:
     `event_times` the (watermark, newest event time) after the batch, one pair unless buckets disagree, and `sizes` the sizes of
     the changed buckets' states (state.processor.SIZES). `windows_open` has (bucket, number of the view, open windows) of these
     buckets, `topics` has (number of the topic, rejects copied), `others` (number of the grouped column, readings with `(other)`).
-    Numbers are the positions in the settings.
+    Numbers are the positions in the settings. `finals` are the payloads of the rows of FINALS, for the outlets.
     """
 
     rejects: int = 0
@@ -62,6 +66,7 @@ class Outcome:
     windows_open: tuple[tuple[int, int, int], ...] = ()
     topics: tuple[tuple[int, int], ...] = ()
     others: tuple[tuple[int, int], ...] = ()
+    finals: tuple["Payload", ...] = ()
 
     def __add__(self, other: "Outcome") -> "Outcome":
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
@@ -78,6 +83,7 @@ class Outcome:
             windows_open=self.windows_open + other.windows_open,
             topics=self.topics + other.topics,
             others=self.others + other.others,
+            finals=self.finals + other.finals,
             **counts,
         )
 
@@ -89,19 +95,22 @@ class Outcome:
     def total(rows: pa.Table) -> "Outcome":
         """The sum of rows of OUTCOME_SCHEMA."""
         outcome = Outcome()
-        for row in rows.select([*_COUNTS, *_LISTS, *_TABLES]).to_pylist():
-            lists = {name: tuple(row[name]) for name in _LISTS} | {n: tuple(map(tuple, row[n])) for n in _TABLES}
+        for row in rows.select([*_COUNTS, *_LISTS, *_TABLES, "finals"]).to_pylist():
+            lists = {name: tuple(row[name]) for name in (*_LISTS, "finals")} | {
+                n: tuple(map(tuple, row[n])) for n in _TABLES
+            }
             outcome += Outcome(**{**row, **lists})
         return outcome
 
 
 _LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes", "windows_open", "topics", "others")
-_COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES})
+_COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES, "finals"})
 _ARROW = pa.schema(
     [
         *((name, pa.int64()) for name in _COUNTS),
         *((name, pa.list_(pa.int64())) for name in _LISTS),
         *((name, pa.list_(pa.list_(pa.int64()))) for name in _TABLES),
+        ("finals", pa.list_(pa.binary())),
     ]
 )
 OUTCOME_SCHEMA = ", ".join(
@@ -109,6 +118,7 @@ OUTCOME_SCHEMA = ", ".join(
         *(f"{name} bigint" for name in _COUNTS),
         *(f"{name} array<bigint>" for name in _LISTS),
         *(f"{name} array<array<bigint>>" for name in _TABLES),
+        "finals array<binary>",
     ]
 )
 """Outcome as a Spark schema, for mapInArrow."""

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from service.admission.schema_catalog import SchemaCatalog
 from service.admission.schema_sources import SchemaSet
+from service.outlets.publication import Outlets
 from service.pipeline.back_pressure import BatchLimit
 from service.pipeline.outcome import Outcome
 from service.publication.covered import Covered
@@ -33,6 +34,12 @@ class TermMetrics:
 
     def closes_idle(self, until_ms: int) -> None:
         """Silence has closed the windows that end by this event time."""
+
+    def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
+        """An outlet has so many more rows, of so many bytes."""
+
+    def outlet_fails(self, outlet: str) -> None:
+        """An attempt to write to an outlet failed."""
 
     def fails(self, part: str) -> None:
         """A part of the service failed and tries again."""
@@ -63,6 +70,8 @@ class Term:
     values only (docs/decisions/0021). None where lost or former values are written again."""
     limit: BatchLimit | None = None
     """The limit of the query's batches, which outlives the query; without one the query begins with a new one."""
+    outlets: Outlets | None = None
+    """None without an outlet."""
     metrics: TermMetrics = field(default_factory=TermMetrics)
     write_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while the values of a batch, or of the idle closer, are written."""

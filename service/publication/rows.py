@@ -148,7 +148,7 @@ def window_rows(
     A row has the statistics of its view, without those that need a column that is null. With `begun` all windows are endless:
     a row has the event time from which its view and measure has all readings, and it does not expire.
     """
-    columns = _plain(table)
+    columns = plain(table)
     fields, is_partly = _statistics(columns, {view.name: view.statistics for view in views})
     fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
     marks = _marks(columns, views)
@@ -186,12 +186,18 @@ def _marks(columns: Mapping[str, Any], views: Iterable[View]) -> Any:
 
 def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, Texts], bool]:
     """Return the fields of windows, and whether some rows lack one; `chosen` has the statistics of each view."""
+    values = statistics(columns, chosen)
+    fields = {name: texts(decimal(column)) for name, column in values.items()}
+    return fields, any(column.null_count for column in values.values())
+
+
+def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the statistics of windows as numbers, null where a row lacks one; `chosen` has the statistics of each view."""
     used = [chosen[view] for view in pc.unique(columns["view"]).to_pylist()]
     known = {name: columns[name] for name in COLUMNS if name in columns}
     nulls = {name: column.is_null().to_numpy(False) for name, column in known.items() if column.null_count}
     kept = Kept({name: _numpy(each) for name, each in known.items()})
-    fields: dict[str, Texts] = {}
-    is_partly = False
+    fields: dict[str, Any] = {}
     for name, statistic in STATISTICS.items():
         if any(name in names for names in used) and known.keys() >= set(statistic.columns):
             absent = [nulls[column] for column in statistic.columns if column in nulls]
@@ -201,10 +207,8 @@ def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]])
             numbers = statistic.of_window(kept)
             if statistic.may_be_absent:
                 absent.append(np.isnan(numbers))
-            values = pa.array(numbers, mask=np.logical_or.reduce(absent) if absent else None)
-            fields[name] = texts(decimal(values))
-            is_partly = is_partly or values.null_count > 0
-    return fields, is_partly
+            fields[name] = pa.array(numbers, mask=np.logical_or.reduce(absent) if absent else None)
+    return fields
 
 
 def _numpy(column: Any) -> npt.NDArray[Any]:
@@ -249,7 +253,7 @@ def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str
         "closed_by": texts(pc.if_else(is_closed, pa.scalar(closed_by), pa.scalar(""))),
         "merged_into": texts(decimal(column["merged_into"])),
     }
-    for measure in _measures(table, ".sum"):
+    for measure in measures(table, ".sum"):
         totals = Totals(*(column[f"{measure}.{part}"].to_numpy(zero_copy_only=False) for part in TOTALS))
         nothing = totals.count == 0
         for name, of_session in SESSION_STATISTICS.items():
@@ -274,7 +278,7 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
     if attributes is not None:
         columns = attributes.of(column["device"])
         fields |= {f"ref.{name}": texts(columns[name].combine_chunks()) for name in columns.column_names[:-1]}
-    for measure in _measures(table, ".value"):
+    for measure in measures(table, ".value"):
         fields[measure] = texts(decimal(column[f"{measure}.value"]))
         fields[f"{measure}.at"] = texts(decimal(column[f"{measure}.at"]))
     names, devices = texts(keys.devices(column["device"])), texts(column["device"])
@@ -290,8 +294,8 @@ def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:
     return table if len(rows) == table.num_rows else table.take(np.sort(rows))
 
 
-def _plain(table: pa.Table) -> dict[str, Any]:
-    """The columns of windows, with their dictionaries decoded."""
+def plain(table: pa.Table) -> dict[str, Any]:
+    """Return the columns of windows, with their dictionaries decoded."""
     return {**_columns(table), **{name: table[name].combine_chunks().cast(pa.string()) for name in TEXTS}}
 
 
@@ -299,5 +303,6 @@ def _columns(table: pa.Table) -> dict[str, Any]:
     return {name: table[name].combine_chunks() for name in table.column_names}
 
 
-def _measures(table: pa.Table, ending: str) -> list[str]:
+def measures(table: pa.Table, ending: str) -> list[str]:
+    """Return the measures of a table's columns `<measure><ending>`."""
     return [name.removesuffix(ending) for name in table.column_names if name.endswith(ending)]

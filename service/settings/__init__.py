@@ -18,6 +18,10 @@ from service.settings.loading import document as document
 from service.settings.loading import load as load
 from service.settings.loading import loads as loads
 from service.settings.loading import parse as parse
+from service.settings.outlets import JdbcOutlet as JdbcOutlet
+from service.settings.outlets import KafkaOutlet as KafkaOutlet
+from service.settings.outlets import Outlet as Outlet
+from service.settings.outlets import ParquetOutlet as ParquetOutlet
 from service.settings.redis import Redis as Redis
 from service.settings.reference import Reference as Reference
 from service.settings.section import LARGEST as LARGEST

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from service.errors import SettingsError
+from service.settings.outlets import ParquetOutlet
 from service.settings.section import Section
 from service.settings.settings import Settings
 from service.units import format_duration, parse_duration_ms
@@ -145,9 +146,13 @@ def _resolve(settings: Settings, folder: Path) -> Settings:
     """Resolve relative paths against the folder, so that a service starts from any working directory."""
 
     def resolved(section: Any) -> Any:
+        if isinstance(section, tuple):
+            return tuple(map(resolved, section))
         if not isinstance(section, Section):
             return section
-        paths = {name: (folder / value).resolve() for name, value in section if isinstance(value, Path)}
+        paths: dict[str, Any] = {name: (folder / value).resolve() for name, value in section if isinstance(value, Path)}
+        if isinstance(section, ParquetOutlet) and ":" not in section.path:
+            paths["path"] = str((folder / section.path).resolve())
         return section.model_copy(update=paths)
 
     sections = {name: resolved(section) for name, section in settings}

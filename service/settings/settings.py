@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from service.settings.input import Admission, Input, Registry
 from service.settings.kafka import Kafka
+from service.settings.outlets import Outlet
 from service.settings.redis import Redis
 from service.settings.reference import Reference
 from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section
@@ -79,6 +80,7 @@ class Settings(Section):
     metrics: Metrics = Metrics()
     quality: Quality = Quality()
     otel: Otel | None = None
+    outlets: tuple[Outlet, ...] = ()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -119,6 +121,18 @@ class Settings(Section):
             problems.append(
                 "input.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
             )
+        outlets = Counter(outlet.name for outlet in self.outlets)
+        problems += [f"outlets: the name {n!r} is used more than once" for n in sorted(outlets) if outlets[n] > 1]
+        for outlet in self.outlets:
+            problems += unknown(f"outlets.{outlet.name}.views", outlet.views or (), names, "view")
+            endless = [view.name for view in self.views if view.is_endless and view.name in (outlet.views or ())]
+            problems += [
+                f"outlets.{outlet.name}.views: {name!r} has no windows, so nothing is final" for name in endless
+            ]
+            if outlet.kind == "kafka" and outlet.format == "avro" and self.registry is None:
+                problems.append(f"outlets.{outlet.name}.format: avro needs a [registry]; or choose json")
+            if outlet.kind == "kafka" and outlet.topic in self.kafka.topics:
+                problems.append(f"outlets.{outlet.name}.topic: {outlet.topic!r} is a topic of [kafka], which is read")
         if self.pane_ms < 1_000:
             problems.append(
                 f"views: the windows' lengths and slides have the common measure {self.pane_ms} ms, the limit is 1 s; "
@@ -153,6 +167,13 @@ class Settings(Section):
         """The columns of the record that a view groups by, in the order of [input]."""
         grouped = {name for view in self.views for name in view.by}
         return tuple(name for name in self.input.columns if name in grouped)
+
+    def outlet_views(self, outlet: Outlet) -> tuple[str, ...]:
+        """Return the names in keys of the views whose windows an outlet takes, in the order of the settings."""
+        if outlet.sessions:
+            return ()
+        chosen = [view for view in self.views if outlet.views is None or view.of in outlet.views]
+        return tuple(view.name for view in chosen if not view.is_endless)
 
     @property
     def buckets(self) -> int:

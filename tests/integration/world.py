@@ -14,6 +14,8 @@ from load.servers.redis import Redis
 from load.testbed import to_toml
 from schemas import contract
 from service import settings
+from service.checkpoint import resume
+from service.outlets import kinds
 from service.pipeline import builder
 from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term, TermMetrics
@@ -124,6 +126,12 @@ class World(TermMetrics):
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
         places = self.send(records)
         term = Term(self.spark, self.settings, self.epoch, published=after, covered=covered, settled_ms=settled_ms)
+        position = resume.position(self.spark, self.settings)
+        term.outlets = kinds.outlets(
+            self.spark, self.settings, self.epoch, position.batch - 1 if position else -1, self
+        )
+        if term.outlets is not None:
+            term.outlets.start()
         query, publication = builder.start(term, on_batch=lambda _: on_batch())
         try:
             query.processAllAvailable()
@@ -133,6 +141,8 @@ class World(TermMetrics):
             raise publication.failure from None
         finally:
             query.stop()
+            if term.outlets is not None:
+                term.outlets.close()
         assert publication.failure is None
         return places
 

@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 from service import clock
 from service.micro_batch import MicroBatch
 from service.monitoring.metrics import Metrics
+from service.outlets.delivery import Progress
 from service.pipeline.builder import BatchReport
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from tests.alerts import RULES, assert_selects, check
@@ -22,6 +23,7 @@ RECORDS = 6_000
 DAY_S = 86_400
 WARM = 12
 QUICK = (RECORDS, *[0] * len(LATENCY_BOUNDS_MS))
+OUTLET = {"name": "files", "kind": "parquet", "path": "x", "max_pending": "1 MiB"}
 REFERENCE = {"url": "jdbc:sqlite:x", "query": "q"}
 
 
@@ -80,7 +82,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[
         monkeypatch.setattr(clock, "monotonic_s", lambda: now_s)
         monkeypatch.setattr(clock, "now_ms", lambda: int(now_s * 1000))
         instance = Instance(Metrics())
-        instance.metrics.limits(make_settings(tmp_path, reference=REFERENCE))
+        instance.metrics.limits(make_settings(tmp_path, reference=REFERENCE, outlets=[OUTLET]))
         instance.metrics.reference("v", 10, lambda: 300.0)
         start(instance)
         for minute in range(WARM + minutes):
@@ -138,6 +140,11 @@ def lost_values(it: Instance) -> None:
 def is_old(it: Instance) -> None:
     it.metrics.reference("v", 10, lambda: 7 * 3600.0)
     it.metrics.reference_kept.set(1)
+
+
+def lacks(it: Instance) -> None:
+    since_ms = clock.now_ms() - 120_000
+    it.metrics.outlets.watch(lambda: {"files": Progress(9, 600_000, since_ms, "away", is_behind=True)})
 
 
 def hangs(it: Instance) -> None:
@@ -203,6 +210,7 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     ),
     "samples cannot be checked": (lambda it: (it.works(), it.metrics.quality.failures.inc()), 6, {"QualityUnchecked"}),
     "the reference is kept": (lambda it: (it.works(), is_old(it)), 17, {"ReferenceKept", "ReferenceOld"}),
+    "an outlet is away": (lambda it: (it.works(), lacks(it)), 9, {"OutletAway", "OutletFull"}),
     "readings are slow": (is_slow, 17, {"Slow"}),
 }
 

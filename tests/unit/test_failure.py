@@ -15,6 +15,7 @@ PASSES = {
     "UnreadableError",
     "RegistryError",
     "WorkerLostError",
+    "OutletError",
     "InjectedError",
 }
 STAYS = {
@@ -26,6 +27,7 @@ STAYS = {
     "SourceRefusedError",
     "DataLossError",
     "SinkRefusedError",
+    "OutletRefusedError",
     "FencedError",
     "CheckpointError",
     "QueryError",

@@ -43,6 +43,8 @@ def test_every_alert_is_shown_with_the_metrics_and_the_number_of_its_rule() -> N
         ("TidemarkRejects", limits.REJECTED),
         ("TidemarkInventedDevices", limits.INVENTED),
         ("TidemarkReferenceOld", limits.REFERENCE),
+        ("TidemarkOutletAway", limits.OUTLET_AGE_S),
+        ("TidemarkOutletFull", limits.OUTLET_FULL),
         ("TidemarkSlow", limits.SLOW_S),
         ("TidemarkFailures", limits.FAILURES),
         ("TidemarkQueryRestarts", limits.RESTARTS),
@@ -80,6 +82,15 @@ def test_every_alert_is_shown_with_the_metrics_and_the_number_of_its_rule() -> N
             {"watermark_timestamp_seconds": 7, "readings_admitted_total": 8},
         ),
         ("TidemarkQuality", {"quality_expectation_met": {"expectation=a": 1, "expectation=b": 0}}, None),
+        ("TidemarkOutletAway", {"outlet_age_seconds": {"outlet=a": 0, "outlet=b": 61}}, None),
+        (
+            "TidemarkOutletFull",
+            {
+                "outlet_max_pending_bytes": {"outlet=a": 100, "outlet=b": 1000},
+                "outlet_pending_bytes": {"outlet=a": 51, "outlet=b": 0},
+            },
+            None,
+        ),
         ("TidemarkSlow", {"event_to_redis_seconds_bucket": {"le=0.5": 90, "le=20.0": 100, "le=+Inf": 100}}, {}),
     ],
 )

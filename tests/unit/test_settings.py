@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from service import settings
 from service.errors import SettingsError
 from service.settings import Settings, load, parse
+from tests.stream.records import make_document, make_settings
 
 MINIMAL = {
     "service": {"checkpoint": "/var/lib/tidemark"},
@@ -639,3 +640,38 @@ def test_a_view_without_windows_has_no_slide_and_no_end():
         "views.1: slide and retain: of no window. A view with window = 'none' has one value of each key, "
         "which is kept as long as the view is in the settings"
     )
+
+
+FILES = {"name": "files", "kind": "parquet", "path": "x"}
+TOPIC = {"name": "events", "kind": "kafka", "topic": "t", "format": "json"}
+TABLE = {"name": "table", "kind": "jdbc", "url": "jdbc:postgresql://h/d", "table": "t"}
+
+
+@pytest.mark.parametrize(
+    ("outlet", "problem"),
+    [
+        ({**FILES, "views": ["none"]}, "outlets.files.views: 'none' is no view"),
+        ({**FILES, "sessions": True, "views": ["device"]}, "an outlet takes windows or sessions, not both"),
+        ({**FILES, "kind": "csv"}, "outlets.0"),
+        ({**FILES, "max_pending": 10}, "max_pending = 10: must be at least 65536"),
+        ({**TOPIC, "format": "avro"}, r"outlets.events.format: avro needs a \[registry\]; or choose json"),
+        ({**TOPIC, "topic": "readings"}, r"outlets.events.topic: 'readings' is a topic of \[kafka\], which is read"),
+        ({**TOPIC, "user": "u"}, "bootstrap: is missing, and there is a login"),
+        ({**TABLE, "url": "jdbc:mysql://h/d"}, "must be jdbc:postgresql://host:port/database"),
+        ({**TABLE, "url": "jdbc:postgresql://u:secret@h/d"}, r"url = \*\*\*: must be jdbc:postgresql"),
+        ({**TABLE, "table": "a; drop table b"}, "must be a table, or schema.table"),
+    ],
+)
+def test_an_outlet_that_cannot_work_is_refused_by_name(outlet: dict[str, object], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        make_settings(tmp_path, outlets=[outlet])
+
+
+def test_the_path_and_the_password_of_an_outlet_are_found_beside_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret\n")
+    files_and_table = make_document(tmp_path, outlets=[FILES, {**TABLE, "user": "u", "password_file": "password"}])
+    files, table = parse(files_and_table, folder=tmp_path).outlets
+    assert files.kind == "parquet"
+    assert files.path == str(tmp_path / "x")
+    assert table.secret() == "secret"
+    assert "secret" not in repr(table)

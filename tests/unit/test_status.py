@@ -37,6 +37,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
         "last_error": {"code": "SINK", "text": "Redis is away. Start it"},
         "reference": None,
         "views": None,
+        "outlets": {},
         "batches": [
             {
                 "batch": 7,

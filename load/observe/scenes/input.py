@@ -1,4 +1,4 @@
-"""The scene `input`: what producers, the registry and the reference's database do wrong, and a Redis that is slow."""
+"""The scene `input`: what producers, the registry, the databases of reference and outlet do wrong, and a Redis that is slow."""
 
 import json
 import time
@@ -9,6 +9,7 @@ from typing import Any
 
 from load.fleet.encode import SCHEMAS
 from load.observe.scene import VIEWS, Cause, Scene
+from load.servers.postgres import Postgres
 from load.servers.proxy import Proxy
 from load.servers.schema_registry import Registry
 from load.servers.server_process import HOST, free_port
@@ -32,6 +33,10 @@ class Input(Scene):
         self.registry.register(f"{TOPIC}-value", json.loads((SCHEMAS / "1.avsc").read_text(encoding="utf-8")))
         super().__init__(folder)
         self.proxy_port = free_port()
+        self.postgres = Postgres(folder / "postgres")
+        outlet = {"name": "history", "kind": "jdbc", "url": self.postgres.jdbc_url, "table": "windows"}
+        login = {"user": self.postgres.user, "password": self.postgres.password}
+        self.testbed.settings["outlets"] = [outlet | login | {"retry_for": "1 s", "max_pending": "512 KiB"}]
         self.testbed.settings["redis"]["url"] = f"redis://{HOST}:{self.proxy_port}/0"
 
     def options(self) -> Mapping[str, Any]:
@@ -57,7 +62,7 @@ class Input(Scene):
 
     def parts(self) -> Sequence[AbstractContextManager[object]]:
         self.proxy = Proxy(HOST, self.testbed.redis.port, self.proxy_port)
-        return (self.registry, self.proxy)
+        return (self.registry, self.proxy, self.postgres)
 
     def groups(self) -> Sequence[Sequence[Cause]]:
         return (
@@ -84,6 +89,7 @@ class Input(Scene):
                 ),
                 Cause(("TidemarkTooManyDevices",), f"more than {MAX_DEVICES} devices send", self.too_many_devices),
             ),
+            (Cause(("TidemarkOutletAway", "TidemarkOutletFull"), "the outlet's database is gone", self.outlet_away),),
             (Cause(("TidemarkSlow",), f"Redis answers {SLOW_MS} ms late", self.slow_redis),),
         )
 
@@ -112,6 +118,12 @@ class Input(Scene):
         yield
         self.wrong.unknown_schema = 0.0
         self.registry.start()
+
+    @contextmanager
+    def outlet_away(self) -> Iterator[None]:
+        self.postgres.stop()
+        yield
+        self.postgres.start()
 
     @contextmanager
     def reference_away(self) -> Iterator[None]:

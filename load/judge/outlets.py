@@ -1,0 +1,131 @@
+"""What outlets hold, read by clients of their own, against what the oracle expects: missing, twice, different.
+
+Only what is closed is compared: of each key the row with the largest revision. A row that the oracle does not call closed is a
+difference, unless silence had closed the value: later readings may have opened it again.
+"""
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.dataset as ds
+
+from load.judge.decoders import Json
+from load.judge.expected import Session, WindowValue
+from load.judge.hashes import RELATIVE
+from load.judge.oracle import Expected, records
+from load.judge.rules import Rules
+from load.judge.verdict import Verdict
+
+Row = Mapping[str, Any]
+Key = tuple[Any, ...]
+_EXACT = ("count", "first", "last", "min", "max")
+_ROUNDED = ("sum", "mean", "stddev")
+
+
+def check_outlets(right: Expected, rules: Rules, outlets: list[Mapping[str, Any]], verdict: Verdict) -> None:
+    """Compare every outlet of the settings; a difference is counted as `outlet.<what>`."""
+    for outlet in outlets:
+        name = str(outlet["name"])
+        rows = [_plain(row) for row in read(outlet, rules)]
+        if outlet.get("sessions"):
+            wanted: Mapping[Key, Any] = {
+                key: value for key, value in right.sessions.items() if value.closed_by == "watermark"
+            }
+            names: tuple[str, ...] = ("device", "start")
+        else:
+            views = outlet.get("views") or [view.name for view in rules.views]
+            wanted = {
+                key: value for key, value in right.windows.items() if key[0] in views and value.closed_by == "watermark"
+            }
+            names = ("view", "measure", "key", "start")
+        verdict.compared[f"outlet {name}"] = len(wanted)
+        _check(name, wanted, rows, names, right, verdict)
+
+
+def read(outlet: Mapping[str, Any], rules: Rules) -> Iterator[Row]:
+    """Yield all rows of an outlet of the settings."""
+    kind = outlet["kind"]
+    if kind == "parquet":
+        path = Path(outlet["path"])
+        if path.exists():
+            yield from ds.dataset(path, format="parquet", partitioning="hive").to_table().to_pylist()
+    elif kind == "jdbc":
+        address = str(outlet["url"]).removeprefix("jdbc:")
+        with psycopg.connect(address, user=outlet["user"], password=outlet["password"]) as connection:
+            cursor = connection.execute(f"select * from {outlet['table']}".encode())  # noqa: S608 - of our own settings
+            columns = [column.name for column in cursor.description or ()]
+            for row in cursor:
+                yield dict(zip(columns, row, strict=True))
+    else:
+        decoder = Json()
+        for record in records(rules, [outlet["topic"]], outlet.get("bootstrap")):
+            yield decoder.read(record.value or b"")
+
+
+def _check(
+    name: str, wanted: Mapping[Key, Any], rows: Sequence[Row], names: tuple[str, ...], right: Expected, verdict: Verdict
+) -> None:
+    times = Counter((*(row[each] for each in names), row["revision"]) for row in rows)
+    for key, count in times.items():
+        if count > 1:
+            verdict.add("outlet.duplicates", f"{name}: {key} is there {count} times")
+    newest: dict[Key, Row] = {}
+    for row in sorted(rows, key=lambda row: int(row["revision"])):
+        newest[tuple(row[each] for each in names)] = row
+    for key, value in wanted.items():
+        actual = newest.pop(key, None)
+        if actual is None:
+            verdict.add("outlet.missing", f"{name}: {key} is not there")
+        elif problem := _session(value, actual) if isinstance(value, Session) else _window(key, value, actual, right):
+            verdict.add("outlet.differences", f"{name}: {key}: {problem}")
+    for key, row in newest.items():
+        if row["closed_by"] == "watermark":
+            verdict.add("outlet.differences", f"{name}: {key}: nothing that is closed; is {dict(row)}")
+
+
+def _window(key: Key, value: WindowValue, row: Row, right: Expected) -> str:
+    chosen = right.statistics[key[0]]
+    share = RELATIVE * max(abs(value.min), abs(value.max), 1e-300)
+    errors = {"sum": share * value.count, "mean": share, "stddev": share}
+    if row["end"] != value.end:
+        return f"end is {row['end']}, expected {value.end}"
+    for each in (*_EXACT, *_ROUNDED):
+        expected, actual = getattr(value, each), row.get(each)
+        if each not in chosen:
+            continue
+        if actual is None or not math.isclose(actual, expected, rel_tol=RELATIVE, abs_tol=errors.get(each, 0.0)):
+            return f"{each} is {actual}, expected {expected}"
+    return ""
+
+
+def _session(value: Session, row: Row) -> str:
+    for each in ("last", "count", "state", "reason"):
+        if row[each] != getattr(value, each):
+            return f"{each} is {row[each]}, expected {getattr(value, each)}"
+    for measure, of in value.measures.items():
+        if (row.get(f"{measure}_count") or 0) != of.count:
+            return f"{measure}_count is {row.get(f'{measure}_count')}, expected {of.count}"
+        for each in ("mean", "min", "max") if of.count else ():
+            actual, expected = row.get(f"{measure}_{each}"), getattr(of, each)
+            if actual is None or not math.isclose(actual, expected, rel_tol=RELATIVE):
+                return f"{measure}_{each} is {actual}, expected {expected}"
+    return ""
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """The row with times in ms."""
+    return {
+        name: round(value.timestamp() * 1000) if isinstance(value, datetime) else value for name, value in row.items()
+    }
+
+
+def outlets_of(settings: Path) -> list[Mapping[str, Any]]:
+    """Return the tables [[outlets]] of a settings file."""
+    found: list[Mapping[str, Any]] = tomllib.loads(settings.read_text(encoding="utf-8")).get("outlets", [])
+    return found

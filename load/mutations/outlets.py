@@ -1,0 +1,117 @@
+"""Mutations of outlets: what is stored, compared and fenced."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_UNIT = "tests/unit/test_outlets.py::"
+_STREAM = "tests/integration/test_outlets.py::"
+
+MUTATIONS = (
+    Mutation(
+        "outlet-replay-twice",
+        "a batch that is replayed under a larger epoch is taken for another one",
+        "a topic has each final value of the batch twice",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/outlet.py",
+                "            return (self.batch, self.part, self.digest) == (reached.batch, reached.part, reached.digest)\n",
+                "            return False\n",
+            ),
+        ),
+        (
+            _UNIT + "test_a_replayed_batch_is_the_same_and_one_of_a_checkpoint_that_begins_again_is_not",
+            _STREAM + "test_a_topic_has_every_closed_window_once_in_json",
+        ),
+    ),
+    Mutation(
+        "outlet-after-progress",
+        "finals go to the outlets after progress is written",
+        "progress calls windows final that no outlet has, and a crash in between loses them",
+        ("P1",),
+        (
+            Edit(
+                "service/pipeline/builder.py",
+                "        if term.outlets is not None:\n"
+                "            term.outlets.publish(micro_batch, outcome.finals)\n"
+                "        sink.progress(servers)\n",
+                "        sink.progress(servers)\n"
+                "        if term.outlets is not None:\n"
+                "            term.outlets.publish(micro_batch, outcome.finals)\n",
+            ),
+        ),
+        (_STREAM + "test_progress_is_written_after_the_outlets_have_the_batch",),
+    ),
+    Mutation(
+        "outlet-entry-dropped",
+        "an entry leaves the outbox when the first outlet has it",
+        "an outlet that is behind never gets it",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/publication.py",
+                "            is_last = not self._lacking[stored.name]\n",
+                "            is_last = True\n",
+            ),
+        ),
+        (_STREAM + "test_a_database_that_is_away_gets_everything_when_it_is_back[fall_behind]",),
+    ),
+    Mutation(
+        "outlet-file-by-epoch",
+        "the name of an entry has the epoch that wrote it",
+        "files that a crash left without a position stay beside those of the replay",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/outlet.py",
+                'return f"{self.batch:012d}-{self.part:06d}-{self.digest}"',
+                'return f"{self.batch:012d}-{self.part:06d}-{self.digest}-{self.writer}"',
+            ),
+        ),
+        (_UNIT + "test_an_entry_that_is_written_again_replaces_its_files",),
+    ),
+    Mutation(
+        "outlet-not-fenced",
+        "an outlet does not compare the epoch of its writer",
+        "a writer that was frozen writes beside its successor",
+        ("P5",),
+        (
+            Edit(
+                "service/outlets/outlet.py",
+                "    if reached is not None and reached.writer > epoch:\n",
+                "    if reached is not None and reached.writer > epoch + 1_000_000:\n",
+            ),
+        ),
+        (
+            _UNIT + "test_no_writer_of_an_older_epoch_is_let_in",
+            _UNIT + "test_an_entry_that_is_written_again_replaces_its_files",
+        ),
+    ),
+    Mutation(
+        "outlet-backlog-unbounded",
+        "the backlog of an outlet has no limit",
+        "an outlet that is away for days fills the checkpoint's disk",
+        ("P7",),
+        (
+            Edit(
+                "service/outlets/publication.py",
+                'options.when_away == "wait" or delivery.progress().pending_bytes > options.max_pending',
+                'options.when_away == "wait"',
+            ),
+        ),
+        (_UNIT + "test_a_backlog_above_max_pending_makes_batches_wait_and_fail",),
+    ),
+    Mutation(
+        "outlet-uncommitted-kept",
+        "the entry of a batch that is not committed stays in the outbox at a restart",
+        "a batch that was narrowed meanwhile leaves values of records that were skipped",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/outbox.py",
+                "            if int(name[:12]) > newest:\n",
+                "            if int(name[:12]) > newest + 1_000_000:\n",
+            ),
+        ),
+        (_UNIT + "test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batches",),
+    ),
+)

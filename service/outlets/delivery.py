@@ -1,0 +1,198 @@
+"""Delivery: writes the entries of the outbox to one outlet, in order, in a thread of its own."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from service import failpoint
+from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
+from service.outlets import tables
+from service.outlets.outbox import Finals, Outbox, Stored
+from service.outlets.outlet import Entry, Outlet, Position
+from service.settings import Outlet as OutletSettings
+from service.settings import Settings
+from state.finals import of_views
+
+FIRST_AGAIN_S, LONGEST_AGAIN_S = 0.5, 10.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an outlet is. `pending` entries of `pending_bytes` are not in it, the oldest since `oldest_ms` (the clock's time,
+    None for none). `error` is why it is away, "" when it is not."""
+
+    pending: int
+    pending_bytes: int
+    oldest_ms: int | None
+    error: str
+    is_behind: bool
+
+
+class Delivery:
+    """One outlet. Entries are added in the thread of the query, and written in the delivery's own.
+
+    `done` is called after each entry that the outlet has. `on_write` gets the rows and bytes of an entry that was written,
+    `on_failure` is called after each failed attempt.
+    """
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        options: OutletSettings,
+        settings: Settings,
+        outbox: Outbox,
+        epoch: int,
+        *,
+        done: Callable[[Stored], None] = lambda _: None,
+        on_write: Callable[[int, int], None] = lambda _rows, _bytes: None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.options = options
+        self.is_behind = False
+        """Whether batches no longer wait for the outlet, until it has all entries."""
+        self._outlet, self._outbox, self._epoch = outlet, outbox, epoch
+        self._done, self._on_write, self._on_failure = done, on_write, on_failure
+        self._measures = tuple(settings.input.measures)
+        self._pending: deque[Stored] = deque()
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._reached: Position | None = None
+        self._is_open = False
+        self._error: TidemarkError | None = None
+        self._thread = threading.Thread(target=self._serve, name=f"tidemark-outlet-{options.name}", daemon=True)
+
+    def start(self) -> None:
+        """Try the outlet, and start the thread. Raises OutletRefusedError; OutletError if batches have to wait for the outlet."""
+        try:
+            self._outlet.check()
+        except OutletRefusedError:
+            raise
+        except OutletError as error:
+            if self.options.when_away == "wait":
+                raise
+            _log.warning("The outlet %s is away, and its finals are kept: %s", self.options.name, error)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, which finishes the entry that it writes, and wait for it for 5 s."""
+        self._ending.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def add(self, stored: Stored) -> None:
+        """Have an entry written; returns at once. An entry of the same name is the same entry."""
+        with self._changed:
+            if all(each.name != stored.name for each in self._pending):
+                self._pending.append(stored)
+                self._changed.notify_all()
+
+    def lacks_at_most(self, limit: int, within_s: float) -> bool:
+        """Wait until the outlet lacks at most so many bytes; whether that was so within the time. Raises FencedError."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._pending_bytes() <= limit or isinstance(self._error, FencedError), within_s
+            )
+            if isinstance(self._error, FencedError):
+                raise self._error
+            return self._pending_bytes() <= limit
+
+    def progress(self) -> Progress:
+        """Return how far the outlet is; any thread may ask."""
+        with self._changed:
+            size = self._pending_bytes()
+            oldest_ms = self._pending[0].at_ms if self._pending else None
+            error = str(self._error) if self._error is not None else ""
+            return Progress(len(self._pending), size, oldest_ms, error, self.is_behind)
+
+    def failure(self) -> OutletError:
+        """Return the error for a batch that has waited in vain."""
+        progress = self.progress()
+        name = self.options.name
+        what = f"The outlet {name} lacks {progress.pending} batches: {progress.error or 'it does not answer in time'}"
+        return OutletError(what, remedy="The batch is tried again: docs/outlets.md#an-outlet-is-away")
+
+    def _pending_bytes(self) -> int:
+        return sum(stored.bytes for stored in self._pending)
+
+    def _serve(self) -> None:
+        again_s = FIRST_AGAIN_S
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._ending.is_set())
+                if self._ending.is_set():
+                    break
+                stored = self._pending[0]
+            try:
+                self._deliver(stored)
+            except FencedError as error:
+                self._fail(error)
+                break
+            except Exception as error:  # a driver's own: the entry stays, and the next attempt comes
+                self._fail(error if isinstance(error, TidemarkError) else OutletError(_text(error)))
+                self._ending.wait(again_s)
+                again_s = min(2 * again_s, LONGEST_AGAIN_S)
+            else:
+                again_s = FIRST_AGAIN_S
+                self._succeed(stored)
+        self._outlet.close()
+
+    def _deliver(self, stored: Stored) -> None:
+        if not self._is_open:
+            self._reached = self._outlet.open(self._epoch)
+            self._is_open = True
+        if stored.position.is_in(self._reached):
+            return
+        entry = self._entry(self._outbox.load(stored))
+        if entry.rows.num_rows:
+            written = self._outlet.write(entry)
+            failpoint.hit("half_delivered")
+            self._on_write(entry.rows.num_rows, written)
+        self._reached = entry.position
+
+    def _entry(self, finals: Finals) -> Entry:
+        position = finals.position
+        stamp = position.epoch, position.batch, finals.closed_by
+        rows = tables.windows_schema().empty_table()
+        if self.options.sessions:
+            if finals.sessions.num_rows:
+                rows = tables.sessions(finals.sessions, self._measures, *stamp)
+        else:
+            views = self.options.views
+            chosen = {name: each.statistics for name, each in finals.views.items() if views is None or each.of in views}
+            windows = of_views(finals.windows, chosen.keys())
+            if windows.num_rows:
+                rows = tables.windows(windows, chosen, *stamp)
+        return Entry(position.by(self._epoch), rows)
+
+    def _fail(self, error: TidemarkError) -> None:
+        with suppress(Exception):
+            self._outlet.close()
+        self._is_open = False
+        with self._changed:
+            is_new = self._error is None
+            self._error = error
+            self._changed.notify_all()
+        self._on_failure()
+        if is_new:
+            _log.warning("The outlet %s is away, and its finals are kept: %s", self.options.name, error)
+
+    def _succeed(self, stored: Stored) -> None:
+        with self._changed:
+            self._pending.popleft()
+            was_away, self._error = self._error is not None, None
+            if not self._pending:
+                self.is_behind = False
+            self._changed.notify_all()
+        if was_away:
+            _log.info("The outlet %s is back and has %s", self.options.name, stored.position)
+        self._done(stored)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,241 @@
+"""The outlet of kind `jdbc`: a table in PostgreSQL, written by upsert.
+
+One transaction has the rows of an entry and the position, so that readers see an entry in full or not at all, and no entry is
+written twice. The row of the position is locked first: a writer of an older epoch finds a newer one there and is refused.
+
+    tidemark_outlets    outlet, position      beside the table; one row for each outlet
+
+The rows go to a temporary table by COPY, and from there into the table. The JDBC driver of the reference is used, in Spark's JVM,
+so no other client is needed.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+
+from service.errors import OutletError, OutletRefusedError, TidemarkError
+from service.outlets import outlet, tables
+from service.outlets.outlet import Entry, Position
+from service.settings import JdbcOutlet, Settings
+
+POSITIONS = "tidemark_outlets"
+_TYPES = {pa.string(): "text", pa.int64(): "bigint", pa.float64(): "double precision", tables.TIME: "timestamptz"}
+_REFUSALS = re.compile(r"28|3D|3F|42|0A|22|23|25006")
+"""Classes of SQLSTATE for which waiting does not help: a login, a database, a right, a table, a type, a read-only server."""
+_STAGING = "tidemark_staging"
+
+
+class Jdbc:
+    """A table of PostgreSQL."""
+
+    def __init__(self, options: JdbcOutlet, settings: Settings, spark: SparkSession) -> None:
+        session: Any = spark
+        self._options, self._jvm = options, session._jvm
+        self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
+        measures = settings.input.measures
+        self._schema = tables.sessions_schema(measures) if options.sessions else tables.windows_schema()
+        self._place = f"The outlet {options.name} at {options.url.partition('?')[0]}"
+        self._epoch = 0
+        self._connection: Any = None
+        schema, dot, table = options.table.rpartition(".")
+        self._table = f'"{schema}"."{table}"' if dot else f'"{table}"'
+        self._positions = f'"{schema}"."{POSITIONS}"' if dot else f'"{POSITIONS}"'
+
+    def check(self) -> str:
+        with self._named():
+            try:
+                self._connect()
+                server = self._one("select version()")
+                exists = self._one("select to_regclass(?)::text", self._table) is not None
+                if not exists and self._one("select has_schema_privilege(current_schema(), 'CREATE')::text") != "true":
+                    what = f"{self._place}: the table {self._options.table} does not exist, and this user may not create it"
+                    raise OutletRefusedError(what, remedy="Create it, or let this user create it")
+                if exists and self._one("select has_table_privilege(?, 'INSERT, UPDATE')::text", self._table) != "true":
+                    what = f"{self._place}: this user may not write to the table {self._options.table}"
+                    raise OutletRefusedError(what, remedy="Grant SELECT, INSERT and UPDATE")
+                state = "exists" if exists else "is to be created"
+                return f"{str(server).partition(' on ')[0]}, the table {self._options.table} {state}"
+            finally:
+                self.close()
+
+    def open(self, epoch: int) -> Position | None:
+        with self._named():
+            self._connect()
+            self._create()
+            self._run(
+                f"insert into {self._positions} (outlet, position) values (?, ?) on conflict do nothing",
+                self._options.name,
+                "",
+            )
+            reached = self._locked_position()
+            outlet.require_newest(reached, epoch, self._place)
+            self._epoch = epoch
+            self._note((reached or Position(0, -1)).by(epoch))
+            self._connection.commit()
+            return reached if reached is not None and reached.batch >= 0 else None
+
+    def write(self, entry: Entry) -> int:
+        with self._named():
+            if self._connection is None:
+                what = f"{self._place}: is not open"
+                raise OutletError(what)
+            reached = self._locked_position()
+            outlet.require_newest(reached, self._epoch, self._place)
+            if entry.position.is_in(reached):
+                self._connection.rollback()
+                return 0
+            content = _csv(entry.rows)
+            self._stage(content, entry.rows.column_names)
+            self._merge(entry.rows.column_names)
+            self._note(entry.position)
+            self._connection.commit()
+            return len(content)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Py4JError, OSError):
+                connection.close()
+
+    def _connect(self) -> None:
+        self.close()
+        options = self._options
+        properties = self._jvm.java.util.Properties()
+        seconds = str(max(1, -(-options.timeout_ms // 1000)))
+        values = {
+            "connectTimeout": seconds,
+            "loginTimeout": seconds,
+            "socketTimeout": str(int(seconds) + 5),
+            "ApplicationName": "tidemark",
+        }
+        if options.user is not None:
+            values["user"] = options.user
+        try:
+            secret = options.secret()
+        except OSError as error:
+            what = f"{options.password_file}: the outlet's password cannot be read ({error.strerror})"
+            raise OutletRefusedError(what, remedy=f"Name the file in the outlet {options.name}") from error
+        if secret is not None:
+            values["password"] = secret
+        for name, value in values.items():
+            properties.setProperty(name, value)
+        # The driver itself: DriverManager looks only at the drivers that its caller's class loader sees.
+        self._connection = self._jvm.org.postgresql.Driver().connect(options.url, properties)
+        self._connection.setAutoCommit(False)
+        self._run(f"set statement_timeout = {options.timeout_ms}")
+        self._connection.commit()
+
+    def _create(self) -> None:
+        """Create the tables, and columns that the table lacks."""
+        self._run(f"create table if not exists {self._positions} (outlet text primary key, position text not null)")
+        columns = [f'"{field.name}" {_TYPES[field.type]}' for field in self._schema]
+        null = ["" if field.nullable else " not null" for field in self._schema]
+        definitions = [column + suffix for column, suffix in zip(columns, null, strict=True)]
+        key = f"primary key ({_names(self._key)})"
+        if self._one("select to_regclass(?)::text", self._table) is None:
+            self._run(f"create table if not exists {self._table} ({', '.join([*definitions, key])})")
+            if self._one("select count(*)::text from pg_extension where extname = 'timescaledb'") == "1":
+                self._one("select create_hypertable(?, 'start')::text", self._table)
+        else:
+            self._run(f"alter table {self._table} {', '.join(f'add column if not exists {each}' for each in columns)}")
+        self._connection.commit()
+
+    def _locked_position(self) -> Position | None:
+        text = self._one(f"select position from {self._positions} where outlet = ? for update", self._options.name)
+        return outlet.parse(text, self._place) if text else None
+
+    def _note(self, position: Position) -> None:
+        self._run(f"update {self._positions} set position = ? where outlet = ?", position.to_json(), self._options.name)
+
+    def _stage(self, content: bytes, names: Sequence[str]) -> None:
+        self._run(
+            f"create temporary table {_STAGING} on commit drop as select {_names(names)} from {self._table} with no data"
+        )
+        kind = self._jvm.java.lang.Class.forName("org.postgresql.PGConnection")
+        stream = self._jvm.java.io.ByteArrayInputStream(content)
+        copy = f"copy {_STAGING} ({_names(names)}) from stdin (format csv)"
+        self._connection.unwrap(kind).getCopyAPI().copyIn(copy, stream)
+
+    def _merge(self, names: Sequence[str]) -> None:
+        """Replace rows that are not newer. A value whose count would fall is older, whatever its revision."""
+        values = ", ".join(f'"{name}" = excluded."{name}"' for name in names if name not in self._key)
+        self._run(
+            f"insert into {self._table} as present ({_names(names)}) "
+            f"select distinct on ({_names(self._key)}) {_names(names)} from {_STAGING} "
+            f"on conflict ({_names(self._key)}) do update set {values} "
+            "where (excluded.revision, excluded.count) >= (present.revision, present.count)"
+        )
+
+    def _run(self, sql: str, *arguments: str) -> None:
+        statement = self._prepared(sql, arguments)
+        try:
+            statement.execute()
+        finally:
+            statement.close()
+
+    def _one(self, sql: str, *arguments: str) -> str | None:
+        """The first column of the first row as text, None without a row."""
+        statement = self._prepared(sql, arguments)
+        try:
+            rows = statement.executeQuery()
+            value = rows.getString(1) if rows.next() else None
+            return None if value is None else str(value)
+        finally:
+            statement.close()
+
+    def _prepared(self, sql: str, arguments: Sequence[str]) -> Any:
+        statement = self._connection.prepareStatement(sql)
+        for number, argument in enumerate(arguments, 1):
+            statement.setString(number, argument)
+        return statement
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name errors, and end the transaction: another writer would wait for the position's row."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            problem = self._problem(error)
+            self.close()
+            raise problem from None  # the cause would show the JDBC properties
+        except TidemarkError:
+            self.close()
+            raise
+        except Py4JError as error:
+            what = f"{self._place}: the JVM does not answer: {error}"
+            raise OutletError(what) from error
+
+    def _problem(self, error: Py4JJavaError) -> OutletError:
+        cause: Any = error.java_exception
+        try:
+            state = str(cause.getSQLState() or "")
+        except Py4JError:
+            state = ""  # no SQLException
+        message = " ".join(str(cause.getMessage() or cause.toString()).split())
+        secret = self._options.secret()
+        what = f"{self._place}: {message.replace(secret, '***') if secret else message}"
+        remedy = f"Check url, user, password and table of the outlet {self._options.name}, and that the server can be reached"
+        return (OutletRefusedError if _REFUSALS.match(state) else OutletError)(what, remedy=remedy)
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _csv(rows: pa.Table) -> bytes:
+    """Rows as CSV: a text is in quotes, so that an empty one is not null."""
+    for number, field in enumerate(rows.schema):
+        if field.type == pa.string():
+            # PostgreSQL has no zero byte.
+            rows = rows.set_column(number, field, pc.replace_substring(rows.column(number), "\0", "\ufffd"))
+    sink = io.BytesIO()
+    pa.csv.write_csv(rows, sink, pa.csv.WriteOptions(include_header=False))
+    return sink.getvalue()

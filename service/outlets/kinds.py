@@ -1,0 +1,33 @@
+"""The kinds of outlets: which class writes which section. A new kind is a class, its section, and a line here."""
+
+from pyspark.sql import SparkSession
+
+from service.outlets.jdbc import Jdbc
+from service.outlets.kafka import Kafka
+from service.outlets.outbox import Outbox
+from service.outlets.outlet import Outlet
+from service.outlets.parquet import Parquet
+from service.outlets.publication import Outlets, Watcher
+from service.settings import JdbcOutlet, ParquetOutlet, Settings
+from service.settings import Outlet as OutletSettings
+from service.spark.files import Files, Local, local
+
+
+def outlet(options: OutletSettings, settings: Settings, spark: SparkSession) -> Outlet:
+    """Return the outlet of a section of the settings; it is not connected."""
+    if isinstance(options, ParquetOutlet):
+        return Parquet(options)
+    if isinstance(options, JdbcOutlet):
+        return Jdbc(options, settings, spark)
+    return Kafka(options, settings)
+
+
+def outlets(spark: SparkSession, settings: Settings, epoch: int, committed: int, watcher: Watcher) -> Outlets | None:
+    """Return the outlets of a term, None without one. `committed` is the last committed batch of the checkpoint, -1 for none."""
+    if not settings.outlets:
+        return None
+    path = local(settings.service.checkpoint)
+    files = Local(path) if path is not None else Files(spark, settings.service.checkpoint)
+    return Outlets(
+        settings, Outbox(files), epoch, lambda each: outlet(each, settings, spark), watcher, committed=committed
+    )

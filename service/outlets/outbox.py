@@ -1,0 +1,157 @@
+"""The outbox: the finals of batches, in the checkpoint, until every outlet has them.
+
+    outlets/<batch>-<part>-<digest>     an entry: a header of JSON, and packed changes (state/codec.py)
+
+An entry is written in full or not at all, before progress is written, so every entry that an outlet may need is there. A replay
+of the batch makes the same entry under the same name.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from service import clock
+from service.errors import CheckpointError
+from service.outlets.outlet import Position
+from service.spark.files import RESTORE, Files, Local, unusable
+from state import codec
+from state.layout import Changes, session_schema
+from state.windows import concat
+
+FOLDER = "outlets"
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An entry in the outbox: its size in bytes, and when it was stored (the clock's ms)."""
+
+    position: Position
+    bytes: int
+    at_ms: int
+
+    @property
+    def name(self) -> str:
+        return f"{FOLDER}/{self.position.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryView:
+    """A view of an entry: its name in the settings, and its statistics. The settings may have changed since."""
+
+    of: str
+    statistics: tuple[str, ...]
+
+
+Views = Mapping[str, EntryView]
+"""By the name in keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """The content of an entry: closed windows and sessions, the reason why they are closed, and the views that they are of."""
+
+    position: Position
+    windows: pa.Table
+    sessions: pa.Table
+    closed_by: str
+    views: Views
+
+
+class Outbox:
+    """The entries of a checkpoint, for its one writer. Methods raise CheckpointError, or SetupError for a full disk."""
+
+    def __init__(self, files: Files | Local) -> None:
+        self.files = files
+
+    def store(self, position: Position, payloads: Sequence[bytes], closed_by: str, views: Views) -> Stored:
+        """Write an entry; `payloads` are those of `codec.pack_changes`, `views` those of the batch."""
+        header = {
+            "position": json.loads(position.to_json()),
+            "closed_by": closed_by,
+            "stored_ms": clock.now_ms(),
+            "views": {name: [view.of, list(view.statistics)] for name, view in views.items()},
+            "sizes": [len(payload) for payload in payloads],
+        }
+        text = json.dumps(header).encode()
+        content = b"".join((_LENGTH.pack(len(text)), text, *payloads))
+        stored = Stored(position, len(content), header["stored_ms"])
+        try:
+            self.files.replace(stored.name, content)
+        except OSError as error:
+            what = f"{self.files}/{stored.name}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+        return stored
+
+    def load(self, stored: Stored) -> Finals:
+        """Read an entry."""
+        header, payloads = self._parse(stored.name, self._content(stored.name))
+        try:
+            changes = [codec.unpack_changes(payload) for payload in payloads]
+        except codec.CodecError as error:
+            raise self._damaged(stored.name, error) from error
+        windows = concat([each.windows for each in changes])
+        views = {name: EntryView(of, tuple(statistics)) for name, (of, statistics) in header["views"].items()}
+        return Finals(_position(header), windows, _sessions(changes), str(header["closed_by"]), views)
+
+    def entries(self, newest: int) -> list[Stored]:
+        """Return the entries in order. Those after batch `newest` are removed: their batch is not committed and comes again."""
+        found = []
+        for name in self.files.names(FOLDER):
+            if not name[:12].isdigit():
+                continue
+            if int(name[:12]) > newest:
+                self.files.remove(f"{FOLDER}/{name}")
+            else:
+                content = self._content(f"{FOLDER}/{name}")
+                header, _ = self._parse(f"{FOLDER}/{name}", content)
+                found.append(Stored(_position(header), len(content), int(header["stored_ms"])))
+        return sorted(found, key=lambda stored: _order(stored.position))
+
+    def remove(self, stored: Stored) -> None:
+        """Remove an entry that every outlet has."""
+        try:
+            self.files.remove(stored.name)
+        except OSError as error:
+            what = f"{self.files}/{stored.name}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+
+    def _content(self, name: str) -> bytes:
+        try:
+            return self.files.read(name)
+        except OSError as error:
+            raise self._damaged(name, error) from error
+
+    def _parse(self, name: str, content: bytes) -> tuple[dict[str, Any], list[bytes]]:
+        try:
+            (length,) = _LENGTH.unpack_from(content)
+            header: dict[str, Any] = json.loads(content[_LENGTH.size : _LENGTH.size + length])
+            _position(header)
+            at, payloads = _LENGTH.size + length, list[bytes]()
+            for size in header["sizes"]:
+                payloads.append(content[at : at + size])
+                at += size
+            return header, payloads
+        except (ValueError, KeyError, TypeError, struct.error) as error:
+            raise self._damaged(name, error) from error
+
+    def _damaged(self, name: str, error: Exception) -> CheckpointError:
+        what = f"{self.files}/{name} cannot be read: {error}"
+        return CheckpointError(what, remedy=RESTORE)
+
+
+def _position(header: dict[str, Any]) -> Position:
+    return Position.parse(json.dumps(header["position"]))
+
+
+def _order(position: Position) -> tuple[int, int, int]:
+    return position.epoch, position.batch, position.part
+
+
+def _sessions(changes: Sequence[Changes]) -> pa.Table:
+    tables = [each.sessions for each in changes if each.sessions.num_rows]
+    return pa.concat_tables(tables, promote_options="default") if tables else session_schema(()).empty_table()

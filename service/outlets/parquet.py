@@ -1,0 +1,204 @@
+"""The outlet of kind `parquet`: files in folders of a view and a day.
+
+    <path>/view=<view>/day=<day>/<batch>-<part>-<digest>.parquet     windows, by the day (UTC) of their start
+    <path>/day=<day>/<batch>-<part>-<digest>.parquet                 sessions
+    <path>/_position.json                                            the last entry that is complete
+
+    <path>/.../<batch>-compacted-<digest>.parquet                    the rows of many files
+
+A file is written under a hidden name and renamed. The position is written after the last file of an entry. An entry that is
+written again, because the position was lost, has the same files under the same names, so that it replaces them.
+
+A folder with many files is compacted: the rows of all its files, of a key only the one with the largest revision, become one
+file. Its metadata names the files that it replaces, which are then removed. If the process dies in between, the next `open`
+removes them.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from service.errors import OutletError, OutletRefusedError
+from service.outlets import outlet, tables
+from service.outlets.outlet import Entry, Position
+from service.settings import ParquetOutlet
+
+POSITION = "_position.json"
+_REPLACED = b"tidemark.replaced"
+_COMPACTED = "-compacted-"
+_REMEDY = "Check [[outlets]] path, its disk and the rights of the service's user"
+
+
+class Parquet:
+    """Files below one folder of a local or another file system."""
+
+    def __init__(self, options: ParquetOutlet) -> None:
+        self._options = options
+        self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
+        self._place = f"The outlet {options.name} at {options.path}"
+        self._epoch = 0
+
+    def check(self) -> str:
+        with self._named():
+            system, root = self._root()
+            there = system.get_file_info(root).type
+            if there == pafs.FileType.File:
+                what = f"{self._place}: it is a file"
+                raise OutletRefusedError(what, remedy="Name a folder")
+            reached = self._read_position(system, root)
+        return f"{self._options.path}, " + (f"has {reached}" if reached is not None else "new")
+
+    def open(self, epoch: int) -> Position | None:
+        with self._named():
+            system, root = self._root()
+            system.create_dir(root, recursive=True)
+            reached = self._read_position(system, root)
+            outlet.require_newest(reached, epoch, self._place)
+            self._epoch = epoch
+            self._write_position(system, root, (reached or Position(0, -1)).by(epoch))
+            for folder, names in self._folders(system, root).items():
+                self._finish(system, folder, names)
+            return reached
+
+    def write(self, entry: Entry) -> int:
+        with self._named():
+            system, root = self._root()
+            outlet.require_newest(self._read_position(system, root), self._epoch, self._place)
+            written = 0
+            folders = []
+            for folder, rows in self._split(entry.rows):
+                path = f"{root}/{folder}"
+                system.create_dir(path, recursive=True)
+                written += _write(system, f"{path}/{entry.position.name}.parquet", rows, ())
+                folders.append(path)
+            self._write_position(system, root, entry.position)
+            for path in folders:
+                self._compact(system, path)
+        return written
+
+    def close(self) -> None:
+        """Nothing is open between two entries."""
+
+    def _root(self) -> tuple[pafs.FileSystem, str]:
+        path = self._options.path
+        if ":" in path:
+            system, root = pafs.FileSystem.from_uri(path)
+            return system, root.rstrip("/")
+        return pafs.LocalFileSystem(), os.path.abspath(path)
+
+    def _split(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the rows of each folder; windows without the column `view`, which the folder's name has."""
+        day = pc.strftime(rows["start"], "%Y-%m-%d")
+        views = rows["view"] if "view" in rows.column_names else pa.repeat("", rows.num_rows)
+        keys = pa.table({"view": views, "day": day})
+        for key in keys.group_by(["view", "day"]).aggregate([]).to_pylist():
+            chosen = pc.and_(pc.equal(keys["view"], key["view"]), pc.equal(keys["day"], key["day"]))
+            some = rows.filter(chosen)
+            if key["view"]:
+                yield f"view={key['view']}/day={key['day']}", some.drop_columns(["view"])
+            else:
+                yield f"day={key['day']}", some
+
+    def _read_position(self, system: pafs.FileSystem, root: str) -> Position | None:
+        try:
+            with system.open_input_stream(f"{root}/{POSITION}") as stream:
+                text = stream.read()
+        except FileNotFoundError:
+            return None
+        reached = outlet.parse(text, self._place)
+        return reached if reached.batch >= 0 else None
+
+    def _write_position(self, system: pafs.FileSystem, root: str, position: Position) -> None:
+        _replace(system, f"{root}/{POSITION}", position.to_json().encode())
+
+    def _folders(self, system: pafs.FileSystem, root: str) -> dict[str, list[str]]:
+        """The names of the files of each folder, in order."""
+        folders: dict[str, list[str]] = {}
+        for info in system.get_file_info(pafs.FileSelector(root, recursive=True)):
+            folder, _, name = info.path.rpartition("/")
+            if name.endswith(".parquet") and not name.startswith("."):
+                folders.setdefault(folder, []).append(name)
+        return {folder: sorted(names) for folder, names in folders.items()}
+
+    def _compact(self, system: pafs.FileSystem, folder: str) -> None:
+        infos = system.get_file_info(pafs.FileSelector(folder))
+        names = sorted(
+            info.base_name for info in infos if info.base_name.endswith(".parquet") and info.base_name[0] != "."
+        )
+        if len(names) < self._options.compact_after:
+            return
+        parts = [_read(system, f"{folder}/{name}") for name in names]
+        rows = newest(pa.concat_tables(parts, promote_options="default"), self._key)
+        digest = hashlib.sha256("".join(names).encode()).hexdigest()[:16]
+        _write(system, f"{folder}/{names[-1][:12]}{_COMPACTED}{digest}.parquet", rows, names)
+        self._remove(system, folder, names)
+
+    def _finish(self, system: pafs.FileSystem, folder: str, names: Sequence[str]) -> None:
+        """Remove files whose rows are in a compacted one."""
+        for name in names:
+            if _COMPACTED not in name:
+                continue
+            with system.open_input_file(f"{folder}/{name}") as file:
+                metadata = pq.read_metadata(file).metadata or {}
+            replaced = set(json.loads(metadata.get(_REPLACED, b"[]")))
+            self._remove(system, folder, [each for each in names if each in replaced and each != name])
+
+    def _remove(self, system: pafs.FileSystem, folder: str, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError):
+                system.delete_file(f"{folder}/{name}")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            what = f"{self._place}: {' '.join(str(error).split())}"
+            family = OutletRefusedError if isinstance(error, PermissionError | NotADirectoryError) else OutletError
+            raise family(what, remedy=_REMEDY) from error
+
+
+def newest(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return of each key the row with the largest revision, epoch and batch, in the order of the table."""
+    known = [name for name in key if name in rows.column_names]
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in (*known, "revision", "epoch", "batch")])
+    numbered: Any = rows.select(known).append_column("row", pa.array(range(rows.num_rows), pa.int64())).take(order)
+    last = numbered.group_by(known, use_threads=False).aggregate([("row", "last")])["row_last"]
+    return rows.take(pc.take(last, pc.sort_indices(last)))
+
+
+def _read(system: pafs.FileSystem, path: str) -> pa.Table:
+    with system.open_input_file(path) as file:
+        # The file alone: pyarrow would add columns of the names of its folders.
+        table: pa.Table = pq.ParquetFile(file).read()
+        return table
+
+
+def _write(system: pafs.FileSystem, path: str, rows: pa.Table, replaced: Sequence[str]) -> int:
+    metadata = {_REPLACED: json.dumps(list(replaced)).encode()} if replaced else None
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.replace_schema_metadata(metadata), sink, compression="zstd")
+    content = sink.getvalue()
+    _replace(system, path, content)
+    return int(content.size)
+
+
+def _replace(system: pafs.FileSystem, path: str, content: Any) -> None:
+    """Write a file in full or not at all."""
+    if not isinstance(system, pafs.LocalFileSystem):
+        with system.open_output_stream(path) as stream:  # an object is visible when it is closed
+            stream.write(content)
+        return
+    folder, _, name = path.rpartition("/")
+    hidden = f"{folder}/.{name}.new"
+    with system.open_output_stream(hidden) as stream:
+        stream.write(content)
+    system.move(hidden, path)

@@ -1,0 +1,163 @@
+"""Step 3 of publication: store the finals of a batch, then write them to every outlet that is not behind.
+
+    1  store      the finals are in the outbox, in the checkpoint
+    2  deliver    every outlet writes them with its own position, in a thread of its own
+    3  wait       until all have them, at most `retry_for` for each; then `when_away` decides
+
+The entry stays in the outbox until the last outlet has it. An outlet that is behind reads its entries there, in order, so it
+lacks nothing when it has caught up. docs/decisions/0032-outlets.md has the reasons.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from service import clock, failpoint, tracing
+from service.errors import TidemarkError
+from service.micro_batch import MicroBatch
+from service.outlets.delivery import Delivery, Progress
+from service.outlets.outbox import EntryView, Outbox, Stored
+from service.outlets.outlet import Outlet, Position
+from service.settings import Outlet as OutletSettings
+from service.settings import Settings
+from state import codec
+from state.windows import compact
+
+WATERMARK, IDLE = "watermark", "idle"
+_log = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """Gets what happens to the outlets, by their names; any thread may call."""
+
+    def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
+        """An entry is in the outlet."""
+
+    def outlet_fails(self, outlet: str) -> None:
+        """An attempt failed."""
+
+
+class Outlets:
+    """The outlets of a term. `make` connects none of them: see `service.outlets.kinds`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        outbox: Outbox,
+        epoch: int,
+        make: Callable[[OutletSettings], Outlet],
+        watcher: Watcher,
+        *,
+        committed: int,
+    ) -> None:
+        """Begin with the entries of batches up to the last committed one."""
+        self._outbox, self._settings = outbox, settings
+        self._views = {
+            view.name: EntryView(view.of, tuple(view.statistics)) for view in settings.views if not view.is_endless
+        }
+        self._lacking: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
+        for stored in outbox.entries(committed):
+            self._add(stored)
+        for delivery in self.deliveries:
+            # After a restart nobody waits for the backlog of an outlet that was behind.
+            delivery.is_behind = delivery.progress().pending > 0 and delivery.options.when_away == "fall_behind"
+
+    def start(self) -> None:
+        """Try the outlets and start their threads. Raises OutletRefusedError, or OutletError if batches have to wait for one."""
+        for delivery in self.deliveries:
+            delivery.start()
+
+    def close(self) -> None:
+        """End the threads. Entries that an outlet lacks are written in the next term."""
+        for delivery in self.deliveries:
+            delivery.close()
+
+    def publish(self, micro_batch: MicroBatch, finals: Sequence[bytes]) -> None:
+        """Step 3 for a batch. Raises OutletError, FencedError, and the errors of Outbox."""
+        if any(view.is_marked for view in self._settings.views):
+            finals = [payload for each in finals if (payload := self._whole(each))]
+        if finals:
+            self.store(Position.of(micro_batch), finals, WATERMARK)
+        failpoint.hit("finals_stored")
+        for delivery in self.deliveries:
+            with tracing.span("outlet", outlet=delivery.options.name):
+                self._wait(delivery)
+        failpoint.hit("outlets_written")
+
+    def store(self, position: Position, payloads: Sequence[bytes], closed_by: str) -> None:
+        """Put an entry into the outbox, and have it delivered."""
+        self._add(self._outbox.store(position, payloads, closed_by, self._views))
+
+    def progress(self) -> dict[str, Progress]:
+        """Return how far each outlet is, by its name."""
+        return {delivery.options.name: delivery.progress() for delivery in self.deliveries}
+
+    def _delivery(
+        self,
+        options: OutletSettings,
+        settings: Settings,
+        epoch: int,
+        make: Callable[[OutletSettings], Outlet],
+        watcher: Watcher,
+    ) -> Delivery:
+        name = options.name
+        return Delivery(
+            make(options),
+            options,
+            settings,
+            self._outbox,
+            epoch,
+            done=self._done,
+            on_write=lambda rows, size: watcher.outlet_writes(name, rows, size),
+            on_failure=lambda: watcher.outlet_fails(name),
+        )
+
+    def _whole(self, payload: bytes) -> bytes:
+        """Return finals without the windows that lack the readings before their view began; b"" for none."""
+        changes = codec.unpack_changes(payload)
+        begins_ms = {
+            (view.name, measure): view.complete_from(measure) or 0
+            for view in self._settings.views
+            for measure in self._settings.view_measures(view)
+        }
+        columns = [changes.windows[name].to_pylist() for name in ("view", "measure", "start")]
+        keep = [start >= begins_ms.get((view, measure), 0) for view, measure, start in zip(*columns, strict=True)]
+        whole = replace(changes, windows=compact(changes.windows.filter(pa.array(keep, pa.bool_()))))
+        return codec.pack_changes(whole) if whole else b""
+
+    def _add(self, stored: Stored) -> None:
+        with self._lock:
+            self._lacking[stored.name] = len(self.deliveries)
+        for delivery in self.deliveries:
+            delivery.add(stored)
+
+    def _done(self, stored: Stored) -> None:
+        with self._lock:
+            self._lacking[stored.name] -= 1
+            is_last = not self._lacking[stored.name]
+            if is_last:
+                del self._lacking[stored.name]
+        if is_last:
+            try:
+                self._outbox.remove(stored)
+            except TidemarkError as error:  # it is found at the next start, and every outlet has it
+                _log.warning("An entry that every outlet has cannot be removed: %s", error)
+
+    def _wait(self, delivery: Delivery) -> None:
+        """Return when the outlet has everything, or may lack something."""
+        options = delivery.options
+        limit = int(options.max_pending) if delivery.is_behind else 0
+        begun = clock.monotonic_s()
+        if delivery.lacks_at_most(limit, options.retry_for_ms / 1000):
+            return
+        if options.when_away == "wait" or delivery.progress().pending_bytes > options.max_pending:
+            raise delivery.failure()
+        delivery.is_behind = True
+        text = "The outlet %s falls behind after %.1f s: batches go on, and it gets its finals later: %s"
+        _log.warning(text, options.name, clock.monotonic_s() - begun, delivery.progress().error or "it is slow")

@@ -1,0 +1,116 @@
+"""The rows that outlets write: final windows and closed sessions as Arrow tables of numbers, times and texts.
+
+The columns of windows do not depend on the settings: a window has null in the statistics that its view does not have. Sessions
+have four columns for each measure. Names of columns are letters, digits and _, so that they are valid in SQL and in Avro.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.publication.rows import measures, plain, statistics
+from state.columns import TOTALS
+from state.layout import MERGED
+from state.statistics import SESSION_STATISTICS, STATISTICS, Totals
+
+TIME = pa.timestamp("ms", "UTC")
+WINDOW_KEY = ("view", "measure", "key", "start")
+SESSION_KEY = ("device", "start")
+REVISION = "revision"
+"""A column of finals that were closed before; without it the revision is 0."""
+
+_STAMP = (
+    pa.field("revision", pa.int64(), nullable=False),
+    pa.field("closed_by", pa.string(), nullable=False),
+    pa.field("epoch", pa.int64(), nullable=False),
+    pa.field("batch", pa.int64(), nullable=False),
+)
+
+
+def windows_schema() -> pa.Schema:
+    """Return the columns of windows."""
+    kinds = {"readings": pa.int64(), "devices": pa.int64(), "ms": TIME}
+    return pa.schema(
+        [
+            *(pa.field(name, pa.string(), nullable=False) for name in WINDOW_KEY[:3]),
+            pa.field("start", TIME, nullable=False),
+            pa.field("end", TIME, nullable=False),
+            *(pa.field(name, kinds.get(each.unit, pa.float64())) for name, each in STATISTICS.items()),
+            *_STAMP,
+        ]
+    )
+
+
+def sessions_schema(names: Iterable[str]) -> pa.Schema:
+    """Return the columns of sessions with these measures."""
+    return pa.schema(
+        [
+            pa.field("device", pa.string(), nullable=False),
+            pa.field("start", TIME, nullable=False),
+            pa.field("last", TIME, nullable=False),
+            pa.field("count", pa.int64(), nullable=False),
+            pa.field("duration", pa.int64(), nullable=False),
+            pa.field("state", pa.string(), nullable=False),
+            pa.field("reason", pa.string(), nullable=False),
+            pa.field("merged_into", TIME),
+            *(
+                pa.field(f"{measure}_{name}", pa.int64() if name == "count" else pa.float64())
+                for measure in names
+                for name in SESSION_STATISTICS
+            ),
+            *_STAMP,
+        ]
+    )
+
+
+def windows(table: pa.Table, chosen: Mapping[str, Sequence[str]], epoch: int, batch: int, closed_by: str) -> pa.Table:
+    """Return rows of `windows_schema` for windows of `state.windows.schema`, with or without REVISION.
+
+    `chosen` has the statistics of each view.
+    """
+    columns = plain(table)
+    values = statistics(columns, chosen)
+    schema = windows_schema()
+    known = {name: columns[name] for name in (*WINDOW_KEY, "end")}
+    known |= values | _stamp(table, epoch, batch, closed_by)
+    return _table(known, schema, table.num_rows)
+
+
+def sessions(table: pa.Table, names: Iterable[str], epoch: int, batch: int, closed_by: str) -> pa.Table:
+    """Return rows of `sessions_schema` for sessions of `state.layout.session_schema`, with or without REVISION.
+
+    `names` are the measures. A merged session has `closed_by` "merged".
+    """
+    columns: dict[str, Any] = {name: table[name].combine_chunks() for name in table.column_names}
+    known = {name: columns[name] for name in ("device", "start", "last", "count", "state", "reason", "merged_into")}
+    known["duration"] = pc.subtract(columns["last"], columns["start"])
+    for measure in measures(table, ".sum"):
+        totals = Totals(*(columns[f"{measure}.{part}"].to_numpy(zero_copy_only=False) for part in TOTALS))
+        nothing = totals.count == 0
+        for name, of_session in SESSION_STATISTICS.items():
+            known[f"{measure}_{name}"] = pa.array(of_session(totals), mask=None if name == "count" else nothing)
+    known |= _stamp(table, epoch, batch, closed_by)
+    known["closed_by"] = pc.if_else(pc.equal(columns["state"], MERGED), MERGED, known["closed_by"])
+    return _table(known, sessions_schema(names), table.num_rows)
+
+
+def _stamp(table: pa.Table, epoch: int, batch: int, closed_by: str) -> dict[str, Any]:
+    size = table.num_rows
+    has_revision = REVISION in table.column_names
+    return {
+        "revision": table[REVISION].combine_chunks() if has_revision else pa.array(np.zeros(size, np.int64)),
+        "closed_by": pa.repeat(closed_by, size),
+        "epoch": pa.array(np.full(size, epoch, np.int64)),
+        "batch": pa.array(np.full(size, batch, np.int64)),
+    }
+
+
+def _table(columns: dict[str, Any], schema: pa.Schema, size: int) -> pa.Table:
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(size, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,42 @@
+"""Choose what is final of a step: closed windows and sessions, for those who keep values for good.
+
+The operator emits finals only where somebody asks for them: without `Finals` a batch has no such row.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state import windows
+from state.columns import array, codes_of
+from state.layout import OPEN, Changes, session_schema, status_schema
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """The finals that are asked for: windows of these views, and whether sessions."""
+
+    views: frozenset[str] = frozenset()
+    sessions: bool = False
+
+    def of(self, sessions: pa.Table, closed: pa.Table) -> Changes:
+        """Return the closed windows and sessions among a step's session changes and closed windows; no devices.
+
+        A session that became part of another one (`merged`) is among them: silence may have closed it before.
+        """
+        kept = sessions.filter(pc.not_equal(sessions["state"], OPEN)) if self.sessions else sessions.slice(0, 0)
+        if not kept.num_rows:
+            kept = session_schema(()).empty_table()
+        return Changes(kept, status_schema(()).empty_table(), of_views(closed, self.views))
+
+
+def of_views(table: pa.Table, views: Collection[str]) -> pa.Table:
+    """Return the windows of some views."""
+    column = array(table.column("view"))
+    wanted = np.array([view in views for view in column.dictionary.to_pylist()], np.bool_)
+    if wanted.all():
+        return table
+    return windows.compact(table.filter(pa.array(wanted[codes_of(column)])))

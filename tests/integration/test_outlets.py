@@ -1,0 +1,338 @@
+"""Outlets by the real pass: every final value leaves once, and is the value that readers of Redis see."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka.schema_registry as confluent
+import fastavro
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from load.servers.kafka import Broker
+from load.servers.postgres import Postgres
+from load.servers.redis import Redis
+from load.servers.schema_registry import Registry
+from service import failpoint, settings
+from service.commands import check_spark
+from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
+from service.failpoint import InjectedError
+from service.kafka import scan
+from service.outlets import kinds
+from service.outlets.outlet import Position
+from tests.integration.world import World
+from tests.stream.records import BASE_MS, SCHEMA, Record, reading
+from tests.unit.test_outlets import closed, entry_of, micro_batch
+
+DEVICES = ("a", "b", "c")
+
+
+def rounds(first: int, last: int) -> list[Record]:
+    """A reading of each device every 20 seconds, from one second to another."""
+    return [reading(device, second, 20.0 + second % 7) for second in range(first, last, 20) for device in DEVICES]
+
+
+@pytest.fixture
+def make_world(spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> Any:
+    def make(*outlets: dict[str, Any], **sections: Any) -> World:
+        return World(spark, broker_server, redis_server, tmp_path, prefix, outlets=list(outlets), **sections)
+
+    return make
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a Parquet outlet, by pyarrow's reader of partitioned data sets."""
+    return ds.dataset(path, format="parquet", partitioning="hive").to_table().to_pylist() if path.exists() else []
+
+
+def windows_of_redis(world: World, watermark_ms: int) -> dict[tuple[str, str, str, int], tuple[int, float]]:
+    """The windows that the watermark has closed, by their key: count and mean."""
+    found = {}
+    for name, value in world.hashes().items():
+        if name.startswith("window:") and int(value["end"]) <= watermark_ms:
+            view, measure, key, start = name.removeprefix("window:").split(":")
+            found[view, measure, key, int(start)] = int(value["count"]), float(value["mean"])
+    return found
+
+
+def as_of_outlet(found: list[dict[str, Any]]) -> dict[tuple[str, str, str, int], tuple[int, float]]:
+    return {
+        (row["view"], row["measure"], row["key"], round(row["start"].timestamp() * 1000)): (row["count"], row["mean"])
+        for row in found
+    }
+
+
+def watermark_ms(world: World) -> int:
+    return int(world.redis.hget(world.key("progress"), "watermark"))
+
+
+def test_parquet_has_every_closed_window_once_as_redis_has_it(make_world: Callable[..., World], tmp_path: Path) -> None:
+    path = tmp_path / "windows"
+    world = make_world({"name": "files", "kind": "parquet", "path": str(path)})
+    for first in range(0, 600, 60):
+        world.term(*rounds(first, first + 60))
+    found, expected = rows(path), windows_of_redis(world, watermark_ms(world))
+    assert len(expected) > 20
+    assert len(found) == len(as_of_outlet(found))
+    assert as_of_outlet(found) == expected
+    assert {row["closed_by"] for row in found} == {"watermark"}
+    assert {row["revision"] for row in found} == {0}
+
+
+def test_an_outlet_of_sessions_has_every_closed_session_once(make_world: Callable[..., World], tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    world = make_world({"name": "files", "kind": "parquet", "path": str(path), "sessions": True})
+    world.term(*rounds(0, 100), *rounds(200, 260))
+    world.term(*rounds(400, 460))
+    found = rows(path)
+    closed = {
+        name.removeprefix("session:"): int(value["count"])
+        for name, value in world.hashes().items()
+        if value.get("state") == "closed"
+    }
+    assert len(closed) == 6
+    assert {f"{row['device']}:{round(row['start'].timestamp() * 1000)}": row["count"] for row in found} == closed
+    assert len(found) == len(closed)
+    assert {row["temperature_count"] for row in found} == {row["count"] for row in found}
+
+
+@pytest.mark.parametrize("point", ["finals_stored", "outlets_written", "after_publish_before_commit"])
+def test_a_batch_that_fails_after_any_step_leaves_nothing_twice(
+    make_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    path = tmp_path / "windows"
+    world = make_world({"name": "files", "kind": "parquet", "path": str(path)})
+    world.term(*rounds(0, 120))
+    monkeypatch.setattr(failpoint, "_plan", failpoint.Plan((failpoint.Point(point, 1, "raise"),), None))
+    with pytest.raises(InjectedError):
+        world.term(*rounds(120, 400))
+    world.term()
+    world.term(*rounds(400, 500))
+    found = rows(path)
+    assert len(found) == len(as_of_outlet(found))
+    assert as_of_outlet(found) == windows_of_redis(world, watermark_ms(world))
+    assert min(row["start"].timestamp() * 1000 for row in found) == BASE_MS - 60_000
+    assert not [*(tmp_path / "checkpoint" / "outlets").glob("*")]
+
+
+def test_progress_is_written_after_the_outlets_have_the_batch(
+    make_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "windows"
+    world = make_world({"name": "files", "kind": "parquet", "path": str(path)})
+    world.term(*rounds(0, 120))
+    before = watermark_ms(world)
+    monkeypatch.setattr(failpoint, "_plan", failpoint.Plan((failpoint.Point("outlets_written", 1, "raise"),), None))
+    with pytest.raises(InjectedError):
+        world.term(*rounds(120, 400))
+    assert watermark_ms(world) == before
+    newest = max(round(row["end"].timestamp() * 1000) for row in rows(path))
+    assert newest > before
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with Postgres(tmp_path_factory.mktemp("postgres")) as database:
+        yield database
+
+
+def database(postgres: Postgres, table: str, **more: Any) -> dict[str, Any]:
+    login = {"user": postgres.user, "password": postgres.password}
+    return {"name": table, "kind": "jdbc", "url": postgres.jdbc_url, "table": table, "timeout": "3 s", **login, **more}
+
+
+def table_rows(postgres: Postgres, table: str) -> dict[tuple[str, str, str, int], tuple[int, float]]:
+    columns = 'view, measure, key, (extract(epoch from start) * 1000)::bigint, "count", mean'
+    found = postgres.execute(f"select {columns} from {table}")  # noqa: S608 - a name of the test's
+    assert len(found) == len({row[:4] for row in found})
+    return {row[:4]: row[4:] for row in found}
+
+
+def test_a_table_has_every_closed_window_as_redis_has_it(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str
+) -> None:
+    world = make_world(database(postgres, f"w_{prefix}", views=["device"]))
+    for first in range(0, 400, 100):
+        world.term(*rounds(first, first + 100))
+    found = table_rows(postgres, f"w_{prefix}")
+    expected = windows_of_redis(world, watermark_ms(world))
+    assert found == {key: value for key, value in expected.items() if key[0] == "device"}
+    assert len(found) > 10
+
+
+@pytest.mark.parametrize("when_away", ["fall_behind", "wait"])
+def test_a_database_that_is_away_gets_everything_when_it_is_back(
+    make_world: Callable[..., World], tmp_path: Path, when_away: str
+) -> None:
+    with Postgres(tmp_path / "postgres") as postgres:
+        table = "windows"
+        outlet = database(postgres, table, when_away=when_away, retry_for="1 s", name="history")
+        files = {"name": "files", "kind": "parquet", "path": str(tmp_path / "files")}
+        world = make_world(outlet, files)
+        world.term(*rounds(0, 200))
+        before = table_rows(postgres, table)
+        assert before
+        postgres.stop()
+        if when_away == "wait":
+            with pytest.raises(OutletError, match="history lacks 1 batches"):
+                world.term(*rounds(200, 400))
+        else:
+            world.term(*rounds(200, 400))
+            world.term(*rounds(400, 500))
+            found = as_of_outlet(rows(tmp_path / "files"))
+            assert found == windows_of_redis(world, watermark_ms(world))
+            assert [*(tmp_path / "checkpoint" / "outlets").glob("0*")]
+        postgres.start()
+        world.term(*rounds(500, 600))
+        expected = windows_of_redis(world, watermark_ms(world))
+        until_delivered(tmp_path, world)
+        assert table_rows(postgres, table) == expected
+        found_files = rows(tmp_path / "files")
+        assert as_of_outlet(found_files) == expected
+        assert len(found_files) == len(expected)
+
+
+def until_delivered(tmp_path: Path, world: World) -> None:
+    """Another term, until the outbox is empty."""
+    for _ in range(20):
+        if not [*(tmp_path / "checkpoint" / "outlets").glob("0*")]:
+            return
+        world.term()
+    pytest.fail("the outbox is not empty")
+
+
+def topic_rows(broker: Broker, topic: str) -> list[tuple[str, bytes]]:
+    """The records of a topic that a reader of committed records gets."""
+    kafka = settings.Kafka(bootstrap=broker.bootstrap, topics=(topic,))
+    return [((m.key() or b"").decode(), m.value() or b"") for m in scan.messages(kafka, [topic])]
+
+
+def test_a_topic_has_every_closed_window_once_in_json(
+    make_world: Callable[..., World], broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"finals-{prefix}"
+    world = make_world({"name": "events", "kind": "kafka", "topic": topic, "format": "json"})
+    world.term(*rounds(0, 120))
+    for point in ("finals_stored", "outlets_written"):
+        monkeypatch.setattr(failpoint, "_plan", failpoint.Plan((failpoint.Point(point, 1, "raise"),), None))
+        with pytest.raises(InjectedError):
+            world.term(*rounds(120, 240) if point == "finals_stored" else rounds(240, 400))
+    world.term(*rounds(400, 500))
+    found = topic_rows(broker_server, topic)
+    values = {key: json.loads(value) for key, value in found}
+    assert len(values) == len(found)
+    expected = windows_of_redis(world, watermark_ms(world))
+    assert {key: (value["count"], value["mean"]) for key, value in values.items()} == {
+        ":".join(map(str, key)): value for key, value in expected.items()
+    }
+    assert len(expected) > 10
+
+
+def test_a_topic_in_avro_has_a_registered_schema_and_an_incompatible_one_is_refused(
+    make_world: Callable[..., World], broker_server: Broker, prefix: str
+) -> None:
+    topic = f"finals-{prefix}"
+    with Registry() as registry:
+        world = make_world(
+            {"name": "events", "kind": "kafka", "topic": topic, "sessions": True},
+            registry={"url": registry.url},
+            input={"reader_schema": 1},
+        )
+        number = registry.register(f"{world.topic}-value", SCHEMA)
+        assert number == 1
+        world.term(*rounds(0, 100), *rounds(200, 260))
+        found = topic_rows(broker_server, topic)
+        client = confluent.SchemaRegistryClient({"url": registry.url})
+        schema = json.loads(client.get_latest_version(f"{topic}-value").schema.schema_str)
+        client.close()
+    records = {key: fastavro.schemaless_reader(io.BytesIO(value[5:]), schema) for key, value in found}
+    closed = {
+        name.removeprefix("session:"): value for name, value in world.hashes().items() if value.get("state") == "closed"
+    }
+    assert {key: record["count"] for key, record in records.items()} == {
+        key: int(value["count"]) for key, value in closed.items()
+    }
+    assert len(records) == 3
+
+
+def test_check_tries_every_outlet_and_names_the_one_that_is_away(
+    make_world: Callable[..., World], postgres: Postgres, shared_spark: SparkSession, prefix: str
+) -> None:
+    gone = database(postgres, f"g_{prefix}", url="jdbc:postgresql://127.0.0.1:1/none", name="gone")
+    wrong = database(postgres, f"x_{prefix}", password="wrong", name="wrong")  # noqa: S106
+    topic = {"name": "events", "kind": "kafka", "topic": f"finals-{prefix}", "format": "json"}
+    world = make_world(database(postgres, f"c_{prefix}"), gone, wrong, topic)
+    found = {line.name: line for line in check_spark.outlets(world.settings)}
+    assert [line.status for line in found.values()] == ["ok", "fail", "fail", "ok"]
+    assert found[f"outlet c_{prefix}"].detail.endswith(f"the table c_{prefix} is to be created")
+    assert "gone" in found["outlet gone"].detail
+    assert 'password authentication failed for user "tidemark"' in found["outlet wrong"].detail
+    assert "wrong" not in found["outlet wrong"].detail.replace("outlet wrong", "")
+    assert f"finals-{prefix}" not in world.broker.admin.list_topics(timeout=5).topics
+    assert not postgres.execute(f"select to_regclass('c_{prefix}') where to_regclass('c_{prefix}') is not null")
+
+
+def test_a_service_does_not_start_with_an_outlet_that_refuses(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str
+) -> None:
+    world = make_world(database(postgres, f"x_{prefix}", password="wrong"))  # noqa: S106
+    with pytest.raises(OutletRefusedError, match="password authentication failed"):
+        world.term(*rounds(0, 100))
+
+
+def test_a_writer_of_an_older_epoch_cannot_write_to_a_table_or_a_topic(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str, broker_server: Broker
+) -> None:
+    table = database(postgres, f"w_{prefix}")
+    topic = {"name": "events", "kind": "kafka", "topic": f"finals-{prefix}", "format": "json"}
+    world = make_world(table, topic)
+    for options in world.settings.outlets:
+        older = kinds.outlet(options, world.settings, world.spark)
+        newer = kinds.outlet(options, world.settings, world.spark)
+        older.open(4)
+        assert newer.open(5) is None
+        entry = entry_of(world.settings, Position.of(micro_batch(4, 1)), closed("a"))
+        with pytest.raises(TidemarkError, match=options.name):
+            older.write(entry)
+        with pytest.raises(FencedError):
+            older.open(4)
+        again = kinds.outlet(options, world.settings, world.spark)
+        assert again.open(6) is None
+        assert again.write(replace(entry, position=entry.position.by(6))) > 0
+        again.close()
+        assert again.open(6) == entry.position.by(6)
+        for each in (older, newer, again):
+            each.close()
+    assert len(topic_rows(broker_server, f"finals-{prefix}")) == 1
+    assert len(table_rows(postgres, f"w_{prefix}")) == 1
+
+
+def test_hostile_keys_are_kept_by_a_table(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
+    table = f"w_{prefix}"
+    world = make_world(database(postgres, table))
+    keys = [
+        'q"u',
+        "",
+        "a,b",
+        "\\.",
+        "x\n\\.\ny",
+        "\\N",
+        "NULL",
+        "o'c",
+        "a|b",
+        "日本",
+        "x" * 256,
+        "nul\0",
+        "nul\ufffd",
+        "\r\n",
+    ]
+    made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
+    made.open(1)
+    made.write(entry_of(world.settings, Position.of(micro_batch(1, 1)), closed(*keys)))
+    made.close()
+    found = {row[0] for row in postgres.execute(f"select key from {table}")}  # noqa: S608
+    assert found == {key.replace("\0", "\ufffd") for key in keys}

@@ -1,0 +1,323 @@
+"""Outlets without the pass: positions, the outbox, deliveries, files, and the example of docs/outlets.md."""
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from service.errors import CheckpointError, FencedError, OutletError
+from service.micro_batch import MicroBatch
+from service.outlets import outlet, tables
+from service.outlets.outbox import Outbox, Stored
+from service.outlets.outlet import Entry, Outlet, Position
+from service.outlets.parquet import Parquet
+from service.outlets.publication import Outlets
+from service.settings import ParquetOutlet, Settings
+from service.spark.files import Local
+from state import codec, windows
+from state.layout import Changes, session_schema, status_schema
+from tests.stream.records import BASE_MS, make_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def micro_batch(epoch: int, batch: int, start: int = 0) -> MicroBatch:
+    return MicroBatch(epoch, batch, BASE_MS, {"readings": {0: start}}, {"readings": {0: start + 10}})
+
+
+def test_a_replayed_batch_is_the_same_and_one_of_a_checkpoint_that_begins_again_is_not() -> None:
+    reached = Position.of(micro_batch(3, 80, 800))
+    assert Position.of(micro_batch(4, 80, 800)).is_in(reached)
+    assert not Position.of(micro_batch(4, 80, 500)).is_in(reached)
+    assert not Position.of(micro_batch(4, 3)).is_in(reached)
+    assert not Position.of(micro_batch(3, 81, 800)).is_in(reached)
+    assert Position.of(micro_batch(3, 79, 500)).is_in(reached)
+    assert Position.of(micro_batch(2, 90, 900)).is_in(reached)
+    assert not Position.of(micro_batch(3, 80)).is_in(None)
+
+
+def test_a_position_is_read_as_it_was_written_and_damage_is_named() -> None:
+    position = Position.of(micro_batch(3, 80)).by(5)
+    assert Position.parse(position.to_json()) == position
+    for text in ("", "[]", "{}", '{"epoch": 1}'):
+        with pytest.raises(OutletError, match="here: the position of the outlet cannot be read"):
+            outlet.parse(text, "here")
+
+
+def test_no_writer_of_an_older_epoch_is_let_in() -> None:
+    outlet.require_newest(Position(1, 1, writer=5), 5, "here")
+    with pytest.raises(FencedError, match="here: epoch 5 has written there, this is epoch 4"):
+        outlet.require_newest(Position(1, 1, writer=5), 4, "here")
+
+
+def closed(*keys: str, view: str = "device", start: int = BASE_MS, count: int = 2) -> bytes:
+    """The payload of finals: a closed window for each key."""
+    size = len(keys)
+    numbers = np.arange(size)
+    columns = {name: np.full(size, 1.0) for name in windows.SCHEMA.names if name not in windows.KEY}
+    columns |= {"count": np.full(size, count), "first": np.full(size, start), "last": np.full(size, start)}
+    table = windows.parts(
+        view, "temperature", pa.array(list(keys), pa.string()), numbers, np.full(size, start),
+        np.full(size, start + 60_000), columns,
+    )  # fmt: skip
+    return codec.pack_changes(Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), table))
+
+
+def entry_of(settings: Settings, position: Position, *payloads: bytes) -> Entry:
+    finals = windows.concat([codec.unpack_changes(each).windows for each in payloads])
+    chosen = {view.name: view.statistics for view in settings.views}
+    return Entry(position, tables.windows(finals, chosen, position.epoch, position.batch, "watermark"))
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return ds.dataset(path, format="parquet", partitioning="hive").to_table().to_pylist()
+
+
+def files(path: Path, **more: Any) -> Parquet:
+    return Parquet(ParquetOutlet(name="files", kind="parquet", path=str(path), **more))
+
+
+def test_an_entry_that_is_written_again_replaces_its_files(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    path = tmp_path / "files"
+    entry = entry_of(
+        settings, Position.of(micro_batch(1, 7)), closed("a", "b"), closed("c", start=BASE_MS + 86_400_000)
+    )
+    first = files(path)
+    assert first.open(1) is None
+    first.write(entry)
+    (path / "_position.json").unlink()
+    again = files(path)
+    assert again.open(2) is None
+    again.write(replace(entry, position=entry.position.by(2)))
+    found = rows(path)
+    assert sorted(row["key"] for row in found) == ["a", "b", "c"]
+    assert {(row["view"], row["count"], row["end"].timestamp() - row["start"].timestamp()) for row in found} == {
+        ("device", 2, 60.0)
+    }
+    assert len({row["day"] for row in found}) == 2
+    assert files(path).open(3) == entry.position.by(2)
+    with pytest.raises(FencedError):
+        again.write(replace(entry, position=Position.of(micro_batch(2, 8))))
+    with pytest.raises(FencedError):
+        files(path).open(2)
+
+
+def test_many_files_become_one_and_each_key_keeps_its_newest_row(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    path = tmp_path / "files"
+    made = files(path, compact_after=5)
+    made.open(1)
+    for batch in range(12):
+        key = f"k{batch}" if batch % 4 else "same"
+        made.write(entry_of(settings, Position.of(micro_batch(1, batch, 10 * batch)), closed(key, count=batch + 1)))
+    found = {row["key"]: row["count"] for row in rows(path)}
+    assert len(rows(path)) == len(found) == 10
+    assert found == {"same": 9, **{f"k{batch}": batch + 1 for batch in range(12) if batch % 4}}
+    assert len([*path.rglob("*.parquet")]) < 5
+
+
+def test_a_compaction_that_was_cut_off_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    path = tmp_path / "files"
+    made = files(path, compact_after=5)
+    made.open(1)
+    made._remove = lambda *_: None  # type: ignore[method-assign, assignment]
+    for batch in range(5):
+        made.write(entry_of(settings, Position.of(micro_batch(1, batch)), closed(f"k{batch}")))
+    assert len(rows(path)) == 10
+    files(path).open(2)
+    assert sorted(row["key"] for row in rows(path)) == [f"k{batch}" for batch in range(5)]
+
+
+def test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batches(tmp_path: Path) -> None:
+    outbox = Outbox(Local(tmp_path))
+    for epoch, batch in ((1, 9), (2, 10), (2, 11)):
+        outbox.store(Position.of(micro_batch(epoch, batch)), [closed("a"), closed("b")], "watermark", {})
+    found = Outbox(Local(tmp_path)).entries(newest=10)
+    assert [(each.position.epoch, each.position.batch) for each in found] == [(1, 9), (2, 10)]
+    finals = outbox.load(found[0])
+    assert finals.closed_by == "watermark"
+    assert finals.windows["key"].to_pylist() == ["a", "b"]
+    assert finals.sessions.num_rows == 0
+    for each in found:
+        outbox.remove(each)
+    assert not outbox.entries(newest=10)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 40, -1])
+def test_a_damaged_entry_is_named(tmp_path: Path, keep: int) -> None:
+    outbox = Outbox(Local(tmp_path))
+    stored = outbox.store(Position.of(micro_batch(1, 9)), [closed("a")], "watermark", {})
+    file = tmp_path / stored.name
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=stored.name):
+        outbox.load(stored)
+
+
+class Memory:
+    """An outlet in memory that is away, or waits, when it is told to."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.is_away = False
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def check(self) -> str:
+        return "is there"
+
+    def open(self, epoch: int) -> Position | None:
+        if self.is_away:
+            what = "Memory is away"
+            raise OutletError(what)
+        return self.entries[-1].position if self.entries else None
+
+    def write(self, entry: Entry) -> int:
+        assert self.may_write.wait(30)
+        if self.is_away:
+            what = "Memory is away"
+            raise OutletError(what)
+        self.entries.append(entry)
+        return 1
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for entry in self.entries for key in entry.rows["key"].to_pylist()]
+
+
+class Watcher:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.failures = 0
+
+    def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
+        self.rows += rows
+
+    def outlet_fails(self, outlet: str) -> None:
+        self.failures += 1
+
+
+Begin = Callable[..., Outlets]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, request: pytest.FixtureRequest) -> Begin:
+    def start(memory: Outlet, *, committed: int = -1, **more: Any) -> Outlets:
+        section = {"name": "files", "kind": "parquet", "path": "nowhere", "retry_for": 100, **more}
+        settings = make_settings(tmp_path, outlets=[section])
+        made = Outlets(settings, Outbox(Local(tmp_path)), 1, lambda _: memory, Watcher(), committed=committed)
+        made.start()
+        request.addfinalizer(made.close)
+        return made
+
+    return start
+
+
+def test_a_batch_is_in_the_outlet_when_its_publication_returns_and_the_outbox_is_empty(
+    begin: Begin, tmp_path: Path
+) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s")
+    made.publish(micro_batch(1, 0), [])
+    made.publish(micro_batch(1, 1, 10), [closed("a"), closed("b")])
+    assert memory.keys == ["a", "b"]
+    made.publish(micro_batch(1, 2, 20), [closed("c")])
+    assert memory.keys == ["a", "b", "c"]
+    made.close()
+    assert not [*(tmp_path / "outlets").iterdir()]
+
+
+def test_an_outlet_that_is_away_falls_behind_and_catches_up_in_order(begin: Begin, tmp_path: Path) -> None:
+    memory = Memory()
+    memory.is_away = True
+    made = begin(memory)
+    for batch in range(4):
+        made.publish(micro_batch(1, batch, 10 * batch), [closed(f"k{batch}")])
+    progress = made.progress()["files"]
+    assert progress.is_behind
+    assert progress.pending == 4
+    assert "Memory is away" in progress.error
+    made.close()
+    memory.is_away = False
+    after = begin(memory, committed=2, retry_for="30 s")
+    after.publish(micro_batch(2, 3, 30), [closed("k3")])  # not committed: comes again
+    assert after.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == [f"k{batch}" for batch in range(4)]
+    assert not after.progress()["files"].is_behind
+
+
+def test_a_backlog_above_max_pending_makes_batches_wait_and_fail(begin: Begin) -> None:
+    memory = Memory()
+    memory.is_away = True
+    made = begin(memory, max_pending="1 MiB")
+    many = closed(*(f"key-{number:06d}" for number in range(5_000)))
+    made.publish(micro_batch(1, 0), [many])
+    with pytest.raises(OutletError, match="The outlet files lacks 2 batches"):
+        made.publish(micro_batch(1, 1, 10), [many])
+
+
+def test_a_batch_waits_for_an_outlet_that_is_to_be_waited_for(begin: Begin) -> None:
+    memory = Memory()
+    memory.may_write.clear()
+    made = begin(memory, when_away="wait")
+    with pytest.raises(OutletError, match="The outlet files lacks 1 batches: it does not answer in time"):
+        made.publish(micro_batch(1, 0), [closed("a")])
+    memory.may_write.set()
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a"]
+
+
+def test_only_windows_of_the_outlets_views_are_written(begin: Begin) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s", views=["device"])
+    made.publish(micro_batch(1, 0), [closed("x", view="gone"), closed("a")])
+    made.publish(micro_batch(1, 1, 10), [closed("y", view="gone")])
+    assert memory.keys == ["a"]
+
+
+def test_the_outlet_in_the_documents_is_exact(begin: Begin, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "outlets.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"<!-- example -->\n```python\n(.*?)```\n<!-- end -->", text, re.DOTALL)
+    names: dict[str, Any] = {"json": json, "outlet": outlet}
+    exec(code, names)  # noqa: S102 - our own document
+    folder = names["Folder"](tmp_path / "lines")
+    assert folder.check().endswith("is to be created")
+    made = begin(folder, retry_for="30 s")
+    made.publish(micro_batch(1, 0), [closed("a", "b")])
+    made.publish(micro_batch(1, 1, 10), [closed("c")])
+    made.close()
+    (tmp_path / "lines" / "position").write_text(Position.of(micro_batch(1, 0)).to_json())
+    again = begin(folder, retry_for="30 s", committed=0)
+    again.publish(micro_batch(2, 1, 10), [closed("c")])
+    lines = [
+        json.loads(line) for file in (tmp_path / "lines").glob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+    assert sorted(line["key"] for line in lines) == ["a", "b", "c"]
+    (tmp_path / "lines" / "position").write_text(Position(1, 1, writer=9).to_json())
+    with pytest.raises(FencedError):
+        folder.open(8)
+
+
+def test_entries_are_delivered_by_name_once(begin: Begin) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s")
+    memory.may_write.clear()
+    position = Position.of(micro_batch(1, 0))
+    made.store(position, [closed("a")], "watermark")
+    made.deliveries[0].add(Stored(position, 1, 0))
+    assert made.progress()["files"].pending == 1
+    memory.may_write.set()
