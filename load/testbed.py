@@ -72,7 +72,7 @@ class Testbed:
         fleet: Fleet,
         *,
         views: Sequence[Mapping[str, Any]] = VIEWS,
-        sections: Mapping[str, Mapping[str, Any]] | None = None,
+        sections: Mapping[str, Any] | None = None,
         topic_config: Mapping[str, str] = LOG_APPEND_TIME,
         master: str = "local[*]",
         submit_options: Sequence[str] = (),
@@ -101,9 +101,7 @@ class Testbed:
         self._driver = ""
         self.settings = self._settings(views, sections or {})
 
-    def _settings(
-        self, views: Sequence[Mapping[str, Any]], sections: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def _settings(self, views: Sequence[Mapping[str, Any]], sections: Mapping[str, Any]) -> dict[str, Any]:
         document: dict[str, Any] = {
             "service": {"checkpoint": str(self.folder / "checkpoint")},
             "kafka": {"bootstrap": self.broker.bootstrap, "topics": [TOPIC]},
@@ -130,9 +128,12 @@ class Testbed:
             "redis": {"url": self._redis.url, **({"cluster": True, "shards": self._shards} if self._shards else {})},
             "metrics": {"address": HOST, "port": self.metrics_port},
         }
+        if "inputs" in sections:
+            del document["input"], document["kafka"]["topics"]
         for name, section in sections.items():
-            document[name] = {**document.get(name, {}), **section}
-        measures = document["input"]["measures"]
+            is_table = isinstance(section, Mapping)
+            document[name] = {**document.get(name, {}), **section} if is_table else [dict(each) for each in section]
+        measures = {name for given in document.get("inputs", [document.get("input")]) for name in given["measures"]}
         ranges = document["admission"]["ranges"]
         document["admission"]["ranges"] = {name: limits for name, limits in ranges.items() if name in measures}
         return {**document, "views": [dict(view) for view in views]}
@@ -141,7 +142,8 @@ class Testbed:
         try:
             self.broker.start()
             self._redis.start()
-            self.broker.create_topic(TOPIC, PARTITIONS, self._topic_config)
+            for topic in self.topics:
+                self.broker.create_topic(topic, PARTITIONS, self._topic_config)
             write_reference_sqlite(self.folder / "reference.db", self.fleet)
             self.config.write_text(to_toml(self.settings), encoding="utf-8")
         except BaseException:
@@ -159,6 +161,12 @@ class Testbed:
         self.kill_service()
         self._redis.close()
         self.broker.close()
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of all inputs."""
+        inputs = self.settings.get("inputs", [self.settings["kafka"]])
+        return [topic for given in inputs for topic in given["topics"]]
 
     @property
     def redis(self) -> Redis:
@@ -328,11 +336,11 @@ class Testbed:
         """Until /readyz says so: the first batch is done."""
         self.wait(lambda: self.get("/readyz")[0] == 200, within_s, "the service to be ready")
 
-    def wait_published(self, ends: Mapping[int, int], within_s: float = 120.0) -> None:
-        """Until progress has reached `ends` (partition -> offset): all values up to there are written."""
+    def wait_published(self, ends: Mapping[int, int], within_s: float = 120.0, topic: str = TOPIC) -> None:
+        """Until progress has reached `ends` (partition -> offset) of a topic: all values up to there are written."""
         offsets = {str(partition): end for partition, end in ends.items()}
         self.wait(
-            lambda: self.progress().get("offsets", {}).get(TOPIC) == offsets, within_s, f"progress to be {offsets}"
+            lambda: self.progress().get("offsets", {}).get(topic) == offsets, within_s, f"progress to be {offsets}"
         )
 
     def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:

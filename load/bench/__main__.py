@@ -1,6 +1,6 @@
 """The benchmark: catch-up rate, steady latency, peak memory, and references for both, with everything real on one machine.
 
-    python -m load.bench [--json FILE] [--readings 8000000] [--steady 60s] [--runs 1] [--only rows|catch_up|steady]
+    python -m load.bench [--json FILE] [--readings 8000000] [--steady 60s] [--runs 1] [--only rows|inputs|catch_up|steady]
 
 catch_up  the service, started on a prepared topic: records over the time from the start of its first batch to the end of its
           last one, so the JVM's warming up is in it; four views of which one slides 10 minutes by 1, sessions on, Redis real
@@ -11,6 +11,7 @@ steady    the service at the same rate, after a warm-up: from the broker's time 
 state     what the steady run's state takes, and what was written of it for each byte of rows that changed
 rows      what a row costs Redis and the service, against plain HSET and PEXPIRE, and on a cluster (load/bench/rows.py)
 statistics  what a window with one, six, twelve and all statistics costs, and its bytes (load/bench/statistics.py)
+inputs    the same records admitted as one input and as two, and the ratio batch_to_one (load/bench/inputs.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
 ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, redis_cluster_publish; of the
           large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k; and of the large one
@@ -32,6 +33,7 @@ from typing import Any
 import psutil
 
 from load.bench import RATE
+from load.bench import inputs as bench_inputs
 from load.bench import rows as bench_rows
 from load.bench import statistics as bench_statistics
 from load.bench.cpu import Cpu
@@ -51,7 +53,7 @@ START_MS = 1_790_000_000_000
 SMALL, LARGE = 10_000, 100_000
 """Devices."""
 _TOTAL = "tidemark_batch_seconds"
-PARTS = ("bare", "large", "rows", "statistics", "state", "ratios")
+PARTS = ("bare", "large", "rows", "statistics", "inputs", "state", "ratios")
 """Of the report, those that have no median of their own."""
 
 
@@ -303,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
-    parser.add_argument("--only", choices=("catch_up", "rows", "steady"))
+    parser.add_argument("--only", choices=("catch_up", "rows", "inputs", "steady"))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
@@ -321,6 +323,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         entry: dict[str, Any] = {}
         if args.only in {None, "rows"}:
             entry |= _rows()
+        if args.only in {None, "inputs"}:
+            entry |= _inputs()
         if args.only in {None, "catch_up"}:
             entry |= _catch_up(args, SMALL)
             entry["large"] = _catch_up(args, LARGE, is_reference=False)
@@ -348,6 +352,14 @@ def _rows() -> dict[str, Any]:
     print(f"rows: {figures}", flush=True)
     print(f"statistics: {statistics}", flush=True)
     return {"rows": figures, "statistics": statistics}
+
+
+def _inputs() -> dict[str, Any]:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        figures = bench_inputs.measure(Path(folder))
+    print(f"inputs: {figures}", flush=True)
+    return {"inputs": figures}
 
 
 def _catch_up(args: argparse.Namespace, devices: int, *, is_reference: bool = True) -> dict[str, Any]:

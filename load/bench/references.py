@@ -14,7 +14,7 @@ from load.servers.child_process import spawn
 from load.testbed import ROOT, TOPIC, Testbed
 from service import settings
 from service.admission import decode
-from service.admission.schema_sources import load_schemas
+from service.admission.schema_sources import load_set
 from service.errors import TidemarkError
 from service.kafka import source
 from service.spark import session
@@ -76,7 +76,7 @@ def measure_floor(config: Path) -> list[float]:
             .option("subscribe", TOPIC)
             .load()
         )
-        decoder = decode.Decoder(chosen.input, chosen.admission.max_bytes, load_schemas(chosen))
+        decoder = decode.Decoder(chosen.form, chosen.admission.max_bytes, load_set(chosen))
         record = records.select(decoder.record().alias("record"))
         row = record.agg(F.count("record.device_id").alias("n"), F.sum("record.temperature").alias("t")).collect()[0]
         rates.append(round(row["n"] / (time.monotonic() - began)))

@@ -9,6 +9,8 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from load.demo import SECTIONS, VIEWS
+from load.demo import INPUTS, METERS, SECTIONS, VIEWS
 from load.demo.summary import Summary
 from load.demo.view import Sample, Samples, rounded
 from load.fleet.fleet import Fleet, FleetSettings
@@ -35,6 +37,8 @@ PAGE = "tidemark_dashboard"
 TICK_S = 0.5
 LINE_EVERY_S = 5.0
 """Between two lines where the output is no terminal."""
+METERS_SHARE = 0.25
+"""The share of the rate that goes to the topic of the second input."""
 WARM_SHARE = 0.5
 """The warm-up takes no more than this share of the load's time."""
 
@@ -46,7 +50,8 @@ class Demo:
         self.args = args
         self.console = Console(highlight=False)
         fleet = Fleet(args.seed, fleet_settings(args))
-        self.testbed = Testbed(FOLDER, fleet, views=VIEWS, sections=SECTIONS, master=args.master)
+        sections = {**{name: each for name, each in SECTIONS.items() if name != "input"}, "inputs": INPUTS}
+        self.testbed = Testbed(FOLDER, fleet, views=VIEWS, sections=sections, master=args.master)
         self.samples = Samples(args.rate, args.seconds * WARM_SHARE)
         self.began = time.monotonic()
         self._page: Child | None = None
@@ -75,15 +80,16 @@ class Demo:
         first_s = time.monotonic() - self.began
         self.say(f"the query runs after {first_s:.1f} s; {self.args.rate:.0f} readings a second from now on")
         began = time.monotonic()
-        generator = self.start_generator("--for", f"{self.args.seconds}s")
-        self.watch(generator)
-        sent = self.generator_summary(generator)
+        generators = self.start_generators("--for", f"{self.args.seconds}s")
+        self.watch(generators)
+        sent = self.generator_summaries(generators)
         self.say("the load has stopped; waiting until all of it is published")
-        testbed.wait_published({int(p): end for p, (_, end) in sent["offsets"].items()})
+        for topic, each in sent.items():
+            testbed.wait_published({int(p): end for p, (_, end) in each["offsets"].items()}, topic=topic)
         self.look()
         status = testbed.stop_service()
         self.say(f"the service has stopped with status {status}; comparing all of Redis with the oracle")
-        return self.summarise(sent, status, first_s, began)
+        return self.summarise(sum(int(each["sent"]) for each in sent.values()), status, first_s, began)
 
     def report(self, summary: Summary) -> None:
         """Print the result."""
@@ -99,13 +105,13 @@ class Demo:
         )  # the counters of a new process begin at 0
         self.start_service()
         self.wait_for_query()
-        generator = self.start_generator()
+        generators = self.start_generators()
         self.say("all parts run until Ctrl-C")
         try:
-            self.watch(generator)
+            self.watch(generators)
         finally:
             self.say("stopping")
-            self.generator_summary(generator)
+            self.generator_summaries(generators)
             self.testbed.stop_service()
 
     def say(self, text: str) -> None:
@@ -136,20 +142,29 @@ class Demo:
         self._page = spawn(command, cwd=self.testbed.folder, log=self.testbed.folder / "page.log")
         self.say(f"dashboard page: [bold]http://127.0.0.1:{port}/[/]")
 
-    def start_generator(self, *options: str) -> Child:
-        """Start the load in a process of its own."""
+    def start_generators(self, *options: str) -> dict[str, Child]:
+        """Start the load, in a process for each topic. Both send readings of the same devices."""
         args = self.args
-        command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", self.testbed.broker.bootstrap]
-        command += ["--topic", TOPIC, "--seed", str(args.seed), "--rate", str(args.rate)]
-        command += ["--devices", str(args.devices), *_fleet_options(args), *options]
-        return spawn(command, cwd=ROOT, log=self.testbed.folder / "generator.log")
+        meters = args.rate * METERS_SHARE
+        loads = {TOPIC: (args.rate - meters, "avro"), METERS: (meters, "json")}
+        started = {}
+        for topic, (rate, value_format) in loads.items():
+            command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", self.testbed.broker.bootstrap]
+            command += ["--topic", topic, "--format", value_format, "--seed", str(args.seed), "--rate", str(rate)]
+            command += ["--devices", str(args.devices), *_fleet_options(args), *options]
+            started[topic] = spawn(command, cwd=ROOT, log=self._generator_log(topic))
+        return started
 
-    def generator_summary(self, generator: Child) -> dict[str, Any]:
-        """End the generator, which flushes first; return its summary."""
-        if generator.poll() is None:
-            os.kill(generator.pid, signal.SIGTERM)
+    def generator_summaries(self, generators: Mapping[str, Child]) -> dict[str, dict[str, Any]]:
+        """End the generators, which flush first; return their summaries by topic."""
+        for generator in generators.values():
+            if generator.poll() is None:
+                os.kill(generator.pid, signal.SIGTERM)
+        return {topic: self._summary_of(topic, generator) for topic, generator in generators.items()}
+
+    def _summary_of(self, topic: str, generator: Child) -> dict[str, Any]:
         generator.wait(60)
-        log = self.testbed.folder / "generator.log"
+        log = self._generator_log(topic)
         lines = [line for line in log.read_text().splitlines() if line.startswith("{")]
         if not lines:
             message = f"The generator ended without a summary; its log: {log}"
@@ -157,8 +172,12 @@ class Demo:
         summary: dict[str, Any] = json.loads(lines[-1])
         return summary
 
-    def watch(self, generator: Child) -> None:
-        """Show what happens until the generator ends."""
+    def _generator_log(self, topic: str) -> Path:
+        return self.testbed.folder / f"generator-{topic}.log"
+
+    def watch(self, generators: Mapping[str, Child]) -> None:
+        """Show what happens until the first generator ends."""
+        generator = generators[TOPIC]
         if self.console.is_terminal:
             with Live(console=self.console, refresh_per_second=4) as live:
                 while generator.poll() is None:
@@ -187,7 +206,7 @@ class Demo:
             sites = [(each.key, f"{each.mean:.2f}", str(each.count)) for each in newest if each is not None]
         self.samples.add(Sample(time.monotonic(), metrics, sorted(sites, key=lambda s: -float(s[1]))))
 
-    def summarise(self, sent: dict[str, Any], status: int, first_s: float, began: float) -> Summary:
+    def summarise(self, sent: int, status: int, first_s: float, began: float) -> Summary:
         """Compare all values with the oracle and return the verdict with its figures."""
         testbed, sample = self.testbed, self.samples.last
         warm_up_s = self.samples.end_warm_up() - began
@@ -206,9 +225,10 @@ class Demo:
             flow_started_s=round(first_s, 1),
             warm_up_s=round(warm_up_s, 1),
             caught_up=self.samples.caught_up,
-            sent=int(sent["sent"]),
+            sent=sent,
             readings=int(sample.sum("tidemark_records_total")),
             admitted=int(sample.sum("tidemark_readings_admitted_total")),
+            filtered=int(sample.sum("tidemark_records_filtered_total")),
             rejects={k: int(v) for k, v in sample.by_label("tidemark_rejects_total").items() if v},
             windows=int(verdict.compared.get("windows", 0)),
             windows_final=closed["window"],

@@ -26,6 +26,7 @@ class Summary:
     sent: int
     readings: int
     admitted: int
+    filtered: int
     rejects: dict[str, int]
     windows: int
     windows_final: int
@@ -64,6 +65,7 @@ class Summary:
                 f"{self.readings:,}",
                 f"records read in {self.batches:,} micro-batches; {self.admitted:,} admitted",
             ),
+            ("filtered", f"{self.filtered:,}", "records that the filter of the second input leaves out"),
             (
                 "rejects",
                 f"{rejected:,}",

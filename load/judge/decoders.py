@@ -19,7 +19,7 @@ from typing import Any
 
 import fastavro
 
-from load.judge.rules import Rules
+from load.judge.rules import Shape
 
 UNDECODABLE = "undecodable"
 UNKNOWN_SCHEMA = "unknown_schema"
@@ -68,7 +68,7 @@ class Avro:
     `time_unit` is what the reader's schema says of the event time by a logical type, None when it says nothing.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Shape) -> None:
         self._registry = rules.registry.partition(",")[0]
         raw: dict[int, Any] = {}
         if self._registry:  # an id of another subject's counts as none

@@ -38,7 +38,7 @@ from load.judge.decoders import (
 )
 from load.judge.expected import OTHER_VALUES, Device, Readings, Session, Windows, devices, sessions, windows
 from load.judge.predicates import Predicate
-from load.judge.rules import Reference, Rules, amount, read_reference, read_rules
+from load.judge.rules import Reference, Rules, Shape, amount, read_reference, read_rules
 
 Offsets = Mapping[str, Mapping[int, int]]
 Coordinate = tuple[str, int, int]
@@ -266,6 +266,46 @@ class _Columns:
         )
 
 
+class _Read(NamedTuple):
+    """What a record says; `values` and `texts` have every measure and column, null where its shape lacks one."""
+
+    device: str
+    event_ms: int | None
+    values: Mapping[str, float | None]
+    texts: Mapping[str, str | None]
+
+
+class _Reader:
+    """Reads the records of one shape."""
+
+    def __init__(self, shape: Shape, measures: Iterable[str], columns: Iterable[str]) -> None:
+        decoder = Avro(shape) if shape.format == "avro" else Json()
+        self._read = decoder.read
+        self._unit = decoder.time_unit or shape.event_time_unit
+        if self._unit not in {*UNITS, "iso"}:
+            msg = f"input.event_time_unit = {self._unit!r}: {shape.event_time} has no timestamp logical type"
+            raise ValueError(msg)
+        self.shape = shape
+        self._texts = {name: path.split(".") for name, path in shape.columns.items()}
+        self._paths = {name: path.split(".") for name, path in shape.measures.items()}
+        self._device_path, self._time_path = shape.device_id.split("."), shape.event_time.split(".")
+        self._measures, self._columns = dict.fromkeys(measures), dict.fromkeys(columns)
+
+    def read(self, key: bytes | None, value: bytes | None) -> _Read:
+        """Raises RejectedError."""
+        if value is None:
+            raise RejectedError(UNDECODABLE)
+        record = self._read(value)
+        device = as_device(key if self.shape.device_id == "$key" else at(record, self._device_path))
+        event_ms = to_ms(at(record, self._time_path), self._unit)
+        values = {name: as_number(at(record, path)) for name, path in self._paths.items()}
+        for name, (scale, offset) in self.shape.units.items():
+            if (number := values[name]) is not None:
+                values[name] = number * scale + offset
+        texts = {name: as_column(at(record, path)) for name, path in self._texts.items()}
+        return _Read(device, event_ms, {**self._measures, **values}, {**self._columns, **texts})
+
+
 class Ledger:
     """Takes records one by one; keeps the admitted readings as columns and, of the others, the reasons."""
 
@@ -281,23 +321,20 @@ class Ledger:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._rules = rules
         self._reference = reference
-        decoder = Avro(rules) if rules.format == "avro" else Json()
-        self._read = decoder.read
-        self._unit = decoder.time_unit or rules.event_time_unit
-        if self._unit not in {*UNITS, "iso"}:
-            msg = f"input.event_time_unit = {self._unit!r}: {rules.event_time} has no timestamp logical type"
-            raise ValueError(msg)
+        self._limits = {name: limit for shape in rules.shapes for name, limit in shape.max_values.items()}
+        readers = [_Reader(shape, rules.measures, self._limits) for shape in rules.shapes]
+        self._readers = {topic: reader for reader in readers for topic in reader.shape.topics}
+        self._only = readers[0] if len(readers) == 1 else None
         self._corrected, self._refused = frozenset(corrected), refused
-        self._texts = {name: path.split(".") for name, path in rules.columns.items()}
-        grouped = {c: n for c, n in rules.max_values.items() if any(c in view.by for view in rules.views)}
+        grouped = {c: n for c, n in self._limits.items() if any(c in view.by for view in rules.views)}
         self._filters = {view.name: self._predicate(view.where) for view in rules.views if view.where}
-        self._wanted = self._predicate(rules.where) if rules.where else None
+        self._wanted = {
+            topic: self._predicate(reader.shape.where) for topic, reader in self._readers.items() if reader.shape.where
+        }
         self._has_endless = any(view.is_endless for view in rules.views)
         self._admitted, self._with_late, self._endless = (
             _Columns(rules.measures, grouped, self._filters) for _ in range(3)
         )
-        self._paths = {name: path.split(".") for name, path in rules.measures.items()}
-        self._device_path, self._time_path = rules.device_id.split("."), rules.event_time.split(".")
         self._rejects: dict[Coordinate, str] = {}
         self._digests: dict[Coordinate, Digest] = {}
 
@@ -309,7 +346,7 @@ class Ledger:
         count.end = max(count.end, record.offset + 1)
         at_place = (*place, record.offset)
         is_corrected, refused = at_place in self._corrected, self._refused.get(at_place, "")
-        reason = self._decide(record.broker_ms, record.key, record.value, is_corrected=is_corrected, refused=refused)
+        reason = self._decide(record, is_corrected=is_corrected, refused=refused)
         if reason is None:
             count.admitted += 1
         elif reason == FILTERED:
@@ -372,38 +409,30 @@ class Ledger:
 
     def _decide(
         self,
-        broker_ms: int,
-        key: bytes | None,
-        value: bytes | None,
+        record: Record,
         *,
         is_corrected: bool = False,
         refused: str = "",
     ) -> str | None:
         """The reason of the first rule that applies; a record without one is kept, and one that is corrected and only late."""
         rules = self._rules
-        if max(len(value or b""), len(key or b"")) > rules.max_bytes:
+        broker_ms = record.broker_ms
+        if max(len(record.value or b""), len(record.key or b"")) > rules.max_bytes:
             return "oversized"
         try:
-            if value is None:
-                raise RejectedError(UNDECODABLE)
-            record = self._read(value)
-            device = as_device(key if rules.device_id == "$key" else at(record, self._device_path))
-            event_ms = to_ms(at(record, self._time_path), self._unit)
-            values = {name: as_number(at(record, path)) for name, path in self._paths.items()}
-            for name, (scale, offset) in self._rules.units.items():
-                if (number := values[name]) is not None:
-                    values[name] = number * scale + offset
-            texts = {name: as_column(at(record, path)) for name, path in self._texts.items()}
-            keyed = {name: text if text is None or may_be_named(text) else OTHER_VALUES for name, text in texts.items()}
+            reader = self._only or self._readers[record.topic]
+            device, event_ms, values, texts = reader.read(record.key, record.value)
         except RejectedError as rejected:
             return str(rejected)
+        keyed = {name: text if text is None or may_be_named(text) else OTHER_VALUES for name, text in texts.items()}
         named = {
             **self._reference.get(device, {}),
             **values,
             "device": (device.strip(BLANKS) and device) or None,
             **keyed,
         }
-        if self._wanted is not None and not self._wanted(named):
+        wanted = self._wanted.get(reader.shape.topics[0])
+        if wanted is not None and not wanted(named):
             return FILTERED
         meets = {view: predicate(named) for view, predicate in self._filters.items()}
         if event_ms is None or self._stranger(device):
@@ -422,7 +451,7 @@ class Ledger:
     def _predicate(self, where: str) -> Predicate:
         rules = self._rules
         of_reference = next(iter(self._reference.values()), {})
-        return Predicate(where, ("device", *rules.measures, *rules.columns, *of_reference))
+        return Predicate(where, ("device", *rules.measures, *self._limits, *of_reference))
 
     def _stranger(self, device: str) -> str | None:
         """What speaks against a device, whatever it sends."""

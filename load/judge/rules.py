@@ -29,19 +29,14 @@ _AMOUNTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """Durations in ms, sizes in bytes, paths absolute.
+class Shape:
+    """An input: how the records of its topics are read.
 
     `measures` maps a measure to its path in a record, and `units` to the scale and offset of one that has them; `columns` maps a
     column of the record to its path, and `max_values` to the number of its values that are keys. `where` is the input's filter.
-
-    The last three of the rules are columns of the reference: what is null there is as the settings say.
     """
 
-    bootstrap: str
     topics: tuple[str, ...]
-    rejects: str
-    options: Mapping[str, str]
     format: str
     schemas: Path
     registry: str
@@ -55,6 +50,20 @@ class Rules:
     columns: Mapping[str, str]
     max_values: Mapping[str, int]
     where: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Durations in ms, sizes in bytes, paths absolute. `measures` are those of all `shapes`.
+
+    The last three of the rules are columns of the reference: what is null there is as the settings say.
+    """
+
+    bootstrap: str
+    shapes: tuple[Shape, ...]
+    measures: tuple[str, ...]
+    rejects: str
+    options: Mapping[str, str]
     max_delay_ms: int
     max_ahead_ms: int
     max_bytes: int
@@ -71,6 +80,11 @@ class Rules:
     redis_cluster: bool
     prefix: str
     shards: int
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Those of all shapes."""
+        return tuple(topic for shape in self.shapes for topic in shape.topics)
 
 
 def amount(value: object) -> int:
@@ -89,36 +103,26 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         section, _, key = variable.lower().removeprefix("tidemark_").partition("__")
         if variable.startswith("TIDEMARK_") and key:
             document.setdefault(section, {})[key] = value
-    kafka, given, redis = document["kafka"], document["input"], document["redis"]
+    kafka, redis = document["kafka"], document["redis"]
+    inputs = document.get("inputs") or [{**document["input"], "topics": kafka["topics"]}]
     admission, session = document.get("admission", {}), document.get("sessions", {})
     folder = path.absolute().parent
     reference = document.get("reference")
-    reader, measures = given.get("reader_schema"), given.get("measures", {})
-    columns = {c: {"path": each} if isinstance(each, str) else each for c, each in given.get("columns", {}).items()}
+    registry = document.get("registry", {})
+    shapes = tuple(_shape(given, {"subjects": given.get("subjects"), **registry}, folder) for given in inputs)
+    measures = tuple(dict.fromkeys(measure for shape in shapes for measure in shape.measures))
     return Rules(
         bootstrap=kafka["bootstrap"],
-        topics=tuple(kafka["topics"]),
+        shapes=shapes,
+        measures=measures,
         rejects=kafka.get("rejects", "{topic}.rejects"),
         options=kafka.get("options", {}),
-        format=given.get("format", "avro"),
-        registry=document.get("registry", {}).get("url", ""),
-        subjects=tuple(document.get("registry", {}).get("subjects") or (f"{topic}-value" for topic in kafka["topics"])),
-        schemas=folder / given.get("schemas", "schemas/avro"),
-        reader_schema=None if reader is None else int(reader),
-        device_id=given.get("device_id", "device_id"),
-        event_time=given.get("event_time", "event_time"),
-        event_time_unit=given.get("event_time_unit", "ms"),
-        measures={m: each if isinstance(each, str) else each["path"] for m, each in measures.items()},
-        units={m: _unit(each) for m, each in measures.items() if not isinstance(each, str)},
-        columns={c: each["path"] for c, each in columns.items()},
-        max_values={c: int(each.get("max_values", 10_000)) for c, each in columns.items()},
-        where=given.get("where"),
         max_delay_ms=amount(admission.get("max_delay", "60 s")),
         max_ahead_ms=amount(admission.get("max_ahead", "10 s")),
         max_bytes=amount(admission.get("max_bytes", "64 KiB")),
         ranges={measure: (low, high) for measure, (low, high) in admission.get("ranges", {}).items()},
         reject_unknown=reference is not None and admission.get("unknown_device", "keep") == "reject",
-        views=tuple(_view(view, tuple(measures)) for view in document["views"]),
+        views=tuple(_view(view, measures) for view in document["views"]),
         gap_ms=amount(session.get("gap", "5 m")),
         max_duration_ms=amount(session.get("max_duration", "1 d")),
         own_ranges={m: (low, high) for m, (low, high) in (reference or {}).get("ranges", {}).items()},
@@ -167,6 +171,27 @@ def as_text(value: object) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)
+
+
+def _shape(given: Mapping[str, Any], registry: Mapping[str, Any], folder: Path) -> Shape:
+    reader, measures = given.get("reader_schema"), given.get("measures", {})
+    columns = {c: {"path": each} if isinstance(each, str) else each for c, each in given.get("columns", {}).items()}
+    return Shape(
+        topics=tuple(given["topics"]),
+        format=given.get("format", "avro"),
+        registry=registry.get("url", ""),
+        subjects=tuple(registry.get("subjects") or (f"{topic}-value" for topic in given["topics"])),
+        schemas=folder / given.get("schemas", "schemas/avro"),
+        reader_schema=None if reader is None else int(reader),
+        device_id=given.get("device_id", "device_id"),
+        event_time=given.get("event_time", "event_time"),
+        event_time_unit=given.get("event_time_unit", "ms"),
+        measures={m: each if isinstance(each, str) else each["path"] for m, each in measures.items()},
+        units={m: _unit(each) for m, each in measures.items() if not isinstance(each, str)},
+        columns={c: each["path"] for c, each in columns.items()},
+        max_values={c: int(each.get("max_values", 10_000)) for c, each in columns.items()},
+        where=given.get("where"),
+    )
 
 
 def _unit(measure: Mapping[str, Any]) -> tuple[float, float]:

@@ -8,6 +8,7 @@ named must fail by itself, not by an error in its set-up, and no test is named t
 from load.mutations import (
     daemon,
     endless,
+    inputs,
     operations,
     outlets,
     publication,
@@ -30,6 +31,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *recompute.MUTATIONS,
     *rejects.MUTATIONS,
     *readings.MUTATIONS,
+    *inputs.MUTATIONS,
     *state.MUTATIONS,
     *statistics.MUTATIONS,
     *endless.MUTATIONS,

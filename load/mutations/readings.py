@@ -147,7 +147,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/admission/readings.py",
+                "service/admission/inputs.py",
                 'F.unix_millis("timestamp").alias("broker_ms")',
                 'F.unix_millis(F.current_timestamp()).alias("broker_ms")',
             ),
@@ -162,8 +162,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/decode.py",
-                'F.col(f"record.{_END}") == _mark()',
-                'F.col(f"record.{_END}").isNotNull()',
+                'F.col(f"{self._name}.{_END}") == _mark()',
+                'F.col(f"{self._name}.{_END}").isNotNull()',
             ),
         ),
         (

@@ -122,7 +122,7 @@ class Builders:
         rows = []
         for record in records:
             at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
-            rows.append((None, record.value, "readings", record.partition, self._offset, at, None))
+            rows.append((None, record.value, record.topic, record.partition, self._offset, at, None))
             self._offset += 1
         columns = [
             pa.array(column, each.type) for column, each in zip(zip(*rows, strict=True), self._schema, strict=True)

@@ -20,7 +20,7 @@ from load.fleet.fleet import Fleet, FleetSettings
 from load.instance import Instance
 from load.judge import feed, oracle, published
 from load.judge.rules import read_reference, read_rules
-from load.testbed import TOPIC, Testbed, to_toml
+from load.testbed import Testbed, to_toml
 from load.transcripts.profile import IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
 from load.transcripts.pure import Pure
 from load.transcripts.transcript import ORIGIN_MS, OTHERS, Output, Record, Step, Transcript, TranscriptError
@@ -42,8 +42,8 @@ class Live:
         self.testbed = Testbed(folder, fleet, views=VIEWS, sections=sections, topic_config=_CONFIG)
         self._transcripts = transcripts
         self._clock = Clock(self.testbed.folder / "clock", ORIGIN_MS)
-        self._sent: dict[str, int] = {}
-        self._numbers: dict[tuple[int, int], int] = {}
+        self._sent: dict[str, dict[str, int]] = {}
+        self._numbers: dict[tuple[str, int, int], int] = {}
         self._before: Output = {}
         self._fed = feed.FIRST
         self._stopped_workers: list[psutil.Process] = []
@@ -127,11 +127,11 @@ class Live:
 
     def _send(self, records: tuple[Record, ...]) -> None:
         for record in records:
-            place = str(record.partition)
-            offset = self._sent.get(place, 0)
-            self._numbers[record.partition, offset] = len(self._numbers) + 1
-            self._sent[place] = offset + 1
-            self._producer.produce(TOPIC, record.value, partition=record.partition, timestamp=record.at_ms)
+            sent, partition = self._sent.setdefault(record.topic, {}), str(record.partition)
+            offset = sent.get(partition, 0)
+            self._numbers[record.topic, record.partition, offset] = len(self._numbers) + 1
+            sent[partition] = offset + 1
+            self._producer.produce(record.topic, record.value, partition=record.partition, timestamp=record.at_ms)
         self._producer.flush()
 
     def _hold(self) -> None:
@@ -151,7 +151,10 @@ class Live:
         """And the gauges say so, too."""
         progress = self.testbed.progress()
         self.watermark_ms = int(progress.get("watermark", 0))
-        reached = {p: offset for p, offset in progress.get("offsets", {}).get(TOPIC, {}).items() if offset}
+        offsets = {
+            t: {p: offset for p, offset in of.items() if offset} for t, of in progress.get("offsets", {}).items()
+        }
+        reached = {topic: partitions for topic, partitions in offsets.items() if partitions}
         if reached != self._sent or self.watermark_ms < self._pure.watermark_ms:
             return False
         return not self._sent or self.testbed.metrics().get("tidemark_batch") == float(progress["batch"])
@@ -197,10 +200,11 @@ class Live:
                 yield f"device {name}", _device(fields)
 
     def _rejects(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        rejects = [self._rules.rejects.format(topic=TOPIC)]
+        rejects = [self._rules.rejects.format(topic=topic) for topic in self._rules.topics]
         for record in oracle.records(self._rules, rejects):
             headers = {name: value or b"" for name, value in record.headers}
-            place = int(headers["tidemark.partition"]), int(headers["tidemark.offset"])
+            partition, offset = int(headers["tidemark.partition"]), int(headers["tidemark.offset"])
+            place = headers["tidemark.topic"].decode(), partition, offset
             if place in self._numbers:
                 yield f"reject {self._numbers[place]}", {"reason": headers["tidemark.reason"].decode()}
 

@@ -14,8 +14,10 @@ MEASURES = ("temperature", "humidity")
 IDLE_AFTER_MS = 10_000
 """Less than max_delay, so that readings can come that correct what silence has closed."""
 
-SECTIONS: Mapping[str, Mapping[str, Any]] = {
-    "input": {
+INPUTS: tuple[Mapping[str, Any], ...] = (
+    {
+        "name": "readings",
+        "topics": ["readings"],
         "format": "json",
         "device_id": "device_id",
         "event_time": "event_time",
@@ -24,6 +26,20 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
         "columns": {"line": {"path": "line", "max_values": 4}, "kind": "kind"},
         "where": "kind is null or kind <> 'other'",
     },
+    {
+        "name": "meters",
+        "topics": ["meters"],
+        "format": "json",
+        "device_id": "meter.id",
+        "event_time": "at",
+        "event_time_unit": "s",
+        "measures": {"humidity": {"path": "rh", "scale": 100}},
+        "columns": {"line": {"path": "meter.line", "max_values": 4}},
+        "where": "humidity is null or humidity < 90",
+    },
+)
+SECTIONS: Mapping[str, Any] = {
+    "inputs": list(INPUTS),
     "admission": {
         "max_delay": "20 s",
         "max_ahead": "5 s",
@@ -64,7 +80,7 @@ def document(folder: Path) -> dict[str, Any]:
     """Settings without a Kafka and a Redis that answer; the reference is what `write_reference` puts in `folder`."""
     return {
         "service": {"checkpoint": str(folder / "checkpoint")},
-        "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
+        "kafka": {"bootstrap": "127.0.0.1:1"},
         **SECTIONS,
         "reference": {"url": f"jdbc:sqlite:{folder / DATABASE}", **REFERENCE},
         "redis": {"url": "redis://127.0.0.1:1"},

@@ -66,7 +66,7 @@ class Pure:
 
     def _take(self, record: Record) -> None:
         self._number += 1
-        taken = oracle.Record("readings", record.partition, self._number, record.at_ms, None, record.value)
+        taken = oracle.Record(record.topic, record.partition, self._number, record.at_ms, None, record.value)
         reason = self._ledger.take(taken)
         if reason is not None:
             self._rejects[f"reject {self._number}"] = {"reason": reason}

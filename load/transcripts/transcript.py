@@ -6,7 +6,8 @@
       - add:
           - a 0 20                      # device, event time (s), temperature
           - a 5 22 humidity=40 @7 >1    # another measure; the broker's time (s), by default the event time; partition 1, else 0
-          - '{"device_id": 1} @7'       # any text; <a> stands for device a's name, <t5> for the time 5 s in ms
+          - '{"device_id": 1} @7'       # any text; <a> stands for device a's name, <t5> for the time 5 s in ms, <s5> in s
+      - '{"at": <s5>} @5 #meters'   # a record of another topic, by default "readings"
         expect:
           window device/temperature/a/0: {count: 2, mean: 21, final: false}
           session a/0: {state: open, count: 2}
@@ -67,7 +68,7 @@ SHORT = {"window": "count", "session": "state", "device": "status", "reject": "r
 _READING = re.compile(
     r"(\w+) (-?[\d.]+)(?: (-?[\d.]+(?:e\d+)?|NaN|Infinity))?((?: \w+=\S+)*)(?: @(-?[\d.]+))?(?: >(\d))?"
 )
-_TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?", re.DOTALL)
+_TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?(?: #(\w+))?", re.DOTALL)
 
 
 class TranscriptError(Exception):
@@ -81,6 +82,7 @@ class Record:
     value: bytes
     at_ms: int
     partition: int = 0
+    topic: str = "readings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,5 +259,6 @@ def _record(transcript: Transcript, text: str) -> Record:
     match = _TEXT.fullmatch(text)
     assert match is not None  # noqa: S101
     value = re.sub(r"<t(-?[\d.]+)>", lambda at: str(ms(at[1])), match[1])
+    value = re.sub(r"<s(-?[\d.]+)>", lambda at: str(ms(at[1]) / 1000), value)
     value = re.sub(r"<(\w+)>", lambda name: transcript.device(name[1]), value)
-    return Record(value.encode(), ms(match[2] or "0"))
+    return Record(value.encode(), ms(match[2] or "0"), topic=match[3] or "readings")

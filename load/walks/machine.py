@@ -28,7 +28,7 @@ from load.judge.expected import ENDLESS_MS, View
 from load.judge.statistics import DEFAULT, PLAIN
 from load.walks import plain
 from load.walks.plain import Plain, Reading, Rules
-from load.walks.world import COMPUTED, HALF_WRITTEN, PREFIX, PUBLISHED, WRITER, WRITTEN, World, differences
+from load.walks.world import COMPUTED, HALF_WRITTEN, METERS, PREFIX, PUBLISHED, WRITER, WRITTEN, World, differences
 from schemas import contract
 
 BASE_MS = 1_790_000_040_000
@@ -284,6 +284,8 @@ class Walk(RuleBasedStateMachine):
     def _reading(
         self, device: str, at_ms: int, broker_ms: int, partition: int, values: tuple[Any, ...], poison: str = ""
     ) -> Reading:
+        if partition == METERS:  # its input has one measure
+            values = (None, next((value for value in reversed(values) if value is not None), None))
         offset = self.offsets[partition]
         self.offsets[partition] += 1
         content = poison or ", ".join(f"{name} {value}" for name, value in zip(plain.MEASURES, values, strict=True))

@@ -26,6 +26,7 @@ from load.judge.expected import View
 from load.walks import admitted, plain
 from load.walks.entries import Entries
 from load.walks.plain import MEASURES, Fields, Reading, Rules
+from service.admission.readings import number_of
 from service.aggregation import sessions
 from service.checkpoint.beginnings import Beginnings
 from service.daemon import idle_closer
@@ -48,6 +49,9 @@ from state.store import Cache, Store, restore
 from state.watermark import EventTime, report
 
 PREFIX = "walk"
+TOPICS = ("readings", "meters")
+METERS = 2
+"""The partition of the walk that is the second topic, whose records have another shape."""
 WRITER = {"epoch", "batch", "updated"}
 """Fields that say who wrote a value, and when."""
 BUCKETS, LOOK_MS = 2, 10_000
@@ -58,6 +62,15 @@ _OUTPUT = to_arrow_schema(OUTPUT)
 _ADMITTED = admitted.schema(MEASURES)
 
 Written = tuple[Sink, list[list[pa.RecordBatch]]]
+
+
+def place_of(partition: int) -> tuple[str, int]:
+    """Return topic and partition in Kafka of one of the walk's partitions: METERS is the only one of the second input."""
+    return (TOPICS[1], 0) if partition == METERS else (TOPICS[0], partition)
+
+
+def _code(partition: int) -> int:
+    return number_of(*place_of(partition), TOPICS)
 
 
 def bucket_of(device: str) -> int:
@@ -214,7 +227,8 @@ class World:
             output = self.operate(bucket, chance.sample(rows[bucket], len(rows[bucket])), chance.choice(self.caches))
             for kind, payload in output:
                 for each in codec.unpack(b"J", payload).to_pylist() if kind == REJECTS else ():
-                    rejects[each["partition"], each["offset"]] = each["reason"]
+                    partition = METERS if each["topic"] == TOPICS[1] else each["partition"]
+                    rejects[partition, each["offset"]] = each["reason"]
             kinds, payloads = zip(*[row for row in output if row[0] != REJECTS], strict=True)
             arrays = [pa.array(kinds, pa.int8()), pa.array(payloads, pa.binary())]
             parts.append([pa.RecordBatch.from_arrays(arrays, schema=_OUTPUT)])
@@ -222,8 +236,8 @@ class World:
         return parts if chance.random() < 0.5 else whole
 
     def _folded(self, readings: Sequence[Reading], unread: Collection[int], chance: Random) -> Iterator[dict[str, Any]]:
-        fold = builder.folding(self.settings, self.reference)
-        fold = replace(fold, batch_state=lambda: (self.time, unread, ""), max_rows=chance.choice([2, 1000, 1000]))
+        fold, codes = builder.folding(self.settings, self.reference), frozenset(map(_code, unread))
+        fold = replace(fold, batch_state=lambda: (self.time, codes, ""), max_rows=chance.choice([2, 1000, 1000]))
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         for each in readings:
             chance.choice(tasks).append(each)
@@ -244,7 +258,7 @@ class World:
 
     def be_silent(self, from_ms: int, until_ms: int, *, has_read_all: bool) -> None:
         """Looks at the topics find nothing new; what service/daemon/idle_closer.py closes then is closed at the end."""
-        reached = {"readings": dict(self.offsets)} if has_read_all else None
+        reached = self._ends() if has_read_all else None
         for asked_ms in (*range(from_ms, until_ms, LOOK_MS), until_ms):
             self._seen = self._seen.look(asked_ms, reached)
         line_ms = self._seen.line_ms(plain.IDLE_AFTER_MS, self.time.watermark_ms)
@@ -314,10 +328,16 @@ class World:
         """All windows, sessions and devices, by key without the prefix."""
         return {key.partition(":")[2]: fields for key, fields in published.hashes(self.client, PREFIX)}
 
+    def _ends(self) -> dict[str, dict[int, int]]:
+        """The offsets that were read, by topic and partition."""
+        ends: dict[str, dict[int, int]] = {}
+        for partition, offset in self.offsets.items():
+            topic, number = place_of(partition)
+            ends.setdefault(topic, {})[number] = offset
+        return ends
+
     def _sink(self) -> Sink:
-        micro_batch = MicroBatch(
-            self.epoch, self.batch, self.time.watermark_ms, {}, {"readings": dict(self.offsets)}, self.rules.version
-        )
+        micro_batch = MicroBatch(self.epoch, self.batch, self.time.watermark_ms, {}, self._ends(), self.rules.version)
         return Sink(self.settings, micro_batch, self.reference.only(["site"]), self.after, settled_ms=self.settled_ms)
 
 
@@ -341,9 +361,10 @@ def _is_same(text: str | None, value: str | float | None) -> bool:
 def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
     rows = []
     for each in readings:
-        row: dict[str, Any] = {"broker_ms": each.broker_ms, "from_partition": each.partition, "offset": each.offset}
+        code, (topic, partition) = _code(each.partition), place_of(each.partition)
+        row: dict[str, Any] = {"broker_ms": each.broker_ms, "from_partition": code, "offset": each.offset}
         if each.poison:
-            place = {"topic": "readings", "partition": each.partition, "offset": each.offset}
+            place = {"topic": topic, "partition": partition, "offset": each.offset}
             row["reject"] = json.dumps({"reason": each.poison, **place, "broker_ms": each.broker_ms})
         if not each.poison or (each.poison == "late" and settings.endless):
             row |= {"bucket": bucket_of(each.device), "device": each.device, "event_ms": each.event_ms, **each.values}
@@ -365,8 +386,11 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
     gap, longest, retain = (f"{ms} ms" for ms in (rules.gap_ms, plain.MAX_DURATION_MS, plain.RETAIN_MS))
     return {
         "service": {"checkpoint": "unused"},
-        "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
-        "input": {"measures": {name: name for name in MEASURES}},
+        "kafka": {"bootstrap": "127.0.0.1:1"},
+        "inputs": [
+            {"name": TOPICS[0], "topics": [TOPICS[0]], "measures": {name: name for name in MEASURES}},
+            {"name": TOPICS[1], "topics": [TOPICS[1]], "format": "json", "measures": {MEASURES[1]: "value"}},
+        ],
         "admission": {
             "max_delay": f"{plain.MAX_DELAY_MS} ms",
             "max_ahead": f"{plain.MAX_AHEAD_MS} ms",

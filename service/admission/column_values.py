@@ -210,7 +210,7 @@ class ColumnValues:
 
 
 def _limits(settings: Settings) -> dict[str, int]:
-    return {name: settings.input.columns[name].max_values for name in settings.grouped_columns}
+    return {name: settings.columns[name] for name in settings.grouped_columns}
 
 
 def _read(files: Files | Local) -> Lists:

@@ -46,6 +46,7 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
 
     Raises SchemaError when it lacks a field.
     """
+    place = settings.place
     paths = [settings.event_time, *(measure.path for measure in settings.measures.values())]
     paths += [column.path for column in settings.columns.values()]
     if settings.device_id != RECORD_KEY:
@@ -53,8 +54,8 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
     present = {field["name"] for field in schema["fields"]}
     missing = [path for path in paths if path.split(".")[0] not in present]
     if missing:
-        msg = f"The reader's schema has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
-        raise SchemaError(msg, remedy="Correct [input] or the schema, or set input.reader_schema to another schema")
+        msg = f"The reader's schema of {place} has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
+        raise SchemaError(msg, remedy=f"Correct {place} or the schema, or set {place}.reader_schema to another schema")
     heads = {path.split(".")[0] for path in paths}
     fields = [field for field in schema["fields"] if field["name"] in heads]
     return with_end({**schema, "fields": fields})
@@ -63,11 +64,12 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
 class Decoder:
     """Makes the columns of a decoded record from the Kafka columns.
 
-    Select `record` under the name "record" first: the other columns, except `framing`, read it, so a record is decoded once.
+    Select `record` under the name `name` first: the other columns, except `framing`, read it, so a record is decoded once.
     """
 
-    def __init__(self, settings: Input, max_bytes: int, schemas: SchemaSet) -> None:
+    def __init__(self, settings: Input, max_bytes: int, schemas: SchemaSet, name: str = "record") -> None:
         self._settings = settings
+        self._name = name
         self._value = F.when(F.length("value") <= max_bytes, F.col("value"))
         self._schemas = schemas
         self._reader = json.dumps(reader_schema(schemas.reader, settings)) if settings.format == "avro" else ""
@@ -133,15 +135,15 @@ class Decoder:
             text = self._text(column.path)
             is_text = is_text & (text.isNull() | F.try_validate_utf8(text).isNotNull())
             if self._settings.format == "json":
-                kind = F.schema_of_variant(_field(column.path))
+                kind = F.schema_of_variant(self._field(column.path))
                 is_text = is_text & F.coalesce(kind.isin(*_COLUMN_KINDS), F.lit(True))
         if self._settings.format == "json":
             if self._settings.device_id != RECORD_KEY:
                 # A cast would make text of any JSON value, also of an object or a fraction.
-                kind = F.schema_of_variant(_field(self._settings.device_id))
+                kind = F.schema_of_variant(self._field(self._settings.device_id))
                 is_text = is_text & F.coalesce(kind.isin(*_DEVICE_KINDS), F.lit(True))
-            return F.col("record").isNotNull() & F.col(f"record.{_CORRUPT}").isNull() & is_text
-        return F.coalesce(F.col(f"record.{_END}") == _mark(), F.lit(False)) & is_text
+            return F.col(self._name).isNotNull() & F.col(f"{self._name}.{_CORRUPT}").isNull() & is_text
+        return F.coalesce(F.col(f"{self._name}.{_END}") == _mark(), F.lit(False)) & is_text
 
     def device(self) -> Column:
         """Return the device id as text, null when it is missing or blank."""
@@ -155,21 +157,22 @@ class Decoder:
         return self._text(self._settings.device_id)
 
     def _text(self, path: str) -> Column:
-        field = _field(path)
+        field = self._field(path)
         return F.try_variant_get(field, "$", "string") if self._settings.format == "json" else field.cast("string")
 
     def event_ms(self, record_type: t.StructType) -> Column:
         """Return the event time in ms since the epoch, floored; null when it is missing or unreadable. It never overflows."""
-        column, unit = _field(self._settings.event_time), self._settings.event_time_unit
-        kind = _type_at(record_type, self._settings.event_time)
+        column, unit = self._field(self._settings.event_time), self._settings.event_time_unit
+        kind = _type_at(record_type, self._settings)
         if isinstance(kind, t.TimestampType | t.TimestampNTZType):
             return F.unix_millis(column.cast("timestamp"))
         if unit == "iso":
             # Spark would give a time without a date today's date, and a replay tomorrow would decide otherwise.
             return F.when(column.rlike(ISO_TIME), F.unix_millis(F.try_to_timestamp(column)))
         if unit == "logical":
-            msg = f"input.event_time = {self._settings.event_time!r}: has no timestamp logical type but {kind.simpleString()}"
-            raise SchemaError(msg, remedy="Set input.event_time_unit to s, ms, us or iso")
+            place, path = self._settings.place, self._settings.event_time
+            msg = f"{place}.event_time = {path!r}: has no timestamp logical type but {kind.simpleString()}"
+            raise SchemaError(msg, remedy=f"Set {place}.event_time_unit to s, ms, us or iso")
         if isinstance(kind, t.LongType | t.IntegerType):
             # Clamped, so that the extreme integers are early or late and do not overflow.
             limit = 9_000_000_000_000_000
@@ -184,19 +187,21 @@ class Decoder:
 
     def measures(self) -> dict[str, Column]:
         """Return the measures by name, as doubles in the unit of the views; null where the record lacks one."""
-        return {name: _scaled(measure) for name, measure in self._settings.measures.items()}
+        return {name: self._scaled(measure) for name, measure in self._settings.measures.items()}
 
     def columns(self) -> dict[str, Column]:
         """Return the columns by name, as text; null where the record lacks one, OTHER where device_ids.py forbids the text."""
         texts = {name: self._text(column.path) for name, column in self._settings.columns.items()}
         return {name: F.when(device_ids.is_bad(text), OTHER).otherwise(text) for name, text in texts.items()}
 
+    def _scaled(self, measure: Measure) -> Column:
+        value = self._field(measure.path).cast("double")
+        # Without a scale and an offset the plan has neither, and -0.0 stays -0.0.
+        scaled = value if measure.scale == 1 else value * F.lit(measure.scale)
+        return scaled if measure.offset == 0 else scaled + F.lit(measure.offset)
 
-def _scaled(measure: Measure) -> Column:
-    value = _field(measure.path).cast("double")
-    # Without a scale and an offset the plan has neither, and -0.0 stays -0.0.
-    scaled = value if measure.scale == 1 else value * F.lit(measure.scale)
-    return scaled if measure.offset == 0 else scaled + F.lit(measure.offset)
+    def _field(self, path: str) -> Column:
+        return F.col(f"{self._name}." + ".".join(f"`{part}`" for part in path.split(".")))
 
 
 def with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,16 +217,13 @@ def _header(schema_id: int) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big")
 
 
-def _field(path: str) -> Column:
-    return F.col("record." + ".".join(f"`{part}`" for part in path.split(".")))
-
-
-def _type_at(record: t.StructType, path: str) -> t.DataType:
+def _type_at(record: t.StructType, settings: Input) -> t.DataType:
+    """Return the type of the event time's field."""
     kind: t.DataType = record
-    for part in path.split("."):
+    for part in settings.event_time.split("."):
         if not isinstance(kind, t.StructType) or part not in kind.fieldNames():
-            msg = f"input: the record has no field {path!r}"
-            raise SchemaError(msg, remedy="Correct [input] or the schema")
+            msg = f"{settings.place}: the record has no field {settings.event_time!r}"
+            raise SchemaError(msg, remedy=f"Correct {settings.place} or the schema")
         kind = kind[part].dataType
     return kind
 

@@ -1,4 +1,4 @@
-"""Filters: the SQL predicates `input.where` and `views.where` over the device, measures, columns and attributes of a record.
+"""Filters: the SQL predicates `where` of inputs and of views, over the device, measures, columns and attributes of a record.
 
 Spark parses a predicate. This module allows only expressions whose value depends on nothing but the record and its attributes,
 and that throw for no record: a replay and a recomputation decide the same, and no device stops the service. The lists name what
@@ -48,7 +48,8 @@ _REMEDY = f"Use operators, CASE, CAST and the functions {', '.join(sorted(FUNCTI
 
 def places(settings: Settings) -> dict[str, str]:
     """Return the predicates of the settings by the name of their key."""
-    every = {"input.where": settings.input.where} | {f"views.{view.name}.where": view.where for view in settings.views}
+    every = {f"{form.place}.where": form.where for form in settings.forms}
+    every |= {f"views.{view.name}.where": view.where for view in settings.views}
     return {place: where for place, where in every.items() if where is not None}
 
 
@@ -57,8 +58,14 @@ def attributes(spark: SparkSession, settings: Settings) -> tuple[str, ...]:
 
     Raises SettingsError for a predicate that Spark cannot parse, with an expression that is not allowed or an unknown name.
     """
-    own = {DEVICE, *settings.input.measures, *settings.input.columns}
-    used = [name for place, where in places(settings).items() for name in _names(spark, place, where, settings)]
+    own = {DEVICE, *settings.measures, *settings.columns}
+    # An input's predicate has the names of this input, a view's those of all.
+    scopes = {f"{each.form.place}.where": each for each in settings.split()}
+    used = [
+        name
+        for place, where in places(settings).items()
+        for name in _names(spark, place, where, scopes.get(place, settings))
+    ]
     return tuple(dict.fromkeys(name for name in used if name not in own))
 
 
@@ -92,7 +99,7 @@ def _names(spark: SparkSession, place: str, where: str, settings: Settings) -> I
         # The parser's stack overflows at some thousand nested parentheses (Spark 4.1.1).
         raise _refused(place, where, "Spark's parser cannot read it; it may be nested too deeply") from error
     reference = settings.reference
-    known = {DEVICE, *settings.input.measures, *settings.input.columns, *(reference.columns if reference else ())}
+    known = {DEVICE, *settings.measures, *settings.columns, *(reference.columns if reference else ())}
     for node in _nodes(parsed):
         kind = node.getClass().getSimpleName()
         if kind == "UnresolvedAttribute":

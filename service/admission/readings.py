@@ -7,15 +7,13 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as t
 
-from service.admission import device_ids, filters
-from service.admission.decode import Decoder
-from service.admission.schema_sources import SchemaSet, load_schemas
+from service.admission import device_ids, filters, inputs
+from service.admission.schema_sources import SchemaSets, load_schemas
 from service.reference import lookup
 from service.reference.attributes import Attributes
 from service.row_schemas import REJECT_TYPE
-from service.settings import Settings
+from service.settings import Input, Settings
 from service.units import format_duration
 from state.rules import EVENT_MS_LIMIT
 
@@ -50,7 +48,7 @@ BEHIND = "is behind the watermark"
 TOO_MANY = "the state has admission.max_devices devices, and this device is not one of them"
 
 FILTERED = "filtered"
-"""Takes the place of a reason in a record that `input.where` does not let in."""
+"""Takes the place of a reason in a record that `where` of its input does not let in."""
 
 MEETS = "?"
 """Prefix of a column that says whether a reading meets a view's filter; no measure's name begins with it."""
@@ -68,45 +66,27 @@ def admit(
     attributes: Attributes | None = None,
     *,
     keep: Sequence[str] = (),
-    schemas: SchemaSet | None = None,
+    schemas: SchemaSets | None = None,
     keep_late: bool = False,
 ) -> DataFrame:
     """Decode records of the Kafka source, and admit or reject each: one row per record, in and out.
 
     `attributes` is the reference. It is looked up only if unknown devices are rejected, or devices have their own ranges.
-    `schemas` is every schema of the source by default. `keep` names Kafka columns to return, as KEPT + name.
+    `schemas` is every schema of the sources by default. `keep` names Kafka columns to return, as KEPT + name.
 
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), offset
     bigint, one int under SIZE (bytes of key and value), one double per measure and one string per grouped column under their
     names, for each view with a filter one boolean under MEETS + its name, and `reject` (row_schemas.REJECT_TYPE as a JSON object
     without its nulls), null when the reading is admitted. In a rejected row device, time and measures are null, so that no later
-    step can count it; an early one keeps its device's bucket. In a row that `input.where` filters, `reject` is null, too. With
-    `keep_late`, a reading that is rejected for nothing but being late keeps them, unless its time is before 1970: views without
-    windows count it.
+    step can count it; an early one keeps its device's bucket. In a row that `where` of its input filters, `reject` is null, too.
+    With `keep_late`, a reading that is rejected for nothing but being late keeps them, unless its time is before 1970: views
+    without windows count it.
     """
     # A reject is one column: as a struct of nine, or as nine columns, it would cost each admitted reading 0.4 us in Spark's Arrow
     # writer (4.1.1), as one column nothing measurable. JSON takes 0.8 of Avro's time.
-    decoder = Decoder(settings.input, settings.admission.max_bytes, schemas or load_schemas(settings))
-    decoded = records.select("*", decoder.framing().alias("framing"), decoder.record().alias("record"))
-    record_type = decoded.schema["record"].dataType
-    assert isinstance(record_type, t.StructType)  # noqa: S101
-    columns = settings.grouped_columns
-    used = settings.input.columns if filters.places(settings) else columns
-    flat = decoded.select(
-        "key",
-        "value",
-        "topic",
-        "partition",
-        "offset",
-        "framing",
-        F.unix_millis("timestamp").alias("broker_ms"),
-        decoder.decoded().alias("decoded"),
-        decoder.device().alias("device"),
-        decoder.event_ms(record_type).alias("event_ms"),
-        *[column.alias(_measure(name)) for name, column in decoder.measures().items()],
-        *[column.alias(_column(name)) for name, column in decoder.columns().items() if name in used],
-    )
-    predicates = filters.places(settings)
+    columns, predicates = settings.grouped_columns, filters.places(settings)
+    used = [name for name in settings.columns if predicates or name in columns]
+    flat = inputs.add(records, settings, schemas or load_schemas(settings), used)
     of_reference = filters.attributes(records.sparkSession, settings) if predicates else ()
     if not lookup.needed(settings):
         attributes = None
@@ -118,7 +98,7 @@ def admit(
     is_unknown = F.lit(False)
     if settings.admission.unknown_device == "reject" and attributes is not None:
         is_unknown = ~F.coalesce("known", F.lit(False))
-    measures = list(settings.input.measures)
+    measures = settings.measures
     decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
     admitted, early = F.col("reason").isNull(), F.col("reason") == "early"
     kept = admitted | ((F.col("reason") == "late") & (F.col("event_ms") >= 0)) if keep_late else admitted
@@ -128,7 +108,7 @@ def admit(
         "ahead_ms": F.when(early, F.col("event_ms") - F.col("broker_ms")),
         "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
     }
-    is_reject = ~admitted if settings.input.where is None else ~admitted & (F.col("reason") != FILTERED)
+    is_reject = ~admitted if not settings.has_filter else ~admitted & (F.col("reason") != FILTERED)
     reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in REJECT_TYPE.fieldNames()])
     bucket = F.pmod(F.xxhash64("device"), F.lit(settings.buckets)).cast("int")
     return decided.select(
@@ -177,12 +157,11 @@ def behind(event_ms: int, watermark_ms: int) -> str:
 
 
 def _measure(name: str) -> str:
-    # A measure may have the name of a Kafka column.
-    return f"measure_{name}"
+    return f"{inputs.MEASURE}{name}"
 
 
 def _column(name: str) -> str:
-    return f"column_{name}"
+    return f"{inputs.COLUMN}{name}"
 
 
 def _values(settings: Settings, of_reference: Sequence[str], *, has_reference: bool) -> dict[str, Column]:
@@ -191,10 +170,22 @@ def _values(settings: Settings, of_reference: Sequence[str], *, has_reference: b
     return {
         # A filter decides before an id's length is checked: it reads no more of a longer one. Columns have the same limit.
         "device": F.left("device", F.lit(device_ids.MAX_BYTES)),
-        **{name: F.col(_measure(name)) for name in settings.input.measures},
-        **{name: F.col(_column(name)) for name in settings.input.columns},
+        **{name: F.col(_measure(name)) for name in settings.measures},
+        **{name: F.col(_column(name)) for name in settings.columns},
         **{name: F.col(lookup.attribute(name)) if has_reference else none for name in of_reference},
     }
+
+
+def _meets(form: Input) -> Column:
+    return F.col(f"`{form.place}.where`") if form.where is not None else F.lit(True)
+
+
+def _no_device(form: Input) -> Column:
+    return F.lit(f"{form.device_id}: missing or blank")
+
+
+def _no_time(form: Input) -> Column:
+    return F.lit(f"{form.event_time}: missing, or not a time ({form.event_time_unit})")
 
 
 def _view_filters(settings: Settings) -> dict[str, str]:
@@ -276,13 +267,13 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
         .when(~F.col("decoded"), "undecodable")
     )
     # Before all checks of the content: records of another kind may have neither device nor time.
-    wanted = readable if settings.input.where is None else readable.when(~F.col("`input.where`"), FILTERED)
+    wanted = readable if not settings.has_filter else readable.when(~inputs.of_each(settings, _meets), FILTERED)
     return (
         wanted.when(F.col("device").isNull(), "no_device")
         .when(device_ids.is_bad(F.col("device")), "bad_device")
         .when(is_unknown, "unknown_device")
         .when(event.isNull(), "no_time")
-        .when(_any([_not_finite(name) for name in settings.input.measures]), "not_finite")
+        .when(_any([_not_finite(name) for name in settings.measures]), "not_finite")
         .when(_any([_outside(name, allowed) for name, allowed in ranges.items()]), "out_of_range")
         # The second conditions catch times that are impossible even if the broker's time is the producer's, and wrong too.
         .when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")
@@ -296,7 +287,7 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
     Only what Spark computes with constants and few conversions, because all of it is part of the method that Spark generates for
     every record. service/commands/explain.py computes the full text when an operator reads a reject.
     """
-    admission, form = settings.admission, settings.input
+    admission = settings.admission
 
     def first(named: dict[str, Column]) -> Column:
         parts = [F.when(condition, F.concat(F.lit(f"{m} = "), F.col(_measure(m)))) for m, condition in named.items()]
@@ -318,11 +309,11 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         )
         .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id()))
         .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
-        .when(reason == "no_device", F.lit(f"{form.device_id}: missing or blank"))
-        .when(reason == "no_time", F.lit(f"{form.event_time}: missing, or not a time ({form.event_time_unit})"))
+        .when(reason == "no_device", inputs.of_each(settings, _no_device))
+        .when(reason == "no_time", inputs.of_each(settings, _no_time))
         .when(reason == "bad_device", device_ids.fault(F.col("device")))
         .when(reason == "unknown_device", F.concat(F.lit("device "), F.col("device")))
-        .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.input.measures}))
+        .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.measures}))
         .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
         .when(
             reason == "early",

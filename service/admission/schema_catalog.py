@@ -15,25 +15,19 @@ A plan has at most MAX_SCHEMAS. If the source has more, those decoded before sta
 Others are added when a record has their id, until the plan is full; from then on their ids are refused.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
-
 from service import clock
 from service.admission.schema_sources import Schemas, SchemaSet, Source, schema_source, with_reader
 from service.admission.schema_store import Index, SchemaStore
 from service.admission.unknown_schemas import ALL, ids_text
-from service.checkpoint import resume
 from service.checkpoint.logs import Position
-from service.errors import CheckpointError, RegistryError, SchemaError
+from service.errors import RegistryError, SchemaError
 from service.micro_batch import Offsets
 from service.settings import Settings
-from service.spark.files import Files
 from service.units import format_duration
 
 MAX_REFUSED = 256
@@ -55,16 +49,18 @@ class NewSchemaError(Exception):
 
 @dataclass(slots=True)
 class SchemaCatalog:
-    """The schemas of a checkpoint, for all queries of a process. Not thread-safe: call it from the query's thread, or between
-    two queries.
+    """The schemas of a checkpoint for one input, for all queries of a process. Not thread-safe: call it from the query's thread,
+    or between two queries.
 
-    `check` raises SchemaError for a schema that the engine cannot parse. `count` gets each look-up's result, one of LOOK_UPS.
+    `settings` have one input. `former` is the store that an index is taken from while `store` has none. `check` raises
+    SchemaError for a schema that the engine cannot parse. `count` gets each look-up's result, one of LOOK_UPS.
     """
 
     settings: Settings
     store: SchemaStore
     check: Callable[[Mapping[str, Any]], None]
     count: Callable[[str], None] = lambda _result: None
+    former: SchemaStore | None = None
     plan: SchemaSet = field(default_factory=lambda: SchemaSet({}, {}))
     _index: Index | None = None
     _schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -78,9 +74,9 @@ class SchemaCatalog:
         Raises RegistryError when a schema is needed that is neither stored nor available, SchemaError, CheckpointError.
         """
         self._batches = 0
-        if self.settings.input.format == "json":
+        if self.settings.form.format == "json":
             return self.plan
-        index = self._index or self.store.index()
+        index = self._index or self._stored()
         if index is None:  # of a new checkpoint, or of a version without an index: no schema was learned while running
             index, position = Index(), None
         if not self._schemas:
@@ -101,11 +97,15 @@ class SchemaCatalog:
 
         For another process than the service's. Raises as `open` does.
         """
-        index = self.store.index()
-        if self.settings.input.format == "json" or index is None:
+        index = self._stored()
+        if self.settings.form.format == "json" or index is None:
             return None
         source = schema_source(self.settings)
         return self._plan(self.store.schemas(index) if source.is_remote else source.all(), index.since)
+
+    def _stored(self) -> Index | None:
+        index = self.store.index()
+        return index if index is not None or self.former is None else self.former.index()
 
     def _plan(self, schemas: Schemas, since: Mapping[int, Offsets]) -> SchemaSet:
         in_use = {schema_id: schema for schema_id, schema in sorted(schemas.items()) if schema_id in since}
@@ -134,18 +134,18 @@ class SchemaCatalog:
         return ALL if len(ids) >= MAX_REFUSED else ",".join(map(str, sorted(ids)))
 
     def look_up(self, ids: Sequence[int]) -> None:
-        """Look up ids in the source; raise NewSchemaError when it has one of them. The others are refused from now on.
+        """Look up unknown ids in the source; raise NewSchemaError when it has one of them. The others are refused from now on.
 
         Newer ids of the source are added too: with MAX_REFUSED ids refused, no task would ask for them.
         """
         source = schema_source(self.settings)
         before = set(self._schemas)
-        self._learn(source, ids)
+        self._learn(source, [each for each in ids if each not in before])
         newer = source.newer(max(before))
         self._learn(source, [each for each in newer if each not in self._schemas and each not in self._refused])
         missing = [schema_id for schema_id in ids if schema_id in self._refused]
         if missing:
-            retry = format_duration(self.settings.input.schema_retry_ms)
+            retry = format_duration(self.settings.form.schema_retry_ms)
             _log.warning("%s: their records are rejected as unknown_schema for %s", ids_text(missing), retry)
         learned = self._schemas.keys() - before
         if learned:
@@ -169,7 +169,7 @@ class SchemaCatalog:
         self._index = index
 
     def _learn(self, source: Source, ids: Sequence[int]) -> None:
-        until_ms = clock.now_ms() + self.settings.input.schema_retry_ms
+        until_ms = clock.now_ms() + self.settings.form.schema_retry_ms
         for schema_id in ids:
             schema = self._find(source, schema_id)
             if schema is None:
@@ -211,7 +211,7 @@ class SchemaCatalog:
             offered = source.all()
             schemas = self._limited(with_reader({**stored, **offered}, source, self.settings).schemas, index, offered)
         except RegistryError as error:
-            if self.settings.input.reader_schema not in stored:
+            if self.settings.form.reader_schema not in stored:
                 raise
             _log.warning("%s. The query starts with the stored %s", error, ids_text(stored))
             return stored
@@ -231,37 +231,10 @@ class SchemaCatalog:
             return dict(schemas)
         order = sorted(offered, key=lambda schema_id: (schema_id not in index.since, -schema_id))
         used = sum(schema_id in index.since for schema_id in order)
-        reader_id = max(schemas) if self.settings.input.reader_schema is None else self.settings.input.reader_schema
+        reader_id = max(schemas) if self.settings.form.reader_schema is None else self.settings.form.reader_schema
         chosen = {reader_id, *order[: max(MAX_SCHEMAS // 2, min(used, MAX_SCHEMAS))]}
         counts = (len(chosen), len(schemas))
         _log.warning(
             "The query starts with %d of %d schemas. It adds another when a record has its id. %s", *counts, _FULL
         )
         return {schema_id: schema for schema_id, schema in schemas.items() if schema_id in chosen}
-
-
-def new_catalog(
-    spark: SparkSession, settings: Settings, count: Callable[[str], None] = lambda _result: None
-) -> SchemaCatalog:
-    """Return the catalog of the settings' checkpoint, not yet opened. Raises CheckpointError."""
-    session: Any = spark
-
-    def check(schema: Mapping[str, Any]) -> None:
-        try:
-            session._jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
-        except Py4JJavaError as error:
-            cause: Any = error.java_exception
-            msg = f"is no Avro schema: {cause.getMessage()}"
-            raise SchemaError(msg) from error
-
-    try:
-        return SchemaCatalog(settings, SchemaStore(Files(spark, settings.service.checkpoint)), check, count)
-    except OSError as error:
-        raise CheckpointError(str(error), remedy="Mend service.checkpoint, or bring its file system back") from error
-
-
-def open_catalog(spark: SparkSession, settings: Settings) -> SchemaCatalog:
-    """Return the catalog of the settings' checkpoint, opened at the position where the checkpoint's next query starts."""
-    catalog = new_catalog(spark, settings)
-    catalog.open(resume.position(spark, settings))
-    return catalog

@@ -32,6 +32,10 @@ class SchemaSet:
     since: Mapping[int, Offsets] = field(default_factory=dict)
 
 
+SchemaSets = Mapping[str, SchemaSet]
+"""The schemas of each input, by its `place` in the settings; an empty set for JSON."""
+
+
 class FolderSource:
     """Files `<id>.avsc` in a folder of the driver's machine. Methods raise SchemaError."""
 
@@ -107,19 +111,24 @@ Source = FolderSource | RegistrySource
 
 
 def schema_source(settings: Settings) -> Source:
-    """Return the source that the settings name: the registry if there is one, else the folder."""
+    """Return the source of settings with one input: the registry if there is one, else the folder."""
     if settings.registry is None:
-        return FolderSource(settings.input.schemas)
+        return FolderSource(settings.form.schemas)
     subjects = settings.registry.subjects or [f"{topic}-value" for topic in settings.kafka.topics]
     return RegistrySource(Client(settings.registry), subjects)
 
 
-def load_schemas(settings: Settings) -> SchemaSet:
-    """Return every schema of the source, for a query without a checkpoint; an empty set for JSON.
+def load_schemas(settings: Settings) -> SchemaSets:
+    """Return every schema that the inputs' sources have, for a query without a checkpoint. Raises as `load_set`."""
+    return {each.form.place: load_set(each) for each in settings.split()}
+
+
+def load_set(settings: Settings) -> SchemaSet:
+    """Return every schema of the source of settings with one input; an empty set for JSON.
 
     Raises RegistryError when the registry does not answer, SchemaError when a schema is missing or is no Avro record.
     """
-    if settings.input.format == "json":
+    if settings.form.format == "json":
         return SchemaSet({}, {})
     source = schema_source(settings)
     return with_reader(source.all(), source, settings)
@@ -127,11 +136,12 @@ def load_schemas(settings: Settings) -> SchemaSet:
 
 def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaSet:
     """Add the reader schema: input.reader_schema, from the source if `schemas` lacks it; without that setting the highest id."""
-    reader_id = max(schemas) if settings.input.reader_schema is None else settings.input.reader_schema
+    form = settings.form
+    reader_id = max(schemas) if form.reader_schema is None else form.reader_schema
     reader = schemas.get(reader_id) or source.reader(reader_id)
     if reader is None:
         ids = ", ".join(map(str, schemas)) or "none"
-        msg = f"input.reader_schema = {reader_id}: {source} has no such schema; ids of these topics: {ids}"
+        msg = f"{form.place}.reader_schema = {reader_id}: {source} has no such schema; ids of these topics: {ids}"
         raise SchemaError(msg)
     return SchemaSet({**schemas, reader_id: reader}, reader)
 

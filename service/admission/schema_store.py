@@ -1,6 +1,6 @@
-"""The checkpoint's folder `schemas`: `index.json`, and `<id>.avsc` for each schema of a registry.
+"""The folder `schemas` of the checkpoint: `index.json`, and `<id>.avsc` for each schema of a registry.
 
-With the copies a restart needs the registry for no schema that was decoded before.
+Each of several inputs has a folder below it. With the copies a restart needs the registry for no schema that was decoded before.
 """
 
 import json
@@ -17,7 +17,7 @@ from service.spark import files
 from service.spark.files import RESTORE
 
 FOLDER = "schemas"
-INDEX = f"{FOLDER}/index.json"
+INDEX = "index.json"
 
 
 class Index(BaseModel):
@@ -55,22 +55,23 @@ class SchemaStore:
     """Reads and writes the schemas of a checkpoint. Its methods raise CheckpointError, and SetupError when the disk is full."""
 
     files: Files
+    folder: str = FOLDER
 
     def index(self) -> Index | None:
         """Return the index; None for a new checkpoint, and for one of a version without an index."""
         try:
-            return Index.model_validate_json(self.files.read(INDEX))
+            return Index.model_validate_json(self.files.read(self._path(INDEX)))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            msg = f"{self.files}/{INDEX} is damaged: {' '.join(str(error).split())}"
+            msg = f"{self.files}/{self._path(INDEX)} is damaged: {' '.join(str(error).split())}"
             raise CheckpointError(msg, remedy=RESTORE) from error
 
     def schemas(self, index: Index) -> dict[int, dict[str, Any]]:
         """Return the stored schemas of the index, by id."""
         schemas = {}
         for schema_id in index.since:
-            name = _name(schema_id)
+            name = self._path(f"{schema_id}.avsc")
             try:
                 schemas[schema_id] = record(json.loads(self.files.read(name)), f"{self.files}/{name}")
             except FileNotFoundError:
@@ -82,10 +83,10 @@ class SchemaStore:
         return schemas
 
     def write_index(self, index: Index) -> None:
-        self._replace(INDEX, index.model_dump_json())
+        self._replace(self._path(INDEX), index.model_dump_json())
 
     def write_schema(self, schema_id: int, schema: Mapping[str, Any]) -> None:
-        self._replace(_name(schema_id), json.dumps(schema))
+        self._replace(self._path(f"{schema_id}.avsc"), json.dumps(schema))
 
     def _replace(self, name: str, text: str) -> None:
         try:
@@ -94,6 +95,5 @@ class SchemaStore:
             msg = f"{self.files}/{name} cannot be written: {error}"
             raise files.unusable(msg, remedy="Let the service's user write there") from error
 
-
-def _name(schema_id: int) -> str:
-    return f"{FOLDER}/{schema_id}.avsc"
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{name}"

@@ -18,7 +18,7 @@ def rules(settings: Settings) -> Rules:
         gap_ms=sessions.gap_ms,
         max_duration_ms=sessions.max_duration_ms,
         retain_ms=sessions.retain_ms,
-        measures=tuple(settings.input.measures),
+        measures=settings.measures,
         endless=frozenset(settings.endless),
         by_device=frozenset(view.name for view in settings.views if view.is_endless and DEVICE in view.by),
     )

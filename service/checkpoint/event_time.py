@@ -125,17 +125,12 @@ class Log:
         is_first, self._is_first = self._is_first, False
         if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
             return frozenset()
-        name = f"{micro_batch.batch}.unread"
-        try:
-            noted: list[tuple[str, int]] = json.loads(self.files.read(f"{FOLDER}/{name}"))
-        except FileNotFoundError:
+        noted = _noted(self.files, micro_batch.batch)
+        if noted is None:
             if is_small:
                 return frozenset()
             noted = _unread(kafka, micro_batch)
-            self._write(name, noted)
-        except (OSError, ValueError) as error:
-            what = f"{self.files}/{FOLDER}/{name} cannot be read: {error}"
-            raise CheckpointError(what, remedy=RESTORE) from error
+            self._write(f"{micro_batch.batch}.unread", noted)
         return frozenset((topic, partition) for topic, partition in noted)
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
@@ -148,6 +143,23 @@ class Log:
         except OSError as error:
             what = f"{self.files}/{FOLDER}/{name}: {error}"
             raise unusable(what, remedy=RESTORE) from error
+
+
+def noted_unread(folder: Folder, batch: int) -> list[tuple[str, int]]:
+    """Return the partitions that a batch was begun with as unread, [] for none. Raises CheckpointError."""
+    return _noted(folder, batch) or []
+
+
+def _noted(folder: Folder, batch: int) -> list[tuple[str, int]] | None:
+    name = f"{FOLDER}/{batch}.unread"
+    try:
+        noted: list[tuple[str, int]] = json.loads(folder.read(name))
+        return noted
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        what = f"{folder}/{name} cannot be read: {error}"
+        raise CheckpointError(what, remedy=RESTORE) from error
 
 
 def _unread(kafka: Kafka, micro_batch: MicroBatch) -> list[tuple[str, int]]:

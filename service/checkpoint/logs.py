@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.checkpoint import event_time
+from service.checkpoint import event_time, topic_log
 from service.errors import CheckpointError
 from service.micro_batch import MicroBatch, Offsets, format_offsets, parse_offsets
 from service.spark.files import RESTORE, Files, Folder, Local
@@ -60,6 +60,11 @@ def position(folder: Folder) -> Position | None:
     return Position(0, first(folder), is_repeated=True)
 
 
+def is_begun(folder: Folder) -> bool:
+    """Whether the source has stored the begin of the first batch."""
+    return FIRST.rpartition("/")[2] in folder.names(FIRST.rpartition("/")[0])
+
+
 def first(folder: Folder) -> Offsets:
     """The begin of the first batch."""
     # The source writes a zero byte, a line with a version, and the offsets (Spark 4.1.1).
@@ -69,7 +74,7 @@ def first(folder: Folder) -> Offsets:
 def committed(folder: Folder) -> MicroBatch | None:
     """The last committed batch, None without one. Its epoch is not in the checkpoint and is 0.
 
-    Its `start` is the begin of the first batch, not its own. Raises CheckpointError for a missing or damaged file.
+    Its `start` is where the checkpoint began to read each topic, not its own. Raises CheckpointError for a damaged file.
     """
     batch = max(numbers(folder, "commits"), default=None)
     if batch is None:
@@ -79,7 +84,8 @@ def committed(folder: Folder) -> MicroBatch | None:
         if reason:
             what = f"{folder}/{file} {reason}"
             raise CheckpointError(what, remedy=RESTORE)
-    return MicroBatch(0, batch, event_time.read(folder, batch)[0].watermark_ms, first(folder), ends(folder, batch))
+    start = {**first(folder), **topic_log.read(folder).begun}
+    return MicroBatch(0, batch, event_time.read(folder, batch)[0].watermark_ms, start, ends(folder, batch))
 
 
 def damage(folder: Folder) -> Mapping[str, str]:

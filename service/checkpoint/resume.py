@@ -2,6 +2,7 @@
 
 1  the checkpoint's logs are complete and undamaged                         service/checkpoint/logs.py
 2  its manifest fits this version, these settings and these topics          service/checkpoint/manifest.py
+   the offset log has the topics of the settings                            service/checkpoint/topics.py
    a new checkpoint can read everything again that its predecessor has read
 3  skipped offsets are outside of the next batch                            service/checkpoint/narrow.py
 4  Kafka still has every record from the query's position on
@@ -20,6 +21,7 @@ from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
 from service.checkpoint import logs, manifest, narrow
+from service.checkpoint import topics as checkpoint_topics
 from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError, DataLossError
 from service.kafka import clients, starting, topics
@@ -72,6 +74,8 @@ def prepare(
         expected = _wanted(spark, settings)
         if current is not None:
             manifest.require(str(files), current, expected)
+            checkpoint_topics.apply(files, settings.kafka, current, expected)
+            position = logs.position(files)
             _take_partitions(spark, current)
         elif position is not None:
             what = f"{files} has batches up to {position.batch - 1} and no {manifest.NAME}, the record of its settings"

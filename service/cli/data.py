@@ -16,15 +16,18 @@ schemas = group("schemas", app, "Try new Avro schemas, or records of JSON.")
 def check(
     config: Config,
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="New Avro schemas, or sample records of JSON.")],
+    name: Annotated[
+        str | None, typer.Option("--input", metavar="NAME", help="The input whose records they are, of several.")
+    ] = None,
 ) -> int:
-    """Try new Avro schemas against those in use and against [input], before anyone writes with them.
+    """Try new Avro schemas against those in use and against the input, before anyone writes with them.
 
-    With input.format = "json", each file is a record, or has a record on each line.
+    With format = "json", each file is a record, or has a record on each line.
     """
     from service import settings
     from service.commands import compatibility
 
-    return report(compatibility.check(settings.load(config), files))
+    return report(compatibility.check(settings.load(config), files, name))
 
 
 @command(

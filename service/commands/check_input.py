@@ -7,10 +7,10 @@ from typing import Any
 import fastavro
 
 from service.admission import decode
-from service.admission.schema_sources import load_schemas, schema_source
+from service.admission.schema_sources import load_set, schema_source
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Settings
+from service.settings import RECORD_KEY, Input, Settings
 from service.spark import session
 
 _NUMBERS = frozenset({"int", "long", "float", "double"})
@@ -18,21 +18,8 @@ _TEXTS = frozenset({"string", "enum", "int", "long", "boolean"})
 
 
 def mapping(settings: Settings) -> Iterator[Line]:
-    form = settings.input
-    if form.format == "json":
-        yield ok("schemas", "JSON needs none")
-    else:
-        place = schema_source(settings)
-        known = load_schemas(settings)
-        for number, schema in known.schemas.items():
-            try:
-                fastavro.parse_schema(schema)
-            except Exception as error:  # fastavro raises exceptions of its own and plain ones
-                what = f"{place}: {number} is no Avro schema: {error}"
-                raise SchemaError(what, remedy="Correct it, or remove it if no producer writes with it") from error
-        reader = decode.reader_schema(known.reader, form)
-        yield ok("schemas", f"{place} has the ids {', '.join(map(str, known.schemas))}")
-        yield from _paths(settings, reader)
+    for each in settings.split():
+        yield from _schemas(each)
     limit = _avro_limit()
     if settings.admission.max_bytes > limit:
         yield Line(
@@ -43,19 +30,39 @@ def mapping(settings: Settings) -> Iterator[Line]:
         )
 
 
-def _paths(settings: Settings, reader: dict[str, Any]) -> Iterator[Line]:
-    form = settings.input
+def _schemas(settings: Settings) -> Iterator[Line]:
+    """Check the schemas and the mapped fields of settings with one input."""
+    form = settings.form
+    name = "schemas" if form.place == "input" else f"{form.place}: schemas"
+    if form.format == "json":
+        yield ok(name, "JSON needs none")
+    else:
+        place = schema_source(settings)
+        known = load_set(settings)
+        for number, schema in known.schemas.items():
+            try:
+                fastavro.parse_schema(schema)
+            except Exception as error:  # fastavro raises exceptions of its own and plain ones
+                what = f"{place}: {number} is no Avro schema: {error}"
+                raise SchemaError(what, remedy="Correct it, or remove it if no producer writes with it") from error
+        reader = decode.reader_schema(known.reader, form)
+        yield ok(name, f"{place} has the ids {', '.join(map(str, known.schemas))}")
+        yield from _paths(form, reader)
+
+
+def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:
+    place = form.place
     if form.device_id != RECORD_KEY:
-        yield _fits("input.device_id", form.device_id, reader, {"string", "enum", "int", "long"})
+        yield _fits(f"{place}.device_id", form.device_id, reader, {"string", "enum", "int", "long"})
     expected = {
         "logical": {"timestamp-millis", "timestamp-micros", "timestamp-nanos"},
         "iso": {"string", "timestamp-millis", "timestamp-micros"},
     }.get(form.event_time_unit, {*_NUMBERS, "timestamp-millis", "timestamp-micros"})
-    yield _fits("input.event_time", form.event_time, reader, expected)
+    yield _fits(f"{place}.event_time", form.event_time, reader, expected)
     for name, measure in form.measures.items():
-        yield _fits(f"input.measures.{name}", measure.path, reader, set(_NUMBERS))
+        yield _fits(f"{place}.measures.{name}", measure.path, reader, set(_NUMBERS))
     for name, column in form.columns.items():
-        yield _fits(f"input.columns.{name}", column.path, reader, _TEXTS)
+        yield _fits(f"{place}.columns.{name}", column.path, reader, _TEXTS)
 
 
 def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Line:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
@@ -54,7 +55,7 @@ def reference(settings: Settings) -> Iterator[Line]:
     yield ok("expectations", str(rules))
     if filters.places(settings):
         require_columns(table, filters.attributes(spark, settings))
-    own = {"device", *settings.input.columns}
+    own = {"device", *settings.columns}
     for view in settings.views:
         columns = [column for column in view.by if column not in own]
         try:
@@ -80,11 +81,10 @@ def sample_of_filters(settings: Settings) -> Iterator[Line]:
     if not rows.num_rows:
         yield ok("filters", f"Spark accepts {', '.join(predicates)}; the topics have no record to try")
         return
-    rejected = rows.num_rows - rows["reject"].null_count
-    if settings.input.where is not None:
-        filtered = rows["device"].null_count - rejected
-        count = rows.num_rows - filtered
-        yield _passing("input.where", count, rows.num_rows, "records", "they are counted as filtered")
+    for form, of_input in zip(settings.forms, _by_input(rows, settings), strict=True):
+        if form.where is not None:
+            count = of_input.num_rows - _filtered(of_input)
+            yield _passing(f"{form.place}.where", count, of_input.num_rows, "records", "they are counted as filtered")
     admitted = rows.filter(pc.is_valid(rows["device"]))
     for view in settings.views:
         if view.where is not None:
@@ -92,6 +92,18 @@ def sample_of_filters(settings: Settings) -> Iterator[Line]:
             yield _passing(
                 f"views.{view.name}.where", count, admitted.num_rows, "admitted readings", "the view is empty"
             )
+
+
+def _by_input(rows: pa.Table, settings: Settings) -> Iterator[pa.Table]:
+    """Yield the rows of `readings.admit` of each input."""
+    topics = pc.shift_right(rows["from_partition"], pa.scalar(readings.PARTITION_BITS, pa.int32()))
+    for each in settings.split():
+        numbers = [settings.kafka.topics.index(topic) for topic in each.kafka.topics]
+        yield rows.filter(pc.is_in(topics, value_set=pa.array(numbers, pa.int32())))
+
+
+def _filtered(rows: pa.Table) -> int:
+    return int(pc.sum(pc.and_(pc.is_null(rows["device"]), pc.is_null(rows["reject"]))).as_py() or 0)
 
 
 def _passing(place: str, count: int, of: int, what: str, otherwise: str) -> Line:
@@ -117,5 +129,6 @@ def plan(settings: Settings) -> Iterator[Line]:
     known = load_schemas(settings)
     builder.build(source.stream(spark, settings.kafka), settings, attributes, 1, schemas=known)
     yield ok("plan", "Spark accepts the query")
-    if settings.input.format == "avro":
-        yield from compatibility.in_use(settings, known)
+    for each in settings.split():
+        if each.form.format == "avro":
+            yield from compatibility.in_use(each, known[each.form.place])

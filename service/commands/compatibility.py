@@ -14,11 +14,11 @@ from pyspark import SparkContext
 
 from service.admission import decode
 from service.admission.registry import record
-from service.admission.schema_sources import SchemaSet, load_schemas
+from service.admission.schema_sources import SchemaSet, load_set
 from service.commands import dissect
 from service.commands.explain import TIME_FORMS, quoted, wrong_types
 from service.commands.finding import Line, failed, ok
-from service.errors import SchemaError, TidemarkError
+from service.errors import SchemaError, SettingsError, TidemarkError
 from service.printing import counted
 from service.settings import RECORD_KEY, Input, Settings
 from service.spark import session
@@ -28,18 +28,35 @@ _SHOWN = 10
 _REMEDY = "Give new fields a default, and keep the types and names of those that are mapped"
 
 
-def check(settings: Settings, files: Sequence[Path]) -> list[Line]:
-    """The schemas in use, and then each of the files; a failed line says that records would be rejected."""
+def check(settings: Settings, files: Sequence[Path], name: str | None = None) -> list[Line]:
+    """The schemas in use, and then each of the files; a failed line says that records would be rejected.
+
+    `name` is that of the input whose records they are; with one input it is not needed. Raises SettingsError.
+    """
+    settings = _of_input(settings, name)
     try:
-        if settings.input.format == "json":
+        if settings.form.format == "json":
             return [line for file in files for line in _samples(settings, file)]
-        known = load_schemas(settings)
+        known = load_set(settings)
         lines = [*in_use(settings, known)]
         for file in files:
             lines += _new(settings, known, file)
     except TidemarkError as error:
         return [failed("schemas", error)]
     return lines
+
+
+def _of_input(settings: Settings, name: str | None) -> Settings:
+    """Return settings with the input of this name alone."""
+    names = [form.name for form in settings.inputs]
+    if name is None and len(settings.forms) == 1:
+        return settings.split()[0]
+    if name not in names:
+        what = (
+            f"--input: {'there are' if name is None else f'{name!r} is none of'} {', '.join(names) or '[input] alone'}"
+        )
+        raise SettingsError(what, remedy="Name the input that has the records, as in [[inputs]]")
+    return settings.split()[names.index(name)]
 
 
 def _samples(settings: Settings, file: Path) -> Iterator[Line]:
@@ -49,9 +66,9 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
     except OSError as error:
         yield failed(str(file), SchemaError(f"cannot be read: {error.strerror}"))
         return
-    is_one = dissect.dissect(content, settings.input, {}).whole
+    is_one = dissect.dissect(content, settings.form, {}).whole
     values = [content] if is_one else [line for line in content.splitlines() if line.strip()]
-    records = [dissect.dissect(value, settings.input, {}) for value in values]
+    records = [dissect.dissect(value, settings.form, {}) for value in values]
     problems = [f"record {n}: {text}" for n, each in enumerate(records, 1) for text in _problems(settings, each)]
     for problem in problems[:_SHOWN]:
         yield failed(str(file), SchemaError(problem, remedy="Correct the record, or the paths in [input]"))
@@ -61,19 +78,26 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
         yield failed(str(file), SchemaError("has no record"))
     elif not problems:
         yield ok(str(file), f"{counted(len(records), 'record')} can be decoded")
-    for name, measure in settings.input.measures.items():
+    for name, measure in settings.form.measures.items():
         if records and not any(record.at(measure.path) is not None for record in records):
             what = f"no record has {measure.path}: its readings do not have this measure"
-            yield Line(f"{file}: input.measures.{name}", "warn", what, "Correct the path, or remove the measure")
-    for name, column in settings.input.columns.items():
+            yield Line(
+                f"{file}: {settings.form.place}.measures.{name}",
+                "warn",
+                what,
+                "Correct the path, or remove the measure",
+            )
+    for name, column in settings.form.columns.items():
         if records and not any(record.at(column.path) is not None for record in records):
             what = f"no record has {column.path}: the column is (none) in all of them"
-            yield Line(f"{file}: input.columns.{name}", "warn", what, "Correct the path, or remove the column")
+            yield Line(
+                f"{file}: {settings.form.place}.columns.{name}", "warn", what, "Correct the path, or remove the column"
+            )
 
 
 def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
     """Yield why a record of JSON would be rejected: its form, the types of the mapped fields, its time and device."""
-    form = settings.input
+    form = settings.form
     if not record.whole:
         yield f"{record.why} (at byte {record.stop})"
         return
@@ -90,7 +114,7 @@ def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
 
 def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:
     """Whether the reader's schema reads every known one."""
-    reader = _cut(known.reader, settings.input)
+    reader = _cut(known.reader, settings.form)
     for number, writer in known.schemas.items():
         why = incompatible(reader, writer)
         if why:
@@ -112,7 +136,7 @@ def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
 def _new(settings: Settings, known: SchemaSet, file: Path) -> Iterator[Line]:
     try:
         schema = record(json.loads(file.read_text(encoding="utf-8")), str(file))
-        why = incompatible(_cut(known.reader, settings.input), schema)
+        why = incompatible(_cut(known.reader, settings.form), schema)
     except (OSError, ValueError) as error:
         yield failed(str(file), SchemaError(f"cannot be read: {error}"))
         return
@@ -123,7 +147,7 @@ def _new(settings: Settings, known: SchemaSet, file: Path) -> Iterator[Line]:
         yield failed(str(file), SchemaError(f"the reader's schema does not read its records: {why}", remedy=_REMEDY))
     else:
         yield ok(str(file), "its records are read by the reader's schema")
-    yield from _mapped(settings.input, file, schema)
+    yield from _mapped(settings.form, file, schema)
     yield _as_reader(settings, known, file, schema)
 
 
@@ -132,9 +156,9 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
     there = {field["name"] for field in schema["fields"]} | {
         alias for field in schema["fields"] for alias in field.get("aliases", ())
     }
-    needed = {"input.event_time": form.event_time}
+    needed = {f"{form.place}.event_time": form.event_time}
     if form.device_id != RECORD_KEY:
-        needed["input.device_id"] = form.device_id
+        needed[f"{form.place}.device_id"] = form.device_id
     for key, path in needed.items():
         if path.split(".")[0] not in there:
             what = f"it lacks {path}: none of its records can be admitted"
@@ -142,16 +166,16 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
     for name, measure in form.measures.items():
         if measure.path.split(".")[0] not in there:
             what = f"it lacks {measure.path}: its readings do not have this measure"
-            yield Line(f"{file}: input.measures.{name}", "warn", what, "So it must be, or keep the field")
+            yield Line(f"{file}: {form.place}.measures.{name}", "warn", what, "So it must be, or keep the field")
     for name, column in form.columns.items():
         if column.path.split(".")[0] not in there:
             what = f"it lacks {column.path}: the column is (none) in its readings"
-            yield Line(f"{file}: input.columns.{name}", "warn", what, "So it must be, or keep the field")
+            yield Line(f"{file}: {form.place}.columns.{name}", "warn", what, "So it must be, or keep the field")
 
 
 def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping[str, Any]) -> Line:
     """Whether it could take the reader's place. With a folder and no `reader_schema`, the highest id does so at a start."""
-    name, form = f"{file}: as the reader's", settings.input
+    name, form = f"{file}: as the reader's", settings.form
     number = int(file.stem) if file.stem.isdigit() else -1
     will_be = settings.registry is None and form.reader_schema is None and number > max(known.schemas)
     try:
@@ -167,9 +191,11 @@ def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping
     if will_be:
         return failed(
             name,
-            SchemaError(f"it will be at the next start, and {what}", remedy=f"{_REMEDY}, or set input.reader_schema"),
+            SchemaError(
+                f"it will be at the next start, and {what}", remedy=f"{_REMEDY}, or set {form.place}.reader_schema"
+            ),
         )
-    return Line(name, "warn", what, "Do not name it in input.reader_schema")
+    return Line(name, "warn", what, f"Do not name it in {form.place}.reader_schema")
 
 
 def _cut(schema: Mapping[str, Any], form: Input) -> dict[str, Any]:

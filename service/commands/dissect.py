@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import fastavro
 
-from service.admission.schema_sources import load_schemas
+from service.admission.schema_sources import load_set
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Settings
 
@@ -55,12 +55,39 @@ class Dissected:
         return value
 
 
+class Dissector:
+    """Dissects records of all topics, each by its topic's input. The schemas of an input are read once, when they are needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._schemas: dict[str, Schemas] = {}
+
+    def __call__(self, topic: str, value: bytes | None) -> Dissected:
+        """Decode as much as possible of a value. Raises SchemaError."""
+        return dissect(value, self._settings.of_topic(topic).form, self._writers(topic))
+
+    def device(self, topic: str, dissected: Dissected, key: bytes | None) -> str | None:
+        return device(dissected, key, self._settings.of_topic(topic).form)
+
+    def encode(self, topic: str, value: bytes, record: Mapping[str, Any]) -> bytes:
+        return encode(value, record, self._settings.of_topic(topic).form, self._writers(topic))
+
+    def _writers(self, topic: str) -> Schemas:
+        each = self._settings.of_topic(topic)
+        if each.form.place not in self._schemas:
+            self._schemas[each.form.place] = writers(each.form, each)
+        return self._schemas[each.form.place]
+
+
 def writers(settings: Input, everything: Settings | None = None) -> Schemas:
-    """Return the writers' schemas by id, from the folder or the registry's subjects; {} for JSON. Raises SchemaError."""
+    """Return the writers' schemas by id, from the folder or the registry's subjects; {} for JSON. Raises SchemaError.
+
+    `everything` are settings with this input alone.
+    """
     if settings.format == "json":
         return {}
     if everything is not None and everything.registry is not None:
-        in_use: Schemas = load_schemas(everything).schemas
+        in_use: Schemas = load_set(everything).schemas
         return in_use
     by_id = {}
     for path in settings.schemas.glob("*.avsc"):

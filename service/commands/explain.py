@@ -32,7 +32,8 @@ TIME_FORMS = {
 
 def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
     """Return why the record was rejected, in one line. The line may quote the device: print it with `printing.say`."""
-    form, path = settings.input, settings.input.event_time
+    settings = settings.of_topic(reject.place.topic)
+    form, path = settings.form, settings.form.event_time
     match reject.reason:
         case "oversized":
             text = _oversized(reject.detail, int(settings.admission.max_bytes))
@@ -41,13 +42,15 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
         case "unknown_schema" if dissected.schema is not None:
             text = dissected.why if dissected.stop == 1 else f"schema {dissected.schema} is known now"
         case "no_device" if form.device_id == RECORD_KEY:
-            text = "the record has no key, or a blank one; input.device_id is the record's key"
+            text = f"the record has no key, or a blank one; {form.place}.device_id is the record's key"
         case "no_device" if dissected.whole:
             text = f"{form.device_id} {_missing(dissected, form.device_id)}: expected a device id"
         case "bad_device" | "unknown_device" | "too_many_devices":
             text = _device(reject, dissected, settings)
         case "no_time" if dissected.whole:
-            expected = f"expected {TIME_FORMS[form.event_time_unit]} (input.event_time_unit = {form.event_time_unit!r})"
+            expected = (
+                f"expected {TIME_FORMS[form.event_time_unit]} ({form.place}.event_time_unit = {form.event_time_unit!r})"
+            )
             text = f"{path} {_missing(dissected, path)}: {expected}"
         case "not_finite" | "out_of_range":
             text = _measure(reject.detail, dissected, form.measures)
@@ -86,10 +89,10 @@ def _undecodable(reject: Reject, dissected: Dissected, settings: Settings) -> It
         yield "the record has no value" if reject.omitted_bytes is None else ""
     elif dissected.stop is not None:
         yield f"{dissected.why} (byte {dissected.stop} of {len(reject.value)})"
-    elif settings.input.format == "json":
+    elif settings.form.format == "json":
         yield from wrong_types(dissected.fields, settings)
-    if settings.input.device_id == RECORD_KEY and not _is_text(reject.key):
-        yield f"the key {reject.key!r} is not UTF-8; input.device_id is the record's key"
+    if settings.form.device_id == RECORD_KEY and not _is_text(reject.key):
+        yield f"the key {reject.key!r} is not UTF-8; {settings.form.place}.device_id is the record's key"
 
 
 def _is_text(value: bytes | None) -> bool:
@@ -102,7 +105,7 @@ def _is_text(value: bytes | None) -> bool:
 
 def wrong_types(record: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     """Yield a line for each mapped field of a JSON record whose type cannot be read; null and a missing field can."""
-    form = settings.input
+    form = settings.form
     paths = [measure.path for measure in form.measures.values()]
     if form.event_time_unit != "iso":
         paths.insert(0, form.event_time)
@@ -159,7 +162,7 @@ def _missing(dissected: Dissected, path: str) -> str:
 
 
 def _device(reject: Reject, dissected: Dissected, settings: Settings) -> str:
-    path = settings.input.device_id
+    path = settings.form.device_id
     value = dissected.at(path) if path != RECORD_KEY else reject.key
     if value is None:
         return ""

@@ -42,7 +42,7 @@ class Readmission:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._spark: SparkSession | None = None
-        self._decoders = dissect.writers(settings.input, settings)
+        self._dissector = dissect.Dissector(settings)
 
     def __enter__(self) -> Self:
         return self
@@ -81,9 +81,8 @@ class Readmission:
         columns = (table[readings.KEPT + "offset"], table["event_ms"], table["reject"])
         is_filtered = pc.and_(pc.is_null(table["device"]), pc.is_null(table["reject"]))
         for number in table[readings.KEPT + "offset"].filter(is_filtered).to_pylist():
-            why = (
-                f"it does not meet input.where = {settings.input.where!r}. To mend it, change it with --set or --value"
-            )
+            form = settings.of_topic(rows[number].place.topic).form
+            why = f"it does not meet {form.place}.where = {form.where!r}. To mend it, change it with --set or --value"
             refusals[number] = readings.FILTERED, why
         for number, event_ms, text, is_behind in zip(*(each.to_pylist() for each in columns), behind, strict=True):
             if text is not None:
@@ -96,7 +95,7 @@ class Readmission:
 
     def _refusal(self, row: Reject, reason: str, detail: str) -> tuple[str, str]:
         decided = replace(row, reason=reason, detail=detail)
-        seen = dissect.dissect(row.value, self._settings.input, self._decoders)
+        seen = self._dissector(row.place.topic, row.value)
         remedy = _REMEDIES.get(reason, "change it with --set or --value")
         return reason, f"{explain(decided, seen, self._settings)}. To mend it, {remedy}"
 

@@ -94,7 +94,7 @@ def _selected(selection: Selection, loaded: settings.Settings) -> Iterator[_Entr
     """Yield the rejects of the selection."""
     since_ms, until_ms = span(selection.since, selection.until)
     places = {Coordinates.parse(text) for text in selection.at or ()}
-    known, schemas = marks.read(loaded.kafka), dissect.writers(loaded.input, loaded)
+    known, dissector = marks.read(loaded.kafka), dissect.Dissector(loaded)
     left = set(places)
     for reject in reject_log.read(loaded.kafka, since_ms, until_ms, selection.watch):
         mark = known.get(reject.place)
@@ -104,8 +104,8 @@ def _selected(selection: Selection, loaded: settings.Settings) -> Iterator[_Entr
         left.discard(reject.place)
         if selection.state and state != selection.state:
             continue
-        seen = dissect.dissect(reject.value, loaded.input, schemas)
-        device = dissect.device(seen, reject.key, loaded.input)
+        seen = dissector(reject.place.topic, reject.value)
+        device = dissector.device(reject.place.topic, seen, reject.key)
         if selection.device is None or device == selection.device:
             yield _Entry(reject, seen, device, state)
         if places and not left:
@@ -184,8 +184,9 @@ def show(selection: Selection, *, as_json: bool) -> int:
     for entry in _selected(selection, loaded):
         complete = reject_log.complete(loaded.kafka, entry.reject)
         if complete is not None and complete is not entry.reject:
-            seen = dissect.dissect(complete.value, loaded.input, dissect.writers(loaded.input, loaded))
-            entry = _Entry(complete, seen, dissect.device(seen, complete.key, loaded.input), entry.state)  # noqa: PLW2901
+            topic, dissector = complete.place.topic, dissect.Dissector(loaded)
+            seen = dissector(topic, complete.value)
+            entry = _Entry(complete, seen, dissector.device(topic, seen, complete.key), entry.state)  # noqa: PLW2901
         shown += 1
         lines = [document(_all(entry, loaded))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
         for line in lines:
@@ -231,7 +232,8 @@ def _shown(entry: _Entry, loaded: settings.Settings, mark: Mark | None) -> Itera
     else:
         yield f"  {len(reject.value)} bytes"
         limit = loaded.admission.max_bytes
-        span = dissect.offending(seen, reject.reason, reject.detail, loaded.input, limit, len(reject.value))
+        form = loaded.of_topic(reject.place.topic).form
+        span = dissect.offending(seen, reject.reason, reject.detail, form, limit, len(reject.value))
         yield from dissect.hexdump(reject.value, span)
     yield ""
 

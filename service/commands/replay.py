@@ -74,7 +74,7 @@ def replay(
     Only a few are in memory at a time. At most `rate` records a second are sent. With `dry`, nothing is sent or marked. With
     `force`, records that would be rejected again are sent too. Raises SourceError, SinkError, FencedError; then run it again.
     """
-    schemas = dissect.writers(settings.input, settings)
+    dissector = dissect.Dissector(settings)
     counts: Counter[str] = Counter()
     with ExitStack() as cleanup:
         fence = None if dry else Fence(settings.redis)
@@ -86,7 +86,7 @@ def replay(
         readmission = None if force else cleanup.enter_context(Readmission(settings))
         begun_s = clock.monotonic_s()
         for part in _parts(chosen, min(AT_ONCE, rate or AT_ONCE)):
-            ready = _ready(settings, part, mend, schemas, known, counts, say)
+            ready = _ready(settings, part, mend, dissector, known, counts, say)
             if readmission is not None:
                 ready = _admissible(ready, readmission, counts, say)
             counts["sent"] += len(ready)
@@ -114,7 +114,7 @@ def _ready(
     settings: Settings,
     chosen: Iterable[Reject],
     mend: Mend,
-    schemas: dissect.Schemas,
+    dissector: dissect.Dissector,
     known: Mapping[Coordinates, Mark],
     counts: Counter[str],
     say: Say,
@@ -126,7 +126,7 @@ def _ready(
         if mark is not None and mark.state != "open":
             counts[f"{mark.state} already"] += 1
             continue
-        mended, why, more = _mended(settings, reject, mend, schemas)
+        mended, why, more = _mended(settings, reject, mend, dissector)
         if mended is not None:
             ready.append(mended)
         else:
@@ -147,7 +147,9 @@ def _admissible(ready: Sequence[Reject], readmission: Readmission, counts: Count
     return admissible
 
 
-def _mended(settings: Settings, reject: Reject, mend: Mend, schemas: dissect.Schemas) -> tuple[Reject | None, str, str]:
+def _mended(
+    settings: Settings, reject: Reject, mend: Mend, dissector: dissect.Dissector
+) -> tuple[Reject | None, str, str]:
     """Return the reject with the bytes to send; or None, why it cannot be sent, and more about this record."""
     complete = reject_log.complete(settings.kafka, reject)
     if mend.value is not None:
@@ -156,11 +158,11 @@ def _mended(settings: Settings, reject: Reject, mend: Mend, schemas: dissect.Sch
         return None, "its bytes are in no topic any more", ""
     if not mend.fields:
         return complete, "", ""
-    seen = dissect.dissect(complete.value, settings.input, schemas)
+    seen = dissector(complete.place.topic, complete.value)
     if not seen.whole or complete.value is None:
         return None, "does not decode: replace all of its bytes with --value", f" ({seen.why})"
     try:
-        value = dissect.encode(complete.value, _set(seen.fields, mend.fields), settings.input, schemas)
+        value = dissector.encode(complete.place.topic, complete.value, _set(seen.fields, mend.fields))
     except ValueError as error:
         return None, "cannot be changed by --set", f": {error}"
     return replace(complete, value=value), "", ""

@@ -7,7 +7,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from service.admission.schema_catalog import open_catalog
+from service.admission.catalogs import open_catalog
 from service.checkpoint import view_versions
 from service.daemon import owner
 from service.daemon.lease import Lease, Waiting
@@ -91,7 +91,7 @@ def _preview(settings: Settings, say: Callable[[str], object]) -> None:
     spark = session.build(settings, master="local[*]")
     try:
         committed = _committed(spark, settings)
-        source = rebuild.readable(settings, committed, rebuild.needed_from_ms(settings, committed.watermark_ms))
+        source = rebuild.readable(spark, settings, committed, rebuild.needed_from_ms(settings, committed.watermark_ms))
     except Exception as error:  # Spark's and py4j's get a name
         raise failure.classify(error) from error
     finally:
@@ -104,7 +104,7 @@ def _preview(settings: Settings, say: Callable[[str], object]) -> None:
             say(f"{topic}[{partition}] would be read from {source.begin[topic][partition]} to {end}")
     if source.lacking:
         say(
-            f"Kafka has deleted {', '.join(source.lacking)}: what begins before {source.whole_from_ms} cannot be republished"
+            f"Not to be read again: {', '.join(source.lacking)}. What begins before {source.whole_from_ms} cannot be republished"
         )
 
 

@@ -74,7 +74,7 @@ class Trial:
 
     @property
     def filtered(self) -> int:
-        """The number of records that input.where leaves out."""
+        """The number of records that the filter of their input leaves out."""
         return self.records - self.admitted - len(self.rejects)
 
     @property
@@ -124,7 +124,7 @@ def trial(settings: Settings, count: int) -> Trial:
 
 def of(table: pa.Table, settings: Settings, attributes: Attributes | None) -> Trial:
     """Return what rows of `readings.admit` make, with the Kafka columns of rejected rows kept."""
-    # A row without a device and without a reject is a record that input.where leaves out.
+    # A row without a device and without a reject is a record that the filter of its input leaves out.
     admitted = table.filter(pc.is_valid(table["device"]))
     newest_ms = pc.max(admitted["event_ms"]).as_py() or 0
     watermark_ms = max(0, newest_ms - settings.admission.watermark_delay_ms)
@@ -145,8 +145,9 @@ def show(settings: Settings, tried: Trial) -> None:
     to = tables.console()
     names = ", ".join(settings.kafka.topics)
     tables.line(to, f"{tried.records} records of {names}: {tried.admitted} admitted, of {tried.devices} devices")
+    filters = [f"{form.place}.where" for form in settings.forms if form.where is not None]
     if tried.filtered:
-        tables.line(to, f"{tried.filtered} do not meet input.where")
+        tables.line(to, f"{tried.filtered} do not meet {' or '.join(filters)}")
     if tried.rejects:
         _show_rejects(to, tried)
     if tried.windows:
@@ -185,14 +186,14 @@ def _changes(admitted: pa.Table, settings: Settings, attributes: Attributes | No
 
 
 def _rejects(rejected: pa.Table, settings: Settings) -> list[tuple[Reject, str]]:
-    writers = dissect.writers(settings.input, settings) if rejected.num_rows else {}
+    dissector = dissect.Dissector(settings)
     found = []
     columns = [rejected[name if name in {"reject", "broker_ms"} else readings.KEPT + name] for name in _COLUMNS]
     for text, broker_ms, topic, partition, offset, key, value in zip(*(c.to_pylist() for c in columns), strict=True):
         fields = readings.parsed(text)
         place = Coordinates(topic, partition, offset)
         reject = Reject(place, fields["reason"], fields["detail"] or "", broker_ms, 0, 0, key, value, ())
-        found.append((reject, explain(reject, dissect.dissect(value, settings.input, writers), settings)))
+        found.append((reject, explain(reject, dissector(topic, value), settings)))
     return found
 
 

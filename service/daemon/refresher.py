@@ -41,7 +41,7 @@ class Refresher:
         self._metrics = metrics
         self._folder = snapshot_folder(settings)
         self._failure: Mapping[str, Any] | None = None
-        own = {"device", *settings.input.columns}
+        own = {"device", *settings.columns}
         grouped = {column for view in settings.views for column in view.by if column not in own}
         required = sorted(grouped | {*source.limit_columns})
         first, error = snapshots.load_or_keep(spark, source, self._folder, fresh_ms=source.refresh_ms, require=required)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service.admission.schema_catalog import SchemaCatalog, new_catalog
+from service.admission.catalogs import Catalogs, new_catalog
 from service.checkpoint.logs import Position
 from service.daemon.refresher import Refresher
 from service.daemon.view_changes import ViewChanges
@@ -50,7 +50,7 @@ class SessionParts:
         self.refresher: Refresher | None = None
         self.checker: Checker | None = None
         self._page = page
-        self._catalog: SchemaCatalog | None = None
+        self._catalog: Catalogs | None = None
         self.views = ViewChanges(spark, settings, metrics, self.check_views, load)
         status.views(self.views.document)
 
@@ -59,7 +59,7 @@ class SessionParts:
         attributes = None
         if self.refresher is not None:
             attributes = self.refresher.current_snapshot.attributes
-            own = {"device", *settings.input.columns}
+            own = {"device", *settings.columns}
             self.refresher.require(column for view in settings.views for column in view.by if column not in own)
         records = source.stream(self.spark, settings.kafka)
         schemas = self._catalog.plan if self._catalog is not None else None
@@ -68,13 +68,13 @@ class SessionParts:
         except PySparkException as error:
             raise failure.classify(error) from error
 
-    def open_catalog(self, position: Position | None) -> SchemaCatalog:
+    def open_catalog(self, position: Position | None) -> Catalogs:
         """Return the schema catalog, opened at the position at which the checkpoint continues. Raises as SchemaCatalog.open."""
         if self._catalog is None:
             count = self.metrics.lookups
             self._catalog = new_catalog(self.spark, self.settings, lambda result: count.labels(result).inc())
         self._catalog.open(position)
-        self.metrics.schemas.set(len(self._catalog.plan.schemas))
+        self.metrics.schemas.set(sum(len(each.schemas) for each in self._catalog.plan.values()))
         return self._catalog
 
     def open_reference(self, *, is_repeated: bool) -> CurrentSnapshot | None:

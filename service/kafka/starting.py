@@ -1,13 +1,14 @@
 """Where a new checkpoint begins to read: `kafka.starting`. An existing checkpoint continues at its position."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from service.errors import SettingsError
+from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
-from service.kafka.offsets import Edges, edges_now
+from service.kafka.offsets import Edges, edges, edges_now
 from service.micro_batch import Offsets, format_offsets
 from service.settings import Kafka
 from service.units import format_time
@@ -32,6 +33,25 @@ def offsets(consumer: Consumer, kafka: Kafka, ends: Edges) -> Offsets:
         return _at(consumer, _ms(kafka.starting), ends)
     side = 1 if kafka.starting == "latest" else 0
     return {topic: {p: edge[side] for p, edge in partitions.items()} for topic, partitions in ends.items()}
+
+
+def of_topics(kafka: Kafka, topics: Sequence[str]) -> Offsets:
+    """Return the offsets at which an existing checkpoint begins to read some of the topics.
+
+    Raises SourceError when Kafka does not answer, SettingsError for an offset that a partition does not have.
+    """
+    starting = kafka.starting
+    if isinstance(starting, Mapping):
+        starting = {topic: each for topic, each in starting.items() if topic in topics}
+    only = kafka.model_copy(update={"topics": tuple(topics), "starting": starting})
+    require(only)
+    consumer = clients.consumer(kafka, small=True)
+    try:
+        return offsets(consumer, only, edges(consumer, only))
+    except KafkaException as error:
+        raise clients.unreachable(kafka, error) from error
+    finally:
+        consumer.close()
 
 
 def require(kafka: Kafka) -> None:

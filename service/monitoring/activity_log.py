@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from service.pipeline.builder import BatchReport
     from service.settings import Settings
 
+_FORMATS = {"avro": "Avro", "json": "JSON"}
 EVERY_S = 60.0
 """The time between two lines with sums."""
 QUIET_S = 3600.0
@@ -62,7 +63,7 @@ class ActivityLog:
         _log.info(
             "Reading %s records of %s from Kafka at %s, from %s. Publishing the views %s, sessions and devices to Redis at %s "
             "under the prefix %s. Rejects go to %s",
-            self._settings.input.format.upper() if self._settings.input.format == "json" else "Avro",
+            " and ".join(dict.fromkeys(_FORMATS[form.format] for form in self._settings.forms)),
             _named("topic", kafka.topics),
             kafka.bootstrap,
             place,

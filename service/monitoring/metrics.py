@@ -253,7 +253,7 @@ class Metrics(TermMetrics):
         self.views.named(settings.views)
         self._columns = settings.grouped_columns
         for name in self._columns:
-            self.column_limit.labels(name).set(settings.input.columns[name].max_values)
+            self.column_limit.labels(name).set(settings.columns[name])
             self.others.labels(name)
 
     def keeps(self, retention_ms: Mapping[str, int]) -> None:

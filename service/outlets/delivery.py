@@ -56,7 +56,7 @@ class Delivery:
         """Whether batches no longer wait for the outlet, until it has all entries."""
         self._outlet, self._outbox, self._epoch = outlet, outbox, epoch
         self._done, self._on_write, self._on_failure = done, on_write, on_failure
-        self._measures = tuple(settings.input.measures)
+        self._measures = tuple(settings.measures)
         self._pending: deque[Stored] = deque()
         self._changed = threading.Condition()
         self._ending = threading.Event()

@@ -40,7 +40,7 @@ class Jdbc:
         session: Any = spark
         self._options, self._jvm = options, session._jvm
         self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
-        measures = settings.input.measures
+        measures = settings.measures
         self._schema = tables.sessions_schema(measures) if options.sessions else tables.windows_schema()
         self._place = f"The outlet {options.name} at {options.url.partition('?')[0]}"
         self._epoch = 0

@@ -54,7 +54,7 @@ class Kafka:
         self._options, self._settings = options, settings
         self._kafka = brokers(options, settings.kafka)
         self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
-        self._schema = tables.sessions_schema(settings.input.measures) if options.sessions else tables.windows_schema()
+        self._schema = tables.sessions_schema(settings.measures) if options.sessions else tables.windows_schema()
         self._subject = options.subject or f"{options.topic}-value"
         self._positions = f"{options.topic}.position"
         self._id = f"{settings.redis.prefix}.{options.name}"

@@ -19,10 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint, tracing
 from service.admission import column_values, readings, unknown_schemas
+from service.admission.catalogs import Catalogs, open_catalog
 from service.admission.column_values import ColumnValues, Known
 from service.admission.device_limit import DeviceLimit
-from service.admission.schema_catalog import SchemaCatalog, open_catalog
-from service.admission.schema_sources import SchemaSet
+from service.admission.schema_sources import SchemaSets
 from service.admission.unknown_schemas import UndecidedError, UnknownSchemaCheck
 from service.aggregation import sessions
 from service.aggregation.partial_aggregation import Fold
@@ -79,7 +79,7 @@ def build(
     attributes: Attributes | None,
     tasks: int,
     *,
-    schemas: SchemaSet | None = None,
+    schemas: SchemaSets | None = None,
 ) -> DataFrame:
     """Turn Kafka records into rows of row_schemas.OUTPUT. `records` may be a stream; the stateless part also works on a batch.
 
@@ -118,7 +118,7 @@ def folding(
     gap = interval = None
     if settings.reference is not None and attributes is not None:
         gap, interval = settings.reference.session_gap, settings.reference.expected_interval
-        own = {"device", *settings.input.columns}
+        own = {"device", *settings.columns}
         grouped = [column for view in settings.views for column in view.by if column not in own]
         attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
     return Fold(
@@ -131,7 +131,7 @@ def folding(
         UnknownSchemaCheck(),
         gap=gap,
         interval=interval,
-        has_filter=settings.input.where is not None,
+        has_filter=settings.has_filter,
         columns=settings.grouped_columns,
         known_values=partial(_same, values or Known()),
     )
@@ -154,7 +154,7 @@ class Publication:
     term: Term
     before_batch: Callable[[int], None]
     on_batch: Callable[[BatchReport], None]
-    catalog: SchemaCatalog
+    catalog: Catalogs
     times: event_time.Log
     limit: DeviceLimit
     values: ColumnValues

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from service.admission.schema_catalog import SchemaCatalog
-from service.admission.schema_sources import SchemaSet
+from service.admission.catalogs import Catalogs
+from service.admission.schema_sources import SchemaSets
 from service.outlets.publication import Outlets
 from service.pipeline.back_pressure import BatchLimit
 from service.pipeline.outcome import Outcome
@@ -56,7 +56,7 @@ class Term:
     spark: SparkSession
     settings: Settings
     epoch: int
-    catalog: SchemaCatalog | None = None
+    catalog: Catalogs | None = None
     current_snapshot: CurrentSnapshot | None = None
     """The snapshot that the query works with, which may change between two batches; None without a reference."""
     fixed_snapshot: Snapshot | None = None
@@ -82,6 +82,6 @@ class Term:
         return self.current_snapshot.snapshot if self.current_snapshot is not None else self.fixed_snapshot
 
     @property
-    def schemas(self) -> SchemaSet | None:
+    def schemas(self) -> SchemaSets | None:
         """The schemas that the query decodes; None for all that their source has."""
         return self.catalog.plan if self.catalog is not None else None

@@ -23,7 +23,7 @@ def meta(settings: Settings) -> str:
         {
             "contract": CONTRACT,
             "shards": settings.redis.shards,
-            "measures": list(settings.input.measures),
+            "measures": list(settings.measures),
             "views": [
                 {
                     "name": view.name,

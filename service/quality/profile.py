@@ -84,7 +84,7 @@ def profile(settings: Settings, out: Path, count: int, say: Callable[[str], obje
         raise failure.classify(error) from error
     finally:
         spark.stop()
-    suite = draw(table, list(settings.input.measures), settings.quality.sample)
+    suite = draw(table, list(settings.measures), settings.quality.sample)
     write(out, suite, replace=replace)
     for line in shown(suite):
         say(line)

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from service.admission import readings
-from service.admission.schema_sources import SchemaSet
+from service.admission.schema_sources import SchemaSets
 from service.errors import SourceError
 from service.kafka import clients, topics
 from service.kafka.offsets import edges
@@ -104,7 +104,7 @@ def read(
     settings: Settings,
     source: Source,
     attributes: Attributes | None,
-    schemas: SchemaSet | None = None,
+    schemas: SchemaSets | None = None,
 ) -> pa.Table:
     """Read the sample with one task, because a stream may run on the same cores. The rest is as for `readings.admit`."""
     records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": _WAIT_MS})
@@ -112,16 +112,16 @@ def read(
 
 
 def of(
-    records: DataFrame, settings: Settings, attributes: Attributes | None = None, schemas: SchemaSet | None = None
+    records: DataFrame, settings: Settings, attributes: Attributes | None = None, schemas: SchemaSets | None = None
 ) -> pa.Table:
     """Return these Kafka records as a sample."""
     decided = readings.admit(records, settings, attributes, keep=["offset"], schemas=schemas)
     reason = F.get_json_object("reject", "$.reason").alias(REASON)
-    kept = ["device", "event_ms", "broker_ms", "from_partition", _OFFSET, *settings.input.measures]
-    if settings.input.where is not None:
+    kept = ["device", "event_ms", "broker_ms", "from_partition", _OFFSET, *settings.measures]
+    if settings.has_filter:
         decided = decided.where("device is not null or reject is not null")
     rows = decided.select(*(F.col(f"`{name}`") for name in kept), reason).toArrow()
-    return columns(rows, list(settings.input.measures))
+    return columns(rows, list(settings.measures))
 
 
 def columns(rows: pa.Table, measures: Sequence[str]) -> pa.Table:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service import failpoint
-from service.admission import column_values, schema_catalog
+from service.admission import catalogs, column_values
 from service.aggregation.sessions import rules
 from service.checkpoint import view_versions
 from service.errors import ReferenceDataError
@@ -165,7 +165,7 @@ class Correction:
         self._settings, self._log = sink.settings, log
         committed = batch_report.committed(spark, self._settings.service.checkpoint)
         self._sink = replace(sink, micro_batch=replace(sink.micro_batch, start=committed.start if committed else {}))
-        known = schema_catalog.new_catalog(spark, self._settings).recorded()
+        known = catalogs.new_catalog(spark, self._settings).recorded()
         values = column_values.stored(self._settings, Files(spark, self._settings.service.checkpoint))
         self._recomputation = Recomputation(spark, self._settings, serving_attributes(self._settings), known, values)
         self._report = Report()
@@ -200,7 +200,7 @@ class Correction:
         from_ms = {device: anchors.get(device, ms - gaps[device]) for device, ms in first.items()}
         needed_ms = min([*all_folded.windows["start"].to_pylist(), *from_ms.values()])
         # Every admitted reading since then is in the source.
-        source = rebuild.readable(settings, micro_batch, max(0, needed_ms - settings.admission.max_ahead_ms))
+        source = rebuild.readable(run.spark, settings, micro_batch, max(0, needed_ms - settings.admission.max_ahead_ms))
         whole_ms = max(source.whole_from_ms, self._log.gone_ms + 1)
         corrected_before = late.plain(earlier.filter(pc.greater_equal(earlier["event_ms"], needed_ms)))
         records = rebuild.records(run.spark, settings, source, refused=self._log.refused)

@@ -108,7 +108,7 @@ class Filler:
         text = "%d windows of the past of %s are published: those that begin from %s on and end by %s"
         _log.info(text, windows, names, format_time(begins_ms), format_time(watermark_ms))
         if all_of_it.lacking:
-            _log.warning("Kafka has deleted %s: the past of %s begins later", ", ".join(all_of_it.lacking), names)
+            _log.warning("Not to be read again: %s. The past of %s begins later", ", ".join(all_of_it.lacking), names)
         for view in views:
             self._reached[view.name] = watermark_ms
         return {view.name: Filled(view.incomplete, begins_ms if begins_ms > from_ms else 0) for view in views}
@@ -152,7 +152,8 @@ class Filler:
     def _source(self, settings: Settings, committed: MicroBatch, span: Span, *, is_open: bool = True) -> Source:
         """The offsets with all readings of windows that begin in a span; unless `is_open`, without later ones."""
         begin_ms = max(0, span[0] - settings.admission.max_ahead_ms)
-        return rebuild.readable(settings, committed, begin_ms, None if is_open else span[1] + around_ms(settings))
+        until_ms = None if is_open else span[1] + around_ms(settings)
+        return rebuild.readable(self.term.spark, settings, committed, begin_ms, until_ms)
 
     def _from_ms(self, view: ViewVersion, watermark_ms: int) -> int:
         """The oldest start of a window that a pass has to write."""

@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 
 from service.admission import readings
 from service.admission.column_values import Known
-from service.admission.schema_sources import SchemaSet
+from service.admission.schema_sources import SchemaSets
 from service.aggregation import sessions
-from service.checkpoint import skips
+from service.checkpoint import skips, topic_log
 from service.errors import SourceError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
@@ -66,7 +66,7 @@ class Source:
 
     `begin` and `end` are offsets by topic and partition, half open. They contain every admitted reading with an event time
     from `whole_from_ms` on, so windows and sessions that begin later lack no reading; 0 when Kafka has all records.
-    `lacking` describes the deleted offsets, for people.
+    `lacking` describes deleted offsets and topics that are not read any more, for people.
     """
 
     begin: Offsets
@@ -95,22 +95,30 @@ def needed_from_ms(settings: Settings, watermark_ms: int) -> int:
 
 
 def source(
-    committed: MicroBatch, partitions: Mapping[tuple[str, int], Partition], from_ms: int, max_ahead_ms: int
+    committed: MicroBatch,
+    partitions: Mapping[tuple[str, int], Partition],
+    from_ms: int,
+    max_ahead_ms: int,
+    left: Mapping[str, int] | None = None,
 ) -> Source:
     """The offsets to read for values from `from_ms` on; the start of `committed` is the checkpoint's.
+
+    `left` are topics that are not read any more, with the newest event time of their readings.
 
     Records before the checkpoint's start were never published. Records that Kafka has deleted are not younger than the
     oldest remaining one (LogAppendTime). Skipped records are below `from_ms`. An admitted reading is at most `max_ahead_ms`
     ahead of its record's time.
     """
     begin: dict[str, dict[int, int]] = {}
-    whole_from_ms, lacking = 0, []
+    left = left or {}
+    whole_from_ms = max((newest_ms + 1 for newest_ms in left.values()), default=0)
+    lacking = [f"{topic}, which the settings no longer have" for topic in left]
     for topic, ends in committed.end.items():
         for partition, end in ends.items():
             kafka = partitions[topic, partition]
             first = committed.start.get(topic, {}).get(partition, 0)
             if kafka.oldest > first:
-                lacking.append(f"{topic}[{partition}]@{first} to {kafka.oldest}")
+                lacking.append(f"{topic}[{partition}]@{first} to {kafka.oldest}, which Kafka has deleted")
                 first = kafka.oldest
                 # Without a remaining record the age of the deleted ones is unknown.
                 deleted_ms = committed.watermark_ms if kafka.oldest_ms is None else kafka.oldest_ms
@@ -123,11 +131,14 @@ def source(
     return Source(begin, committed.end, whole_from_ms, tuple(lacking))
 
 
-def readable(settings: Settings, committed: MicroBatch, from_ms: int, until_ms: int | None = None) -> Source:
-    """`source` for the partitions as they are in Kafka now; raises SourceError when Kafka does not answer.
+def readable(
+    spark: SparkSession, settings: Settings, committed: MicroBatch, from_ms: int, until_ms: int | None = None
+) -> Source:
+    """`source` for the partitions as they are in Kafka now; raises SourceError when Kafka does not answer, CheckpointError.
 
     With `until_ms`, without the records whose broker time is not below it. The brokers must set that time (LogAppendTime).
     """
+    left = topic_log.read(Files(spark, settings.service.checkpoint)).missing_until_ms(committed.end)
     consumer = clients.consumer(settings.kafka, small=True)
     try:
         partitions = {
@@ -141,7 +152,7 @@ def readable(settings: Settings, committed: MicroBatch, from_ms: int, until_ms: 
         raise clients.unreachable(settings.kafka, error) from error
     finally:
         consumer.close()
-    return source(committed, partitions, from_ms, settings.admission.max_ahead_ms)
+    return source(committed, partitions, from_ms, settings.admission.max_ahead_ms, left)
 
 
 def _ends(consumer: Consumer, ends: Offsets, until_ms: int) -> dict[str, dict[int, int]]:
@@ -222,7 +233,7 @@ class Recomputation:
     spark: SparkSession
     settings: Settings
     attributes: Attributes | None = None
-    schemas: SchemaSet | None = None
+    schemas: SchemaSets | None = None
     values: Known = field(default_factory=Known)
 
     @property

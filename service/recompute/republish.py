@@ -32,11 +32,12 @@ Without a running service the command takes the lease and does these steps.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame
 
 from service import clock
-from service.checkpoint import beginnings, skips
+from service.checkpoint import beginnings, skips, topic_log
 from service.checkpoint.skips import Span
 from service.micro_batch import MicroBatch, parse_offsets
 from service.pipeline import batch_report, builder
@@ -73,10 +74,16 @@ def parse_mark(text: str) -> tuple[int, int | None]:
     return int(at_ms), int(watermark_ms[0]) if watermark_ms else (0 if why == LOST else None)
 
 
-def lost(progress: MicroBatch | None, committed: MicroBatch | None, skipped: Sequence[Span] = ()) -> str:
+def lost(
+    progress: MicroBatch | None,
+    committed: MicroBatch | None,
+    skipped: Sequence[Span] = (),
+    came: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+) -> str:
     """Describe what Redis lacks of the last committed batch, "" when it lacks nothing. `progress` is that of Redis.
 
-    `skipped` offsets are not lacking: the end of a committed batch is moved behind them (service/checkpoint/narrow.py).
+    `skipped` offsets are not lacking: the end of a committed batch is moved behind them (service/checkpoint/narrow.py). So is
+    a topic that came after the progress was written, at the offsets `came` (service/checkpoint/topics.py).
 
     Progress is written before a batch is committed, so it may be ahead by a batch, or by many where the checkpoint is an
     older copy or a new one. Batch numbers and epochs of two checkpoints are not comparable. Their offsets are, and so is
@@ -89,7 +96,7 @@ def lost(progress: MicroBatch | None, committed: MicroBatch | None, skipped: Seq
     reached = skips.jumped(progress.end, skipped)
     for topic, ends in sorted(committed.end.items()):
         for partition, end in sorted(ends.items()):
-            offset = reached.get(topic, {}).get(partition, 0)
+            offset = reached.get(topic, came.get(topic, {})).get(partition, 0)
             if offset < end:
                 at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at {topic}[{partition}]@{offset}"
                 return f"{at}, batch {committed.batch} is committed up to {end}"
@@ -184,9 +191,12 @@ class Republisher:
         meta.require_stored(self._settings.redis)
         for progress in published.values():
             meta.require_topics(self._settings, progress.end)
-        skipped = skips.read(Files(self._spark, self._settings.service.checkpoint))
+        files = Files(self._spark, self._settings.service.checkpoint)
+        skipped, came = skips.read(files), topic_log.read(files).came
         losses = {
-            number: loss for number, shard in enumerate(stored) if (loss := lost(shard.progress, committed, skipped))
+            number: loss
+            for number, shard in enumerate(stored)
+            if (loss := lost(shard.progress, committed, skipped, came))
         }
         if known and not losses:
             losses = dict.fromkeys(range(len(stored)), known)
@@ -322,9 +332,9 @@ class Republisher:
 
     def _closed(self, sink: Sink, committed: MicroBatch) -> None:
         settings, watermark_ms = self._settings, committed.watermark_ms
-        source = rebuild.readable(settings, committed, rebuild.needed_from_ms(settings, watermark_ms))
+        source = rebuild.readable(self._spark, settings, committed, rebuild.needed_from_ms(settings, watermark_ms))
         if source.lacking:
-            text = "Kafka has deleted %s. Windows and sessions that begin before %s cannot be published again"
+            text = "These records cannot be read again: %s. Windows and sessions that begin before %s cannot be published again"
             _log.warning(text, ", ".join(source.lacking), format_time(source.whole_from_ms))
         run, admitted, whole_from_ms = past.admitted(self.term, settings, source)
         closed = rebuild.closed_values(run, admitted, watermark_ms, whole_from_ms)

@@ -28,7 +28,7 @@ def bounds(settings: Settings) -> dict[str, str]:
 
 def needed(settings: Settings) -> bool:
     """Whether admission needs a look-up; with a filter it may."""
-    has_filter = settings.input.where is not None or any(view.where is not None for view in settings.views)
+    has_filter = settings.has_filter or any(view.where is not None for view in settings.views)
     return settings.reference is not None and (
         settings.admission.unknown_device == "reject" or bool(settings.reference.ranges) or has_filter
     )

@@ -12,6 +12,7 @@ from service.settings.input import RESERVED_MEASURES as RESERVED_MEASURES
 from service.settings.input import Admission as Admission
 from service.settings.input import Input as Input
 from service.settings.input import Measure as Measure
+from service.settings.input import NamedInput as NamedInput
 from service.settings.input import Registry as Registry
 from service.settings.kafka import Kafka as Kafka
 from service.settings.loading import document as document

@@ -1,4 +1,4 @@
-"""[input], [registry] and [admission]: how a record becomes a reading."""
+"""[input], [[inputs]], [registry] and [admission]: how a record becomes a reading."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
 
-from service.settings.section import LARGEST, Client, NotNegative, Positive, Section, check_name
+from service.settings.section import LARGEST, Client, Name, NotNegative, Positive, Section, check_name
 
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
@@ -91,6 +91,11 @@ class Input(Section):
     where: Predicate = None
     """Records that do not meet it are counted as filtered, and have no other effect."""
 
+    @property
+    def place(self) -> str:
+        """The section, for messages: `input`, or `inputs.<name>` for one of several."""
+        return "input"
+
     @field_validator("columns")
     @classmethod
     def _are_columns(cls, value: Mapping[str, Column]) -> Mapping[str, Column]:
@@ -105,11 +110,12 @@ class Input(Section):
 
     def shared_paths(self) -> list[str]:
         """Return a problem for each column that reads a field that is read as a number or a time, too."""
-        paths = {m.path: f"input.measures.{name}" for name, m in self.measures.items()} | {
-            self.event_time: "input.event_time"
+        place = self.place
+        paths = {m.path: f"{place}.measures.{name}" for name, m in self.measures.items()} | {
+            self.event_time: f"{place}.event_time"
         }
         return [
-            f"input.columns.{name}: {column.path!r} is read as {paths[column.path]}, too; a column is a text of its own"
+            f"{place}.columns.{name}: {column.path!r} is read as {paths[column.path]}, too; a column is a text of its own"
             for name, column in self.columns.items()
             if column.path in paths
         ]
@@ -123,6 +129,19 @@ class Input(Section):
                 msg = f"{name!r} is a name of Tidemark's own; call the measure something else, its field may keep the name"
                 raise ValueError(msg)
         return value
+
+
+class NamedInput(Input):
+    """One of [[inputs]]: topics whose records have one shape."""
+
+    name: Name
+    topics: tuple[str, ...] = Field(min_length=1)
+    subjects: tuple[str, ...] = ()
+    """With a [registry]: as `registry.subjects`, for the records of these topics."""
+
+    @property
+    def place(self) -> str:
+        return f"inputs.{self.name}"
 
 
 class Registry(Client):

@@ -3,14 +3,15 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticKnownError
 
-from service.settings.input import Admission, Input, Registry
+from service.settings.input import Admission, Input, NamedInput, Registry
 from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
 from service.settings.redis import Redis
@@ -70,7 +71,9 @@ class Otel(Section):
 class Settings(Section):
     service: Service
     kafka: Kafka
-    input: Input
+    inputs: tuple[NamedInput, ...] = ()
+    """Several inputs, in place of [input]: each with its own topics and the shape of their records."""
+    input: Input | None = None
     registry: Registry | None = None
     admission: Admission = Admission()
     reference: Reference | None = None
@@ -82,45 +85,70 @@ class Settings(Section):
     otel: Otel | None = None
     outlets: tuple[Outlet, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_topics_of_inputs(cls, value: Any) -> Any:
+        """Fill in kafka.topics from [[inputs]], so that a part that reads Kafka sees one list."""
+        if not isinstance(value, Mapping):
+            return value
+        kafka = value.get("kafka")
+        if not value.get("inputs") or not isinstance(kafka, Mapping) or "topics" in kafka:
+            return value
+        lists = [each.get("topics") for each in value["inputs"] if isinstance(each, Mapping)]
+        names = [name for each in lists if isinstance(each, Sequence) for name in each if isinstance(name, str)]
+        return {**value, "kafka": {**kafka, "topics": list(dict.fromkeys(names))}} if names else value
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _is_there_without_inputs(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None and info.data.get("inputs") == ():
+            raise PydanticKnownError("missing")  # noqa: EM101 - the name of pydantic's error
+        return value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         names = Counter(view.name for view in self.views)
         problems = [f"views: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1]
+        problems += self._crossing_inputs()
 
         def unknown(place: str, names: Iterable[str], known: Collection[str], what: str) -> list[str]:
             choice = ", ".join(sorted(known))
             return [f"{place}: {name!r} is no {what}; there are {choice}" for name in names if name not in known]
 
-        measures = self.input.measures
+        measures, section = self.measures, "[[inputs]]" if self.inputs else "[input]"
         of_reference = () if self.reference is None else (*self.reference.columns, *self.reference.limit_columns)
-        for name in self.input.columns:
-            others = {"measure of [input]": measures, "column of [reference]": of_reference}
-            problems += [f"input.columns: {name!r} is a {what}, too" for what, each in others.items() if name in each]
-        problems += self.input.shared_paths()
+        for form in self.forms:
+            for name in form.columns:
+                others = {f"measure of {section}": measures, "column of [reference]": of_reference}
+                problems += [
+                    f"{form.place}.columns: {name!r} is a {what}, too" for what, each in others.items() if name in each
+                ]
+            problems += form.shared_paths()
         for view in self.views:
-            problems += unknown(f"views.{view.name}.measures", view.measures or (), measures, "measure of [input]")
+            problems += unknown(f"views.{view.name}.measures", view.measures or (), measures, f"measure of {section}")
             if view.measures is None and not measures:
                 problems.append(
-                    f"views.{view.name}: [input] has no measures. Name some, or count readings with measures = []"
+                    f"views.{view.name}: {section} has no measures. Name some, or count readings with measures = []"
                 )
             if view.measures == () and EVENTS in measures:
                 problems.append(
-                    f"views.{view.name}.measures: is empty, so no measure of [input] may be called {EVENTS!r}"
+                    f"views.{view.name}.measures: is empty, so no measure of {section} may be called {EVENTS!r}"
                 )
             if self.reference is None or self.reference.columns:  # else only the database has the list of columns
                 columns = {
                     "device",
-                    *self.input.columns,
+                    *self.columns,
                     *(self.reference.columns if self.reference is not None else ()),
                 }
                 problems += unknown(f"views.{view.name}.by", view.by, columns, "column to group by")
-        problems += unknown("admission.ranges", self.admission.ranges, measures, "measure of [input]")
+        problems += unknown("admission.ranges", self.admission.ranges, measures, f"measure of {section}")
         if self.reference is not None:
-            problems += unknown("reference.ranges", self.reference.ranges, measures, "measure of [input]")
-        if self.registry is not None and self.input.format == "avro" and self.input.reader_schema is None:
-            problems.append(
-                "input.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
-            )
+            problems += unknown("reference.ranges", self.reference.ranges, measures, f"measure of {section}")
+        problems += [
+            f"{form.place}.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
+            for form in self.forms
+            if self.registry is not None and form.format == "avro" and form.reader_schema is None
+        ]
         outlets = Counter(outlet.name for outlet in self.outlets)
         problems += [f"outlets: the name {n!r} is used more than once" for n in sorted(outlets) if outlets[n] > 1]
         for outlet in self.outlets:
@@ -142,6 +170,75 @@ class Settings(Section):
             raise ValueError("\n".join(problems))
         return self
 
+    def _crossing_inputs(self) -> Iterator[str]:
+        """Yield a problem for each name, topic or column that two inputs, or [input] and another section, give otherwise."""
+        if self.inputs and self.input is not None:
+            yield "input: is given beside [[inputs]]. Make it one of them, with a name and topics"
+        if not self.inputs:
+            return
+        if set(self.kafka.topics) != {topic for form in self.inputs for topic in form.topics}:
+            yield "kafka.topics: is given beside [[inputs]]. Remove it: each input has topics"
+        if self.registry is not None and self.registry.subjects:
+            yield "registry.subjects: is given beside [[inputs]]. Give each input its subjects"
+        for form in self.inputs:
+            if form.subjects and self.registry is None:
+                yield f"{form.place}.subjects: needs a [registry]"
+        names = Counter(form.name for form in self.inputs)
+        yield from (f"inputs: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1)
+        places: dict[str, str] = {}
+        limits: dict[str, tuple[str, int]] = {}
+        for form in self.inputs:
+            for topic in form.topics:
+                if topic in places:
+                    yield f"{form.place}.topics: {topic!r} is a topic of {places[topic]}, too"
+                places[topic] = form.place
+            for name, column in form.columns.items():
+                place, limit = limits.setdefault(name, (form.place, column.max_values))
+                if limit != column.max_values:
+                    yield (
+                        f"{form.place}.columns.{name}: max_values is {column.max_values}, and {limit} in {place}. "
+                        "A column has one list of values: give both the same"
+                    )
+
+    @property
+    def forms(self) -> tuple[Input, ...]:
+        """All inputs: [input] alone, or [[inputs]] in the order of the file."""
+        return self.inputs if self.input is None else (self.input,)
+
+    @property
+    def form(self) -> Input:
+        """The input of settings that have one. `split` and `of_topic` return settings with one."""
+        [only] = self.forms
+        return only
+
+    def split(self) -> tuple[Self, ...]:
+        """Return settings for each input, with the input as [input] and its topics and subjects; the same for [input]."""
+        return (self,) if self.input is not None else tuple(self._alone(form) for form in self.inputs)
+
+    def of_topic(self, topic: str) -> Self:
+        """Return settings with only the input that a topic has. Settings without the topic give the first input's."""
+        return next((each for each in self.split() if topic in each.kafka.topics), self.split()[0])
+
+    def _alone(self, form: NamedInput) -> Self:
+        kafka = self.kafka.model_copy(update={"topics": form.topics})
+        registry = self.registry and self.registry.model_copy(update={"subjects": form.subjects})
+        return self.model_copy(update={"input": form, "inputs": (), "kafka": kafka, "registry": registry})
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of the measures of all inputs. A reading is null in a measure that its input lacks."""
+        return tuple(dict.fromkeys(name for form in self.forms for name in form.measures))
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """The record's columns of all inputs, with their `max_values`."""
+        return {name: column.max_values for form in self.forms for name, column in form.columns.items()}
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether an input has a filter: then a record may be neither admitted nor rejected."""
+        return any(form.where is not None for form in self.forms)
+
     @property
     def pane_ms(self) -> int:
         """The longest interval that divides every window and every slide; ENDLESS_MS without windows."""
@@ -160,13 +257,13 @@ class Settings(Section):
     @property
     def limits(self) -> dict[str, tuple[float, float]]:
         """The lowest and highest value of each measure that is admitted; -LARGEST and LARGEST without a range."""
-        return {name: self.admission.ranges.get(name, (-LARGEST, LARGEST)) for name in self.input.measures}
+        return {name: self.admission.ranges.get(name, (-LARGEST, LARGEST)) for name in self.measures}
 
     @property
     def grouped_columns(self) -> tuple[str, ...]:
-        """The columns of the record that a view groups by, in the order of [input]."""
+        """The columns of the record that a view groups by, in the order of the inputs."""
         grouped = {name for view in self.views for name in view.by}
-        return tuple(name for name in self.input.columns if name in grouped)
+        return tuple(name for name in self.columns if name in grouped)
 
     def outlet_views(self, outlet: Outlet) -> tuple[str, ...]:
         """Return the names in keys of the views whose windows an outlet takes, in the order of the settings."""
@@ -185,7 +282,7 @@ class Settings(Section):
         return self.model_copy(update={"sessions": self.sessions.model_copy(update={"buckets": number})})
 
     def view_measures(self, view: View) -> tuple[str, ...]:
-        """Return the measures that a view aggregates, in the order of [input]; EVENTS for a view that counts readings."""
+        """Return the measures that a view aggregates, in the order of the inputs; EVENTS for a view that counts readings."""
         if view.measures == ():
             return (EVENTS,)
-        return tuple(m for m in self.input.measures if view.measures is None or m in view.measures)
+        return tuple(m for m in self.measures if view.measures is None or m in view.measures)

@@ -61,9 +61,7 @@ def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: 
     assert "temperature = 1000000000.0" in shown
     assert "header trace: 't1'" in shown
     value = reading("d2", 1e9)
-    begin, end = dissect.dissect(value, world.settings.input, dissect.writers(world.settings.input)).spans[
-        "temperature"
-    ]
+    begin, end = dissect.dissect(value, world.settings.form, dissect.writers(world.settings.form)).spans["temperature"]
     assert shown.count("^^") == end - begin
     assert "temperature = 1000000000.0: allowed -40 to 80" in shown
     assert "temperature = 1000000000.0: allowed -40 to 80" in world.tidemark("list", range_)

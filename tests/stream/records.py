@@ -41,10 +41,11 @@ class Record:
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
     offset: int = field(default_factory=lambda: next(_offsets))
+    topic: str = "readings"
 
     def row(self) -> tuple[Any, ...]:
         timestamp = datetime.fromtimestamp(self.at / 1000, UTC)
-        return (self.key, self.value, "readings", 0, self.offset, timestamp, list(self.headers) or None)
+        return (self.key, self.value, self.topic, 0, self.offset, timestamp, list(self.headers) or None)
 
 
 def avro(schema_id: int = 1, schema: Mapping[str, Any] = SCHEMA, **fields: Any) -> bytes:

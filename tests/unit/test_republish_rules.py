@@ -107,6 +107,22 @@ def chosen(first: Partition = WHOLE, second: Partition = WHOLE, from_ms: int = T
     return source(committed, {("readings", 0): first, ("readings", 1): second}, from_ms, AHEAD_MS)
 
 
+def test_a_topic_that_came_after_the_progress_is_not_lost() -> None:
+    came = {"plugs": {0: 40}}
+    committed = replace(COMMITTED, end={**COMMITTED.end, "plugs": {0: 40}})
+    assert lost(PROGRESS, committed, (), came) == ""
+    assert "plugs[0]@0" in lost(PROGRESS, committed)
+    further = replace(COMMITTED, end={**COMMITTED.end, "plugs": {0: 41}})
+    assert "plugs[0]@40, batch 7 is committed up to 41" in lost(PROGRESS, further, (), came)
+
+
+def test_a_topic_that_is_not_read_any_more_bounds_what_can_be_told() -> None:
+    partitions = {("readings", p): Partition(0, None, None) for p in (0, 1)}
+    selection = source(COMMITTED, partitions, 0, AHEAD_MS, {"meters": T0 - 5_000})
+    assert selection.whole_from_ms == T0 - 4_999
+    assert selection.lacking == ("meters, which the settings no longer have",)
+
+
 def test_where_nothing_is_lacking_everything_can_be_told() -> None:
     selection = chosen()
     assert selection.begin == {"readings": {0: 0, 1: 0}}
@@ -123,7 +139,10 @@ def test_records_that_kafka_has_deleted_bound_what_can_be_told() -> None:
     selection = chosen(Partition(30, T0 - 500, 30), Partition(10, T0 - 900, 10))
     assert selection.begin == {"readings": {0: 30, 1: 10}}
     assert selection.whole_from_ms == T0 - 500 + AHEAD_MS + 1
-    assert selection.lacking == ("readings[0]@0 to 30", "readings[1]@0 to 10")
+    assert selection.lacking == (
+        "readings[0]@0 to 30, which Kafka has deleted",
+        "readings[1]@0 to 10, which Kafka has deleted",
+    )
 
 
 def test_of_a_partition_that_is_empty_now_nothing_is_known() -> None:

@@ -11,13 +11,14 @@ from load.servers.schema_registry import Registry
 from service import clock, settings
 from service.admission import registry
 from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog
-from service.admission.schema_store import INDEX, SchemaStore
+from service.admission.schema_store import FOLDER, SchemaStore
 from service.admission.unknown_schemas import ALL, IDS_AT_ONCE, UndecidedError
 from service.checkpoint.logs import Position
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
 from service.pipeline import failure
 from service.settings import Settings
 
+INDEX = f"{FOLDER}/index.json"
 FIELDS: list[dict[str, Any]] = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]
 SCHEMA = {"type": "record", "name": "Reading", "fields": [*FIELDS, {"name": "temperature", "type": "double"}]}
 MEASURES = {"temperature": "temperature"}

@@ -1,0 +1,101 @@
+"""Mutations of several inputs, and of topics that come and go."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_SHAPES = "tests/stream/test_inputs.py::"
+_TOPICS = "tests/integration/test_topics.py::"
+
+MUTATIONS = (
+    Mutation(
+        "one-shape-for-all",
+        "records of every topic are decoded as the first input says",
+        "readings of the other inputs are rejects",
+        ("P1", "P4"),
+        (
+            Edit(
+                "service/admission/inputs.py",
+                "for n, each in enumerate(settings.split()):",
+                "for n, each in ((0, each) for each in settings.split()):",
+            ),
+        ),
+        (_SHAPES + "test_a_device_on_two_topics_is_one_device_with_one_session",),
+    ),
+    Mutation(
+        "filter-of-another-input",
+        "the filter of an input is not asked about its records",
+        "records that the input should leave out are in the values",
+        ("P1", "P4"),
+        (
+            Edit(
+                "service/admission/inputs.py",
+                "return choose([part(form) for form in settings.forms])",
+                "return choose([part(settings.forms[0]) for _ in settings.forms])",
+            ),
+        ),
+        (_SHAPES + "test_the_filter_of_an_input_is_asked_about_its_own_records_only",),
+    ),
+    Mutation(
+        "new-topic-from-its-beginning",
+        "the offset log gets no begin of a new topic, so Spark begins at its first record",
+        'with kafka.starting = "latest" old records are read',
+        ("P1",),
+        (
+            Edit(
+                "service/checkpoint/topics.py",
+                "logs.replace(files, name, {**kept, **begin})",
+                "logs.replace(files, name, kept)",
+            ),
+        ),
+        (_TOPICS + "test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was",),
+    ),
+    Mutation(
+        "left-topic-forgotten",
+        "a topic that comes back begins where kafka.starting says",
+        "records that arrived while it was away are never read, or all records are read twice",
+        ("P1", "P7"),
+        (
+            Edit(
+                "service/checkpoint/topics.py",
+                "for topic in new if topic in log.left}",
+                "for topic in new if topic in ()}",
+            ),
+        ),
+        (_TOPICS + "test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was",),
+    ),
+    Mutation(
+        "repeated-batch-without-its-topic",
+        "a batch that was begun is repeated without a topic that the settings have lost since",
+        "values that were published go back",
+        ("P2",),
+        (Edit("service/checkpoint/topics.py", "    if needed:", "    if False:"),),
+        (_TOPICS + "test_a_batch_that_was_begun_with_a_topic_is_repeated_with_it",),
+    ),
+    Mutation(
+        "left-topic-whole",
+        "closed values are published again without the readings of a topic that is not read any more",
+        "a window is final with a part of its readings",
+        ("P1", "P7"),
+        (
+            Edit(
+                "service/recompute/rebuild.py",
+                "whole_from_ms = max((newest_ms + 1 for newest_ms in left.values()), default=0)",
+                "whole_from_ms = 0",
+            ),
+        ),
+        (_TOPICS + "test_what_a_topic_that_left_has_readings_in_is_not_published_again_without_them",),
+    ),
+    Mutation(
+        "new-topic-is-a-loss",
+        "progress that does not have a topic yet counts as lost",
+        "all values are published again when a topic comes",
+        ("P8",),
+        (
+            Edit(
+                "service/recompute/republish.py",
+                "reached.get(topic, came.get(topic, {}))",
+                "reached.get(topic, {})",
+            ),
+        ),
+        (_TOPICS + "test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was",),
+    ),
+)

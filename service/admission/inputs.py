@@ -1,0 +1,96 @@
+"""Decode the records of all inputs to one set of columns: a record's topic chooses the input, and so the decoder.
+
+A measure and a column that an input lacks are null in its records. With one input the plan has no choice, and is that of its
+decoder alone.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from service.admission.decode import Decoder
+from service.admission.schema_sources import SchemaSets
+from service.settings import Input, Settings
+
+_INPUT = "input"
+"""The column with the number of a record's input."""
+MEASURE, COLUMN = "measure_", "column_"
+"""Prefixes: a measure may have the name of a Kafka column."""
+
+
+def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Sequence[str]) -> DataFrame:
+    """Decode Kafka records: add `framing`, `decoded`, `device` and `event_ms`, as Decoder has them.
+
+    Each measure is in a column MEASURE + name, and each of the record's `columns` in a column COLUMN + name.
+    """
+    forms, max_bytes = settings.forms, settings.admission.max_bytes
+    names = ["record"] if len(forms) == 1 else [f"record_{n}" for n in range(len(forms))]
+    decoders = [Decoder(form, max_bytes, schemas[form.place], name) for form, name in zip(forms, names, strict=True)]
+    if len(forms) > 1:
+        records = records.select("*", _number(settings).alias(_INPUT))
+    decoded = records.select(
+        "*",
+        choose([each.framing() for each in decoders]).alias("framing"),
+        *[
+            (F.when(F.col(_INPUT) == n, each.record()) if len(forms) > 1 else each.record()).alias(name)
+            for n, (each, name) in enumerate(zip(decoders, names, strict=True))
+        ],
+    )
+    types = [decoded.schema[name].dataType for name in names]
+
+    def of_all(part: Callable[[Decoder], dict[str, Column]], wanted: Sequence[str], prefix: str) -> list[Column]:
+        parts = [part(each) for each in decoders]
+        return [choose([each.get(name) for each in parts]).alias(f"{prefix}{name}") for name in wanted]
+
+    return decoded.select(
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "framing",
+        *([_INPUT] if len(forms) > 1 else []),
+        F.unix_millis("timestamp").alias("broker_ms"),
+        choose([each.decoded() for each in decoders]).alias("decoded"),
+        choose([each.device() for each in decoders]).alias("device"),
+        choose([each.event_ms(_struct(kind)) for each, kind in zip(decoders, types, strict=True)]).alias("event_ms"),
+        *of_all(Decoder.measures, settings.measures, MEASURE),
+        *of_all(Decoder.columns, columns, COLUMN),
+    )
+
+
+def choose(choices: Sequence[Column | None]) -> Column:
+    """Return the choice of the record's input; `choices` has one for each input, None for null."""
+    if len(choices) == 1:
+        return choices[0] if choices[0] is not None else F.lit(None)
+    result: Column | None = None
+    for number, choice in enumerate(choices):
+        if choice is not None:
+            result = (
+                F.when(F.col(_INPUT) == number, choice)
+                if result is None
+                else result.when(F.col(_INPUT) == number, choice)
+            )
+    return F.lit(None) if result is None else result
+
+
+def of_each(settings: Settings, part: Callable[[Input], Column | None]) -> Column:
+    """Return `part` of the input that a record has."""
+    return choose([part(form) for form in settings.forms])
+
+
+def _number(settings: Settings) -> Column:
+    """Return the number of a record's input."""
+    number: Column | None = None
+    for n, each in enumerate(settings.split()):
+        matches = F.col("topic").isin(*each.kafka.topics)
+        number = F.when(matches, n) if number is None else number.when(matches, n)
+    assert number is not None  # noqa: S101
+    return number
+
+
+def _struct(kind: t.DataType) -> t.StructType:
+    assert isinstance(kind, t.StructType)  # noqa: S101
+    return kind
