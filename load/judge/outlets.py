@@ -34,15 +34,11 @@ def check_outlets(right: Expected, rules: Rules, outlets: list[Mapping[str, Any]
         name = str(outlet["name"])
         rows = [_plain(row) for row in read(outlet, rules)]
         if outlet.get("sessions"):
-            wanted: Mapping[Key, Any] = {
-                key: value for key, value in right.sessions.items() if value.closed_by == "watermark"
-            }
+            wanted: Mapping[Key, Any] = {key: value for key, value in right.sessions.items() if value.closed_by}
             names: tuple[str, ...] = ("device", "start")
         else:
             views = outlet.get("views") or [view.name for view in rules.views]
-            wanted = {
-                key: value for key, value in right.windows.items() if key[0] in views and value.closed_by == "watermark"
-            }
+            wanted = {key: value for key, value in right.windows.items() if key[0] in views and value.closed_by}
             names = ("view", "measure", "key", "start")
         verdict.compared[f"outlet {name}"] = len(wanted)
         _check(name, wanted, rows, names, right, verdict)

@@ -9,16 +9,18 @@ It writes to Redis alone. The state of the query does not change:
     a batch is replayed        the values are the same, with or without the silence
 
 service/daemon/idle_detection.py decides when input is silent and what is due. Sessions and devices come from the state of the
-last committed batch, advanced by the state's own step (state/table.py). Windows need no write: progress says up to which
-event time they are closed. All values have that batch's number. They are written under the term's `write_lock`, so never
-while a batch is written.
+last committed batch, advanced by the state's own step (state/table.py). Windows need no write in Redis: progress says up to
+which event time they are closed. Outlets get both (service/outlets/silence.py). All values have that batch's number. They are
+written under the term's `write_lock`, so never while a batch is written.
 docs/decisions/0009-silence-closes-in-redis-alone.md gives the reasons.
 """
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -34,7 +36,7 @@ from service.row_schemas import CHANGES, OUTPUT
 from service.settings import Settings
 from service.units import format_time
 from state import codec, reader, windows
-from state.layout import Changes
+from state.layout import BucketState, Changes
 
 _OUTPUT = to_arrow_schema(OUTPUT)
 
@@ -49,6 +51,7 @@ class IdleCloser:
         self._settings = term.settings
         self._seen = Seen()
         self._open: tuple[int, Tables] | None = None
+        self._windows: list[pa.Table] = []
         self._job = SideJob(term.spark, "tidemark-silence", self._close, self._failed)
 
     def start(self) -> None:
@@ -86,7 +89,7 @@ class IdleCloser:
             return
         tables = self._tables(committed.batch)
         sink = self._sink(committed, line_ms)
-        outcome = Outcome()
+        outcome, closed = Outcome(), list[pa.Table]()
         for number in tables.due(line_ms):
             with self._term.write_lock:
                 if not self._may_write(committed.batch):
@@ -94,10 +97,13 @@ class IdleCloser:
                 state, changes = tables.step(number, line_ms)
                 outcome += sink.write([_row(changes)])
                 tables.keep(number, state)
+                closed.append(changes.sessions)
         with self._term.write_lock:
             if not self._may_write(committed.batch):
                 return
             sink.run("idle", watermark=str(line_ms))
+            if self._term.outlets is not None:
+                self._term.outlets.close_idle(sink.micro_batch, closed, self._due_windows(line_ms))
         self._term.metrics.idle(outcome)
         self._term.metrics.closes_idle(line_ms)
         if outcome.closed:
@@ -108,9 +114,15 @@ class IdleCloser:
         """The state after the batch, without what the idle closer has closed since."""
         opened = self._open
         if opened is None or opened[0] != batch:
-            opened = batch, tables(self._term.spark, self._settings.service.checkpoint, self._settings, batch)
+            checkpoint = self._settings.service.checkpoint
+            states = [state for _, state in reader.states(self._term.spark, checkpoint, batch)]
+            opened = batch, _tables(states, self._settings)
             self._open = opened
+            self._windows = [state.windows for state in states] if self._term.outlets is not None else []
         return opened[1]
+
+    def _due_windows(self, line_ms: int) -> list[pa.Table]:
+        return [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
 
     def _may_write(self, batch: int) -> bool:
         """Whether input is still silent, and the batch is still the newest."""
@@ -130,8 +142,11 @@ class IdleCloser:
 
 def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int | None = None) -> Tables:
     """Return the state of a checkpoint after a batch, by default the last, without windows: progress alone closes those."""
-    states = [replace(state, windows=windows.empty()) for _, state in reader.states(spark, checkpoint, batch)]
-    return Tables(states, sessions.rules(settings))
+    return _tables([state for _, state in reader.states(spark, checkpoint, batch)], settings)
+
+
+def _tables(states: Iterable[BucketState], settings: Settings) -> Tables:
+    return Tables([replace(state, windows=windows.empty()) for state in states], sessions.rules(settings))
 
 
 def _row(changes: Changes) -> pa.RecordBatch:

@@ -17,15 +17,18 @@ from typing import Protocol
 import pyarrow as pa
 
 from service import clock, failpoint, tracing
+from service.aggregation.sessions import finals
 from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
 from service.outlets.delivery import Delivery, Progress
 from service.outlets.outbox import EntryView, Outbox, Stored
 from service.outlets.outlet import Outlet, Position
+from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
 from state import codec
-from state.windows import compact
+from state.layout import Changes, session_schema
+from state.windows import compact, concat
 
 WATERMARK, IDLE = "watermark", "idle"
 _log = logging.getLogger(__name__)
@@ -62,6 +65,10 @@ class Outlets:
         self._lacking: dict[str, int] = {}
         self._lock = threading.Lock()
         self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
+        self._silence = Silence.load(outbox)
+        if self._silence.entry is not None and self._silence.entry.batch <= committed:
+            # The process may have ended before it was in the outbox.
+            outbox.store(self._silence.entry, [self._silence.payload], IDLE, self._views)
         for stored in outbox.entries(committed):
             self._add(stored)
         for delivery in self.deliveries:
@@ -78,17 +85,34 @@ class Outlets:
         for delivery in self.deliveries:
             delivery.close()
 
-    def publish(self, micro_batch: MicroBatch, finals: Sequence[bytes]) -> None:
+    def publish(self, micro_batch: MicroBatch, packed: Sequence[bytes]) -> None:
         """Step 3 for a batch. Raises OutletError, FencedError, and the errors of Outbox."""
-        if any(view.is_marked for view in self._settings.views):
-            finals = [payload for each in finals if (payload := self._whole(each))]
-        if finals:
-            self.store(Position.of(micro_batch), finals, WATERMARK)
-        failpoint.hit("finals_stored")
+        leaving = [self._leaving(micro_batch.batch, codec.unpack_changes(each)) for each in packed]
+        payloads = [codec.pack_changes(each) for each in leaving if each]
+        if payloads:
+            self.store(Position.of(micro_batch), payloads, WATERMARK)
+            failpoint.hit("finals_stored")
         for delivery in self.deliveries:
             with tracing.span("outlet", outlet=delivery.options.name):
                 self._wait(delivery)
-        failpoint.hit("outlets_written")
+        if payloads:
+            failpoint.hit("outlets_written")
+
+    def close_idle(self, committed: MicroBatch, sessions: Sequence[pa.Table], windows: Sequence[pa.Table]) -> None:
+        """Have what silence has closed written, beside the batches: all that has not left before as it is.
+
+        `committed` is the last committed batch under the term's epoch, `windows` are those that end by the silence's time.
+        """
+        asked = finals(self._settings)
+        if asked is None:
+            return
+        nothing = session_schema(()).empty_table()
+        chosen = asked.of(pa.concat_tables([nothing, *sessions], promote_options="default"), concat(windows))
+        chosen = replace(chosen, windows=whole(chosen.windows, self._settings))
+        made = self._silence.close(Position.of(committed), chosen)
+        if made is not None:
+            entry, payload = made
+            self.store(entry, [payload], IDLE)
 
     def store(self, position: Position, payloads: Sequence[bytes], closed_by: str) -> None:
         """Put an entry into the outbox, and have it delivered."""
@@ -118,18 +142,12 @@ class Outlets:
             on_failure=lambda: watcher.outlet_fails(name),
         )
 
-    def _whole(self, payload: bytes) -> bytes:
-        """Return finals without the windows that lack the readings before their view began; b"" for none."""
-        changes = codec.unpack_changes(payload)
-        begins_ms = {
-            (view.name, measure): view.complete_from(measure) or 0
-            for view in self._settings.views
-            for measure in self._settings.view_measures(view)
-        }
-        columns = [changes.windows[name].to_pylist() for name in ("view", "measure", "start")]
-        keep = [start >= begins_ms.get((view, measure), 0) for view, measure, start in zip(*columns, strict=True)]
-        whole = replace(changes, windows=compact(changes.windows.filter(pa.array(keep, pa.bool_()))))
-        return codec.pack_changes(whole) if whole else b""
+    def _leaving(self, batch: int, changes: Changes) -> Changes:
+        """Return what leaves of a batch's finals: no window that lacks the readings before its view began, and what silence had
+        closed only if it has changed."""
+        if any(view.is_marked for view in self._settings.views):
+            changes = replace(changes, windows=whole(changes.windows, self._settings))
+        return self._silence.final(batch, changes)
 
     def _add(self, stored: Stored) -> None:
         with self._lock:
@@ -161,3 +179,15 @@ class Outlets:
         delivery.is_behind = True
         text = "The outlet %s falls behind after %.1f s: batches go on, and it gets its finals later: %s"
         _log.warning(text, options.name, clock.monotonic_s() - begun, delivery.progress().error or "it is slow")
+
+
+def whole(windows: pa.Table, settings: Settings) -> pa.Table:
+    """Return the windows that begin when their view had begun, or later: others lack readings."""
+    begins_ms = {
+        (view.name, measure): view.complete_from(measure) or 0
+        for view in settings.views
+        for measure in settings.view_measures(view)
+    }
+    columns = [windows[name].to_pylist() for name in ("view", "measure", "start")]
+    keep = [start >= begins_ms.get((view, measure), 0) for view, measure, start in zip(*columns, strict=True)]
+    return compact(windows.filter(pa.array(keep, pa.bool_())))

@@ -321,3 +321,54 @@ def test_entries_are_delivered_by_name_once(begin: Begin) -> None:
     made.deliveries[0].add(Stored(position, 1, 0))
     assert made.progress()["files"].pending == 1
     memory.may_write.set()
+
+
+def finals_of(*payloads: bytes) -> Changes:
+    tables = [codec.unpack_changes(each).windows for each in payloads]
+    return Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), windows.concat(tables))
+
+
+def test_what_silence_has_closed_leaves_again_only_changed_and_with_a_larger_revision(
+    begin: Begin, tmp_path: Path
+) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s")
+    made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a", "b")).windows])
+    made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a", "b"), closed("c")).windows])  # b again: nothing new
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    made.close()
+    after = begin(memory, retry_for="30 s", committed=4)  # another process, which finds the file
+    after.close_idle(replace(micro_batch(2, 4)), [], [finals_of(closed("a", "b"), closed("c")).windows])
+    after.publish(micro_batch(2, 5, 10), [closed("a"), closed("b", count=3), closed("d")])
+    after.publish(micro_batch(2, 6, 20), [closed("c", count=4)])
+    found = [
+        (row["key"], row["count"], row["revision"], row["closed_by"])
+        for entry in memory.entries
+        for row in entry.rows.to_pylist()
+    ]
+    assert found == [
+        ("a", 2, 0, "idle"),
+        ("b", 2, 0, "idle"),
+        ("c", 2, 0, "idle"),
+        ("b", 3, 1, "watermark"),
+        ("d", 2, 0, "watermark"),
+        ("c", 4, 1, "watermark"),
+    ]
+
+
+def test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_at_its_next_start(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s")
+    with monkeypatch.context() as patch:
+        patch.setattr(Outlets, "store", lambda *_: None)
+        made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    made.close()
+    assert not memory.entries
+    after = begin(memory, retry_for="30 s", committed=4)
+    assert after.deliveries[0].lacks_at_most(0, 30)
+    after.close()
+    again = begin(memory, retry_for="30 s", committed=4)
+    assert again.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a"]

@@ -1,0 +1,135 @@
+"""outlets: a topic, a table and files keep what is final, while the driver dies, the database is away and a disk is full.
+
+Each outlet is compared with the oracle at the end: nothing may be missing, there twice, or different.
+"""
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from load.faults.row import row
+from load.faults.rows.driver_killed import crash_points
+from load.faults.run import STARTS_S, Figures, Run
+from load.servers.postgres import Postgres
+from load.testbed import to_toml
+
+POINTS = ("finals_stored", "half_delivered", "outlets_written", "after_publish_before_commit")
+CELLS = tuple((name, "kill") for name in POINTS)
+NTH = 2
+"""Finals come every ten seconds: a point fires at the second batch that has some."""
+KILLS, MEAN_S = 6, 15.0
+AWAY_S = 25.0
+DISK, BALLAST = "4m", 8 << 20
+DIFFERENCES = ("missing", "duplicates", "differences")
+
+
+@row("outlets", "three outlets keep what is final through ten kills, two outages of a database and a full disk")
+def outlets_away(run: Run) -> Figures:
+    """Short: two crash points, one kill, one outage, and the full disk."""
+    database = run.part(Postgres(run.folder / "postgres"))
+    with _small_disk(run) as has_disk:
+        _configure(run, database)
+        cells = run.nemesis.shuffled(CELLS)[: 2 if run.short else None]
+        crash_points(run, NTH, NTH, cells)
+        kills = run.times(KILLS, short=1)
+        for pause in run.nemesis.pauses(kills, MEAN_S):
+            run.run_on(pause)
+            run.kill_driver(run.nemesis.pick((0, 1)))
+        run.recover()
+        _away(run, database, "killed")
+        if not run.short:
+            _away(run, database, "hung")
+        if has_disk:
+            _full(run)
+        run.drain()
+        _caught_up(run)
+        written = sum(_metric(run, "tidemark_outlet_rows_total").values())
+        run.stop()
+        verdict = run.compare()
+    found = {name: verdict.kinds[f"outlet.{name}"] for name in DIFFERENCES}
+    compared = {name: count for name, count in verdict.compared.items() if name.startswith("outlet ")}
+    if len(compared) < 4 or not all(compared.values()):
+        run.violation("observed", f"the oracle compared {compared}")
+    return {"kills": len(cells) + kills, "has_disk": has_disk, "rows_since_last_kill": written, **found, **compared}
+
+
+def _configure(run: Run, database: Postgres) -> None:
+    common = {"retry_for": "2 s"}
+    login = {"url": database.jdbc_url, "user": database.user, "password": database.password, "timeout": "3 s"}
+    run.testbed.settings["outlets"] = [
+        {"name": "topic", "kind": "kafka", "topic": "finals", "format": "json", **common},
+        {"name": "history", "kind": "jdbc", "table": "windows", **login, **common},
+        {"name": "sessions", "kind": "jdbc", "table": "sessions", "sessions": True, **login, **common},
+        {"name": "files", "kind": "parquet", "path": str(_disk(run) / "files"), "compact_after": 10, **common},
+    ]
+    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
+
+
+def _away(run: Run, database: Postgres, how: str) -> None:
+    """The database is gone, or does not answer; batches go on, and the outlets catch up when it is back."""
+    with run.fault(f"database {how}"):
+        if how == "killed":
+            database.kill()
+        else:
+            database.pause()
+        behind = "tidemark_outlet_behind"
+        run.wait(lambda: _metric(run, behind).get("history"), AWAY_S * 4, "the outlet to fall behind")
+        batch = run.observer.progress[1]
+        run.run_on(AWAY_S)
+        if run.observer.progress[1] <= batch:
+            run.violation("outlets", f"no batch was published while the database was {how}")
+        if how == "killed":
+            database.start()
+        else:
+            database.resume()
+    _caught_up(run)
+    run.recover()
+
+
+def _full(run: Run) -> None:
+    """The disk of the files is full, and has room again."""
+    ballast = _disk(run) / "ballast"
+    with run.fault("disk of the files full"):
+        with contextlib.suppress(OSError), ballast.open("wb") as file:
+            file.write(bytes(BALLAST))
+        run.wait(lambda: _metric(run, "tidemark_outlet_behind").get("files"), AWAY_S * 4, "the files to fall behind")
+        run.run_on(AWAY_S / 2)
+        ballast.unlink()
+    _caught_up(run)
+    run.recover()
+
+
+def _caught_up(run: Run) -> None:
+    pending = "tidemark_outlet_pending_batches"
+    run.wait(lambda: _metric(run, pending) and not any(_metric(run, pending).values()), STARTS_S, "the outlets")
+
+
+def _metric(run: Run, name: str) -> dict[str, float]:
+    """The values of a metric by outlet."""
+    start = f'{name}{{outlet="'
+    return {
+        key.removeprefix(start).partition('"')[0]: value
+        for key, value in run.testbed.metrics().items()
+        if key.startswith(start)
+    }
+
+
+def _disk(run: Run) -> Path:
+    return run.folder / "disk"
+
+
+@contextlib.contextmanager
+def _small_disk(run: Run) -> Iterator[bool]:
+    """A disk of its own for the files; False where mounting is not allowed."""
+    folder = _disk(run)
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tidemark-outlet", str(folder)]
+    is_mounted = shutil.which("mount") is not None and not subprocess.run(mount, check=False).returncode
+    try:
+        yield is_mounted
+    finally:
+        if is_mounted:
+            run.testbed.kill_service()
+            subprocess.run(["umount", "--lazy", str(folder)], check=False)

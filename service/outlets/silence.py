@@ -1,0 +1,142 @@
+"""Finals that silence has closed, and their revisions.
+
+A window or session that the idle closer closes leaves at once, with `closed_by` "idle". When the watermark closes it later, it
+leaves again only if it has changed, with a larger revision. `Silence` remembers what silence has closed until then.
+
+    outlets/silence      the values that silence has closed, the number of the last entry for the batch, and that entry
+
+The file is written before the entry, and in one piece: a process that dies in between stores the entry at its next start, and a
+delivery leaves out what its outlet has.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.errors import CheckpointError
+from service.outlets.outbox import FOLDER, Outbox
+from service.outlets.outlet import Position
+from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
+from service.spark.files import RESTORE, unusable
+from state import codec
+from state.layout import MERGED, Changes
+
+NAME = f"{FOLDER}/silence"
+Key = tuple[Any, ...]
+_CONTENT = {WINDOW_KEY: ("end", "count"), SESSION_KEY: ("last", "count")}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A value that silence has closed: what identifies its content, and its revision."""
+
+    content: tuple[int, int]
+    revision: int
+
+
+@dataclass(slots=True)
+class Silence:
+    """The values that silence has closed, by their keys, for the one writer of a checkpoint.
+
+    `entry` is the last one that was made, and `payload` its content.
+    """
+
+    outbox: Outbox
+    known: dict[Key, Known] = field(default_factory=dict)
+    entry: Position | None = None
+    payload: bytes = b""
+    _passed: tuple[int, set[Key]] = (-1, set())
+
+    @classmethod
+    def load(cls, outbox: Outbox) -> "Silence":
+        """Read the file. Raises CheckpointError."""
+        try:
+            document: Any = json.loads(outbox.files.read(NAME))
+            known = {
+                tuple(key): Known((content[0], content[1]), revision) for key, content, revision in document["known"]
+            }
+            entry = Position.parse(json.dumps(document["entry"]))
+            return cls(outbox, known, entry, base64.b64decode(document["payload"]))
+        except FileNotFoundError:
+            return cls(outbox)
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            what = f"{outbox.files}/{NAME} cannot be read: {error}"
+            raise CheckpointError(what, remedy=RESTORE) from error
+
+    def close(self, committed: Position, changes: Changes) -> tuple[Position, bytes] | None:
+        """Return the entry for values that silence has closed after a committed batch; None if all of them have left before."""
+        known = dict(self.known)
+        tables = []
+        for table, key in ((changes.sessions, SESSION_KEY), (changes.windows, WINDOW_KEY)):
+            keys = _keys(table, key)
+            contents = list(zip(*(table[name].to_pylist() for name in _CONTENT[key]), strict=True)) if keys else []
+            is_new = [k not in known or known[k].content != c for k, c in zip(keys, contents, strict=True)]
+            revisions = [known[k].revision + 1 if k in known else 0 for k in keys]
+            for k, content, revision, new in zip(keys, contents, revisions, is_new, strict=True):
+                if new:
+                    known[k] = Known(content, revision)
+            tables.append(_with_revision(table, np.array(revisions, np.int64)).filter(pa.array(is_new, pa.bool_())))
+        if not any(table.num_rows for table in tables):
+            return None
+        number = 1 + (self.entry.part if self.entry is not None and self.entry.batch == committed.batch else 0)
+        entry = Position(committed.epoch, committed.batch, number, committed.digest, committed.watermark_ms)
+        payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
+        self._write(known, entry, payload)
+        self.known, self.entry, self.payload = known, entry, payload
+        return entry, payload
+
+    def final(self, batch: int, changes: Changes) -> Changes:
+        """Return what the watermark closes in a batch: without values that left before as they are, and with revisions.
+
+        A merged session leaves only if silence had closed it.
+        """
+        if self._passed[0] < batch:  # the batch before is committed
+            for key in self._passed[1]:
+                self.known.pop(key, None)
+            self._passed = batch, set()
+        tables = []
+        for table, key in ((changes.sessions, SESSION_KEY), (changes.windows, WINDOW_KEY)):
+            keys = _keys(table, key) if self.known else []
+            revisions, keep = np.zeros(table.num_rows, np.int64), np.ones(table.num_rows, np.bool_)
+            is_merged = np.zeros(table.num_rows, np.bool_)
+            if "state" in table.column_names and table.num_rows:
+                is_merged = np.asarray(pc.equal(table["state"], MERGED).to_numpy(zero_copy_only=False), np.bool_)
+                keep &= ~is_merged
+            for row, k in enumerate(keys):
+                known = self.known.get(k)
+                if known is None:
+                    continue
+                content = tuple(table[name][row].as_py() for name in _CONTENT[key])
+                keep[row] = bool(is_merged[row]) or content != known.content
+                revisions[row] = known.revision + 1
+                self._passed[1].add(k)
+            tables.append(_with_revision(table, revisions).filter(pa.array(keep)))
+        return Changes(tables[0], changes.devices, tables[1])
+
+    def _write(self, known: Mapping[Key, Known], entry: Position, payload: bytes) -> None:
+        document = {
+            "known": [[key, each.content, each.revision] for key, each in known.items()],
+            "entry": json.loads(entry.to_json()),
+            "payload": base64.b64encode(payload).decode(),
+        }
+        try:
+            self.outbox.files.replace(NAME, json.dumps(document).encode())
+        except OSError as error:
+            what = f"{self.outbox.files}/{NAME}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+
+
+def _keys(table: pa.Table, names: tuple[str, ...]) -> list[Key]:
+    if not table.num_rows:
+        return []
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def _with_revision(table: pa.Table, revisions: Any) -> pa.Table:
+    return table.append_column(pa.field(REVISION, pa.int64(), nullable=False), pa.array(revisions))
