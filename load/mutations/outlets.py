@@ -114,4 +114,32 @@ MUTATIONS = (
         ),
         (_UNIT + "test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batches",),
     ),
+    Mutation(
+        "outlet-silence-again",
+        "what silence has closed leaves again when the watermark closes it, changed or not",
+        "a topic has a value twice after each silence",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/silence.py",
+                "                keep[row] = bool(is_merged[row]) or content != known.content\n",
+                "                keep[row] = True\n",
+            ),
+        ),
+        (_UNIT + "test_what_silence_has_closed_leaves_again_only_changed_and_with_a_larger_revision",),
+    ),
+    Mutation(
+        "outlet-silence-lost",
+        "the entry of a silence that a crash left in its file is not stored at the next start",
+        "what silence has closed is remembered as delivered, and is in no outlet",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/publication.py",
+                "        if self._silence.entry is not None and self._silence.entry.batch <= committed:\n",
+                "        if self._silence.entry is not None and self._silence.entry.batch < 0:\n",
+            ),
+        ),
+        (_UNIT + "test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_at_its_next_start",),
+    ),
 )

@@ -24,7 +24,8 @@ from service.failpoint import InjectedError
 from service.kafka import scan
 from service.outlets import kinds
 from service.outlets.outlet import Position
-from tests.integration.world import World
+from tests.integration.test_silence import Quiet
+from tests.integration.world import VIEWS, World
 from tests.stream.records import BASE_MS, SCHEMA, Record, reading
 from tests.unit.test_outlets import closed, entry_of, micro_batch
 
@@ -257,6 +258,34 @@ def test_a_topic_in_avro_has_a_registered_schema_and_an_incompatible_one_is_refu
         key: int(value["count"]) for key, value in closed.items()
     }
     assert len(records) == 3
+
+
+def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> None:
+    outlets = [
+        {"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")},
+        {"name": "sessions", "kind": "parquet", "path": str(tmp_path / "sessions"), "sessions": True},
+    ]
+    world = Quiet(spark, broker_server, redis_server, tmp_path, prefix, outlets=outlets, views=VIEWS[:1])
+    world.go(reading("a", 0), reading("a", 12), reading("c", 65))
+    assert world.be_silent(BASE_MS + 300_000)
+    found = {(row["key"], row["start"].timestamp() - BASE_MS / 1000): row for row in rows(tmp_path / "windows")}
+    assert {key: (row["count"], row["closed_by"]) for key, row in found.items()} == {
+        ("a", 0.0): (2, "idle"),
+        ("c", 60.0): (1, "idle"),
+    }
+    assert {row["closed_by"] for row in rows(tmp_path / "sessions")} == {"idle"}
+    world.go(reading("c", 70))
+    world.go(reading("b", 400))
+    again = [row for row in rows(tmp_path / "windows") if row["closed_by"] == "watermark"]
+    assert [(row["key"], row["count"], row["revision"]) for row in again] == [("c", 2, 1)]
+    assert [
+        (row["device"], row["count"], row["revision"], row["closed_by"])
+        for row in rows(tmp_path / "sessions")
+        if row["revision"]
+    ] == [("c", 2, 1, "watermark")]
+    assert len(rows(tmp_path / "sessions")) == 3
 
 
 def test_check_tries_every_outlet_and_names_the_one_that_is_away(

@@ -54,7 +54,9 @@ class Quiet(World):
     def be_silent(self, until_ms: int, within_s: float = 60) -> bool:
         """Closes by the clock up to that event time; whether anything was closed in time."""
         self.done.clear()
-        silence = IdleCloser(Term(self.spark, self.settings, self.epoch, published=self.reached, metrics=self))
+        term = Term(self.spark, self.settings, self.epoch, published=self.reached, metrics=self)
+        term.outlets = self.open_outlets()
+        silence = IdleCloser(term)
         silence.start()
         try:
             for asked_ms in range(until_ms - IDLE_MS, until_ms + IDLE_MS + 1, 10_000):
@@ -62,6 +64,9 @@ class Quiet(World):
             is_closed = self.done.wait(within_s)
         finally:
             silence.close()
+            if term.outlets is not None:
+                assert all(each.lacks_at_most(0, within_s) for each in term.outlets.deliveries)
+                term.outlets.close()
         assert not self.failed
         assert contract.check(self.redis, self.prefix) == []
         return is_closed

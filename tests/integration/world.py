@@ -16,6 +16,7 @@ from schemas import contract
 from service import settings
 from service.checkpoint import resume
 from service.outlets import kinds
+from service.outlets.publication import Outlets
 from service.pipeline import builder
 from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term, TermMetrics
@@ -115,6 +116,15 @@ class World(TermMetrics):
         service = self.settings.service.model_copy(update={"checkpoint": str(folder)})
         self.settings = self.settings.model_copy(update={"service": service, **sections})
 
+    def open_outlets(self) -> Outlets | None:
+        """The outlets of the settings, started."""
+        position = resume.position(self.spark, self.settings)
+        committed = -1 if position is None else position.batch - 1
+        opened = kinds.outlets(self.spark, self.settings, self.epoch, committed, self)
+        if opened is not None:
+            opened.start()
+        return opened
+
     def publish(
         self,
         after: tuple[int, int] | None,
@@ -126,12 +136,7 @@ class World(TermMetrics):
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
         places = self.send(records)
         term = Term(self.spark, self.settings, self.epoch, published=after, covered=covered, settled_ms=settled_ms)
-        position = resume.position(self.spark, self.settings)
-        term.outlets = kinds.outlets(
-            self.spark, self.settings, self.epoch, position.batch - 1 if position else -1, self
-        )
-        if term.outlets is not None:
-            term.outlets.start()
+        term.outlets = self.open_outlets()
         query, publication = builder.start(term, on_batch=lambda _: on_batch())
         try:
             query.processAllAvailable()

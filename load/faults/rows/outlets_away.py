@@ -25,7 +25,12 @@ DISK, BALLAST = "4m", 8 << 20
 DIFFERENCES = ("missing", "duplicates", "differences")
 
 
-@row("outlets", "three outlets keep what is final through ten kills, two outages of a database and a full disk")
+@row(
+    "outlets",
+    "three outlets keep what is final through ten kills, two outages of a database and a full disk",
+    rate=500,
+    devices=300,
+)
 def outlets_away(run: Run) -> Figures:
     """Short: two crash points, one kill, one outage, and the full disk."""
     database = run.part(Postgres(run.folder / "postgres"))
