@@ -41,6 +41,7 @@ def windows(meta: Meta) -> pa.Schema:
             "final": pa.bool_(),
             "closed_by": pa.string(),
             "revision": pa.int64(),
+            "complete_from": TIME,
             **_WRITTEN,
         }
     )

@@ -73,7 +73,7 @@ class Live:
 
         def commands(names: Names, some: Sequence[tuple[str, str, str, int]]) -> list[Any]:
             return [
-                ("HMGET", names.store(key).window(view, measure, key, start), *fields)
+                ("HMGET", names.store(key).window(self.meta.views[view].stored, measure, key, start), *fields)
                 for view, measure, key, start in some
             ]
 
@@ -115,7 +115,7 @@ class Live:
         names = sorted(chosen)
 
         def scores(store: Names) -> Steps[list[Any]]:
-            return (yield [("ZSCORE", store.store(key).keys(view.name), key) for key in names])
+            return (yield [("ZSCORE", store.store(key).keys(view.stored), key) for key in names])
 
         replies = self.client.ask(Query(scores))
         return [(key, int(float(score))) for key, score in zip(names, replies, strict=True) if score is not None]

@@ -27,7 +27,7 @@ def run(world: World, spark: SparkSession, limit: BatchLimit, *, until: int | No
     reports: list[BatchReport] = []
     seen = [0]
 
-    def before_batch() -> None:
+    def before_batch(_batch: int) -> None:
         seen[0] += 1
         if until is not None and seen[0] > until:
             raise Killed

@@ -214,7 +214,7 @@ def test_only_the_keys_that_a_predicate_allows_are_read(ask: Ask, read: dict[str
             2,
         ),
         ("select * from sessions where device in ('pump-01', 'nobody')", 1),
-        ("describe windows", 20),
+        ("describe windows", 21),
     ],
 )
 def test_an_answer_does_not_depend_on_what_was_left_unread(
@@ -336,3 +336,15 @@ def test_the_same_from_several_shards(redis_server: Redis, prefix: str, tmp_path
         {"n": 1}
     ]
     sharded.client.close()
+
+
+def test_a_view_that_has_changed_is_read_by_the_name_that_its_version_has_in_keys(values: Values, ask: Ask) -> None:
+    key = f"{values.prefixes[0]}:meta"
+    meta = json.loads(values.client.get(key))
+    meta["views"][0] |= {"of": "device"}
+    values.client.set(key, json.dumps(meta))
+    assert ask("select view, count(*) n from windows group by view order by view") == [
+        {"view": "all_1m", "n": 3},
+        {"view": "device", "n": 120},
+    ]
+    assert ask("select count(*) n from windows where view = 'device' and key = 'pump-07'") == [{"n": 3}]
