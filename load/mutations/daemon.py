@@ -45,28 +45,28 @@ MUTATIONS = (
     ),
     Mutation(
         "batches-shrink-for-nothing",
-        "a cut of the limit stays though it saved no time",
+        "the limit of a batch ignores what a batch costs without records",
         "where each batch has a large fixed cost, the service reads less than arrives, for ever",
         ("P8",),
         (
             Edit(
                 "service/pipeline/back_pressure.py",
-                "former is not None and not _has_paid(former, batch)",
-                "False",
+                "return max(target_s - fixed_s, fixed_s) / of_one_s",
+                "return max(target_s - fixed_s, 0.0) / of_one_s",
             ),
         ),
         (
             "tests/unit/test_back_pressure.py::"
-            "test_where_every_batch_has_a_cost_above_the_target_the_throughput_does_not_collapse",
+            "test_where_every_batch_has_a_large_fixed_cost_the_throughput_does_not_collapse[6.0-0.0]",
         ),
     ),
     Mutation(
         "bytes-do-not-count",
         "the size of records does not count for the limit of a batch",
-        "after a slow network, large records make batches that take a multiple of the target",
+        "where small and large records take turns, batches take a multiple of the target",
         ("P8",),
-        (Edit("service/pipeline/back_pressure.py", "        if batch.bytes:\n", "        if False:\n"),),
-        ("tests/unit/test_back_pressure.py::test_the_slowest_rate_of_bytes_counts_for_records_of_the_present_size",),
+        (Edit("service/pipeline/back_pressure.py", "        if largest:\n", "        if False:\n"),),
+        ("tests/unit/test_back_pressure.py::test_the_largest_of_the_last_records_count_for_the_next_batch",),
     ),
     Mutation(
         "silence-despite-lag",

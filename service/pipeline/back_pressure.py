@@ -1,19 +1,17 @@
 """Back-pressure: how many records the next batch may have, from the time that the last batches took.
 
-    limit = service.target_batch x the slowest rate of the last RECENT measured batches
+A line through the last RECENT measured batches, of seconds over records, gives a batch's fixed cost and the cost of a record. The
+limit is the number of records with which a batch takes `service.target_batch`. Where the fixed cost is more than half of the
+target, it is the number with which a batch takes twice the fixed cost: smaller ones would lower the throughput for little time.
+The same is computed over bytes, for records as large as the largest of the last batches, and the smaller limit counts.
 
-A rate is in records a second and in bytes a second, and the one that gives fewer records of the present size counts. The limit at
-most doubles from one batch to the next and never exceeds `kafka.max_per_batch`. It begins with FIRST, because a cold JVM is slow.
-Measured is a batch that reached its limit, or that took longer than the target. Other batches have read all that there was: their
-rate is the rate of the input, so they leave the limit as it is.
-
-A batch also has a cost that does not depend on its records. If less than half of a cut in records is saved in time, that cost is
-the larger part, and smaller batches only lower the throughput. Then the limit goes back to what it was before the cut, and the
-time of that batch takes the place of the target. It falls by a fifth with each batch, so that cuts are tried again.
-docs/decisions/0031-batches-by-time.md has the figures.
+Measured is a batch that reached its limit, or that took longer than the target. Other batches have read all that there was: they
+leave the limit as it is. It at most doubles from one batch to the next, and never exceeds `kafka.max_per_batch`. A process begins
+with FIRST, because a cold JVM is slow. docs/decisions/0031-batches-by-time.md has the figures.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,10 +26,16 @@ LEAST = 1_000
 """Records that a batch may always have."""
 GROWTH = 2
 """The largest ratio of two successive limits."""
-RECENT = 3
-"""Measured batches whose slowest rate counts."""
-RETRY = 0.8
-"""The share that a time in place of the target keeps with each batch."""
+RECENT = 8
+"""Measured batches that count."""
+_WEIGHT = 0.9
+"""The weight of a batch, over that of the one after it."""
+_ALIKE, _OTHER = 0.7, 2.0
+"""A batch with as much to do, give or take 30 %, in less than half of the time was of another time of the machine."""
+_SPREAD = 0.1
+"""The relative deviation of sizes below which they say nothing of the fixed cost."""
+_LEAST_SLOPE = 0.1
+"""The share of a mean batch that its records cost at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,11 @@ class Measured:
     records: int
     bytes: int
     seconds: float
+
+    def is_refuted_by(self, later: "Measured") -> bool:
+        """Whether a later batch took more than twice as long with no more to do."""
+        is_alike = self.records >= _ALIKE * later.records and self.bytes >= _ALIKE * later.bytes
+        return is_alike and later.seconds > _OTHER * self.seconds
 
 
 @dataclass(slots=True)
@@ -52,9 +61,6 @@ class BatchLimit:
     """0 for no back-pressure: the limit is the ceiling."""
     records: int = field(init=False)
     _recent: deque[Measured] = field(default_factory=lambda: deque(maxlen=RECENT))
-    _cut_from: Measured | None = None
-    _held_s: float = 0.0
-    """The time in place of a target that smaller batches cannot meet."""
 
     def __post_init__(self) -> None:
         self.records = min(FIRST, self.ceiling) if self.target_s else self.ceiling
@@ -68,33 +74,32 @@ class BatchLimit:
 
     def measure(self, batch: Measured, *, is_full: bool) -> None:
         """Set the limit of the next batch after `batch`; `is_full` says that it reached its limit."""
-        is_long = batch.seconds > self.target_s
-        if not self.target_s or not batch.records or not (is_full or is_long):
+        if not self.target_s or not batch.records or not (is_full or batch.seconds > self.target_s):
             return
-        self._held_s = self._held_s * RETRY if is_long else 0.0
-        former, self._cut_from = self._cut_from, None
-        if is_full and is_long and former is not None and not _has_paid(former, batch):
-            self._held_s, self.records = former.seconds, former.records
-            self._recent.clear()
-            return
-        self._recent.append(batch)
-        wanted = max(self.target_s, self._held_s) * self._rate(batch)
-        if wanted < batch.records:
-            self._cut_from = batch
+        kept = [each for each in self._recent if not each.is_refuted_by(batch)]
+        self._recent = deque([*kept, batch], RECENT)
+        wanted = amount(self.target_s, [(each.records, each.seconds) for each in self._recent])
+        largest = max(each.bytes / each.records for each in self._recent)
+        if largest:
+            of_bytes = amount(self.target_s, [(each.bytes, each.seconds) for each in self._recent])
+            wanted = min(wanted, of_bytes / largest)
         self.records = min(self.ceiling, max(LEAST, int(min(wanted, GROWTH * batch.records))))
 
-    def _rate(self, batch: Measured) -> float:
-        """Return records a second, for records of the size that those of `batch` have."""
-        rate = min(each.records / each.seconds for each in self._recent)
-        if batch.bytes:
-            of_bytes = min(each.bytes / each.seconds for each in self._recent if each.bytes)
-            rate = min(rate, of_bytes * batch.records / batch.bytes)
-        return rate
 
-
-def _has_paid(before: Measured, after: Measured) -> bool:
-    """Whether fewer records took less time, by at least half of the share."""
-    return 1 - after.seconds / before.seconds >= (1 - after.records / before.records) / 2
+def amount(target_s: float, batches: Sequence[tuple[float, float]]) -> float:
+    """Return how much a batch may have to take the target, or twice its fixed cost, from (amount, seconds), the newest last."""
+    weights = [_WEIGHT**age for age in reversed(range(len(batches)))]
+    total = sum(weights)
+    mean = sum(w * size for w, (size, _) in zip(weights, batches, strict=True)) / total
+    mean_s = sum(w * seconds for w, (_, seconds) in zip(weights, batches, strict=True)) / total
+    moments = [(w, size - mean, seconds - mean_s) for w, (size, seconds) in zip(weights, batches, strict=True)]
+    spread = sum(w * x * x for w, x, _ in moments)
+    of_one_s = mean_s / mean
+    if spread > total * (_SPREAD * mean) ** 2:
+        slope_s = sum(w * x * y for w, x, y in moments) / spread
+        of_one_s = min(max(slope_s, _LEAST_SLOPE * of_one_s), of_one_s)
+    fixed_s = mean_s - of_one_s * mean
+    return max(target_s - fixed_s, fixed_s) / of_one_s
 
 
 def set_read_limit(spark: SparkSession, query_name: str, records: int) -> None:

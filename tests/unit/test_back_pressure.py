@@ -1,5 +1,8 @@
 """The limit of the next batch, from what the last batches took: on machines whose speed is a formula."""
 
+import math
+import random
+import statistics
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -80,7 +83,7 @@ def test_a_slow_batch_that_was_not_full_lowers_the_limit() -> None:
     limit = new()
     list(batches(linear(0.2, 500_000), limit, 20))
     limit.measure(Measured(20_000, 2_000_000, 20.0), is_full=False)
-    assert limit.records == 5_000
+    assert limit.records == pytest.approx(5_000, rel=0.01)
 
 
 def test_larger_records_count_by_their_bytes() -> None:
@@ -94,12 +97,16 @@ def test_larger_records_count_by_their_bytes() -> None:
     assert max(took) <= TARGET_S * 1.01
 
 
-def test_the_slowest_rate_of_bytes_counts_for_records_of_the_present_size() -> None:
-    """A slow network: 10 MB a second of small records. Then 80 MB a second of large ones, which may be 10 again."""
+def test_the_largest_of_the_last_records_count_for_the_next_batch() -> None:
+    """Batches of small and of large records in turn: after a batch of small ones the limit is that for large ones."""
     limit = new()
-    limit.measure(Measured(100_000, 10_000_000, 1.0), is_full=True)
-    limit.measure(Measured(80_000, 80_000_000, 1.0), is_full=True)
-    assert limit.records == TARGET_S * 10_000
+    took = []
+    for n in range(60):
+        size, records_s = ((100, 500_000), (10_000, 5_000))[n // 3 % 2]
+        batch = Measured(limit.records, limit.records * size, limit.records / records_s)
+        took.append(batch.seconds)
+        limit.measure(batch, is_full=True)
+    assert max(took[10:]) <= TARGET_S * 1.05
 
 
 def test_one_slow_batch_cuts_and_the_next_ones_grow_again() -> None:
@@ -112,23 +119,38 @@ def test_one_slow_batch_cuts_and_the_next_ones_grow_again() -> None:
     assert limit.records == pytest.approx(before, rel=0.1)
 
 
-@pytest.mark.parametrize("fixed_s", [6.0, 20.0, 60.0])
-def test_where_every_batch_has_a_cost_above_the_target_the_throughput_does_not_collapse(fixed_s: float) -> None:
-    """No limit can meet the target there. Batches that shrink on would read less and less with the same cost."""
-    limit = new()
-    list(batches(linear(0.2, 500_000), limit, 20))
-    done = list(batches(linear(fixed_s, 500_000), limit, 200))[20:]
+@pytest.mark.parametrize("noise", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("fixed_s", [3.0, 6.0, 20.0])
+def test_where_every_batch_has_a_large_fixed_cost_the_throughput_does_not_collapse(
+    fixed_s: float, noise: float
+) -> None:
+    """With smaller batches the service would read less than arrives, for ever: 1,000 a second where it could 4,000."""
+    chance = random.Random(7)
+
+    def machine(records: int, _: int) -> float:
+        return (fixed_s + records / 6_000) * math.exp(chance.gauss(0, noise))
+
+    done = list(batches(machine, new(), 200))[20:]
     rate = sum(batch.records for batch in done) / sum(batch.seconds for batch in done)
-    assert min(batch.records for batch in done) > 1_000_000 * TARGET_S / fixed_s / 4
-    assert rate > 50_000 / fixed_s
+    assert rate > 6_000 / 3, "a batch of twice the fixed cost would give half"
+    assert statistics.median(batch.seconds for batch in done) < 3 * max(TARGET_S, fixed_s)
 
 
-def test_noise_neither_stops_nor_inflates_the_batches() -> None:
-    """Each batch takes between half and twice its time."""
-    limit, factors = new(), (0.5, 1.7, 0.8, 2.0, 1.1, 0.6, 1.4)
-    done = list(batches(lambda r, n: (0.2 + r / 300_000) * factors[n % len(factors)], limit, 300))[10:]
-    assert max(batch.seconds for batch in done) < 3 * TARGET_S
-    assert min(batch.records for batch in done) > 300_000 * TARGET_S / 10
+@pytest.mark.parametrize("noise", [0.1, 0.2, 0.4])
+def test_noise_neither_stops_nor_inflates_the_batches(noise: float) -> None:
+    chance = random.Random(7)
+    done = list(batches(lambda r, _: (0.2 + r / 300_000) * math.exp(chance.gauss(0, noise)), new(), 300))[20:]
+    assert max(batch.seconds for batch in done) < TARGET_S * math.exp(5 * noise)
+    rate = sum(batch.records for batch in done) / sum(batch.seconds for batch in done)
+    assert rate > 0.75 * 300_000
+
+
+def test_a_machine_that_becomes_slow_has_one_long_batch() -> None:
+    limit = new()
+    list(batches(linear(0.2, 450_000), limit, 30))
+    took = [batch.seconds for batch in batches(linear(2.0, 45_000), limit, 10)]
+    assert took[0] > 40
+    assert max(took[1:]) < 1.5 * TARGET_S
 
 
 def test_a_longer_trigger_is_the_target_because_a_batch_may_fill_it() -> None:
