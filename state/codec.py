@@ -4,7 +4,7 @@ Layout, little endian; the head is padded to a multiple of eight bytes, so that 
 
     0   4  magic "TDMK"
     4   1  version
-    5   1  kind: S state, D delta of a state, H head of what is stored, C changes, W parts of windows, R runs, J rejects
+    5   1  kind: S state, D delta of a state, H head of what is stored, C changes, W parts of windows, R runs, J rejects, K keys
     6   2  zero
     8   4  CRC-32 of everything but these four bytes
     12  4  n, the number of bodies
@@ -59,7 +59,7 @@ _ROW = "row"
 _PLAIN = pa.ipc.IpcWriteOptions()
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
-Kind = Literal[b"S", b"D", b"H", b"C", b"W", b"R", b"J"]
+Kind = Literal[b"S", b"D", b"H", b"C", b"W", b"R", b"J", b"K"]
 _KINDS = {
     b"S": "the state of a bucket",
     b"D": "a delta",
@@ -68,6 +68,7 @@ _KINDS = {
     b"W": "parts of windows",
     b"R": "runs",
     b"J": "rejects",
+    b"K": "keys of readings",
 }
 
 
@@ -148,12 +149,12 @@ def unpack_changes(data: bytes) -> Changes:
     return Changes(*(table if table.num_columns else schema.empty_table() for table, schema in tables))
 
 
-def pack(kind: Literal[b"W", b"R", b"J"], table: pa.Table) -> bytes:
-    """One table: parts of windows (`state.windows.SCHEMA`), runs (`state.runs.schema`) or rejects."""
+def pack(kind: Literal[b"W", b"R", b"J", b"K"], table: pa.Table) -> bytes:
+    """One table: parts of windows (`state.windows.SCHEMA`), runs (`state.runs.schema`), rejects, or `state.duplicates.SCHEMA`."""
     return _pack(kind, [_ipc(table)])
 
 
-def unpack(kind: Literal[b"W", b"R", b"J"], data: bytes) -> pa.Table:
+def unpack(kind: Literal[b"W", b"R", b"J", b"K"], data: bytes) -> pa.Table:
     """The table in the bytes of `pack`; CodecError as for `decode`."""
     return _unpack_tables(kind, data)[0]
 

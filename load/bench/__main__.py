@@ -1,6 +1,6 @@
 """The benchmark: catch-up rate, steady latency, peak memory, and references for both, with everything real on one machine.
 
-    python -m load.bench [--json FILE] [--readings 8000000] [--steady 60s] [--runs 1] [--only rows|inputs|catch_up|steady]
+    python -m load.bench [--json FILE] [--readings 8000000] [--steady 60s] [--runs 1] [--only PART]
 
 catch_up  the service, started on a prepared topic: records over the time from the start of its first batch to the end of its
           last one, so the JVM's warming up is in it; four views of which one slides 10 minutes by 1, sessions on, Redis real
@@ -12,6 +12,8 @@ state     what the steady run's state takes, and what was written of it for each
 rows      what a row costs Redis and the service, against plain HSET and PEXPIRE, and on a cluster (load/bench/rows.py)
 statistics  what a window with one, six, twelve and all statistics costs, and its bytes (load/bench/statistics.py)
 inputs    the same records admitted as one input and as two, and the ratio batch_to_one (load/bench/inputs.py)
+distinct  steady with removal of duplicates, by device and event time; what it costs a reading, and its bytes of state
+          (load/bench/distinct.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
 ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, redis_cluster_publish; of the
           large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k; and of the large one
@@ -33,6 +35,7 @@ from typing import Any
 import psutil
 
 from load.bench import RATE
+from load.bench import distinct as bench_distinct
 from load.bench import inputs as bench_inputs
 from load.bench import rows as bench_rows
 from load.bench import statistics as bench_statistics
@@ -53,7 +56,7 @@ START_MS = 1_790_000_000_000
 SMALL, LARGE = 10_000, 100_000
 """Devices."""
 _TOTAL = "tidemark_batch_seconds"
-PARTS = ("bare", "large", "rows", "statistics", "inputs", "state", "ratios")
+PARTS = ("bare", "large", "rows", "statistics", "inputs", "distinct", "state", "ratios")
 """Of the report, those that have no median of their own."""
 
 
@@ -208,14 +211,15 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
 
 
 def steady(
-    devices: int, seconds: float, warm_up: float, seed: int, *, is_reference: bool
+    devices: int, seconds: float, warm_up: float, seed: int, *, is_reference: bool, distinct: bool = False
 ) -> tuple[Steady, dict[str, float], dict[str, float]]:
     """The service at a constant rate, on a topic with the broker's own time; the state after it.
 
-    With `is_reference` the bare batch before it.
+    With `is_reference` the bare batch before it. With `distinct` duplicates are removed.
     """
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    with Testbed(FOLDER / "steady", fleet, views=VIEWS) as testbed:
+    sections = {"admission": {"distinct": ["device", "event_time"]}} if distinct else {}
+    with Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=sections) as testbed:
         bare = {}
         if is_reference:
             load = _load(testbed, devices, seed, BARE_S + 30)
@@ -305,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
-    parser.add_argument("--only", choices=("catch_up", "rows", "inputs", "steady"))
+    parser.add_argument("--only", choices=("catch_up", "rows", "inputs", "steady", "distinct"))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
@@ -331,6 +335,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.only in {None, "steady"}:
             entry |= _steady(args, SMALL)
             entry["large"] = entry.get("large", {}) | _steady(args, LARGE, is_reference=False)
+        if args.only in {None, "distinct"}:
+            entry["distinct"] = _distinct(args, entry)
         entry["ratios"] = _ratios(entry)
         print(f"run {number}: {entry['ratios']}", flush=True)
         runs.append(entry)
@@ -378,6 +384,23 @@ def _steady(args: argparse.Namespace, devices: int, *, is_reference: bool = True
     figures, bare, state = steady(devices, args.steady, args.warm_up, args.seed, is_reference=is_reference)
     print(f"{devices:,} devices: {figures}", flush=True)
     return {"steady": asdict(figures), "bare": bare, "state": state}
+
+
+def _distinct(args: argparse.Namespace, entry: Mapping[str, Any]) -> dict[str, float]:
+    """What removal of duplicates costs a reading, and the service's mean batch with it over the one without it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        figures = bench_distinct.measure(Path(folder))
+    plain = entry["steady"]["batch_mean_ms"] if "steady" in entry else _batch_mean_ms(args, distinct=False)
+    figures["batch_to_plain"] = round(_batch_mean_ms(args, distinct=True) / plain, 3)
+    print(f"distinct: {figures}", flush=True)
+    return figures
+
+
+def _batch_mean_ms(args: argparse.Namespace, *, distinct: bool) -> float:
+    figures, _, _ = steady(SMALL, args.steady, args.warm_up, args.seed, is_reference=False, distinct=distinct)
+    print(f"duplicates {'removed' if distinct else 'counted'}: {figures}", flush=True)
+    return figures.batch_mean_ms
 
 
 def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:

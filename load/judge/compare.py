@@ -54,8 +54,10 @@ def compare(
             return verdict
         ends = {t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(progress["offsets"]).items()}
         verdict.progress = _reached(progress)
-        refused = _refused(rules, bootstrap) if may_be_refused else {}
+        refused = _refused(rules, bootstrap, {"late", "too_many_devices"} if may_be_refused else ())
         verdict.refused = len(refused)
+        # Which of several copies is the first one is for the service to say.
+        refused |= _refused(rules, bootstrap, {"duplicate"}) if rules.distinct else {}
         right = expected(
             settings_path,
             bootstrap,
@@ -150,14 +152,14 @@ def corrected(rules: Rules, bootstrap: str | None = None) -> set[Coordinate]:
     return coordinates
 
 
-def _refused(rules: Rules, bootstrap: str | None) -> dict[Coordinate, str]:
-    """The readings that were rejected for a reason only the service can know, with that reason."""
+def _refused(rules: Rules, bootstrap: str | None, reasons: Collection[str]) -> dict[Coordinate, str]:
+    """The readings that were rejected for one of these reasons, which only the service can know; of late ones those behind."""
     places: dict[Coordinate, str] = {}
     for record in records(rules, sorted({rules.rejects.format(topic=topic) for topic in rules.topics}), bootstrap):
         headers = reject_headers(record)
         reason = headers.get("reason", b"").decode()
-        is_behind = reason == "late" and b"is behind the watermark" in headers.get("detail", b"")
-        if is_behind or reason == "too_many_devices":
+        is_behind = reason != "late" or b"is behind the watermark" in headers.get("detail", b"")
+        if is_behind and reason in reasons:
             places[headers["topic"].decode(), int(headers["partition"]), int(headers["offset"])] = reason
     return places
 

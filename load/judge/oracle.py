@@ -336,6 +336,8 @@ class Ledger:
             _Columns(rules.measures, grouped, self._filters) for _ in range(3)
         )
         self._rejects: dict[Coordinate, str] = {}
+        self._seen: dict[tuple[str | int, ...], int] = {}
+        self._copies: list[tuple[Coordinate, tuple[str | int, ...]]] = []
         self._digests: dict[Coordinate, Digest] = {}
 
     def take(self, record: Record) -> str | None:
@@ -365,6 +367,10 @@ class Ledger:
 
     def close(self, watermark_ms: int, idle_ms: int = -1) -> Expected:
         """Everything that follows from what was taken."""
+        for place, key in self._copies:
+            if key not in self._seen:
+                del self._rejects[place]  # of no admitted reading: no duplicate
+        self._copies = []
         rules, admitted = self._rules, self._admitted.readings()
         readings = self._with_late.readings() if self._corrected else admitted
         longest = rules.max_duration_ms
@@ -438,8 +444,9 @@ class Ledger:
         if event_ms is None or self._stranger(device):
             return self._stranger(device) or "no_time"
         reasons = list(self._reasons(device, event_ms, broker_ms, values))
-        if not reasons and (refused or event_ms < self.watermark_ms):
-            reasons = [refused or "late"]
+        if not reasons:
+            place = (record.topic, record.partition, record.offset)
+            reasons = self._unlike_others(place, self._key(device, event_ms, keyed), event_ms, refused)
         if not reasons:
             self._admitted.add(device, event_ms, values, texts, meets)
         if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):
@@ -447,6 +454,27 @@ class Ledger:
         if self._has_endless and reasons in ([], ["late"]) and event_ms >= 0:
             self._endless.add(device, event_ms, values, texts, meets)
         return reasons[0] if reasons else None
+
+    def _key(self, device: str, event_ms: int, texts: Mapping[str, str | None]) -> tuple[str | int, ...]:
+        """What a reading has of `admission.distinct`; () if it lacks some of it."""
+        known: Mapping[str, str | int | None] = {"device": device, "event_time": event_ms, **texts}
+        key = tuple(each for name in self._rules.distinct if (each := known[name]) not in {None, OTHER_VALUES})
+        return tuple(each for each in key if each is not None) if len(key) == len(self._rules.distinct) else ()
+
+    def _unlike_others(
+        self, at_place: Coordinate, key: tuple[str | int, ...], event_ms: int, refused: str
+    ) -> list[str]:
+        """What speaks against a reading that has come after others: that it is behind them, or the same as one of them."""
+        if refused == "duplicate":
+            self._copies.append((at_place, key))
+        if refused or event_ms < self.watermark_ms:
+            return [refused or "late"]
+        # A key is remembered until the watermark passes it.
+        if key and self._seen.get(key, -1) >= self.watermark_ms:
+            return ["duplicate"]
+        if key:
+            self._seen[key] = event_ms
+        return []
 
     def _predicate(self, where: str) -> Predicate:
         rules = self._rules

@@ -69,6 +69,7 @@ class Rules:
     max_bytes: int
     ranges: Mapping[str, tuple[float, float]]
     reject_unknown: bool
+    distinct: tuple[str, ...]
     views: tuple[View, ...]
     gap_ms: int
     max_duration_ms: int
@@ -122,6 +123,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         max_bytes=amount(admission.get("max_bytes", "64 KiB")),
         ranges={measure: (low, high) for measure, (low, high) in admission.get("ranges", {}).items()},
         reject_unknown=reference is not None and admission.get("unknown_device", "keep") == "reject",
+        distinct=_distinct(admission.get("distinct", ())),
         views=tuple(_view(view, measures) for view in document["views"]),
         gap_ms=amount(session.get("gap", "5 m")),
         max_duration_ms=amount(session.get("max_duration", "1 d")),
@@ -196,6 +198,10 @@ def _shape(given: Mapping[str, Any], registry: Mapping[str, Any], folder: Path) 
 
 def _unit(measure: Mapping[str, Any]) -> tuple[float, float]:
     return float(measure.get("scale", 1)), float(measure.get("offset", 0))
+
+
+def _distinct(given: Any) -> tuple[str, ...]:
+    return ("device", given) if isinstance(given, str) else tuple(given)
 
 
 def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:

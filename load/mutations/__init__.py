@@ -7,6 +7,7 @@ named must fail by itself, not by an error in its set-up, and no test is named t
 
 from load.mutations import (
     daemon,
+    duplicates,
     endless,
     inputs,
     operations,
@@ -35,6 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *state.MUTATIONS,
     *statistics.MUTATIONS,
     *endless.MUTATIONS,
+    *duplicates.MUTATIONS,
     *daemon.MUTATIONS,
     *operations.MUTATIONS,
     *views.MUTATIONS,

@@ -20,6 +20,7 @@ from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import OTHERS, Output, Record, Step, Transcript
 from service import row_schemas
 from service.admission.column_values import ColumnValues
+from service.aggregation import seen_keys
 from service.checkpoint import event_time
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
@@ -153,6 +154,9 @@ class Builders:
 
     def _take(self, frame: DataFrame, batch: int) -> None:
         event_time.set_for_tasks(self._spark.sparkContext, self._times.before(batch))
+        place = seen_keys.Place(batch, 1)
+        folder, buckets = self._folder / "checkpoint", self._settings.buckets
+        seen_keys.begin(self._spark.sparkContext, folder, buckets, place, lambda: None)
         values = ColumnValues.of(self._spark.sparkContext, self._settings, self._times.files)
         for row in values.until_decided(failure.classify, frame.toArrow, lambda: None).to_pylist():
             if row["kind"] == row_schemas.CHANGES:

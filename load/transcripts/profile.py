@@ -23,7 +23,7 @@ INPUTS: tuple[Mapping[str, Any], ...] = (
         "event_time": "event_time",
         "event_time_unit": "ms",
         "measures": {name: name for name in MEASURES},
-        "columns": {"line": {"path": "line", "max_values": 4}, "kind": "kind"},
+        "columns": {"line": {"path": "line", "max_values": 4}, "kind": "kind", "message": "message"},
         "where": "kind is null or kind <> 'other'",
     },
     {
@@ -45,6 +45,7 @@ SECTIONS: Mapping[str, Any] = {
         "max_ahead": "5 s",
         "idle_after": f"{IDLE_AFTER_MS} ms",
         "max_bytes": "512 B",
+        "distinct": "message",
         "ranges": {"temperature": [-50.0, 150.0]},
     },
     "sessions": {"gap": "30 s", "max_duration": "10 m", "buckets": 2},

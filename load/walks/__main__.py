@@ -39,8 +39,9 @@ def walk(redis: Redis, number: int, walks: int, *, shrinks: bool = True) -> Coun
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    with redis.client() as client:
+    with redis.client() as client, tempfile.TemporaryDirectory() as folder:
         Walk.client, Walk.url, Walk.count = client, redis.url, Counter()
+        Walk.folder = Path(folder) / "checkpoint"
         run_state_machine_as_test(seed(number)(Walk), settings=options)
     return Walk.count
 

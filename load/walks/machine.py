@@ -3,7 +3,8 @@
     add        a batch of readings: in order, out of order, late, ahead of the broker's time, poisoned, twice
     lag        the same, of partitions that are not read to their end
     replay     the same, after attempts that died half-way
-    change     the same, after a restart with another session gap, other views and other statistics of a view
+    change     the same, after a restart with another session gap, other views and other statistics of a view, with or without
+               removal of duplicates
     silence    the clock goes on and nothing comes
     swap       another reference: sites, session gaps and intervals of devices' own
     trouble    another process takes over; a writer of an earlier epoch goes on; stored state is damaged; Redis loses its epoch
@@ -17,6 +18,7 @@ After each step Redis and the rejects are compared with load/walks/plain.py, and
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, NamedTuple
 
@@ -115,12 +117,13 @@ class Walk(RuleBasedStateMachine):
 
     client: ClassVar[Any]
     url: ClassVar[str]
+    folder: ClassVar[Path]
     count: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
         self.count["walks"] += 1
-        self.world = World(self.client, self.url, Rules(10_000, views(0), {}, "v0"))
+        self.world = World(self.client, self.url, Rules(10_000, views(0), {}, "v0"), self.folder)
         self.plain = Plain()
         self.now_ms, self.silent_since_ms = BASE_MS, -1
         self.events = {device: [BASE_MS] for device in DEVICES}
@@ -148,7 +151,7 @@ class Walk(RuleBasedStateMachine):
         """A restart with another session gap and other views. All devices have a reading in the batch after it, which by an
         odd `chance` has died before, with the old settings."""
         self.backlog += [self._reading(device, self.now_ms, self.now_ms, 0, VALUES[0]) for device in DEVICES]
-        settings = {"gap_ms": gap_ms, "views": views(choice)}
+        settings = {"gap_ms": gap_ms, "views": views(choice), "distinct": choice in {1, 2, 5}}
         self._batch(sent, pass_ms, chance, dies=[(COMPUTED, True)] * (chance % 2), settings=settings)
 
     def _batch(

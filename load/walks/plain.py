@@ -6,6 +6,7 @@ A setting that changes holds from the next batch on. What that means is document
     sessions.gap            open sessions are joined and parted anew. What was joined inside one cell stays joined
     a device's own gap      the same, from the batch on in which the device has a reading
     a view's statistics     a window that gets a reading has those that its view has then, and that it could keep since it began
+    one reading of a time   the first one by partition and offset, in the batches that have the setting
     a view without windows  begins with its first batch and ends with the first one without it. Redis has its values until the
                             next batch begins. It counts late readings, too
 
@@ -24,6 +25,7 @@ MAX_DELAY_MS, MAX_AHEAD_MS, MAX_HOLD_MS, IDLE_AFTER_MS = 30_000, 5_000, 20_000, 
 CELL_MS = 10_000
 MAX_DURATION_MS = 16 * CELL_MS
 RETAIN_MS = 300_000
+DISTINCT_FOR_MS = 15_000
 MEASURES = ("t", "h")
 
 _SUMS, _FIRST, _LAST, _QUANTILES = {"sums"}, {"first", "first value"}, {"last value"}, {"min", "max", "quantiles"}
@@ -72,6 +74,8 @@ class Rules:
     views: tuple[View, ...]
     reference: Mapping[str, Attributes]
     version: str
+    distinct: bool = False
+    """Whether a device has one reading of a time."""
 
 
 @dataclass(slots=True)
@@ -113,6 +117,7 @@ class Plain:
     def __init__(self) -> None:
         self.watermark_ms, self.newest_ms, self.batches = 0, -1, 0
         self._begun: dict[tuple[str, str], int] = {}
+        self._seen: dict[tuple[str, int], int] = {}
         self.term, self.refused = 1, 0
         self.there: dict[str, Fields] = {}
         self.waiting: set[str] = set()
@@ -129,6 +134,10 @@ class Plain:
             if each.poison or each.event_ms < self.watermark_ms:
                 self.rejects[each.partition, each.offset] = each.poison or "late"
         on_time = [each for each in readings if (each.partition, each.offset) not in self.rejects]
+        if rules.distinct:
+            on_time = self._without_copies(on_time)
+        else:
+            self._seen.clear()
         late = [each for each in readings if self.rejects.get((each.partition, each.offset)) == "late"]
         self._advance(readings, unread)
         self._begin_views(rules)
@@ -173,6 +182,21 @@ class Plain:
             read = [each.broker_ms for each in readings if each.partition == partition]
             bound_ms = min(bound_ms, max(read) - MAX_DELAY_MS if read else self.watermark_ms)
         self.watermark_ms = max(self.watermark_ms, bound_ms, line_ms - MAX_HOLD_MS)
+
+    def _without_copies(self, on_time: Iterable[Reading]) -> list[Reading]:
+        """The first reading of each device and time, by partition and offset; one far behind the newest time is forgotten."""
+        first = []
+        floor_ms = self.newest_ms - DISTINCT_FOR_MS
+        for each in sorted(on_time, key=lambda each: (each.partition, each.offset)):
+            key, is_new = (each.device, each.event_ms), True
+            if key in self._seen:
+                is_new = each.event_ms < floor_ms and self._seen[key] != self.batches
+            if is_new:
+                self._seen[key] = self.batches
+                first.append(each)
+            else:
+                self.rejects[each.partition, each.offset] = "duplicate"
+        return first
 
     def _begin_views(self, rules: Rules) -> None:
         """Views without windows begin and end with a batch; the values of those that ended with the last one go."""

@@ -7,6 +7,7 @@ are thrown away, workers keep their caches, and the driver makes the steps of se
 # ruff: noqa: S101 - these are the steps of a test
 
 import json
+import shutil
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +28,8 @@ from load.walks import admitted, plain
 from load.walks.entries import Entries
 from load.walks.plain import MEASURES, Fields, Reading, Rules
 from service.admission.readings import number_of
-from service.aggregation import sessions
+from service.aggregation import seen_keys, sessions
+from service.aggregation.seen_keys import Place, SeenKeys
 from service.checkpoint.beginnings import Beginnings
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Seen, Tables
@@ -90,24 +92,6 @@ class _Worker(BucketProcessor):
         self._store = Store(handle.getMapState(STATE_NAME, *STATE_SCHEMAS), self._cache)
 
 
-class _Memory(Local):
-    """A checkpoint's folder for the files of beginnings."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("memory"))
-        self._files: dict[str, bytes] = {}
-
-    @override
-    def read(self, name: str) -> bytes:
-        if name not in self._files:
-            raise FileNotFoundError(name)
-        return self._files[name]
-
-    @override
-    def replace(self, name: str, content: bytes) -> None:
-        self._files[name] = content
-
-
 class _Handle(StatefulProcessorHandle):
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
@@ -124,11 +108,13 @@ class World:
     client: Any
     url: str
     rules: Rules
+    folder: Path
 
     def __post_init__(self) -> None:
         self.client.flushall()
-        self._folder = _Memory()
-        self._beginnings = Beginnings(self._folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        seen_keys._CACHE.clear()
+        self._beginnings = Beginnings(Local(self.folder))
         self.entries, self.caches = Entries(), [Cache(), Cache()]
         self.epoch, self.batch, self.after = 1, 0, None
         self.time = EventTime()
@@ -154,7 +140,7 @@ class World:
     def restart(self) -> None:
         """Another process takes over, under a new epoch."""
         self.epoch += 1
-        self._beginnings = Beginnings(self._folder)
+        self._beginnings = Beginnings(Local(self.folder))
         self.client.set(f"{PREFIX}:epoch", self.epoch)
         self.caches = [Cache(), Cache()]
         self._begin()
@@ -239,8 +225,19 @@ class World:
         fold, codes = builder.folding(self.settings, self.reference), frozenset(map(_code, unread))
         fold = replace(fold, batch_state=lambda: (self.time, codes, ""), max_rows=chance.choice([2, 1000, 1000]))
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
-        for each in readings:
-            chance.choice(tasks).append(each)
+        if self.rules.distinct:
+            seen_keys.clear(self.folder, BUCKETS, self.batch)
+            place = Place(self.batch, self.epoch)
+            fold = replace(fold, seen_keys=lambda floor_ms: SeenKeys(self.folder, place, floor_ms))
+            fold = replace(fold, distinct_for_ms=self.settings.admission.distinct_for_ms)
+        else:
+            seen_keys.forget(str(self.folder))
+        if chance.random() < 0.3:
+            seen_keys._CACHE.clear()
+        for each in chance.sample(readings, len(readings)) if self.rules.distinct else readings:
+            # Duplicates are found where all readings of a bucket are in one task.
+            task = tasks[bucket_of(each.device) % len(tasks)] if self.rules.distinct else chance.choice(tasks)
+            task.append(each)
         for task in tasks:
             at = chance.randint(0, len(task))
             for batch in fold([_columns(part, self.settings) for part in (task[:at], task[at:])]):
@@ -396,6 +393,8 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             "max_ahead": f"{plain.MAX_AHEAD_MS} ms",
             "max_hold": f"{plain.MAX_HOLD_MS} ms",
             "idle_after": f"{plain.IDLE_AFTER_MS} ms",
+            "distinct": ["device", "event_time"] if rules.distinct else [],
+            "distinct_for": f"{plain.DISTINCT_FOR_MS} ms",
         },
         "reference": {
             "url": "jdbc:sqlite:unused",

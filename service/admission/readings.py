@@ -3,17 +3,20 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from service.admission import device_ids, filters, inputs
+from service.admission.decode import OTHER
 from service.admission.schema_sources import SchemaSets, load_schemas
 from service.reference import lookup
 from service.reference.attributes import Attributes
 from service.row_schemas import REJECT_TYPE
-from service.settings import Input, Settings
+from service.settings import EVENT_TIME, Input, Settings
 from service.units import format_duration
 from state.rules import EVENT_MS_LIMIT
 
@@ -36,22 +39,30 @@ REASONS = (
     "early",
     "late",
     "too_many_devices",
+    "duplicate",
 )
 """Reasons for a reject; the first one that applies, in this order, is given: format, device, measures, time.
 
 `early` follows the checks of the device, because an early reading is stored under its device's key. The fold decides the last
-one (service/admission/device_limit.py), and rejects readings behind the watermark as `late` too."""
+two (service/admission/device_limit.py, service/aggregation/seen_keys.py), and rejects readings behind the watermark as `late`,
+too."""
 
 BEHIND = "is behind the watermark"
 """Part of the detail of a reading that is late only because of the watermark."""
 
 TOO_MANY = "the state has admission.max_devices devices, and this device is not one of them"
 
+DUPLICATE_OF = "the same reading as"
+"""Begins the detail of a duplicate; the place of the first reading follows."""
+
 FILTERED = "filtered"
 """Takes the place of a reason in a record that `where` of its input does not let in."""
 
 MEETS = "?"
 """Prefix of a column that says whether a reading meets a view's filter; no measure's name begins with it."""
+
+SECOND = "="
+"""The column with a hash of what tells a device's readings apart, where that is more than the event time."""
 
 KEPT = "$"
 """Prefix of a kept Kafka column; no measure's name begins with it."""
@@ -76,16 +87,16 @@ def admit(
 
     Columns out: bucket int, device string, event_ms bigint, broker_ms bigint, from_partition int (see `partition_of`), offset
     bigint, one int under SIZE (bytes of key and value), one double per measure and one string per grouped column under their
-    names, for each view with a filter one boolean under MEETS + its name, and `reject` (row_schemas.REJECT_TYPE as a JSON object
-    without its nulls), null when the reading is admitted. In a rejected row device, time and measures are null, so that no later
-    step can count it; an early one keeps its device's bucket. In a row that `where` of its input filters, `reject` is null, too.
-    With `keep_late`, a reading that is rejected for nothing but being late keeps them, unless its time is before 1970: views
-    without windows count it.
+    names, for each view with a filter one boolean under MEETS + its name, with `admission.distinct` of columns one bigint under
+    SECOND, and `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. In a
+    rejected row device, time and measures are null, so that no later step can count it; an early one keeps its device's bucket.
+    In a row that `where` of its input filters, `reject` is null, too. With `keep_late`, a reading that is rejected for nothing
+    but being late keeps them, unless its time is before 1970: views without windows count it.
     """
     # A reject is one column: as a struct of nine, or as nine columns, it would cost each admitted reading 0.4 us in Spark's Arrow
     # writer (4.1.1), as one column nothing measurable. JSON takes 0.8 of Avro's time.
     columns, predicates = settings.grouped_columns, filters.places(settings)
-    used = [name for name in settings.columns if predicates or name in columns]
+    used = [name for name in settings.columns if predicates or name in columns or name in settings.distinct_columns]
     flat = inputs.add(records, settings, schemas or load_schemas(settings), used)
     of_reference = filters.attributes(records.sparkSession, settings) if predicates else ()
     if not lookup.needed(settings):
@@ -122,9 +133,21 @@ def admit(
         *[F.when(kept, F.col(_measure(name))).alias(name) for name in measures],
         *[F.when(kept, F.col(_column(name))).alias(name) for name in columns],
         *[F.when(kept, F.col(f"`{key}`")).alias(MEETS + name) for name, key in _view_filters(settings).items()],
+        *[F.when(admitted, second).alias(SECOND) for second in _second(settings)],
         F.when(is_reject, F.to_json(reject)).alias("reject"),
         *[F.col(name).alias(KEPT + name) for name in keep],
     )
+
+
+def _second(settings: Settings) -> list[Column]:
+    """Return what tells a device's readings apart, if it is more than the event time; null without one of the columns."""
+    names = settings.distinct_columns
+    if not names:
+        return []
+    columns = [F.col(_column(name)) for name in names]
+    is_known = [F.coalesce(column != OTHER, F.lit(False)) for column in columns]
+    times = [F.col("event_ms")] if EVENT_TIME in settings.admission.distinct else []
+    return [F.when(reduce(and_, is_known), F.xxhash64(*columns, *times))]
 
 
 def _partition_code(topics: Sequence[str]) -> Column:

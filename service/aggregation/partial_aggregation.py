@@ -27,15 +27,26 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from service.admission.column_values import Known
 from service.admission.decode import OTHER
 from service.admission.device_limit import are_known
-from service.admission.readings import BEHIND, MEETS, REASONS, SIZE, TOO_MANY, partition_of
+from service.admission.readings import (
+    BEHIND,
+    DUPLICATE_OF,
+    MEETS,
+    PARTITION_BITS,
+    REASONS,
+    SECOND,
+    SIZE,
+    TOO_MANY,
+    partition_of,
+)
 from service.aggregation import task_counters, windows
+from service.aggregation.seen_keys import SeenKeys
 from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes, Units
 from service.reference.attributes import DEVICE, Attributes
 from service.reference.limits import durations_ms
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import EVENTS, View
-from state import codec, distinct, watermark
+from state import codec, distinct, duplicates, watermark
 from state import windows as window_state
 from state.columns import array, factorise
 from state.rules import Rules
@@ -45,6 +56,9 @@ from state.watermark import EventTime, Partition
 
 _FOLDED = to_arrow_schema(FOLDED)
 _REJECT = to_arrow_schema(REJECT_TYPE)
+
+GONE = "a removed topic"
+"""Takes the place of the name of a topic that the settings do not have any more."""
 
 STRETCH = 1_000
 """Rejects of so many successive offsets of a partition go to one bucket."""
@@ -66,6 +80,9 @@ class Fold:
     `columns` are the record's columns that views group by, and `known_values` returns which of their values are keys.
     A view without windows counts late readings, too, which are rejected all the same: those behind the watermark, and those of
     `readings.admit` that come with a device.
+    With `seen_keys`, a task decides about duplicates: it returns, by the floor below which keys are forgotten, the keys that were
+    seen, or None in a batch run. `distinct_for_ms` is how far behind the newest event time the floor is at most. All readings of
+    a bucket must then be in one task, which holds them in memory.
     Without `keep_rejects` rejects are dropped. Not by a filter in Spark: the planner pushes it below the projection, and repeats
     the expressions of admission there (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` limits memory: a task folds at most that many readings, plus one Arrow batch, at a time.
@@ -86,11 +103,16 @@ class Fold:
     has_filter: bool = False
     columns: Sequence[str] = ()
     known_values: Callable[[], Known] = Known
+    seen_keys: Callable[[int], SeenKeys | None] | None = None
+    distinct_for_ms: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold batches of readings.admit's rows to batches of row_schemas.FOLDED."""
         before, unread, devices = self.batch_state() if self.batch_state is not None else (EventTime(), (), "")
         read = {number: Partition(is_unread=True) for number in unread}
+        seen = None
+        if self.seen_keys is not None:
+            seen = self.seen_keys(max(before.watermark_ms, before.newest_ms - self.distinct_for_ms))
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for batch in batches:
@@ -98,26 +120,35 @@ class Fold:
                 continue
             waiting.append(batch)
             rows += batch.num_rows
-            if rows >= self.max_rows:
-                yield from self._read(waiting, before, devices, read)
+            if rows >= self.max_rows and seen is None:
+                yield from self._read(waiting, before, devices, read, None)
                 waiting, rows = [], 0
         if waiting:
-            yield from self._read(waiting, before, devices, read)
+            yield from self._read(waiting, before, devices, read, seen)
+        if seen is not None:
+            seen.write()
         if self.batch_state is not None and read:
             report = watermark.report(before, read)
             yield _rows(TIMES, np.arange(self.buckets, dtype=np.int32), [report] * self.buckets)
 
     def _read(
-        self, batches: list[pa.RecordBatch], before: EventTime, devices: str, read: dict[int, Partition]
+        self,
+        batches: list[pa.RecordBatch],
+        before: EventTime,
+        devices: str,
+        read: dict[int, Partition],
+        seen: SeenKeys | None,
     ) -> Iterator[pa.RecordBatch]:
         readings = pa.Table.from_batches(batches)
         for number, partition in _partitions(readings, has_late=bool(self._endless)).items():
             read[number] = read.get(number, Partition()) | partition
         if SIZE in readings.column_names:  # readings that are no records, as those of load/walks, have no size
             yield _counts([task_counters.of_counts(task_counters.BYTES, {0: pc.sum(readings[SIZE]).as_py()})])
-        yield from self.fold(readings, before.watermark_ms, devices)
+        yield from self.fold(readings, before.watermark_ms, devices, seen)
 
-    def fold(self, readings: pa.Table, watermark_ms: int = 0, devices: str = "") -> Iterator[pa.RecordBatch]:
+    def fold(
+        self, readings: pa.Table, watermark_ms: int = 0, devices: str = "", seen: SeenKeys | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Fold readings in any order; those below the watermark are late, and those of devices outside the list are rejected."""
         if self.has_filter:
             is_filtered = pc.and_(pc.is_null(readings["device"]), pc.is_null(readings["reject"]))
@@ -148,15 +179,41 @@ class Fold:
             readings = readings.filter(pc.invert(late))
         if counted_late:
             yield from self._late(pa.concat_tables(counted_late), devices)
-        if devices and readings.num_rows:
+        if readings.num_rows:
+            yield from self._on_time(readings, devices, seen)
+
+    def _on_time(self, readings: pa.Table, devices: str, seen: SeenKeys | None) -> Iterator[pa.RecordBatch]:
+        """Reject readings of devices outside the list and duplicates, and fold the others."""
+        if devices:
             codes, names = factorise(readings["device"])
             is_listed = pa.array(are_known(names, devices)[codes])
             rejects = readings.filter(pc.invert(is_listed))
             if rejects.num_rows:
                 yield from self._refused(rejects, "too_many_devices", [TOO_MANY] * rejects.num_rows)
             readings = readings.filter(is_listed)
+        if seen is not None and readings.num_rows:
+            is_duplicate, details = self._duplicates(readings, seen)
+            if len(details):
+                yield from self._refused(readings.filter(pa.array(is_duplicate)), "duplicate", details)
+                readings = readings.filter(pa.array(~is_duplicate))
         if readings.num_rows:
             yield from self._admitted(readings)
+
+    def _duplicates(self, readings: pa.Table, seen: SeenKeys) -> tuple[NDArray[np.bool_], list[str]]:
+        """Return which readings are duplicates, and the details of these. Of several in a batch the first one is that of the
+        lowest partition and offset, in the order of the topics."""
+        keys, rows = _keys(readings, self.topics)
+        names = dict(zip(duplicates.hashes(pa.array(self.topics)).tolist(), self.topics, strict=True))
+        buckets = readings["bucket"].to_numpy()[rows]
+        is_duplicate, firsts = np.zeros(readings.num_rows, np.bool_), dict[int, str]()
+        for bucket in np.unique(buckets).tolist():
+            of_bucket = np.flatnonzero(buckets == bucket)
+            found, places = seen.firsts(bucket, keys.take(pa.array(of_bucket)))
+            chosen = rows[of_bucket[found]]
+            is_duplicate[chosen] = True
+            for row, topic, *place in zip(chosen.tolist(), *(each.tolist() for each in places), strict=True):
+                firsts[row] = f"{DUPLICATE_OF} {names.get(topic, GONE)}[{place[0]}]@{place[1]}"
+        return is_duplicate, [firsts[row] for row in np.flatnonzero(is_duplicate).tolist()]
 
     @property
     def _endless(self) -> Sequence[tuple[View, Sequence[str]]]:
@@ -350,6 +407,25 @@ class Fold:
         return int(np.count_nonzero(~is_known[codes]))
 
 
+def _keys(readings: pa.Table, topics: Sequence[str]) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Return the keys of readings (state.duplicates.SCHEMA) by partition and offset, and the row of each. Some have no key."""
+    codes, devices = factorise(readings["device"])
+    second = readings[SECOND if SECOND in readings.column_names else "event_ms"]
+    has_key = np.flatnonzero(second.is_valid().to_numpy())
+    partition, offset = readings["from_partition"].to_numpy(), readings["offset"].to_numpy()
+    rows: NDArray[np.int64] = has_key[np.lexsort((offset[has_key], partition[has_key]))]
+    topic, number = partition[rows] >> PARTITION_BITS, partition[rows] & ((1 << PARTITION_BITS) - 1)
+    columns = {
+        "device": duplicates.hashes(devices)[codes][rows],
+        "second": second.fill_null(0).to_numpy()[rows],
+        "event_ms": readings["event_ms"].to_numpy()[rows],
+        "topic": duplicates.hashes(pa.array(topics))[topic],
+        "partition": number,
+        "offset": offset[rows],
+    }
+    return pa.table(columns, schema=duplicates.SCHEMA), rows
+
+
 @dataclass(frozen=True, slots=True)
 class _Sorted:
     """Readings in the `order` of device and event time; `readings` are in the order of arrival.
@@ -395,13 +471,14 @@ def _partitions(readings: pa.Table, *, has_late: bool) -> dict[int, Partition]:
         times = pc.if_else(pc.is_null(readings["reject"]), times, pa.scalar(None, pa.int64()))
     event_ms = times.fill_null(-1).to_numpy()
     newest = (
-        np.maximum.reduceat(event_ms, heads).tolist(),
-        np.maximum.reduceat(readings["broker_ms"].to_numpy(), heads).tolist(),
+        np.maximum.reduceat(event_ms, heads),
+        np.maximum.reduceat(readings["broker_ms"].to_numpy(), heads),
     )
-    read: dict[int, Partition] = {}
-    for each, newest_ms, broker_ms in zip(number[heads].tolist(), *newest, strict=True):
-        read[each] = read.get(each, Partition()) | Partition(newest_ms, broker_ms)
-    return read
+    numbers, place = np.unique(number[heads], return_inverse=True)
+    of_partitions = np.full((2, len(numbers)), -1, np.int64)
+    for row, times_ms in enumerate(newest):
+        np.maximum.at(of_partitions[row], place, times_ms)
+    return {each: Partition(*times) for each, *times in zip(numbers.tolist(), *of_partitions.tolist(), strict=True)}
 
 
 def _parsed(rejects: pa.Array) -> pa.Table:

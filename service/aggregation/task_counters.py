@@ -22,6 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED, BYTES = range(10)
+_STRETCHES = 1_000
+"""Stretches of one partition from which rows are sorted."""
 LATENCY_STEP_MS = 10
 """The step of broker times, in ms."""
 
@@ -77,8 +79,13 @@ def of_latency(broker_ms: Ints) -> Tally:
 
 
 def of_partitions(partition: NDArray[np.int32], event_ms: Ints) -> Tally:
-    """Count n > 0 readings by partition. Rows come in long stretches of one partition, as Kafka delivers them."""
+    """Count n > 0 readings by partition."""
     heads = np.flatnonzero(np.r_[True, partition[1:] != partition[:-1]])
+    if len(heads) > _STRETCHES:
+        # Kafka delivers long stretches of one partition. A shuffle before the fold mixes them.
+        order = np.argsort(partition, kind="stable")
+        partition, event_ms = partition[order], event_ms[order]
+        heads = np.flatnonzero(np.r_[True, partition[1:] != partition[:-1]])
     codes, counts = partition[heads], np.diff(heads, append=len(partition))
     oldest = _rows(OLDEST, codes, np.minimum.reduceat(event_ms, heads), counts)
     return total([oldest, _rows(NEWEST, codes, np.maximum.reduceat(event_ms, heads), counts)])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint, tracing
@@ -24,7 +25,7 @@ from service.admission.column_values import ColumnValues, Known
 from service.admission.device_limit import DeviceLimit
 from service.admission.schema_sources import SchemaSets
 from service.admission.unknown_schemas import UndecidedError, UnknownSchemaCheck
-from service.aggregation import sessions
+from service.aggregation import seen_keys, sessions
 from service.aggregation.partial_aggregation import Fold
 from service.checkpoint import beginnings, event_time
 from service.checkpoint.beginnings import Beginnings
@@ -89,7 +90,14 @@ def build(
     admitted = readings.admit(records, settings, attributes, schemas=schemas, keep_late=bool(settings.endless))
     step = replace(folding(settings, attributes), batch_state=event_time.of_task, known_values=column_values.of_task)
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
-    return sessions.advance(admitted.coalesce(tasks).mapInArrow(step, FOLDED), settings)
+    if settings.admission.distinct:
+        # All readings of a bucket must be in one task, which decides about duplicates. Other rows go anywhere.
+        task = F.pmod(F.coalesce("bucket", "offset"), F.lit(tasks)).cast("int")
+        admitted = admitted.repartitionById(tasks, task)
+        step = replace(step, seen_keys=seen_keys.of_task, distinct_for_ms=settings.admission.distinct_for_ms)
+    else:
+        admitted = admitted.coalesce(tasks)
+    return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
 
 
 def fold(
@@ -194,6 +202,7 @@ class Publication:
         values_of = attributes(snapshot, settings)
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)
         sink = self._begin_views(sink)
+        self._begin_keys(sink)
         servers = sink.servers()
         planned = clock.monotonic_s()
         small = micro_batch.rows <= settings.redis.driver_rows
@@ -243,6 +252,18 @@ class Publication:
                 limit,
             )
         )
+
+    def _begin_keys(self, sink: Sink) -> None:
+        """Prepare the tasks that find duplicates."""
+        settings, micro_batch = self.term.settings, sink.micro_batch
+        if settings.admission.distinct:
+            seen_keys.begin(
+                self.term.spark.sparkContext,
+                seen_keys.folder(settings),
+                settings.buckets,
+                seen_keys.Place(micro_batch.batch, micro_batch.epoch),
+                lambda: sink.run_in(0, "read_progress"),
+            )
 
     def _begin_views(self, sink: Sink) -> Sink:
         """Begin and end views without windows, and remove the values of those that ended before this batch."""
@@ -345,6 +366,8 @@ def start(
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.buckets)
     values = ColumnValues.of(spark.sparkContext, settings, times.files)
     begun = Beginnings(times.files)
+    if not settings.admission.distinct:
+        seen_keys.forget(checkpoint)
     publication = Publication(term, before_batch, on_batch, catalog, times, limit, values, begun, batch_limit, care)
     writer = (
         output.writeStream.queryName(settings.service.name)

@@ -31,6 +31,7 @@ from service.pipeline import batch_report, failure
 from service.publication.rows import as_of_watermark, by_shard, session_rows, window_rows
 from service.recompute import closed_sink, correction, late, rebuild
 from service.recompute.closed_sink import ClosedSink
+from service.recompute.copies import copies
 from service.recompute.correction import Partials
 from service.recompute.late import Log
 from service.recompute.rebuild import Recomputation
@@ -45,7 +46,7 @@ from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark import session
 from service.spark.files import Files
-from state.columns import ints
+from state.columns import Bools, ints
 from state.corrected import corrected
 
 AT_ONCE = 20_000
@@ -57,8 +58,9 @@ Say = Callable[[str], object]
 @dataclass(slots=True)
 class Report:
     """What a run did. Late readings: `corrected`; `waiting` for an open window or session; `refused`, for another reason
-    than being late, or because their bytes are gone. Values: `windows` and `sessions` written; `same`, which were right
-    already; `poorer`, of which Redis has more readings than Kafka; `unrecoverable`, of which Kafka has deleted a part.
+    than being late, as copies of other readings, or because their bytes are gone. Values: `windows` and `sessions` written;
+    `same`, which were right already; `poorer`, of which Redis has more readings than Kafka; `unrecoverable`, of which Kafka has
+    deleted a part.
     """
 
     corrected: int = 0
@@ -78,7 +80,8 @@ class Report:
         if self.waiting:
             yield f"{self.waiting} late readings belong to windows or sessions that are not closed yet: try later"
         if self.refused:
-            yield f"{self.refused} would not have been admitted in time either, or are gone: see `tidemark rejects show`"
+            why = "would not have been admitted in time either, are copies, or are gone"
+            yield f"{self.refused} {why}: see `tidemark rejects show`"
         if self.poorer:
             yield f"{self.poorer} values have more readings than the topic gives now, and are left as they are"
         if self.unrecoverable.total():
@@ -178,12 +181,23 @@ class Correction:
         admitted = admitted.sort_by("event_ms")
         readings = late.of(admitted, chosen)
         earlier = late.of(admitted, {reject.place for reject in self._log.in_values()} - chosen)
+        if self._settings.admission.distinct and readings.num_rows:
+            is_copy = self._copies(readings, earlier)
+            report.refused += int(is_copy.sum())
+            readings = readings.filter(pa.array(~is_copy))
         is_open = correction.ends_ms(ints(readings, "event_ms"), self._settings) > watermark_ms
         report.waiting += int(is_open.sum())
         readings = readings.filter(pa.array(~is_open))
         for start in range(0, readings.num_rows, AT_ONCE):
             earlier = pa.concat_tables([earlier, self._round(readings.slice(start, AT_ONCE), earlier)])
         return report
+
+    def _copies(self, readings: pa.Table, earlier: pa.Table) -> Bools:
+        run, settings = self._recomputation, self._settings
+        from_ms = max(0, int(ints(readings, "event_ms").min()) - settings.admission.max_ahead_ms)
+        source = rebuild.readable(run.spark, settings, self._sink.micro_batch, from_ms)
+        records = rebuild.records(run.spark, settings, source, refused=self._log.refused)
+        return copies(readings, earlier, run.admit(records))
 
     def _round(self, readings: pa.Table, earlier: pa.Table) -> pa.Table:
         """Correct some late readings, ascending; `earlier` are in values already. Returns those that are corrected now."""

@@ -40,7 +40,7 @@ class Log:
     rejects  the late rejects that are in the span or in values
     span     the places of late rejects whose broker time is in the span
     gone_ms  newest event time of late readings that are in values, but no longer in the rejects topic; -1 for none
-    refused  the places of readings that admission alone would admit: behind the watermark, or of too many devices
+    refused  the places of readings that admission alone would admit: behind the watermark, of too many devices, or duplicates
     """
 
     rejects: Mapping[Coordinates, Reject]
@@ -82,6 +82,13 @@ def in_values(settings: Settings) -> Log | None:
     return _read(settings, known, 0, 0) if any(mark.state in IN_VALUES for mark in known.values()) else None
 
 
+def duplicates(settings: Settings) -> Collection[Coordinates]:
+    """Return the places of duplicates, which no value has. Raises SourceError."""
+    if not settings.admission.distinct:
+        return ()
+    return {reject.place for reject in reject_log.read(settings.kafka) if reject.reason == "duplicate"}
+
+
 def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int | None, until_ms: int | None) -> Log:
     applied = {place for place, mark in known.items() if mark.state in IN_VALUES}
     late: dict[Coordinates, Reject] = {}
@@ -89,7 +96,9 @@ def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int |
     refused: set[Coordinates] = set()
     # A correction needs the readings that earlier ones have put into the same windows, so all of the topic is read.
     for reject in reject_log.read(settings.kafka):
-        if reject.reason == "too_many_devices" or (reject.reason == "late" and readings.BEHIND in reject.detail):
+        if reject.reason in {"too_many_devices", "duplicate"} or (
+            reject.reason == "late" and readings.BEHIND in reject.detail
+        ):
             refused.add(reject.place)
         if reject.reason != "late":
             continue

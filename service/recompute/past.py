@@ -21,7 +21,8 @@ def admitted(term: Term, settings: Settings, source: Source) -> tuple[Recomputat
     values = column_values.stored(settings, Files(term.spark, settings.service.checkpoint))
     run = Recomputation(term.spark, settings, attributes, term.schemas, values)
     log, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
-    records = rebuild.records(term.spark, settings, source, refused=log.refused if log is not None else ())
+    refused = late.duplicates(settings) if log is None else log.refused
+    records = rebuild.records(term.spark, settings, source, refused=refused)
     if log is not None:
         rows, _ = late.admitted(run, log.rejects.values())
         corrections, whole_from_ms = late.plain(rows), max(whole_from_ms, log.gone_ms + 1)

@@ -15,6 +15,8 @@ RESERVED_MEASURES = frozenset(
 """Columns of the pass and fields of a device's hash, which are no names for a measure."""
 RESERVED_COLUMNS = RESERVED_MEASURES | {"known"}
 """The same, and a column of the reference's look-up: no names for a column."""
+EVENT_TIME = "event_time"
+"""The name of the event time in `admission.distinct`."""
 RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 
@@ -182,6 +184,18 @@ class Admission(Section):
     max_bytes: ByteSize = Field(default=ByteSize(65_536), gt=0, le=(1 << 31) - 1)
     ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     unknown_device: Literal["keep", "reject"] = "keep"
+    distinct: tuple[str, ...] = ()
+    """What two different readings never share: `device`, and `event_time` or columns of [input]. () finds no duplicates.
+
+    Settings may name a column alone, which then has an id of its device's records.
+    """
+    distinct_for_ms: Positive = Field(default=3_600_000, alias="distinct_for")
+    """How far behind the newest event time, at most, readings are remembered; never longer than until the watermark passes."""
+
+    @field_validator("distinct", mode="before")
+    @classmethod
+    def _may_be_a_column(cls, value: object) -> object:
+        return ("device", value) if isinstance(value, str) else value
 
     @field_validator("ranges")
     @classmethod
@@ -193,6 +207,16 @@ class Admission(Section):
                 )
                 raise ValueError(msg)
         return value
+
+    def duplicate_problems(self) -> list[str]:
+        """Return a problem if `distinct` does not tell the readings of a device apart."""
+        names = self.distinct
+        if not names or ("device" in names and len(set(names)) == len(names) > 1):
+            return []
+        return [
+            f"admission.distinct: {list(names)} must name 'device', and once each what tells its readings apart: "
+            f"{EVENT_TIME!r} or columns of [input]"
+        ]
 
     @property
     def watermark_delay_ms(self) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
-from service.settings.input import Admission, Input, NamedInput, Registry
+from service.settings.input import EVENT_TIME, Admission, Input, NamedInput, Registry
 from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
 from service.settings.redis import Redis
@@ -142,6 +142,10 @@ class Settings(Section):
                 }
                 problems += unknown(f"views.{view.name}.by", view.by, columns, "column to group by")
         problems += unknown("admission.ranges", self.admission.ranges, measures, f"measure of {section}")
+        problems += unknown(
+            "admission.distinct", self.admission.distinct, {"device", EVENT_TIME, *self.columns}, f"column of {section}"
+        )
+        problems += self.admission.duplicate_problems()
         if self.reference is not None:
             problems += unknown("reference.ranges", self.reference.ranges, measures, f"measure of {section}")
         problems += [
@@ -271,6 +275,11 @@ class Settings(Section):
             return ()
         chosen = [view for view in self.views if outlet.views is None or view.of in outlet.views]
         return tuple(view.name for view in chosen if not view.is_endless)
+
+    @property
+    def distinct_columns(self) -> tuple[str, ...]:
+        """The columns of the record that tell duplicates."""
+        return tuple(name for name in self.admission.distinct if name in self.columns)
 
     @property
     def buckets(self) -> int:

@@ -24,7 +24,7 @@ from pyspark.sql.streaming import StreamingQuery
 from load.transcripts.builders import KAFKA
 from service import row_schemas
 from service.admission.column_values import ColumnValues
-from service.aggregation import task_counters
+from service.aggregation import seen_keys, task_counters
 from service.checkpoint import event_time
 from service.pipeline import builder, failure
 from service.reference import snapshots
@@ -89,6 +89,9 @@ class World:
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
         times = event_time.Log.of(self.spark, self.settings.service.checkpoint)
         event_time.set_for_tasks(self.spark.sparkContext, times.before(batch))
+        if self.settings.admission.distinct:
+            folder, buckets = seen_keys.folder(self.settings), self.settings.buckets
+            seen_keys.begin(self.spark.sparkContext, folder, buckets, seen_keys.Place(batch, 1), lambda: None)
         values = ColumnValues.of(self.spark.sparkContext, self.settings, times.files)
         table = values.until_decided(failure.classify, frame.toArrow, lambda: None)
         if self.crash_in_batch is not None:

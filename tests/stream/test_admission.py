@@ -207,12 +207,12 @@ def test_a_record_is_decided_by_the_limits_to_the_last_step(at_the_limits, case)
     assert early == (True, row["reject"]["device"], row["reject"]["ahead_ms"])
 
 
-IN_THE_FOLD = "too_many_devices"
+IN_THE_FOLD = {"too_many_devices", "duplicate"}
 """Is decided behind admission: tests/integration/test_device_limit.py."""
 
 
 def test_the_table_has_every_reason_but_those_of_a_missing_time():
-    assert {reason for _, reason, _ in AT_THE_LIMITS.values() if reason} == set(REASONS) - {"no_time", IN_THE_FOLD}
+    assert {reason for _, reason, _ in AT_THE_LIMITS.values() if reason} == set(REASONS) - {"no_time", *IN_THE_FOLD}
 
 
 # A schema in which everything may be missing, to have several faults at once and the rarer types.
@@ -274,7 +274,7 @@ def test_of_several_reasons_the_first_in_the_list_is_given(spark, tmp_path):
     settings = make_settings(tmp_path, input=with_schemas(tmp_path, LOOSE, event_time_unit="iso"), admission=LIMITS)
     rows = decide(spark, settings, records, known=["a"])
     assert reasons(rows) == wanted
-    assert set(wanted) == set(REASONS) - {IN_THE_FOLD}
+    assert set(wanted) == set(REASONS) - IN_THE_FOLD
 
 
 def test_service_and_oracle_allow_the_same_characters_and_lengths_of_a_device_id(spark, tmp_path):

@@ -15,8 +15,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.walks import admitted
 from service.admission.readings import REASONS
-from service.aggregation import partial_aggregation, task_counters
+from service.aggregation import partial_aggregation, seen_keys, task_counters
 from service.aggregation.partial_aggregation import STRETCH, Fold
+from service.aggregation.seen_keys import Place, SeenKeys
 from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import NONE
 from service.reference.attributes import Index
@@ -491,3 +492,27 @@ def test_a_view_without_windows_counts_what_is_late_and_nothing_else_that_is_rej
     listed = list(fold.fold(table_of(rows), BASE_MS + 10, "list"))
     out = [row for batch in listed for row in batch.to_pylist()]
     assert totals(out) == {("total", "bb"): 1}, "a late reading makes no key for a device that is not listed"
+
+
+def test_of_copies_the_first_by_partition_and_offset_counts_and_the_others_name_it(tmp_path):
+    seen_keys._CACHE.clear()
+    calls = iter(range(9))
+
+    def opened(floor_ms):
+        assert floor_ms == BASE_MS - 5
+        return SeenKeys(tmp_path, Place(next(calls), 1), floor_ms)
+
+    fold = replace(FOLD, batch_state=lambda: (EventTime(BASE_MS - 9, BASE_MS), (), ""), seen_keys=opened)
+    fold = replace(fold, distinct_for_ms=5, max_rows=1)
+    rows = [admitted("a", 3, value) | {"offset": offset, "from_partition": 1} for offset, value in ((7, 1.0), (5, 2.0))]
+    rows += [admitted("a", 3, 3.0) | {"offset": 9, "from_partition": 0}, admitted("b", 3, 4.0)]
+    out = folded(rows, sizes=[1, 1], fold=fold)
+    assert {key[0]: (row["count"], row["max"]) for key, row in panes(out).items()} == {"a": (1, 3.0), "b": (1, 4.0)}
+    rejects = [each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()]
+    details = {(each["reason"], each["partition"], each["offset"]): each["detail"] for each in rejects}
+    first = "the same reading as readings[0]@9"
+    assert details == {("duplicate", 1, 5): first, ("duplicate", 1, 7): first}
+    (again,) = of_kind(folded([admitted("a", 3, 1.0) | {"offset": 11}], fold=fold), REJECTS)
+    assert codec.unpack(b"J", again["payload"]).to_pylist()[0]["detail"] == first
+    assert not of_kind(folded([admitted("a", -6, 1.0)], fold=fold), REJECTS)
+    assert not of_kind(folded([admitted("a", -6, 1.0)], fold=fold), REJECTS), "it is forgotten at once"

@@ -675,3 +675,20 @@ def test_the_path_and_the_password_of_an_outlet_are_found_beside_the_settings(tm
     assert files.path == str(tmp_path / "x")
     assert table.secret() == "secret"
     assert "secret" not in repr(table)
+
+
+def test_duplicates_are_told_by_the_device_and_something_else():
+    columns = {"measures": {"temperature": "temperature", "humidity": "h"}, "columns": {"message": "id"}}
+    assert parse(document()).admission.distinct == ()
+    for given in ("message", ["device", "message"]):
+        parsed = parse(document(input=columns, admission={"distinct": given}))
+        assert (parsed.admission.distinct, parsed.distinct_columns) == (("device", "message"), ("message",))
+    assert parse(document(admission={"distinct": ["device", "event_time"]})).distinct_columns == ()
+    (line,) = problems(input=columns, admission={"distinct": ["device", "site"]})
+    assert line == "admission.distinct: 'site' is no column of [input]; there are device, event_time, message"
+    for given in (["device"], ["event_time"], ["device", "device"]):
+        (line,) = problems(admission={"distinct": given})
+        assert line == (
+            f"admission.distinct: {given} must name 'device', and once each what tells its readings apart: "
+            "'event_time' or columns of [input]"
+        )

@@ -44,5 +44,6 @@ REASONS = {
     "early": "the time is too far in the future",
     "late": "the reading arrived too late",
     "too_many_devices": "the limit of devices is reached",
+    "duplicate": "the same reading came before",
     "unreadable": "no process could read the record, and an operator has skipped it",
 }
