@@ -87,11 +87,11 @@ def _views(run: Run) -> list[dict[str, Any]]:
 
 
 def _change(run: Run, views: list[dict[str, Any]]) -> None:
-    """Write the settings and send SIGHUP to the driver's Python, if it runs; a start reads the file, too."""
+    """Write the settings and send SIGHUP to the driver, whose process is the JVM's."""
     run.testbed.settings["views"] = views
     run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
     run.note("views", names=[f"{view['name']} {view['window']}" for view in views])
-    os.kill(run.driver_pids()[1], signal.SIGHUP)
+    os.kill(run.testbed.service_pid, signal.SIGHUP)
 
 
 def _complete(run: Run, name: str, length: str) -> None:
