@@ -230,7 +230,7 @@ def _check_hash(client: Client, key: bytes, kind: _Kind, place: Mapping[str, str
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     if not fields:
         return
-    if kind.name == "window" and "complete_from" in fields:
+    if kind.name == "window" and fields.get("end") == str(ENDLESS_MS):
         expiry = [] if ttl_ms == -1 else [f"is of a view without windows, and expires in {ttl_ms} ms"]
     else:
         expiry = [*_check_expiry(kind, int(ttl_ms))]
@@ -261,8 +261,9 @@ def _check_window(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
     start, end, last, count = (int(fields[name]) for name in ("start", "end", "last", "count"))
     if place["start"] != fields["start"]:
         yield f"start = {start} is not the key's"
-    if ("complete_from" in fields) != (end == ENDLESS_MS):
-        yield f"complete_from = {fields.get('complete_from')} with end = {end}"
+    complete_from = int(fields.get("complete_from", -1))
+    if (end == ENDLESS_MS and complete_from < 0) or (end != ENDLESS_MS and -1 < complete_from <= start):
+        yield f"complete_from = {fields.get('complete_from')} with start = {start} and end = {end}"
     first = int(fields.get("first", last))
     if not start <= first <= last < end:
         yield f"start <= first <= last < end does not hold: {start}, {first}, {last}, {end}"

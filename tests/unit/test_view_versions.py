@@ -82,6 +82,7 @@ def test_a_measure_that_is_added_is_incomplete_alone() -> None:
 def test_a_name_moves_when_the_next_version_is_complete_and_in_one_step() -> None:
     waiting = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE | {"window": "2 m"}), NEWEST_MS)
     assert view_versions.filled(waiting, {"device@2": Filled(both(NEWEST_MS))}) == waiting, "of a former change"
+    assert shown(waiting)[0] == ("device", "device", False, {}), "readers find the old version meanwhile"
     after = view_versions.filled(waiting, {"device@2": Filled(both(), begins_ms=5)})
     assert shown(after) == [("device", "device@2", False, {})]
     assert (after.views[0].begins_ms, after.views[0].window_ms) == (5, 120_000)

@@ -4,8 +4,11 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
@@ -87,11 +90,20 @@ def _views(run: Run) -> list[dict[str, Any]]:
 
 
 def _change(run: Run, views: list[dict[str, Any]]) -> None:
-    """Write the settings and send SIGHUP to the driver, whose process is the JVM's."""
+    """Write the settings and send SIGHUP to the driver's Python, as the command does: a JVM that was started with SIGHUP ignored,
+    for instance under nohup, does not receive it."""
     run.testbed.settings["views"] = views
     run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
     run.note("views", names=[f"{view['name']} {view['window']}" for view in views])
-    os.kill(run.testbed.service_pid, signal.SIGHUP)
+    pids: list[int] = []
+
+    def has_driver() -> bool:
+        with suppress(SetupError, psutil.Error):
+            pids[:] = run.driver_pids()
+        return bool(pids)
+
+    run.wait(has_driver, STARTS_S, "a driver to signal")
+    os.kill(pids[1], signal.SIGHUP)
 
 
 def _complete(run: Run, name: str, length: str) -> None:
