@@ -99,11 +99,11 @@ def sql(
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Ask in SQL about windows, sessions and devices in Redis, and about the state in the checkpoint.
+    """Ask in SQL about windows, sessions and devices in Redis, the history of an outlet, and the state in the checkpoint.
 
     Tables: windows (view, measure, key, start, end, count, mean, ..., final), sessions (device, start, last, state, ...),
-    devices (device, status, last_seen, "ref.site", ...), state (kind, key, start, ...). Times are in UTC. "end" and names with a
-    dot need double quotes. DESCRIBE windows lists the columns.
+    devices (device, status, last_seen, "ref.site", ...), history (as windows, from a Parquet outlet), state (kind, key, start,
+    ...). Times are in UTC. "end" and names with a dot need double quotes. DESCRIBE windows lists the columns.
 
     Only the keys that view, measure, key, device, start and "end" in a WHERE allow are read: name them where you can.
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from service.errors import SettingsError, SinkError, SinkRefusedError
 from service.redis import client as redis_client
 from service.settings import Redis, Settings
-from service.sql import columns, statement, stored
+from service.sql import columns, history, statement, stored
 from service.sql.live import Live, Watch
 from service.sql.statement import TEXTS, Statement
 from tidemark_client import Client, RefusedError, TidemarkClientError, UnavailableError
@@ -25,8 +25,11 @@ def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: Non
     """Return the rows of the answer. Raises SettingsError for a question that cannot be answered, SinkError, CheckpointError."""
     with closing(connect()) as connection:
         parsed = statement.parse(connection, text)
-        schemas = {"state": columns.STATE}
-        tables: dict[str, Callable[[], pa.Table]] = {"state": partial(stored.table, settings)}
+        schemas = {"history": history.SCHEMA, "state": columns.STATE}
+        tables: dict[str, Callable[[], pa.Table]] = {
+            "history": partial(history.table, settings, parsed),
+            "state": partial(stored.table, settings),
+        }
         if not any(name in parsed.uses for name in LIVE):
             return _run(connection, parsed, schemas, tables)
         try:

@@ -24,10 +24,17 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "windows": ("view", "measure", "key"),
     "sessions": ("device",),
     "devices": ("device",),
+    "history": ("view", "measure", "key"),
     "state": (),
 }
 """The bounded columns of text, by table."""
-TIMES: Mapping[str, tuple[str, ...]] = {"windows": ("start", "end"), "sessions": ("start",), "devices": (), "state": ()}
+TIMES: Mapping[str, tuple[str, ...]] = {
+    "windows": ("start", "end"),
+    "sessions": ("start",),
+    "devices": (),
+    "history": ("start", "end"),
+    "state": (),
+}
 """The bounded columns of time, by table."""
 _TIME_TYPES = ("TIMESTAMP", "DATE", "VARCHAR")
 _NO_VALUES = {"COLUMN_REF", "STAR", "SUBQUERY", "PARAMETER", "WINDOW", "LAMBDA", "LAMBDA_REF", "POSITIONAL_REFERENCE"}

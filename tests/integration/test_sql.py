@@ -19,10 +19,13 @@ from service import settings
 from service.cli import main
 from service.errors import SettingsError, SinkError
 from service.micro_batch import MicroBatch
+from service.outlets import tables
+from service.outlets.outlet import Entry, Position
+from service.outlets.parquet import Parquet
 from service.pipeline.batch_publisher import Sink
 from service.reference.attributes import Index
-from service.settings import Settings
-from tests.outputs import MINUTE, T0, changes, device, session, windows
+from service.settings import ParquetOutlet, Settings
+from tests.outputs import MINUTE, T0, changes, device, session, window_table, windows
 
 pytest.importorskip("duckdb", reason="DuckDB is not installed: it is of the extra tidemark[sql]")
 from service.sql import live, question
@@ -264,7 +267,7 @@ def test_times_nulls_and_numbers_are_printed_in_each_form(values: Values, capsys
     ("text", "part"),
     [
         ("select colour from windows", 'windows has view, measure, key, start, "end"'),
-        ("select * from wndows", "The tables are windows, sessions, devices, state"),
+        ("select * from wndows", "The tables are windows, sessions, devices, history, state"),
         ("selec 1", "SQL at character 1 ('selec 1')"),
         ("", "has 0 statements"),
         ("select 1; select 2", "has 2 statements"),
@@ -348,3 +351,58 @@ def test_a_view_that_has_changed_is_read_by_the_name_that_its_version_has_in_key
         {"view": "device", "n": 120},
     ]
     assert ask("select count(*) n from windows where view = 'device' and key = 'pump-07'") == [{"n": 3}]
+
+
+@pytest.fixture
+def kept(values: Values, tmp_path: Path) -> Settings:
+    """Two days of history of the views by device and over all, of which one window has three revisions and one is compacted."""
+    path = tmp_path / "history"
+    outlet = Parquet(ParquetOutlet(name="history", kind="parquet", path=str(path), compact_after=2))
+    outlet.open(1)
+    for batch, (view, name, start, count) in enumerate(
+        [
+            ("device_1m", "pump-07", T0, 2),
+            ("all_1m", "all", T0, 5),
+            ("device_1m", 'it\'s "b"', T0 + MINUTE, 1),
+            ("device_1m", "pump-07", T0 + 86_400_000, 2),
+            ("device_1m", "pump-07", T0, 3),
+        ]
+    ):
+        table = window_table([(view, name, start, [float(value) for value in range(count)])])
+        if batch == 4:
+            table = table.append_column(tables.REVISION, pa.array([1], pa.int64()))
+        position = Position.of(MicroBatch(1, batch, 0, {"readings": {0: batch}}, {"readings": {0: batch + 1}}))
+        outlet.write(Entry(position, tables.windows(table, {view: ["count", "mean"]}, 1, batch, "watermark")))
+    document = values.document | {"outlets": [{"name": "history", "kind": "parquet", "path": str(path)}]}
+    return settings.parse(document)
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("true", 4),
+        ("key = 'pump-07'", 2),
+        ("view = 'all_1m'", 1),
+        (f"start < {START} + interval 1 day", 3),
+        (f"start >= {START} + interval 1 day and key = 'pump-07'", 1),
+        (f'"end" <= {START} + interval 1 minute', 2),
+        ("key = 'it''s \"b\"'", 1),
+        ("view = 'nobody'", 0),
+    ],
+)
+def test_the_history_of_an_outlet_has_the_newest_revision_of_each_window(kept: Settings, where: str, rows: int) -> None:
+    answer = question.answer(kept, f"select * from history where {where}").to_pylist()
+    assert len(answer) == rows
+    newest = {(row["key"], row["start"].timestamp() * 1000): (row["count"], row["revision"]) for row in answer}
+    assert newest.get(("pump-07", T0), (3, 1)) == (3, 1)
+    assert question.answer(kept, f"select count(*) n from history where {where}").to_pylist() == [{"n": rows}]
+
+
+def test_history_and_live_values_are_asked_together(kept: Settings) -> None:
+    text = "select h.count h, w.count w from history h join windows w using (view, measure, key, start) where h.key = 'pump-07'"
+    assert question.answer(kept, text).to_pylist() == [{"h": 3, "w": 2}]
+
+
+def test_without_an_outlet_of_files_there_is_no_history(values: Values) -> None:
+    with pytest.raises(SettingsError, match="There is no history"):
+        question.answer(values.settings, "select * from history")

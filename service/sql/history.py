@@ -1,0 +1,90 @@
+"""The table `history`: the final windows that an outlet of kind `parquet` has written, of each the newest revision."""
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from operator import and_, or_
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+
+from service.errors import OutletError, SettingsError
+from service.outlets.tables import WINDOW_KEY, windows_schema
+from service.settings import ParquetOutlet, Settings
+from service.sql.statement import Bounds, Statement
+
+SCHEMA = windows_schema()
+_PARTITIONS = ds.partitioning(pa.schema({"view": pa.string(), "day": pa.string()}), flavor="hive")
+_NEWEST = ("revision", "epoch", "batch")
+
+
+def table(settings: Settings, statement: Statement) -> pa.Table:
+    """Return the rows that the uses of `history` may need. Raises OutletError, and SettingsError without such an outlet."""
+    outlet = _outlet(settings)
+    needed = [name for name in SCHEMA.names if name in (*WINDOW_KEY, *_NEWEST) or statement.needs(name)]
+    try:
+        system, root = _place(outlet.path)
+        if system.get_file_info(root).type == pafs.FileType.NotFound:
+            return SCHEMA.empty_table()
+        schema = pa.unify_schemas([SCHEMA, _PARTITIONS.schema])
+        files = ds.dataset(root, schema, format="parquet", filesystem=system, partitioning=_PARTITIONS)
+        rows = files.to_table(needed, filter=_filter(statement.uses["history"]))
+    except (OSError, pa.ArrowException) as error:
+        what = f"The outlet {outlet.name} at {outlet.path} cannot be read: {error}"
+        raise OutletError(
+            what, remedy="Check [[outlets]] path and your rights there; ask again after a compaction"
+        ) from error
+    return _newest(rows)
+
+
+def _outlet(settings: Settings) -> ParquetOutlet:
+    for each in settings.outlets:
+        if isinstance(each, ParquetOutlet) and not each.sessions:
+            return each
+    what = "There is no history: [[outlets]] has none of kind parquet with windows"
+    raise SettingsError(what, remedy="Add one (docs/outlets.md), or ask PostgreSQL or Kafka themselves")
+
+
+def _place(path: str) -> tuple[pafs.FileSystem, str]:
+    if ":" in path:
+        system, root = pafs.FileSystem.from_uri(path)
+        return system, root.rstrip("/")
+    return pafs.LocalFileSystem(), os.path.abspath(path)
+
+
+def _filter(uses: Sequence[Bounds]) -> ds.Expression | None:
+    """Return the condition of rows that any use may need, None for all rows."""
+    parts = [list(_conditions(bounds)) for bounds in uses]
+    return reduce(or_, (reduce(and_, each) for each in parts)) if all(parts) else None
+
+
+def _conditions(bounds: Bounds) -> Iterable[ds.Expression]:
+    for name, values in bounds.texts.items():
+        yield ds.field(name).isin(pa.array(sorted(values), pa.string()))
+    for name, time in bounds.since.items():
+        yield ds.field(name) >= pa.scalar(time, SCHEMA.field(name).type)
+        if name == "start":  # the day is that of the start, and folders of other days are not opened
+            yield ds.field("day") >= _day(time)
+    for name, time in bounds.until.items():
+        yield ds.field(name) <= pa.scalar(time, SCHEMA.field(name).type)
+        if name == "start":
+            yield ds.field("day") <= _day(time)
+
+
+def _day(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d")
+
+
+def _newest(rows: pa.Table) -> pa.Table:
+    """Return the newest row of each key, with all columns; null where a column was not read."""
+    order = [(name, "ascending") for name in WINDOW_KEY] + [(name, "descending") for name in _NEWEST]
+    rows = rows.sort_by(order)
+    numbered = rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64()))
+    first = numbered.group_by(WINDOW_KEY, use_threads=False).aggregate([("_row", "min")])["_row_min"]
+    chosen = rows.take(first.combine_chunks())
+    found = [
+        chosen[each.name] if each.name in chosen.column_names else pa.nulls(len(chosen), each.type) for each in SCHEMA
+    ]
+    return pa.table(found, names=SCHEMA.names)
