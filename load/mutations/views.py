@@ -88,6 +88,14 @@ MUTATIONS = (
         (_MARKED + "test_no_window_of_fewer_readings_takes_the_place_of_a_marked_one",),
     ),
     Mutation(
+        "statistic-stays-in-term",
+        "a statistic that a view loses while the service runs stays in windows that are written again",
+        "a reader finds a sum that is not its count's",
+        ("P3",),
+        (Edit(_LUA, "is_earlier = its_epoch < epoch or its_batch < (a.since or 0)", "is_earlier = its_epoch < epoch"),),
+        (_MARKED + "test_a_statistic_that_a_view_loses_within_a_term_goes_with_the_next_reading",),
+    ),
+    Mutation(
         "part-covers",
         "a window that lacks readings counts as one that Redis still has",
         "a rebuild leaves it as it is",

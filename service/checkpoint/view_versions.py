@@ -122,7 +122,7 @@ def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
             if following is same and serving is not None:
                 views.append(serving)
             version = _version(settings, wanted, same.name, is_next=same.is_next, incomplete=incomplete)
-            views.append(version.model_copy(update={"begins_ms": same.begins_ms}))
+            views.append(version.model_copy(update={"begins_ms": same.begins_ms, "since": same.since}))
             continue
         last[wanted.name] = number = last.get(wanted.name, 0) + 1
         name = wanted.name if number == 1 else f"{wanted.name}@{number}"
@@ -154,6 +154,16 @@ def _filled(view: ViewVersion, done: Filled) -> ViewVersion:
     if left == view.incomplete:
         return view
     return view.model_copy(update={"incomplete": left, "begins_ms": max(view.begins_ms, done.begins_ms)})
+
+
+def since(batch: int, before: Versions, after: Versions) -> Versions:
+    """Return the versions `after`; those that have other statistics than `before` have them since this batch."""
+    former = {view.name: view.statistics for view in before.views}
+    views = tuple(
+        view.model_copy(update={"since": batch}) if former.get(view.name, view.statistics) != view.statistics else view
+        for view in after.views
+    )
+    return replace(after, views=views)
 
 
 def _moved(versions: Versions, newest_ms: int) -> Versions:

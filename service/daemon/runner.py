@@ -167,9 +167,7 @@ class Runner:
                 _log.info("%s. The query starts again", reason)
             except ViewsChangedError:
                 self.metrics.batch_fails()
-                # A new epoch: publish.lua removes statistics that a window of an earlier one has and its view has no more.
-                _log.info("The views have changed. The query starts again with them, in a new term")
-                return self._begin_term(at_least=epoch)
+                _log.info("The views have changed. The query starts again with them")
             except WritesLostError as error:
                 self._writes_lost = error.what
                 self.metrics.fails("redis_data")

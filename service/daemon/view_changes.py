@@ -185,7 +185,7 @@ class ViewChanges:
     def _write(self, batch: int) -> None:
         """Write the versions from this batch on. A crash before it leaves the former ones, one after it has these."""
         newest_ms = event_time.read(self._files, batch - 1)[0].newest_ms
-        before, after = self._versions, self._next(newest_ms)
+        before, after = self._versions, view_versions.since(batch, self._versions, self._next(newest_ms))
         failpoint.hit("before_views")
         self._log.write(batch, after)
         failpoint.hit("after_views")

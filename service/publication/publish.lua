@@ -178,7 +178,8 @@ local function windows()
     return n
   end
 
-  -- Removes statistics that an earlier term wrote and that the row, n args, lacks: they do not include its newest readings.
+  -- Removes statistics that an earlier term wrote, or a batch before a.since, in which views lost some, and that the row, n args,
+  -- lacks: they do not include its newest readings.
   local function tidy(key, n)
     local extra = call('HLEN', key) - (n / 2 - 1)
     if extra == 0 then return end
@@ -200,7 +201,7 @@ local function windows()
       local values = call('HMGET', key, 'epoch', 'batch', 'count', 'end', 'revision')
       local its_epoch, its_batch = tonumber(values[1] or nil), tonumber(values[2] or nil) or -1
       if its_epoch then
-        is_earlier = its_epoch < epoch
+        is_earlier = its_epoch < epoch or its_batch < (a.since or 0)
         local is_alike, its_end = values[4] == ends[i], tonumber(values[4] or nil) or -1
         local is_same = is_alike and values[3] == counts[i]
         local is_poorer = is_alike and (tonumber(values[3] or nil) or 0) > tonumber(counts[i])

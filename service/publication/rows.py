@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from service.redis.keys import Keys, Texts, decimal, shard_numbers, texts
 from service.reference.attributes import Attributes
-from service.settings import Sessions, View
+from service.settings import Sessions, View, ViewVersion
 from state import blobs
 from state.columns import TOTALS
 from state.layout import CLOSED
@@ -161,6 +161,8 @@ def window_rows(
     floors = {name: str(watermark_ms - ms) if ms and watermark_ms > ms else "" for name, ms in kept_ms.items()}
     ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
     shared: dict[str, Any] = {"views": {name: (kept_ms[name], floors[name]) for name in kept_ms}}
+    if since := max((view.since for view in views if isinstance(view, ViewVersion)), default=0):
+        shared["since"] = since
     if is_partly:
         shared["partly"] = True
     if begun is not None:

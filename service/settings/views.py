@@ -138,6 +138,8 @@ class ViewVersion(View):
     is_waiting: bool = False
     incomplete: Mapping[str, int] = Field(default_factory=dict)
     """By measure, the event time (ms) from which windows have all readings; the past of other measures is computed."""
+    since: int = 0
+    """The first batch of its present measures and statistics."""
     begins_ms: int = 0
     """The event time from which the computed past goes, because Kafka has no older records; 0 if it has what is kept."""
 

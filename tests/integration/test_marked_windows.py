@@ -99,3 +99,15 @@ def test_marked_windows_that_are_left_when_a_view_is_complete_are_removed(target
     assert target.read(WINDOW.replace(str(T0), str(T0 + MINUTE)))["count"] == "1"
     entry = target.feed()[-1][1]
     assert (entry["kind"], entry["key"]) == ("window", target.key(WINDOW))
+
+
+def test_a_statistic_that_a_view_loses_within_a_term_goes_with_the_next_reading(target: Target) -> None:
+    target.write(1, windows([("device_1m", "d1", T0, [1.0]), ("device_1m", "d2", T0, [1.0])]))
+    begun = view_versions.begun(target.settings)
+    views = [view.model_copy(update={"statistics": ("count", "mean", "last")}) for view in begun.views]
+    versions = view_versions.since(2, begun, replace(begun, views=tuple(views)))
+    sink = Sink(view_versions.applied(target.settings, versions), micro_batch(2))
+    sink.write([windows([("device_1m", "d1", T0, [1.0, 2.0])], ("count", "mean", "last"))])
+    assert {"sum", "min", "stddev"}.isdisjoint(target.read())
+    assert (target.read()["count"], target.read()["mean"]) == ("2", "1.5")
+    assert "sum" in target.read(WINDOW.replace(":d1:", ":d2:"))
