@@ -138,6 +138,8 @@ class SchemaCatalog:
 
         Newer ids of the source are added too: with MAX_REFUSED ids refused, no task would ask for them.
         """
+        if self.settings.form.format == "json":
+            return
         source = schema_source(self.settings)
         before = set(self._schemas)
         self._learn(source, [each for each in ids if each not in before])

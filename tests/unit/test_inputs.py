@@ -219,6 +219,13 @@ def test_an_id_that_one_source_has_is_learned_for_its_input_and_refused_for_the_
     assert again.plan == made.plan
 
 
+def test_an_input_of_json_has_no_part_in_the_look_up_of_an_id(tmp_path: Path) -> None:
+    given = parse(document({**CLIMATE, "schemas": str(put(tmp_path / "climate", 1))}, POWER))
+    made = opened(given, tmp_path / "checkpoint")
+    made.look_up([999])
+    assert made.refused(0) == "999"
+
+
 def test_all_unknown_ids_are_refused_when_one_catalog_refuses_all(tmp_path: Path) -> None:
     made = opened(two(tmp_path), tmp_path / "checkpoint")
     made.look_up(range(10, 10 + 256))
