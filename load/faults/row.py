@@ -32,6 +32,7 @@ ORDER = (
     "cluster",
     "views",
     "backlog",
+    "outlets",
 )
 
 _rows: dict[str, "Row"] = {}

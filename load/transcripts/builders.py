@@ -109,7 +109,7 @@ class Builders:
 
     def replay(self, transcript: Transcript) -> Output:
         """As another query ends that reads all records of the transcript at once, and sees the end of the silence."""
-        again = Builders(self._spark, self._settings, self._folder / "replay", self._known)
+        again = Builders(self._spark, self._settings, self._folder / f"replay-{transcript.number}", self._known)
         try:
             again._hush.now_ms = self._hush.now_ms - self._hush.after_ms
             return again.step(transcript, Step(tuple(self._records), silent_ms=self._hush.after_ms))

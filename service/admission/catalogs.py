@@ -62,7 +62,8 @@ class Catalogs:
     def open(self, position: Position | None) -> SchemaSets:
         plans = {place: each.open(position) for place, each in self.catalogs.items()}
         used = {each.store.folder for each in self.catalogs.values()}
-        stored = {FOLDER, *(f"{FOLDER}/{name}" for name in self.files.names(FOLDER) if name != INDEX)}
+        # Copies of schemas, `<id>.avsc`, lie beside the folders of inputs; no name of an input has a dot.
+        stored = {FOLDER, *(f"{FOLDER}/{name}" for name in self.files.names(FOLDER) if "." not in name)}
         for folder in sorted(stored - used):
             self.files.remove(f"{folder}/{INDEX}")
         return plans
