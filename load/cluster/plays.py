@@ -66,6 +66,16 @@ class Scene:
         """Let the load go on until `seconds` after `began`."""
         self.run.until(lambda: time.monotonic() - began > seconds, seconds + 1, "time to pass")
 
+    def kill_driver(self) -> float:
+        """Kill the driver alone, which the master starts again; return the seconds to the first batch of the new epoch."""
+        epoch = self.run.observer.epoch
+        with self.run.fault("driver killed", restarts=True):
+            began = time.monotonic()
+            os.kill(self.rack.driver_pids()[0], signal.SIGKILL)
+        restarted_s = self.next_term(began, epoch)
+        self.recover()
+        return restarted_s
+
     def require_same_term(self, epoch: int, what: str) -> None:
         """A fault that the driver survives starts no term."""
         if self.run.observer.epoch != epoch:
@@ -138,11 +148,7 @@ def master_failover(scene: Scene) -> Figures:
         rack.until(lambda: rack.alive_workers() == len(WORKERS), MOVED_S, "both workers to follow")
     scene.recover()
     scene.require_same_term(epoch, "the leading master was lost")
-    with run.fault("driver killed", restarts=True):
-        began = time.monotonic()
-        os.kill(rack.driver_pids()[0], signal.SIGKILL)
-    restarted_s = scene.next_term(began, epoch)
-    scene.recover()
+    restarted_s = scene.kill_driver()
     rack.turn_on(first)
     return {"first_batch_s": batch_s, "leads_s": leads_s, "driver_killed_first_batch_s": restarted_s}
 
@@ -197,11 +203,7 @@ def zookeeper_away(scene: Scene) -> Figures:
         leads_s = round(time.monotonic() - back, 1)
     scene.recover()
     scene.require_same_term(epoch, "ZooKeeper was away")
-    with run.fault("driver killed", restarts=True):
-        began = time.monotonic()
-        os.kill(rack.driver_pids()[0], signal.SIGKILL)
-    restarted_s = scene.next_term(began, epoch)
-    scene.recover()
+    restarted_s = scene.kill_driver()
     return {
         "first_batch_s": batch_s,
         "leads_s": leads_s,

@@ -1,6 +1,11 @@
 """What a supervisor or an operator does, for rows that play on a service without a supervisor."""
 
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from load.faults.run import STARTS_S, Run
 
@@ -51,3 +56,20 @@ def start_damaged(run: Run, within_s: float = STARTS_S) -> Refusal | None:
 
     run.until(decided, within_s, "the service to go on, or to refuse")
     return None if run.testbed.exit_status is None else Refusal.of(run)
+
+
+@contextlib.contextmanager
+def small_disk(run: Run, folder: Path, size: str) -> Iterator[bool]:
+    """Mount a disk of `size`, such as "4m", at a folder; yield False where mounting is not allowed.
+
+    The service is killed before the disk goes.
+    """
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tidemark-disk", str(folder)]
+    is_mounted = shutil.which("mount") is not None and not subprocess.run(mount, check=False).returncode
+    try:
+        yield is_mounted
+    finally:
+        if is_mounted:
+            run.testbed.kill_service()
+            subprocess.run(["umount", "--lazy", str(folder)], check=False)

@@ -46,11 +46,10 @@ class Catalogs:
         count: Callable[[str], None] = lambda _result: None,
     ) -> Self:
         former = SchemaStore(files) if settings.inputs else None
-        stores = {each.form.place: SchemaStore(files, _folder(each.form)) for each in settings.split()}
         return cls(
             files,
             {
-                each.form.place: SchemaCatalog(each, stores[each.form.place], check, count, former)
+                each.form.place: SchemaCatalog(each, SchemaStore(files, _folder(each.form)), check, count, former)
                 for each in settings.split()
             },
         )

@@ -513,15 +513,13 @@ local function unmark()
   return {1}
 end
 
--- Scans one page of keys of a.pattern from a.cursor on. Removes windows that end by a.watermark and were not final before: after a
--- loss of data they may lack readings, and progress is about to call them final. Returns {the next cursor, removed}.
-local function forget()
-  local final = tonumber(call('HGET', KEYS[4], 'final') or nil) or -1
+-- Scans one page of keys of a.pattern from a.cursor on, and removes the windows for which is_wrong(key) holds. Returns {the next
+-- cursor, removed}.
+local function remove_windows(is_wrong)
   local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
   local removed = 0
   for _, key in ipairs(page[2]) do
-    local ends = tonumber(call('HGET', key, 'end') or nil)
-    if ends and ends > final and ends <= tonumber(a.watermark) then
+    if is_wrong(key) then
       call('DEL', key)
       announce('window', key)
       removed = removed + 1
@@ -530,20 +528,23 @@ local function forget()
   return {page[1], removed}
 end
 
--- Scans one page of keys of a.pattern from a.cursor on. Removes windows that lack readings and begin at a.begins or later: their
--- view is complete from there on, and their readings are in windows of other keys. Returns {the next cursor, removed}.
+-- Removes windows that end by a.watermark and were not final before: after a loss of data they may lack readings, and progress is
+-- about to call them final.
+local function forget()
+  local final = tonumber(call('HGET', KEYS[4], 'final') or nil) or -1
+  return remove_windows(function(key)
+    local ends = tonumber(call('HGET', key, 'end') or nil)
+    return ends and ends > final and ends <= tonumber(a.watermark)
+  end)
+end
+
+-- Removes windows that lack readings and begin at a.begins or later: their view is complete from there on, and their readings are
+-- in windows of other keys.
 local function parts()
-  local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
-  local removed = 0
-  for _, key in ipairs(page[2]) do
+  return remove_windows(function(key)
     local stored = call('HMGET', key, 'complete_from', 'start')
-    if stored[1] and tonumber(stored[2]) >= tonumber(a.begins) and tonumber(stored[2]) < tonumber(stored[1]) then
-      call('DEL', key)
-      announce('window', key)
-      removed = removed + 1
-    end
-  end
-  return {page[1], removed}
+    return stored[1] and tonumber(stored[2]) >= tonumber(a.begins) and tonumber(stored[2]) < tonumber(stored[1])
+  end)
 end
 
 -- Scans one page of keys of a.pattern from a.cursor on. Removes sessions that are open or closed by silence alone, were written

@@ -13,7 +13,6 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from load.judge import feed, published
-from load.judge.compare import compare
 from load.judge.verdict import Verdict
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
@@ -60,9 +59,7 @@ class Correcting(World):
 
     def assert_right(self) -> Verdict:
         """What the oracle says of all values, with what is marked as corrected."""
-        assert contract.check(self.redis, self.prefix) == []
-        verdict = compare(self.config, may_be_refused=True)
-        assert verdict.ok, "\n".join(verdict.examples)
+        verdict = super().assert_right()
         assert min(verdict.compared[what] for what in ("windows", "sessions", "rejects")) > 0
         return verdict
 

@@ -9,11 +9,9 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from load.judge.compare import compare
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from load.testbed import to_toml
-from schemas import contract
 from service import settings
 from service.errors import SinkRefusedError
 from service.recompute import correct
@@ -41,11 +39,6 @@ class Endless(World):
 
     def count(self, key: str, view: str = "total") -> int:
         return int(self.total(key, view).get("count", 0))
-
-    def assert_right(self) -> None:
-        assert contract.check(self.redis, self.prefix) == []
-        verdict = compare(self.config, may_be_refused=True)
-        assert verdict.ok, "\n".join(verdict.examples)
 
 
 @pytest.fixture

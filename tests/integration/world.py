@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from load.judge import published
+from load.judge.compare import Verdict, compare
 from load.servers.kafka import CREATE_TIME, Broker
 from load.servers.redis import Redis
 from load.testbed import to_toml
@@ -197,3 +198,10 @@ class World(TermMetrics):
     def session(self, device: str, seconds: int) -> dict[str, str]:
         """The session of a device that begins at the second."""
         return dict(self.redis.hgetall(self.key(f"session:{device}:{BASE_MS + seconds * 1000}")))
+
+    def assert_right(self) -> Verdict:
+        """Compare every value with the oracle; return its verdict."""
+        assert contract.check(self.redis, self.prefix) == []
+        verdict = compare(self.config, may_be_refused=True)
+        assert verdict.ok, "\n".join(verdict.examples)
+        return verdict

@@ -7,11 +7,10 @@ or go on correctly, which the oracle judges in the end. A refusal is followed by
 import contextlib
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from load.faults.by_hand import Refusal, start_damaged
+from load.faults.by_hand import Refusal, small_disk, start_damaged
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from service.checkpoint import logs
@@ -33,7 +32,7 @@ Damage = Callable[[Run, Path], None]
 def checkpoint_damaged(run: Run) -> Figures:
     """Short: a truncated offset file, and all of it gone."""
     outcomes: dict[str, str] = {}
-    with _small_disk(run) as is_small:
+    with small_disk(run, _folder(run), DISK) as is_small:
         run.start()
         run.load()
         run.steady()
@@ -138,18 +137,3 @@ def _all_deleted(run: Run) -> str:
             return str(refusal)
     run.recover()
     return "read the topic again from its beginning"
-
-
-@contextlib.contextmanager
-def _small_disk(run: Run) -> Iterator[bool]:
-    """A disk of its own under the checkpoint, which can be filled; False where that is not allowed."""
-    folder = _folder(run)
-    folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tidemark-checkpoint", str(folder)]
-    is_mounted = shutil.which("mount") is not None and not subprocess.run(mount, check=False).returncode
-    try:
-        yield is_mounted
-    finally:
-        if is_mounted:
-            run.testbed.kill_service()
-            subprocess.run(["umount", "--lazy", str(folder)], check=False)

@@ -4,11 +4,9 @@ Each outlet is compared with the oracle at the end: nothing may be missing, ther
 """
 
 import contextlib
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
+from load.faults.by_hand import small_disk
 from load.faults.row import row
 from load.faults.rows.driver_killed import crash_points
 from load.faults.run import STARTS_S, Figures, Run
@@ -34,7 +32,7 @@ DIFFERENCES = ("missing", "duplicates", "differences")
 def outlets_away(run: Run) -> Figures:
     """Short: two crash points, one kill, one outage, and the full disk."""
     database = run.part(Postgres(run.folder / "postgres"))
-    with _small_disk(run) as has_disk:
+    with small_disk(run, _disk(run), DISK) as has_disk:
         _configure(run, database)
         cells = run.nemesis.shuffled(CELLS)[: 2 if run.short else None]
         crash_points(run, NTH, NTH, cells)
@@ -123,18 +121,3 @@ def _metric(run: Run, name: str) -> dict[str, float]:
 
 def _disk(run: Run) -> Path:
     return run.folder / "disk"
-
-
-@contextlib.contextmanager
-def _small_disk(run: Run) -> Iterator[bool]:
-    """A disk of its own for the files; False where mounting is not allowed."""
-    folder = _disk(run)
-    folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tidemark-outlet", str(folder)]
-    is_mounted = shutil.which("mount") is not None and not subprocess.run(mount, check=False).returncode
-    try:
-        yield is_mounted
-    finally:
-        if is_mounted:
-            run.testbed.kill_service()
-            subprocess.run(["umount", "--lazy", str(folder)], check=False)
