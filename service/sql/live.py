@@ -79,9 +79,7 @@ class Live:
 
         kept, replies = self._read(places, commands)
         values: dict[str, Any] = dict(
-            zip(
-                ("view", "measure", "key"), _turned([(_title(place[0]), *place[1:3]) for place in kept], 3), strict=True
-            )
+            zip(("view", "measure", "key"), _turned([place[:3] for place in kept], 3), strict=True)
         )
         values["start"] = [str(place[3]) for place in kept]
         values |= dict(zip(fields, _turned(replies, len(fields)), strict=True))
@@ -105,7 +103,7 @@ class Live:
                 since = newest - view.retain_ms - view.window_ms if since is None else since
                 starts = view_starts(view, since, min(until, newest))
                 if starts:
-                    yield from (_Span(view.stored, measure, key, starts) for measure in measures)
+                    yield from (_Span(view.name, measure, key, starts) for measure in measures)
 
     def _keys(self, view: View, chosen: frozenset[str] | None) -> Iterable[tuple[str, int]]:
         """Return keys of a view, each with the start of its newest window."""
@@ -195,11 +193,6 @@ class Live:
                     found.append(reply)
             self.watch(min(first + STEP, len(places)), len(places))
         return kept, found
-
-
-def _title(stored: str) -> str:
-    """The name of a view whose version has this name in keys."""
-    return stored.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
