@@ -89,6 +89,22 @@ def spark() -> Iterator[SparkSession]:
         gc.collect()
 
 
+@pytest.fixture(autouse=True)
+def _no_session_by_chance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse a session in the tests' process to tests without the fixture `spark`.
+
+    Otherwise they would get a session of their own or the shared one, which they may not end, by the order of the tests.
+    """
+    if "spark" in request.fixturenames:
+        return
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        message = "This test starts Spark in the tests' process: let it take the fixture shared_spark"
+        raise AssertionError(message)
+
+    monkeypatch.setattr(session, "build", refuse)
+
+
 @pytest.fixture
 def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """What the service and its commands get for a session of their own in this test: the shared one, which they cannot end.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
@@ -161,7 +162,7 @@ FORGED: Sequence[Sequence[tuple[str, bytes | None]]] = (
 )
 
 
-def test_no_header_of_a_records_own_hides_or_changes_its_reject(world: World) -> None:
+def test_no_header_of_a_records_own_hides_or_changes_its_reject(world: World, shared_spark: SparkSession) -> None:
     whole = delivery.headers(
         {"reason": "late", "detail": "", "topic": world.topic, "partition": 0, "offset": 0, "broker_ms": 1},
         MicroBatch(1, 1, 0, {}, {}),
