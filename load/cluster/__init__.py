@@ -10,5 +10,7 @@ leaves them, and nothing of them is left after the run, however it ends.
     master-1, master-2                              198.18.0.11, .12    deploy/master, leaders by ZooKeeper
     worker-1, worker-2                              198.18.0.21, .22    deploy/worker: the driver and an executor on each
 
+The checkpoint on other stores is played with one host (stores.py): a NameNode and a DataNode of HDFS, and an S3 server.
+
 The folder of a run is on one disk, which all hosts see: it has the checkpoint, as a shared file system would.
 """

@@ -1,6 +1,6 @@
 """The command line of the plays on several hosts.
 
-    python -m load.cluster [--only driver_moved] [--seed 7] [--short] [--times N] [--json FILE] [--folder FOLDER]
+    python -m load.cluster [--only driver_moved] [--only hdfs] [--seed 7] [--short] [--times N] [--json FILE] [--folder FOLDER]
 
 Exit status 0 only when no rule is violated in any play.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from load.cluster import namespaces
+from load.cluster import namespaces, stores
 from load.cluster.plays import rows
 from load.faults.__main__ import report
 from load.faults.row import Row
@@ -27,9 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0 when nothing is violated, 1 when something is, an error's own status when nothing could be played."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     plays = rows()
+    names = (*plays, *stores.STORES)
     parser = argparse.ArgumentParser(prog="make cluster", description="The service on several hosts that fail.")
     parser.add_argument(
-        "--only", choices=plays, action="append", help="a play; may be repeated; all of them without it"
+        "--only", choices=names, action="append", help="a play or a store; may be repeated; all of them without it"
     )
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--short", action="store_true", help="shorter outages, fewer repetitions")
@@ -40,23 +41,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_machine(folder=ROOT)
+        chosen = args.only or names
+        kept = tuple(name for name in stores.STORES if name in chosen)
+        if kept:
+            stores.prepare()  # here is a network
         namespaces.enter("load.cluster", arguments)
         namespaces.Network().start()
-        chosen = args.only or plays
         document: dict[str, Any] = {"seed": args.seed, "machine": machine()}
 
         def played(row: Row, folder: Path) -> dict[str, Any]:
             made = report(row, args.seed, short=args.short, times=args.times, folder=folder)
             return {**made["figures"], "violations": made["violations"], "examples": made["examples"]}
 
-        for name in chosen:
+        for name in filter(plays.get, chosen):
             document[name] = played(plays[name], args.folder / name)
+        if kept:
+            document["checkpoint_stores"] = stores.measure(kept, args.folder / "stores", played)
     except TidemarkError as error:
         return print_error(error)
     except KeyboardInterrupt:
         print("stopped; nothing was judged", file=sys.stderr)
         return 130
-    violations = {name: document[name]["violations"] for name in plays if name in document}
+    judged = {**{name: document[name] for name in plays if name in document}, **document.get("checkpoint_stores", {})}
+    violations = {name: each["violations"] for name, each in judged.items()}
     document["violations"] = sum(violations.values())
     if args.json:
         args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

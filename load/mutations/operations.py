@@ -12,6 +12,36 @@ _OURS_ALONE = (
 
 MUTATIONS = (
     Mutation(
+        "hdfs-as-a-folder",
+        "files on HDFS and S3 are committed as on a local folder",
+        "a file that is written again silently keeps its former content",
+        ("P1",),
+        (
+            Edit(
+                "service/spark/files.py",
+                """    if scheme in {"", "file"}:\n        return ""\n""",
+                """    if scheme:\n        return ""\n""",
+            ),
+        ),
+        ("tests/unit/test_checkpoint_stores.py::test_files_are_committed_as_their_file_system_can",),
+    ),
+    Mutation(
+        "snapshot-of-the-newest",
+        "tasks of a remote checkpoint look up the snapshot of another batch",
+        "a task that runs again reads other attributes than the first one",
+        ("P1",),
+        (
+            Edit(
+                "service/reference/attributes.py",
+                "        name = None if context is None else context.getLocalProperty(_PROPERTY)\n",
+                "        name = max(Path(SparkFiles.getRootDirectory()).glob('*.arrow'), key=lambda p: p.stat().st_mtime).name\n",
+            ),
+        ),
+        (
+            "tests/stream/test_remote_reference.py::test_tasks_look_up_the_snapshot_of_their_batch_and_see_the_next_one_after_a_swap",
+        ),
+    ),
+    Mutation(
         "aborted-counted",
         "readers of the topics do not ask for committed records only",
         "readings of an aborted transaction are in the results",

@@ -17,12 +17,17 @@ class Group(StrEnum):
 
     SPARK = "spark"
     BROKER = "broker"
+    S3 = "s3"
+    HDFS = "hdfs"
 
 
 @command(app, "jars", example="tidemark jars --offline /media/jars")
 def jars(
     group: Annotated[
-        Group, typer.Option("--group", help="For the service, or for the Kafka broker of the demo.")
+        Group,
+        typer.Option(
+            "--group", help="For the service, the demo's Kafka broker, a checkpoint on S3, or an HDFS for tests."
+        ),
     ] = Group.SPARK,
     offline: Annotated[
         Path | None,

@@ -17,9 +17,10 @@ from service.pipeline import builder, failure
 from service.quality import sample
 from service.recompute import rebuild
 from service.reference import database
-from service.reference.attributes import Index, Serving
+from service.reference.attributes import Index
+from service.reference.current_snapshot import in_use
 from service.reference.expectations import require_columns, validate
-from service.reference.snapshots import snapshot_folder
+from service.reference.folder import snapshot_folder
 from service.settings import Settings
 from service.spark import session
 
@@ -124,8 +125,9 @@ def outlets(settings: Settings) -> Iterator[Line]:
 def plan(settings: Settings) -> Iterator[Line]:
     """Build the query without starting it: Spark analyses every step."""
     spark: SparkSession = session.build(settings, master="local[1]")
-    # The plan is not run, so nothing is looked up. Only with a reference must the checkpoint be a folder.
-    attributes = Serving(snapshot_folder(settings), ()) if settings.reference is not None else None
+    # The plan is not run, so nothing is looked up.
+    folder = snapshot_folder(spark, settings.service.checkpoint) if settings.reference is not None else None
+    attributes = in_use(folder, ()) if folder is not None else None
     known = load_schemas(settings)
     builder.build(source.stream(spark, settings.kafka), settings, attributes, 1, schemas=known)
     yield ok("plan", "Spark accepts the query")

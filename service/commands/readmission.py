@@ -69,7 +69,7 @@ class Readmission:
         settings, now_ms = self._settings, clock.now_ms()
         if self._spark is None:
             self._spark = session.build(settings, master="local[1]")
-        attributes = correct.serving_attributes(settings) if lookup.needed(settings) else None
+        attributes = correct.serving_attributes(self._spark, settings) if lookup.needed(settings) else None
         # Two rejects may have one offset, in two partitions: a record's number takes the offset's place.
         rows = [replace(each, place=replace(each.place, offset=n), broker_ms=now_ms) for n, each in enumerate(rejects)]
         records = self._spark.createDataFrame(late.records(rows))

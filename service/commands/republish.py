@@ -21,7 +21,7 @@ from service.recompute.republish import ASKED, LOOK_S, Republisher, mark, summar
 from service.redis.keys import shards
 from service.redis.link import reader
 from service.reference import snapshots
-from service.reference.snapshots import snapshot_folder
+from service.reference.folder import snapshot_folder
 from service.settings import Settings
 from service.spark import session
 from service.spark.files import Files
@@ -118,7 +118,8 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         settings = view_versions.stored(settings, Files(spark, settings.service.checkpoint))
         snapshot = None
         if settings.reference is not None:
-            snapshot, _ = snapshots.load_or_keep(spark, settings.reference, snapshot_folder(settings))
+            folder = snapshot_folder(spark, settings.service.checkpoint)
+            snapshot, _ = snapshots.load_or_keep(spark, settings.reference, folder)
         catalog = open_catalog(spark, settings)
         republisher = Republisher(Term(spark, settings, epoch, catalog, fixed_snapshot=snapshot), done)
         republisher.begin()

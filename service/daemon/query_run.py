@@ -164,6 +164,7 @@ class QueryRun:
         for progress in poll():
             has_committed = True
             self._metrics.engine(progress)
+            self._parts.status.committed(progress)
             self._backoff.progressed()
             for batch in [batch for batch in self._ends if batch <= progress.batch]:
                 end = self._ends.pop(batch)

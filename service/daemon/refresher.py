@@ -18,7 +18,7 @@ from service.monitoring.metrics import Metrics
 from service.reference import snapshots
 from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.database import UnreadableError, reason_of
-from service.reference.snapshots import snapshot_folder
+from service.reference.folder import snapshot_folder
 from service.settings import Reference, Settings
 from service.units import format_duration
 
@@ -39,7 +39,7 @@ class Refresher:
         self._spark = spark
         self._reference = source
         self._metrics = metrics
-        self._folder = snapshot_folder(settings)
+        self._folder = snapshot_folder(spark, settings.service.checkpoint)
         self._failure: Mapping[str, Any] | None = None
         own = {"device", *settings.columns}
         grouped = {column for view in settings.views for column in view.by if column not in own}

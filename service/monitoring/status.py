@@ -22,6 +22,7 @@ from service import clock
 if TYPE_CHECKING:
     from service.errors import TidemarkError
     from service.micro_batch import Offsets
+    from service.pipeline.batch_report import Progress
     from service.pipeline.builder import BatchReport
     from service.settings import Metrics
 
@@ -48,6 +49,7 @@ class Status:
         self._reference: Callable[[], Mapping[str, Any]] | None = None
         self._views: Callable[[], Mapping[str, Any]] | None = None
         self._outlets: Callable[[], Mapping[str, Any]] = dict
+        self._checkpoint: Mapping[str, Any] | None = None
 
     def becomes(self, state: State) -> None:
         """Set the state. After `stopping` it does not change."""
@@ -111,6 +113,16 @@ class Status:
             before = [each for each in self._batches if each["batch"] < micro_batch.batch]
             self._batches = [*before[1 - KEPT :], entry]
 
+    def committed(self, progress: "Progress") -> None:
+        """Set what the checkpoint's store has of the last committed batch."""
+        with self._lock:
+            self._checkpoint = {
+                "batch": progress.batch,
+                "log_ms": progress.log_ms,
+                "state_ms": progress.state_ms,
+                "snapshot_batches": progress.snapshot_batches,
+            }
+
     def document(self) -> dict[str, Any]:
         """Return the document of /status."""
         with self._lock:
@@ -126,6 +138,7 @@ class Status:
                 "reference": reference() if reference is not None else None,
                 "views": views() if views is not None else None,
                 "outlets": self._outlets(),
+                "checkpoint": self._checkpoint,
                 "batches": self._batches,
             }
 
@@ -166,6 +179,9 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
         yield f"outlet {name} {lacks if outlet['pending_batches'] else 'has everything'}"
         if outlet["error"]:
             yield f"outlet {name} is away: {outlet['error']}"
+    checkpoint = document.get("checkpoint")
+    if checkpoint is not None:
+        yield f"checkpoint: batch {checkpoint['batch']} is committed, {_lag(checkpoint)}"
     shown = document["batches"][-batches:] if batches > 0 else []
     if not shown:
         return
@@ -180,6 +196,12 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
     for row in rows:
         aligned = [text.rjust(width) for text, width in zip(row[:-1], widths, strict=False)]
         yield "  ".join([*aligned, row[-1]]).rstrip()
+
+
+def _lag(checkpoint: Mapping[str, Any]) -> str:
+    behind = checkpoint["snapshot_batches"]
+    written = f"its logs took {checkpoint['log_ms']} ms and its state {checkpoint['state_ms']} ms"
+    return written if behind is None else f"{written}; the oldest snapshot of the state is {behind} batches behind"
 
 
 def _moved(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> str:

@@ -38,7 +38,7 @@ from service.pipeline.back_pressure import BatchLimit, Measured
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
 from service.pipeline.term import Term
-from service.reference.attributes import Attributes
+from service.reference.attributes import Attributes, set_for_tasks
 from service.reference.snapshots import Snapshot
 from service.row_schemas import FOLDED
 from service.settings import Settings, View
@@ -198,6 +198,7 @@ class Publication:
         topics = settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
         event_time.set_for_tasks(term.spark.sparkContext, before, numbers, self.limit.distribute(devices))
+        set_for_tasks(term.spark.sparkContext, snapshot.path.name if snapshot else "")
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)

@@ -38,7 +38,7 @@ from service.recompute.rebuild import Recomputation
 from service.redis.keys import shards
 from service.reference import snapshots
 from service.reference.attributes import SERVING, Attributes
-from service.reference.snapshots import snapshot_folder
+from service.reference.folder import snapshot_folder
 from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark, State
@@ -170,7 +170,9 @@ class Correction:
         self._sink = replace(sink, micro_batch=replace(sink.micro_batch, start=committed.start if committed else {}))
         known = catalogs.new_catalog(spark, self._settings).recorded()
         values = column_values.stored(self._settings, Files(spark, self._settings.service.checkpoint))
-        self._recomputation = Recomputation(spark, self._settings, serving_attributes(self._settings), known, values)
+        self._recomputation = Recomputation(
+            spark, self._settings, serving_attributes(spark, self._settings), known, values
+        )
         self._report = Report()
 
     def run(self, todo: Sequence[Coordinates]) -> Report:
@@ -274,11 +276,11 @@ class Correction:
         )
 
 
-def serving_attributes(settings: Settings) -> Attributes | None:
+def serving_attributes(spark: SparkSession, settings: Settings) -> Attributes | None:
     """The attributes of the snapshot that the service uses, or used last; None without a reference."""
     if settings.reference is None:
         return None
-    folder = snapshot_folder(settings)
+    folder = snapshot_folder(spark, settings.service.checkpoint)
     snapshot = snapshots.latest(folder, pointer=SERVING) or snapshots.latest(folder)
     if snapshot is None:
         what = f"{folder}: there is no reference snapshot"

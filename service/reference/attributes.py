@@ -8,6 +8,7 @@ broadcast.
 
 import functools
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyspark import SparkContext, SparkFiles, TaskContext
 
 from service.errors import ReferenceDataError
 
@@ -26,6 +28,7 @@ HASH, ROW = "device hash", "device row"
 """Columns of the index in a snapshot's file: the devices' hashes, ascending, and the row of each. No query may have them."""
 
 _OPEN = 4
+_PROPERTY = "tidemark.reference"
 
 
 class Attributes(Protocol):
@@ -97,7 +100,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A look-up of `columns` in the snapshot file `path`."""
+    """A look-up of `columns` in the snapshot file `path`. Where that does not exist, Spark has a file of this name."""
 
     path: Path
     columns: tuple[str, ...]
@@ -124,17 +127,48 @@ class Serving:
         return replace(self, columns=tuple(columns))
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOut:
+    """A look-up of `columns` in the snapshot that `set_for_tasks` has named for the tasks of a batch."""
+
+    columns: tuple[str, ...]
+
+    def of(self, devices: pa.Array) -> pa.Table:
+        context = TaskContext.get()
+        name = None if context is None else context.getLocalProperty(_PROPERTY)
+        if not name:
+            msg = "A task has no reference: the driver has named no snapshot for its job"
+            raise ReferenceDataError(msg, remedy="Restart the service; if it happens again, report it")
+        return Stored(Path(SparkFiles.get(name)), self.columns).of(devices)
+
+    def only(self, columns: Sequence[str]) -> "HandedOut":
+        return replace(self, columns=tuple(columns))
+
+
+def set_for_tasks(context: SparkContext, file: str) -> None:
+    """Name the snapshot's file, "" for none, for the tasks of this thread's next jobs."""
+    context.setLocalProperty(_PROPERTY, file)
+
+
 @functools.lru_cache(maxsize=_OPEN)
 def _open(path: Path, columns: tuple[str, ...]) -> Index:
     try:
-        with pa.memory_map(str(path)) as mapped:
+        with pa.memory_map(str(_present(path))) as mapped:
             table = pa.ipc.open_file(mapped).read_all()
             index = [name for name in (HASH, ROW) if name in table.column_names]
             return Index(table.select([DEVICE, *columns, *index]))
     except (OSError, pa.ArrowException, KeyError) as error:
         what = f"{path}: an executor cannot read the reference snapshot: {error}"
-        remedy = "The checkpoint's folder must be the same on the driver and every executor"
+        remedy = "A checkpoint that is a folder must be the same on the driver and every executor"
         raise ReferenceDataError(what, remedy=remedy) from error
+
+
+def _present(path: Path) -> Path:
+    if not path.exists():
+        with suppress(AssertionError):  # neither a task nor a driver
+            handed_out = Path(SparkFiles.get(path.name))
+            return handed_out if handed_out.exists() else path
+    return path
 
 
 def _hash(devices: Any) -> NDArray[np.uint64]:

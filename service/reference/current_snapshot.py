@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.errors import ReferenceDataError
-from service.reference.attributes import SERVING, Serving
+from service.reference.attributes import SERVING, Attributes, HandedOut, Serving
 from service.reference.expectations import require_columns
-from service.reference.snapshots import LAST_BATCH, Snapshot, latest, point
+from service.reference.folder import SharedFolder
+from service.reference.snapshots import LAST_BATCH, Place, Snapshot, latest, point
 
 _log = logging.getLogger(__name__)
+
+
+def in_use(folder: Place, columns: Sequence[str]) -> Attributes:
+    """Return the look-up for the plan of a query: in the snapshot that a batch has when it runs."""
+    root = folder.root if isinstance(folder, SharedFolder) else folder
+    return Serving(root, tuple(columns)) if isinstance(root, Path) else HandedOut(tuple(columns))
 
 
 class CurrentSnapshot:
@@ -22,7 +29,7 @@ class CurrentSnapshot:
     `attributes` looks devices up in it; `snapshot` is its content. Not thread-safe: call it from the query's thread.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[str], *, resume: bool = False) -> None:
+    def __init__(self, folder: Place, columns: Sequence[str], *, resume: bool = False) -> None:
         """Take the folder's last good snapshot; raises ReferenceDataError when there is none, or it lacks a column.
 
         With `resume`, take the snapshot of the last batch if it exists and has the columns: the batch may be replayed, and must
@@ -30,7 +37,7 @@ class CurrentSnapshot:
         """
         self._folder = folder
         self._columns = tuple(columns)
-        self.attributes = Serving(folder, self._columns)
+        self.attributes = in_use(folder, self._columns)
         self.snapshot = (self._of_last_batch() if resume else None) or self._last_good()
         self._of_batch: Snapshot | None = None
         point(folder, SERVING, self.snapshot.version)

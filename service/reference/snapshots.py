@@ -6,13 +6,13 @@
                                                                  v
                     attributes.Serving: looked up by the fold, and by publish, for the devices of a batch
 
-A pointer is a file with a version. The folder must be the same for the driver and every executor.
+A pointer is a file with a version. A folder of this machine must be the same for the driver and every executor; of a folder on
+another file system every process gets copies (folder.py).
 """
 
 import contextlib
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,15 @@ import pyarrow.csv
 from pyspark.sql import SparkSession
 
 from service import clock
-from service.errors import ReferenceDataError, SettingsError, SetupError
+from service.errors import ReferenceDataError, SetupError
 from service.reference.attributes import DEVICE, SERVING, Stored, indexed, without_index
 from service.reference.database import READ_MS, fetch
 from service.reference.expectations import require_columns, validate
-from service.spark.files import FULL, MAKE_ROOM, local
+from service.reference.folder import SharedFolder, SnapshotFolder
+from service.spark.files import FULL, MAKE_ROOM
 
 if TYPE_CHECKING:
-    from service.settings import Reference, Settings
+    from service.settings import Reference
 
 CURRENT = "current"
 """Pointer to the last good snapshot, which is the one that was stored last."""
@@ -40,6 +41,9 @@ LAST_BATCH = "joined"
 SOURCE = b"tidemark.source"
 _SNAPSHOT = re.compile(r"^[0-9a-f]{12}\.arrow$")
 _log = logging.getLogger(__name__)
+
+Place = Path | SnapshotFolder
+"""Where snapshots are; a path is a folder of this machine."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Snapshot:
 def load(
     spark: SparkSession,
     reference: "Reference",
-    folder: Path,
+    folder: Place,
     *,
     fresh_ms: int = 0,
     require: Iterable[str] = (),
@@ -88,7 +92,7 @@ def load(
 
 
 def load_or_keep(
-    spark: SparkSession, reference: "Reference", folder: Path, *, fresh_ms: int = 0, require: Sequence[str] = ()
+    spark: SparkSession, reference: "Reference", folder: Place, *, fresh_ms: int = 0, require: Sequence[str] = ()
 ) -> tuple[Snapshot, ReferenceDataError | None]:
     """`load`; if that fails, return the last good snapshot of any age and the error, and log both.
 
@@ -106,7 +110,7 @@ def load_or_keep(
         return kept, error
 
 
-def _last_good(folder: Path) -> Snapshot | None:
+def _last_good(folder: Place) -> Snapshot | None:
     with contextlib.suppress(ReferenceDataError):  # data from the database replaces a damaged snapshot
         return latest(folder)
     return None
@@ -135,28 +139,27 @@ def columns(snapshot: Snapshot, reference: "Reference") -> tuple[str, ...]:
     return names
 
 
-def store(folder: Path, table: pa.Table) -> Snapshot:
+def store(folder: Place, table: pa.Table) -> Snapshot:
     """Write the table as the folder's last good snapshot, and delete older ones that no pointer names.
 
     The former last good snapshot stays until the next call. The pointer is written last: after a crash before that, the former
     one is still the last good one. Raises SetupError when the folder cannot be written.
     """
-    table = _arranged(table)
+    table, place = _arranged(table), _of(folder)
     version = _version(table)
-    path = folder / f"{version}.arrow"
+    name = f"{version}.arrow"
     kept = {version}
-    for name in (CURRENT, SERVING, LAST_BATCH):
+    for pointer in (CURRENT, SERVING, LAST_BATCH):
         with contextlib.suppress(ReferenceDataError):  # a damaged pointer must not stop good data
-            kept.add(_pointed(folder, name) or version)
+            kept.add(_pointed(place, pointer) or version)
     sink, read_ms = pa.BufferOutputStream(), int((table.schema.metadata or {})[READ_MS])
     stored = indexed(table)
     with pa.ipc.new_file(sink, stored.schema) as writer:
         writer.write_table(stored, max_chunksize=max(1, stored.num_rows))  # one chunk: a look-up maps it without a copy
-    _replace(path, sink.getvalue())
-    point(folder, CURRENT, version)
-    for old in folder.iterdir():
-        if _SNAPSHOT.match(old.name) and old.stem not in kept:
-            old.unlink(missing_ok=True)
+    _replace(place, name, sink.getvalue())
+    point(place, CURRENT, version)
+    place.keep(f"{each}.arrow" for each in kept)
+    path = place.path(name)
     return Snapshot(version, without_index(_mapped(path)), read_ms, path)  # from the file: no copy stays in memory
 
 
@@ -170,24 +173,26 @@ def _arranged(table: pa.Table, source: bytes | None = None) -> pa.Table:
     return table.sort_by(DEVICE).combine_chunks().replace_schema_metadata(expected)
 
 
-def latest(folder: Path, *, pointer: str = CURRENT) -> Snapshot | None:
+def latest(folder: Place, *, pointer: str = CURRENT) -> Snapshot | None:
     """Return the snapshot that a pointer names, None when there is no pointer.
 
     The pointers are CURRENT, SERVING and LAST_BATCH. Raises ReferenceDataError with the name of the file that is damaged.
     """
-    version = _pointed(folder, pointer)
+    place = _of(folder)
+    version = _pointed(place, pointer)
     if version is None:
         return None
-    path = folder / f"{version}.arrow"
+    name = f"{version}.arrow"
     try:
+        path = place.path(name)
         stored = _mapped(path)
         stored.validate(full=True)
         table = without_index(stored)
         read_ms = int((table.schema.metadata or {})[READ_MS])
         if _version(table) != version or (stored.num_columns > table.num_columns and not stored.equals(indexed(table))):
-            raise _damaged(path, "its content does not have the hash in its name")
+            raise _damaged(place, name, "its content does not have the hash in its name")
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise _damaged(path, " ".join(str(error).split())) from error
+        raise _damaged(place, name, " ".join(str(error).split())) from error
     return Snapshot(version, table, read_ms, path)
 
 
@@ -203,50 +208,38 @@ def _version(table: pa.Table) -> str:
     return hashlib.sha256(sink.getvalue()).hexdigest()[:12]
 
 
-def point(folder: Path, pointer: str, version: str) -> None:
+def point(folder: Place, pointer: str, version: str) -> None:
     """Write a pointer. Raises SetupError when the folder cannot be written."""
-    _replace(folder / pointer, version.encode())
+    _replace(_of(folder), pointer, version.encode())
 
 
-def _pointed(folder: Path, pointer: str) -> str | None:
+def _of(folder: Place) -> SnapshotFolder:
+    return SharedFolder(folder) if isinstance(folder, Path) else folder
+
+
+def _pointed(folder: SnapshotFolder, pointer: str) -> str | None:
     try:
-        version = (folder / pointer).read_text(encoding="ascii").strip()
+        version = folder.read(pointer).decode("ascii").strip()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise _damaged(folder / pointer, str(error)) from error
+        raise _damaged(folder, pointer, str(error)) from error
     if not _SNAPSHOT.match(f"{version}.arrow"):
-        raise _damaged(folder / pointer, "it names no snapshot")
+        raise _damaged(folder, pointer, "it names no snapshot")
     return version
 
 
-def _damaged(path: Path, why: str) -> ReferenceDataError:
-    msg = f"{path}: the stored reference snapshot is damaged: {why}"
+def _damaged(folder: SnapshotFolder, name: str, why: str) -> ReferenceDataError:
+    msg = f"{folder}/{name}: the stored reference snapshot is damaged: {why}"
     return ReferenceDataError(
         msg, remedy="Delete the file `current` in the same folder: the next start reads the database"
     )
 
 
-def _replace(path: Path, content: Any) -> None:
-    """Write a file atomically, also if the machine stops."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _replace(folder: SnapshotFolder, name: str, content: Any) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        folder.replace(name, content)
     except OSError as error:
-        msg = f"{path}: the reference snapshot cannot be written ({error.strerror})"
+        msg = f"{folder}/{name}: the reference snapshot cannot be written ({error.strerror or error})"
         remedy = MAKE_ROOM if FULL.search(msg) else "Give the service a checkpoint folder that it may write"
         raise SetupError(msg, remedy=remedy) from error
-
-
-def snapshot_folder(settings: "Settings") -> Path:
-    """Return the folder of the snapshots, in the checkpoint. Raises SettingsError if the checkpoint is not a folder."""
-    folder = local(settings.service.checkpoint)
-    if folder is None:
-        what = f"service.checkpoint = {settings.service.checkpoint!r}: with [reference] it must be a folder"
-        raise SettingsError(what, remedy="Name a folder that the driver and every executor share")
-    return folder / "reference"

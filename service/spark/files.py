@@ -32,7 +32,13 @@ RESTORE = (
 MAKE_ROOM = (
     "Make room on the checkpoint's disk and start again: docs/operator/procedures.md#the-checkpoints-disk-is-full"
 )
-_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$"
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
+_MANAGER = f"{_MANAGERS}CheckpointFileManager$"
+_OBJECT_STORES = frozenset({"s3a"})
+_EXISTS = ("FileAlreadyExistsException", "RemoteFileChangedException")
+"""Hadoop's and Spark's own; that of S3 for a condition that is not met."""
+_CONDITIONAL = "fs.option.create.conditional.overwrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +194,9 @@ class Files:
             self._system.delete(self._at(name), False)
 
     def _write(self, name: str, content: bytes, *, overwrite: bool) -> None:
+        if not overwrite and urlsplit(self.root).scheme in _OBJECT_STORES:
+            self._put_new(name, content)
+            return
         with _named(name):
             # createAtomic makes a temporary file beside it and renames that when it is closed.
             manager = getattr(getattr(self._jvm, _MANAGER), "MODULE$").create(self._path, self._conf)
@@ -202,8 +211,32 @@ class Files:
                 raise
             stream.close()
 
+    def _put_new(self, name: str, content: bytes) -> None:
+        """Write an object on the condition that there is none of its name: the store decides, not a look before the write."""
+        with _named(name):
+            builder = self._system.createFile(self._at(name)).overwrite(False).must(_CONDITIONAL, True)
+            stream = builder.build()
+            stream.write(content)
+            stream.close()
+
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name) if name else self._path
+
+
+def manager(root: str) -> str:
+    """Return the class by which Spark commits files below `root`, "" for that of deploy/spark-defaults.conf.
+
+    The class for local files renames with FileSystem.rename. On HDFS and S3 that call leaves an existing file as it is and
+    returns false, and the class only logs a warning (Spark 4.1.1): a file would silently keep its former content.
+    FileContext.rename replaces it, or raises. S3 has no rename: an object is written under its name, and appears when it is
+    complete.
+    """
+    scheme = urlsplit(root).scheme
+    if scheme in {"", "file"}:
+        return ""
+    if scheme in _OBJECT_STORES:
+        return "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+    return f"{_MANAGERS}FileContextBasedCheckpointFileManager"
 
 
 def unusable(what: str, *, remedy: str) -> CheckpointError | SetupError:
@@ -223,11 +256,12 @@ def _named(name: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         cause: Any = error.java_exception
-        text = f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
+        said = next(iter(str(cause.getMessage()).splitlines()), "")  # a NameNode sends its stack, too
+        text = f"{cause.getClass().getSimpleName()}: {said}"
         family = OSError
         if _is_missing(error):
             family = FileNotFoundError
-        elif cause.getClass().getSimpleName().endswith("FileAlreadyExistsException"):  # Hadoop's and Spark's own
+        elif cause.getClass().getSimpleName().endswith(_EXISTS):
             family = FileExistsError
         msg = f"{name}: {text}"
         raise family(msg) from error

@@ -2,8 +2,9 @@
 
     python -m service.spark.jars        # checks Java and prints the class path; the scripts in deploy/ call it
 
-deploy/jars.lock names each jar with its checksum. There are two groups: `spark` for the service, and `broker`, a Kafka broker for
-the demo and the tests. `tidemark jars` fetches them (service/spark/repository.py).
+deploy/jars.lock names each jar with its checksum. There are these groups: `spark` for the service, `s3` for a checkpoint on S3,
+`broker`, a Kafka broker for the demo and the tests, and `hdfs`, an HDFS for the tests. `tidemark jars` fetches them
+(service/spark/repository.py).
 """
 
 import os
@@ -20,6 +21,8 @@ from service.spark.places import CHECKOUT, DEPLOY, cache
 
 LOCK = DEPLOY / "jars.lock"
 GROUPS = ("spark", "broker")
+MORE_GROUPS = ("s3", "hdfs")
+"""Groups that only some need: a checkpoint on S3, and the plays of `make cluster`."""
 
 _VERSIONED = re.compile(r"-\d[\w.\-]*\.jar$")
 
@@ -90,11 +93,14 @@ def complete(group: str = "spark") -> list[Path]:
 def class_path() -> str:
     """Return Tidemark's jars as a class path, without the jars that Spark has too. Raises SetupError when jars are missing.
 
+    The jars for S3 are in it if `tidemark jars --group s3` has fetched them.
+
     The JVM searches the extra class path before Spark's own. An slf4j-api 1.7 there (a dependency of the Kafka connector) would
     hide Spark's 2.0 and silence all logging.
     """
     shipped = {_artifact(jar.name) for jar in (installed() / "jars").glob("*.jar")}
-    return os.pathsep.join(str(jar) for jar in complete() if _artifact(jar.name) not in shipped)
+    ours = [*complete(), *(complete("s3") if folder("s3").is_dir() else ())]
+    return os.pathsep.join(str(jar) for jar in ours if _artifact(jar.name) not in shipped)
 
 
 def _artifact(name: str) -> str:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from service.errors import SettingsError, SetupError
 from service.settings import Settings
-from service.spark import java
+from service.spark import files, java
 from service.spark.home import home
 from service.spark.jars import class_path
 from service.spark.places import DEPLOY
@@ -29,8 +29,8 @@ TASKS = "spark.tidemark.tasks"
 """Where the tasks of a driver on a standalone cluster run: `executors` (the default) or `driver`."""
 MOST_BUCKETS = 16
 """Of a checkpoint whose settings have no number: on more cores a batch gains less from another task than that costs."""
-LONGEST_FOLDER = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
-"""Bytes of a folder's path that leave room for the name of a socket in it; the system allows 107 for both."""
+LONGEST_FOLDER = 106 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+"""Bytes of a folder's path that leave room for the name of a socket in it; Java allows 106 for both (17.0.15), the system 107."""
 
 
 def conf(path: Path = DEFAULTS) -> dict[str, str]:
@@ -139,6 +139,9 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
         # A task costs the same however small its work is, so a partition without a bucket would only cost.
         buckets = (settings.sessions.buckets or MOST_BUCKETS) if settings is not None else 1
         spark.conf.set("spark.sql.shuffle.partitions", str(min(spark.sparkContext.defaultParallelism, buckets)))
+    by_store = files.manager(settings.service.checkpoint) if settings is not None else ""
+    if by_store and {**given, **wanted}.get(files.MANAGER) == conf()[files.MANAGER]:
+        spark.conf.set(files.MANAGER, by_store)
     return spark
 
 

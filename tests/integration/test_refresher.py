@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service import clock, settings
-from service.daemon import refresher
 from service.daemon.refresher import Refresher
 from service.errors import ReferenceDataError, ReferenceTooOldError
 from service.monitoring.metrics import Metrics
@@ -200,7 +199,7 @@ def test_unchanged_data_makes_the_snapshot_young_again(world: World) -> None:
 
 
 def _kept(world: World) -> snapshots.Snapshot:
-    kept = snapshots.latest(refresher.snapshot_folder(world.settings()))
+    kept = snapshots.latest(Path(world.settings().service.checkpoint) / "reference")
     assert kept is not None
     return kept
 

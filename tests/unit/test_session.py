@@ -1,6 +1,6 @@
 """What the Spark session is told that depends on the machine."""
 
-import socket
+import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -8,22 +8,36 @@ from uuid import uuid4
 import pytest
 
 from service.errors import SettingsError
+from service.spark import java
 from service.spark.session import LONGEST_FOLDER, TASKS, UNIX_SOCKETS, master_of, parallelism, unix_sockets
 
+BIND = """
+import java.net.*; import java.nio.channels.*; import java.nio.file.*;
+public class Bind {
+    public static void main(String[] paths) throws Exception {
+        for (String path : paths)
+            try (var server = ServerSocketChannel.open(StandardProtocolFamily.UNIX)) {
+                server.bind(UnixDomainSocketAddress.of(path));
+                System.out.println("bound");
+            } catch (java.io.IOException error) {
+                System.out.println(error.getMessage());
+            }
+    }
+}
+"""
 
-@pytest.mark.parametrize(("length", "wanted"), [(LONGEST_FOLDER, {UNIX_SOCKETS: "true"}), (LONGEST_FOLDER + 1, {})])
-def test_workers_are_on_unix_sockets_where_their_paths_are_short_enough(length: int, wanted: dict[str, str]) -> None:
-    with TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as server:
-        folder = Path(short, "x" * (length - len(short) - 1))
-        folder.mkdir()
-        assert unix_sockets(str(folder)) == wanted
 
-        path = f"{folder}/.{uuid4()}.sock"  # the system says the same
-        if wanted:
-            server.bind(path)
-        else:
-            with pytest.raises(OSError, match="too long"):
-                server.bind(path)
+def test_workers_are_on_unix_sockets_where_java_takes_their_paths() -> None:
+    with TemporaryDirectory(dir="/tmp") as short:
+        program = Path(short, "Bind.java")
+        program.write_text(BIND)
+        folders = [Path(short, "x" * (length - len(short) - 1)) for length in (LONGEST_FOLDER, LONGEST_FOLDER + 1)]
+        for folder in folders:
+            folder.mkdir()
+        assert [unix_sockets(str(folder)) for folder in folders] == [{UNIX_SOCKETS: "true"}, {}]
+        paths = [f"{folder}/.{uuid4()}.sock" for folder in folders]
+        done = subprocess.run([java.java(), str(program), *paths], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["bound", "Unix domain path too long"]
 
 
 def test_a_path_is_measured_in_bytes() -> None:

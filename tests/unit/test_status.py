@@ -8,6 +8,7 @@ from service.errors import SinkError
 from service.monitoring.metrics import Metrics
 from service.monitoring.server import Server
 from service.monitoring.status import KEPT, Status, table
+from service.pipeline.batch_report import Progress
 from tests.reports import CUT, REPORT
 
 
@@ -38,6 +39,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
         "reference": None,
         "views": None,
         "outlets": {},
+        "checkpoint": None,
         "batches": [
             {
                 "batch": 7,
@@ -57,6 +59,36 @@ def test_of_many_batches_the_last_are_kept_and_one_that_is_repeated_is_there_onc
     for number in [*range(KEPT + 5), KEPT + 4]:
         status.batch(replace(REPORT, micro_batch=replace(CUT, batch=number)))
     assert [each["batch"] for each in status.document()["batches"]] == list(range(5, KEPT + 5))
+
+
+def test_it_tells_what_the_checkpoint_has_and_how_long_that_took() -> None:
+    operators = [
+        {
+            "memoryUsedBytes": 10,
+            "commitTimeMs": 31,
+            "customMetrics": {
+                "rocksdbGetCount": 1,
+                **{f"SnapshotLastUploaded.partition_{n}_default": 8 + n for n in (0, 1)},
+            },
+        }
+    ]
+    progress = {
+        "batchId": 12,
+        "timestamp": "2026-11-24T10:00:00.000Z",
+        "durationMs": {"walCommit": 20, "commitOffsets": 7, "addBatch": 300},
+        "stateOperators": operators,
+    }
+    status = Status("tidemark")
+    status.committed(Progress.parse(json.dumps(progress)))
+    document = status.document()
+    assert document["checkpoint"] == {"batch": 12, "log_ms": 27, "state_ms": 31, "snapshot_batches": 5}
+    line = "checkpoint: batch 12 is committed, its logs took 27 ms and its state 31 ms"
+    assert f"{line}; the oldest snapshot of the state is 5 batches behind" in list(table(document, 1))
+    for metrics in ({}, {"SnapshotLastUploaded.partition_0_default": -1}):
+        operators[0]["customMetrics"] = metrics
+        status.committed(Progress.parse(json.dumps(progress)))
+        assert status.document()["checkpoint"]["snapshot_batches"] is None, "there is no snapshot yet"
+        assert line in list(table(status.document(), 1))
 
 
 def test_stopping_is_the_last_state() -> None:

@@ -1,0 +1,128 @@
+"""The checkpoint on a local folder, on HDFS and on S3: the driver dies at each crash point, and what a batch costs.
+
+The rows are played one after the other with the same load, so that their times can be compared.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from load.demo import SECTIONS
+from load.faults.row import Row
+from load.faults.rows.driver_killed import CELLS, crash_points
+from load.faults.run import STARTS_S, Figures, Run, Setup
+from load.servers.hdfs import Hdfs
+from load.servers.s3 import S3, program, totals
+from service.spark import jars, repository
+from service.spark.places import cache
+
+WARM, BATCHES = 15, 40
+"""After `WARM` batches, time, files and bytes of so many batches are measured. Spark removes nothing before batch 100."""
+SHORT = tuple(cell for cell in CELLS if cell[0] in {"half_publish", "after_publish_before_commit", "after_commit"})
+PATH = "checkpoint"
+JARS = cache() / "cluster" / "jars"
+"""Where `make cluster` keeps the jars of all groups. In the usual folder the group `s3` would be on every class path."""
+RATE, DEVICES = 300.0, 200
+
+Totals = Callable[[str], tuple[int, int]]
+Report = Callable[[Row, Path], Mapping[str, Any]]
+
+_SERVERS: Mapping[str, Callable[[Path], Hdfs | S3]] = {"hdfs": Hdfs, "s3": S3}
+STORES = ("file", *_SERVERS)
+
+
+def prepare() -> None:
+    """Fetch the jars of HDFS and S3, and build the S3 server. Raises SetupError."""
+    program()
+    JARS.mkdir(parents=True, exist_ok=True)
+    for group in jars.GROUPS:
+        if not (JARS / group).exists():
+            (JARS / group).symlink_to(jars.folder(group).absolute())
+    for group in jars.MORE_GROUPS:
+        repository.fetch(group, JARS)
+    os.environ["TIDEMARK_JARS"] = str(JARS)
+
+
+def measure(names: tuple[str, ...], root: Path, report: Report) -> dict[str, Mapping[str, Any]]:
+    """Play each store, and add `batch_to_file` to the figures of those that are compared with the local folder."""
+    measured: dict[str, Mapping[str, Any]] = {}
+    for name in names:
+        folder = root / name
+        with _store(name, root / f"{name}-server") as (url, of_store):
+            place = of_store or partial(_of_folder, folder)
+            measured[name] = report(_row(name, url, place), folder)
+    of_file = measured.get("file", {}).get("batch_ms")
+    for name, figures in measured.items():
+        if of_file and figures.get("batch_ms"):
+            measured[name] = {**figures, "batch_to_file": round(figures["batch_ms"] / of_file, 2)}
+    return measured
+
+
+def _of_folder(folder: Path, path: str) -> tuple[int, int]:
+    return totals(folder / path)
+
+
+@contextlib.contextmanager
+def _store(name: str, folder: Path) -> Iterator[tuple[str, Totals | None]]:
+    """The URL of a store's root, "" for a folder of the run, and how its files are counted."""
+    if name not in _SERVERS:
+        yield "", None
+        return
+    server: Hdfs | S3 = _SERVERS[name](folder)
+    with server:
+        environ = server.environ()
+        os.environ.update(environ)
+        try:
+            yield server.url, server.totals
+        finally:
+            for each in environ:
+                del os.environ[each]
+
+
+def _row(name: str, url: str, place: Totals) -> Row:
+    sections: dict[str, Mapping[str, Any]] = {**SECTIONS, "reference": {"timeout": "1 m"}}
+    if url:
+        sections["service"] = {"checkpoint": f"{url}/{PATH}"}
+    return Row(Setup(name, f"the checkpoint on {name}", RATE, DEVICES, {"sections": sections}), partial(_play, place))
+
+
+def _play(place: Totals, run: Run) -> Figures:
+    run.start()
+    load = run.load()
+    warm, batches = (WARM // 3, BATCHES // 3) if run.short else (WARM, BATCHES)
+    _until_batch(run, warm)
+    began, before, first = time.monotonic(), place(PATH), run.observer.progress[1]
+    _until_batch(run, first + batches)
+    ended, after, last = time.monotonic(), place(PATH), run.observer.progress[1]
+    run.unload(load)
+    run.stop()
+    cells = SHORT if run.short else CELLS
+    crash_points(run, cells=cells)
+    run.drain()
+    run.stop()
+    run.compare()
+    verified = _verify(run)
+    if verified:
+        run.violation("verify", f"tidemark checkpoint verify ended with status {verified}")
+    return {
+        "crash_points": len(cells),
+        "batch_ms": round((ended - began) * 1000 / (last - first)),
+        "files_a_batch": round((after[0] - before[0]) / (last - first), 1),
+        "bytes_a_batch": round((after[1] - before[1]) / (last - first)),
+    }
+
+
+def _until_batch(run: Run, batch: int) -> None:
+    run.wait(lambda: run.observer.progress[1] >= batch, STARTS_S, f"batch {batch}")
+
+
+def _verify(run: Run) -> int:
+    command = [sys.executable, "-m", "service.cli", "checkpoint", "verify", "--config", str(run.testbed.config)]
+    with (run.folder / "verify.log").open("wb") as log:
+        return subprocess.run(command, stdout=log, stderr=log, check=False, timeout=600).returncode

@@ -1,0 +1,99 @@
+"""An S3 server as a child process: the Versity S3 gateway, which keeps objects as files of a folder.
+
+It is built from its Go module, of a fixed version whose checksum Go's database has; the first time that takes some minutes.
+"""
+
+import contextlib
+import os
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from load.servers.server_process import ServerProcess
+from service.errors import SetupError
+from service.spark.places import cache
+
+MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+ACCESS, SECRET = "tidemark", "only-for-tests"
+BUCKET = "tidemark"
+
+
+def program() -> Path:
+    """Return the server's program; builds it if it is not there. Raises SetupError without Go or the module."""
+    folder = cache().absolute() / "versitygw" / MODULE.rpartition("@")[2]
+    path = folder / "versitygw"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        environ = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
+        try:
+            done = subprocess.run(
+                ["go", "install", MODULE], env=environ, check=False, capture_output=True, text=True, timeout=900
+            )
+        except OSError as error:
+            what = f"The S3 server {MODULE} cannot be built: {error}"
+            raise SetupError(what, remedy="Install Go 1.24 or newer") from error
+        if done.returncode:
+            what = f"The S3 server {MODULE} cannot be built: {done.stderr[-1000:]}"
+            raise SetupError(what, remedy="It needs Go and its module proxy")
+    return path
+
+
+def totals(folder: Path) -> tuple[int, int]:
+    """Return the number of files below a folder of this machine, and their bytes."""
+    sizes = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                sizes.append(path.stat().st_size)
+    return len(sizes), sum(sizes)
+
+
+class S3(ServerProcess):
+    """One server with one bucket. What it has acknowledged is in its folder, also after a kill."""
+
+    name = "s3"
+
+    @property
+    def url(self) -> str:
+        """The bucket's root, for Hadoop."""
+        return f"s3a://{BUCKET}"
+
+    def environ(self) -> dict[str, str]:
+        """Return variables for the service: the credentials, and a folder with Hadoop's settings for this server."""
+        conf = self.folder / "hadoop-conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "fs.s3a.endpoint": f"http://{self.address}",
+            "fs.s3a.endpoint.region": "us-east-1",
+            "fs.s3a.path.style.access": "true",
+        }
+        pairs = "".join(
+            f"<property><name>{name}</name><value>{value}</value></property>\n" for name, value in settings.items()
+        )
+        (conf / "core-site.xml").write_text(f"<configuration>\n{pairs}</configuration>\n")
+        return {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "HADOOP_CONF_DIR": str(conf)}
+
+    def totals(self, path: str) -> tuple[int, int]:
+        """Return the number of objects below a path of the bucket, and their bytes."""
+        return totals(self.folder / "data" / BUCKET / path)
+
+    def _prepare(self) -> None:
+        program()
+        (self.folder / "data" / BUCKET).mkdir(parents=True, exist_ok=True)
+
+    def _command(self) -> Sequence[str]:
+        return [str(program()), "--port", self.address, "posix", str(self.folder / "data")]
+
+    def _environ(self) -> Mapping[str, str]:
+        return {**os.environ, "ROOT_ACCESS_KEY_ID": ACCESS, "ROOT_SECRET_ACCESS_KEY": SECRET}
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/", timeout=2):
+                return True
+        except urllib.error.HTTPError:
+            return True  # it asks for a signature
+        except OSError:
+            return False

@@ -1,0 +1,56 @@
+"""Files on a real HDFS and a real S3 server, by the session that a service has."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from load.cluster.stores import JARS
+from load.servers.hdfs import Hdfs
+from load.servers.s3 import S3
+from load.servers.server_process import PATIENCE
+from load.testbed import ROOT
+from tests.stream.records import make_document
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not JARS.exists(), reason="`make cluster ONLY=file` fetches the jars and builds the S3 server"),
+]
+
+PROGRAM = """
+import json, sys
+from contextlib import suppress
+from service.settings.loading import parse
+from service.spark import session
+from service.spark.files import Files
+
+settings = parse(json.loads(sys.argv[1]))
+spark = session.build(settings, master="local[1]")
+files = Files(spark, settings.service.checkpoint)
+made = []
+for content in (b"first", b"second"):
+    files.replace("folder/pointer", content)
+    with suppress(FileExistsError):
+        files.create("manifest", content)
+        made.append(content.decode())
+print(json.dumps([files.read("folder/pointer").decode(), files.read("manifest").decode(), made]))
+"""
+
+
+@pytest.mark.parametrize("store", [Hdfs, S3])
+def test_a_file_that_is_written_again_is_replaced_and_a_new_one_is_made_once(
+    store: Callable[[Path], Hdfs | S3], tmp_path: Path
+) -> None:
+    with store(tmp_path) as server:
+        document = make_document(tmp_path, service={"checkpoint": f"{server.url}/checkpoint"})
+        environ = {**os.environ, **server.environ(), "TIDEMARK_JARS": str(JARS)}
+        command = [sys.executable, "-c", PROGRAM, json.dumps(document)]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=120 * PATIENCE
+        )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == ["second", "first", ["first"]]
