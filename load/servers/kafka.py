@@ -93,6 +93,16 @@ class Broker(ServerProcess):
             what = f"Topic {name} could not be created: {problem.args[0].str()}"
             raise SetupError(what) from problem
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until the broker no longer lists it, so that it can be created again."""
+        self.admin.delete_topics([name])[name].result(30)
+        deadline = time.monotonic() + START_S
+        while name in self.admin.list_topics(timeout=10).topics:
+            if time.monotonic() > deadline:
+                what = f"Topic {name} is still listed {START_S:.0f} s after its deletion"
+                raise SetupError(what)
+            time.sleep(POLL_S)
+
     def configure_topic(self, name: str, config: Mapping[str, str]) -> None:
         """Change settings of a topic."""
         kafka: Any = kafka_admin  # the client's types do not cover all that it exports

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from load.servers.redis import Redis
+from load.servers.server_process import PATIENCE
 from service.daemon.lease import Lease, Waiting
 from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import Sink
@@ -198,7 +199,7 @@ def test_the_loser_learns_who_has_it(writers: Writers) -> None:
     lease = writers.lease("a")
     lease.acquire()
     writers.client.set(f"{writers.prefix}:lease", "b:1")
-    assert lease.lost.wait(10)
+    assert lease.lost.wait(10 * PATIENCE)
     assert lease.reason == "b:1 holds it"
 
 
@@ -207,7 +208,7 @@ def test_a_newer_epoch_ends_the_term_and_its_writes(writers: Writers) -> None:
     epoch = lease.acquire()
     assert epoch is not None
     writers.client.incr(f"{writers.prefix}:epoch")
-    assert lease.lost.wait(10)
+    assert lease.lost.wait(10 * PATIENCE)
     assert lease.reason == "the epoch is 2"
     with pytest.raises(FencedError):
         writers.write(1, epoch)
@@ -232,7 +233,7 @@ def test_the_epoch_grows_also_when_redis_came_back_empty(tmp_path: Path) -> None
         part.start()
         with pytest.raises(EpochLostError):
             writers.write(2, 12)
-        assert lease.lost.wait(10)
+        assert lease.lost.wait(10 * PATIENCE)
         assert lease.reason == "the epoch is gone"
         assert lease.acquire(at_least=12) == 13
         assert not lease.lost.is_set()

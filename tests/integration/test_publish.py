@@ -971,26 +971,33 @@ def test_a_redis_killed_and_restarted_during_a_publish_loses_and_repeats_nothing
         target = Target(part, "tidemark", chunk=50, retry_for="60 s")
         rows = [windows([("device_1m", f"d{i}", T0, [1.0] * 3) for i in range(n, n + 500)]) for n in (0, 500, 1000)]
         outcomes: list[Outcome] = []
+        written, are_killed = threading.Semaphore(0), threading.Event()
 
         def publish() -> None:
-            outcomes.extend(target.write(b, *(r.slice(0, 40 * b) for r in rows)) for b in range(1, 13))
+            """Write batches until Redis has been killed twice, and one more."""
+            is_last = False
+            while not is_last:
+                is_last = are_killed.is_set()
+                batch = len(outcomes) + 1
+                count = 480 if is_last else 40 * (1 + batch % 12)
+                outcomes.append(target.write(batch, *(r.slice(0, count) for r in rows)))
+                written.release()
 
         writer = threading.Thread(target=publish)
         writer.start()
         for _ in range(2):
-            before = len(outcomes)
-            while len(outcomes) < before + 2 and writer.is_alive():
-                time.sleep(0.001)
+            for _ in range(2):
+                assert written.acquire(timeout=60)
             part.kill()
             part.start()
+        are_killed.set()
         writer.join()
-        assert len(outcomes) == 12
         assert sum(o.retries for o in outcomes) > 0
         for outcome in outcomes:
             assert outcome.written + outcome.unchanged == outcome.windows
         client: Any = part.client()
         counts = [client.hget(f"tidemark:window:device_1m:temperature:d{i}:{T0}", "batch") for i in range(480)]
-        assert counts == ["12"] * 480
+        assert counts == [str(len(outcomes))] * 480
         assert contract.check(client, "tidemark") == []
 
 

@@ -2,8 +2,8 @@
 
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from service.errors import ReferenceDataError, ReferenceTooOldError
 from service.monitoring.metrics import Metrics
 from service.reference import snapshots
 from service.reference.database import UnreadableError
+from tests.integration import daemon
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
 ]
+until = partial(daemon.until, within_s=60, what="the refresher to see it")
 EXPECTATION = {
     "type": "expect_column_values_to_match_regex",
     "kwargs": {"column": "site", "regex": "^[a-z]+$"},
@@ -84,13 +86,6 @@ def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
     yield made
     for each in made.made:
         each.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "nothing came of it"
-        time.sleep(0.05)
 
 
 def sites(of: Refresher) -> dict[str, str]:

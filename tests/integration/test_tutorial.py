@@ -48,6 +48,7 @@ def test_its_commands_lead_to_values_of_both_topics_and_of_a_view_of_one_s_own(p
         status = script.wait(until_s - time.monotonic())
     except subprocess.TimeoutExpired:
         os.killpg(script.pid, signal.SIGTERM)
+        script.wait()
         raise
     logs = "\n".join(each.read_text() for each in [output, *folder.glob("*.log")])
     assert status == 0, logs

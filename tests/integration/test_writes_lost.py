@@ -8,6 +8,7 @@ import pytest
 
 from load.judge import feed, published
 from load.servers.redis import Redis
+from load.servers.server_process import PATIENCE
 from schemas import contract
 from service.daemon.lease import Lease
 from service.pipeline.batch_publisher import Sink
@@ -167,13 +168,13 @@ def test_the_renewal_of_the_lease_finds_out_without_a_batch(redis_server: Redis,
         client.hset(f"{prefix}:progress", "batch", 8)
         assert lease.renew()
         client.hset(f"{prefix}:progress", "batch", 6)
-        assert lease.lost.wait(10)
+        assert lease.lost.wait(10 * PATIENCE)
         assert lease.reason == f"progress is at batch 6 of epoch {epoch}"
         lease.acquire(at_least=epoch)
         assert lease.renew(), "a new term knows of nothing yet"
         lease.reached = epoch + 1, 0
         client.delete(f"{prefix}:progress")
-        assert lease.lost.wait(10)
+        assert lease.lost.wait(10 * PATIENCE)
         assert lease.reason == "progress is gone"
         lease.release()
 
