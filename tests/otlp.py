@@ -3,11 +3,11 @@
 import gzip
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from load.servers.server_process import HOST, Started, free_port
+from load.servers.web_server import Handler, WebServer
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Collector(Started):
     services: set[str] = field(default_factory=set)
     bodies: list[bytes] = field(default_factory=list)
     _closing: threading.Event = field(default_factory=threading.Event)
-    _server: ThreadingHTTPServer | None = None
+    _server: WebServer | None = None
 
     @property
     def endpoint(self) -> str:
@@ -51,34 +51,26 @@ class Collector(Started):
     def start(self) -> None:
         collector = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+        class Traced(Handler):
+            def answer(self) -> None:
                 if collector.hangs:
                     collector._closing.wait(60)
                     return
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.body()
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
                 assert self.path == "/v1/traces"
                 assert self.headers["Content-Type"] == "application/x-protobuf"
                 collector._take(body)
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.accept()
 
-            def log_message(self, *_: object) -> None:
-                """Write no log."""
-
-        self._server = ThreadingHTTPServer((HOST, self.port), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._server = WebServer(self.port, Traced)
+        self._server.start()
 
     def close(self) -> None:
         self._closing.set()
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+        if self._server is not None:
+            self._server.close()
 
     def _take(self, body: bytes) -> None:
         self.bodies.append(body)

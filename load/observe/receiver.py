@@ -1,15 +1,14 @@
 """The webhook receiver that Alertmanager notifies."""
 
 import json
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from load.observe.rules import Rule, anchors
 from load.servers.server_process import HOST, Started, free_port
+from load.servers.web_server import Handler, WebServer
 from load.testbed import ROOT
 
 
@@ -30,7 +29,14 @@ class Receiver(Started):
     def __init__(self) -> None:
         self.port = free_port()
         self._notifications: list[Notification] = []
-        self._server: ThreadingHTTPServer | None = None
+        keep = self._keep
+
+        class Notified(Handler):
+            def answer(self) -> None:
+                keep(json.loads(self.body()))
+                self.accept()
+
+        self._server = WebServer(self.port, Notified)
 
     def url(self, receiver: str) -> str:
         """Return the address for the notifications of a receiver of Alertmanager."""
@@ -45,28 +51,10 @@ class Receiver(Started):
         ]
 
     def start(self) -> None:
-        keep = self._keep
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                keep(json.loads(body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Write no log."""
-
-        self._server = ThreadingHTTPServer((HOST, self.port), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._server.start()
 
     def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+        self._server.close()
 
     def _keep(self, document: Mapping[str, Any]) -> None:
         now_s = time.monotonic()

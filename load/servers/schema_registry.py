@@ -14,11 +14,11 @@ import threading
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from load.servers.server_process import HOST, ServerProcess, free_port
+from load.servers.web_server import Handler, WebServer
 from service.spark.java import java
 from service.spark.places import ROOT
 
@@ -45,7 +45,7 @@ class Registry:
     _schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     _subjects: dict[str, list[int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _server: ThreadingHTTPServer | None = None
+    _server: WebServer | None = None
 
     @property
     def url(self) -> str:
@@ -63,25 +63,17 @@ class Registry:
         """Listen, with all that is registered already."""
         registry = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+        class Asked(Handler):
+            def answer(self) -> None:
                 registry._answer(self)
 
-            do_POST = do_GET  # noqa: N815 - the server's names
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer((HOST, self.port), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._server = WebServer(self.port, Asked)
+        self._server.start()
 
     def stop(self) -> None:
         """Answer no more; what is registered stays."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+        if self._server is not None:
+            self._server.close()
 
     def register(
         self, subject: str, schema: Any, references: Sequence[Mapping[str, Any]] = (), kind: str = "AVRO"
@@ -102,8 +94,8 @@ class Registry:
                 versions.append(number)
         return number
 
-    def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+    def _answer(self, request: Handler) -> None:
+        body = request.body()
         path = urlsplit(request.path).path
         self.requests[path] = self.requests.get(path, 0) + 1
         try:
