@@ -1,10 +1,11 @@
-"""`tidemark init` on real topics: what it writes passes `check`, and `run` makes values of it without an edit."""
+"""`tidemark init` on real topics: what it writes passes `check`.
+
+tests/integration/test_tutorial.py shows that `run` makes values of it without an edit, from JSON and from Avro.
+"""
 
 import io
 import json
 import sqlite3
-import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Sequence
@@ -19,20 +20,10 @@ from confluent_kafka import Producer
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
-from load.servers.server_process import PATIENCE, free_port
 from service.cli import main
-from service.redis.keys import Keys
 from tests import shapes
-from tests.integration.daemon import STARTS_S, Service, until
 
 pytestmark = pytest.mark.integration
-
-
-def tidemark(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "service.cli", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False, stdin=subprocess.DEVNULL
-    )
 
 
 def send(broker: Broker, topic: str, records: Sequence[tuple[bytes | None, bytes]], partitions: int = 2) -> None:
@@ -53,21 +44,22 @@ def nested(count: int) -> list[tuple[bytes | None, bytes]]:
     return records
 
 
-def test_three_commands_lead_from_a_topic_to_a_value(
-    broker_server: Broker, redis_server: Redis, tmp_path: Path
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
+def test_init_writes_settings_that_check_accepts_and_replaces_no_file(
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker_server.create_topic("init-nested", 2, LOG_APPEND_TIME)
     send(broker_server, "init-nested", nested(600))
     config = tmp_path / "tidemark.toml"
     where = ["--bootstrap", broker_server.bootstrap, "--topic", "init-nested", "--redis", redis_server.url]
     words = ["init", *where, "--config", str(config)]
-    asked = tidemark(*words)
-    assert (asked.returncode, config.exists()) == (2, False)
-    assert "nothing is written: give --yes" in asked.stderr
-    made = tidemark(*words, "--yes")
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert "20 devices" in made.stdout
-    assert "not sure" not in made.stdout
+    assert (main(words), config.exists()) == (2, False)
+    assert "nothing is written: give --yes" in capsys.readouterr().err
+    assert main([*words, "--yes"]) == 0
+    shown = capsys.readouterr().out
+    assert "20 devices" in shown
+    assert "not sure" not in shown
     written = config.read_text()
     assert len(written.splitlines()) < 50
     assert tomllib.loads(written)["input"] == {
@@ -78,24 +70,10 @@ def test_three_commands_lead_from_a_topic_to_a_value(
         "measures": {"temp": "env.temp", "hum": "env.hum"},
     }
 
-    again = tidemark(*words, "--yes")
-    assert (again.returncode, config.read_text()) == (2, written)
-    assert f"{config} exists, and init replaces no file" in again.stderr
+    assert (main([*words, "--yes"]), config.read_text()) == (2, written)
+    assert f"{config} exists, and init replaces no file" in capsys.readouterr().err
 
-    checked = tidemark("check", "--config", str(config))
-    assert checked.returncode == 0, checked.stdout
-    client = redis_server.client(decode_responses=True)
-    device = Keys("tidemark").device("s1")
-    assert not client.exists(device)
-    try:
-        with Service(config, free_port(), tmp_path / "log") as service:
-            until(service.is_ready, STARTS_S, "ready")
-            send(broker_server, "init-nested", nested(100))
-            until(lambda: client.hget(device, "temp"), 60, "a value of s1")
-            assert service.stop() == 0
-    finally:
-        for key in client.scan_iter("*tidemark:*"):
-            client.delete(key)
+    assert main(["check", "--config", str(config)]) == 0, capsys.readouterr().out
 
 
 def test_a_setting_that_nobody_could_tell_is_in_the_file_and_ends_with_2(
@@ -200,8 +178,10 @@ def fleet(folder: Path) -> str:
     return f"jdbc:sqlite:{folder}/fleet.db"
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
 def test_avro_of_a_registry_with_a_reference_and_a_login_needs_no_edit(
-    broker_server: Broker, redis_server: Redis, tmp_path: Path
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert broker_server.authority is not None
     broker_server.create_topic("init-uplinks", 2, LOG_APPEND_TIME)
@@ -223,13 +203,11 @@ def test_avro_of_a_registry_with_a_reference_and_a_login_needs_no_edit(
         ]
         words += ["--user", "newcomer", "--password-file", str(password)]
         words += ["--ca-file", str(broker_server.authority.ca_file), "--redis", redis_server.url]
-        unnamed = tidemark("init", *words)
-        assert unnamed.returncode == 3
-        assert "the records begin with a schema id (7), and no schemas are named" in unnamed.stderr
+        assert main(["init", *words]) == 3
+        assert "the records begin with a schema id (7), and no schemas are named" in capsys.readouterr().err
         words += ["--registry", registry.url, "--registry-user", "reader", "--registry-password-file", str(password)]
         words += ["--reference", fleet(tmp_path), "--query", "select serial, plant, size, bought from pumps"]
-        made = tidemark("init", *words)
-        assert made.returncode == 0, made.stdout + made.stderr
+        assert main(["init", *words]) == 0, capsys.readouterr()
         written = config.read_text()
         assert PASSWORD not in written
         document = tomllib.loads(written)
@@ -245,8 +223,7 @@ def test_avro_of_a_registry_with_a_reference_and_a_login_needs_no_edit(
             "serial",
             ["device", "plant", "size"],
         )
-        checked = tidemark("check", "--config", str(config))
-        assert checked.returncode == 0, checked.stdout
+        assert main(["check", "--config", str(config)]) == 0, capsys.readouterr().out
 
 
 def test_avro_of_a_folder_takes_the_newest_schema_and_names_an_unknown_id(

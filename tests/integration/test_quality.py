@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
-from load.servers.server_process import PATIENCE
 from service import settings
 from service.cli import main
 from service.errors import SourceError, SourceRefusedError
@@ -29,7 +26,7 @@ class Profiled(DaemonWorld):
     def __init__(self, broker: Broker, redis: Redis, folder: Path, topic: str) -> None:
         super().__init__(broker, redis, folder, topic)
         self.suite = folder / "readings.expectations.json"
-        quality = '\n[quality]\nexpectations = "readings.expectations.json"\nevery = "5 s"\nsample = 400\n'
+        quality = '\n[quality]\nexpectations = "readings.expectations.json"\nevery = "2 s"\nsample = 400\n'
         self.config.write_text(self.config.read_text() + quality)
 
     def readings(self, count: int, *, shift: float = 0.0) -> None:
@@ -41,10 +38,6 @@ class Profiled(DaemonWorld):
             producer.produce(self.topic, value if number % 100 < 99 else b"no JSON", partition=number % 2)
         assert producer.flush(30) == 0
         self.sent += count - count // 100
-
-    def profile(self, *more: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "service.cli", "profile", "--config", str(self.config), *more]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False)
 
 
 def expectations(service: Service) -> dict[str, float]:
@@ -69,18 +62,18 @@ def test_a_topic_without_readings_is_named(broker_server: Broker, redis_server: 
     assert not world.suite.exists()
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
 def test_a_drifted_measure_is_named_while_the_stream_goes_on(
     broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = Profiled(broker_server, redis_server, tmp_path, "quality")
     broker_server.create_topic(world.topic, 2, LOG_APPEND_TIME)
     world.readings(1_200)
-    drawn = world.profile("--readings", "1000")
-    assert drawn.returncode == 0, drawn.stderr
-    assert re.search(
-        r"^temperature mean between +min_value [12]\.\d+, max_value [34]\.\d+$", drawn.stdout, re.MULTILINE
-    )
-    assert drawn.stdout.endswith(f"drawn from 1000 records, written to {world.suite}\n")
+    assert main(["profile", "--config", str(world.config), "--readings", "1000"]) == 0
+    drawn = capsys.readouterr().out
+    assert re.search(r"^temperature mean between +min_value [12]\.\d+, max_value [34]\.\d+$", drawn, re.MULTILINE)
+    assert drawn.endswith(f"drawn from 1000 records, written to {world.suite}\n")
     suite = json.loads(world.suite.read_text())
     assert suite["meta"]["drawn_from"] == {"records": 1_000, "admitted": 990, "pieces": 2}
     assert main(["profile", "--config", str(world.config)]) == 2
