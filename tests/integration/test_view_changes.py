@@ -32,7 +32,7 @@ ADMISSION = """
 max_delay = "2 s"
 max_ahead = "1 s"
 """
-TOTAL = '\n[[views]]\nname = "total"\nwindow = "10 s"\n'
+TOTAL = '\n[[views]]\nname = "total"\nwindow = "5 s"\n'
 
 
 @pytest.fixture
@@ -88,13 +88,13 @@ def keep_sending(world: DaemonWorld, condition: Any, what: str) -> None:
 
 def test_views_are_added_changed_and_removed_while_it_runs(world: DaemonWorld) -> None:
     views = Views(world)
-    world.config.write_text(world.config.read_text() + ADMISSION)
+    world.config.write_text(world.config.read_text().replace('window = "10 s"', 'window = "5 s"') + ADMISSION)
     with world.start("service") as service:
         world.send(1_000)
         until(service.is_ready, STARTS_S, "the first batch")
         until(lambda: world.counted() == 1_000, 60, "all readings in windows")
         epoch = int(world.progress()["epoch"])
-        keep_sending(world, lambda: len(views.counts("device", 10)) > 2, "windows of the past")
+        keep_sending(world, lambda: len(views.counts("device", 5)) > 2, "windows of the past")
 
         # A view that is added is marked, fills its past, and is complete.
         edit(world, "[redis]", f"{TOTAL}\n[redis]")
@@ -103,36 +103,36 @@ def test_views_are_added_changed_and_removed_while_it_runs(world: DaemonWorld) -
         assert views.meta()["total"]["complete_from"] > 0
         keep_sending(world, lambda: "complete_from" not in views.meta()["total"], "the past of the view")
         assert views.marked() == []
-        final_s = views.final_ms() // 10_000
+        final_s = views.final_ms() // 5_000
         assert contract.check(world.redis, world.topic) == []
-        device, total = views.counts("device", 10), views.counts("total", 10)
+        device, total = views.counts("device", 5), views.counts("total", 5)
         past = {start: count for start, count in device.items() if start < final_s}
         assert past
         assert {start: total[start] for start in past} == past
 
         # Another length is a version of its own, and takes the name when it is complete.
-        edit(world, 'by = ["device"]\n            window = "10 s"', 'by = ["device"]\n            window = "20 s"')
+        edit(world, 'by = ["device"]\n            window = "5 s"', 'by = ["device"]\n            window = "10 s"')
         os.kill(service.process.pid, signal.SIGHUP)
         keep_sending(world, lambda: "device@2" in views.meta(), "the next version is in meta")
         meta = views.meta()
         assert "of" not in meta["device"]
         assert (meta["device@2"]["of"], meta["device@2"]["next"]) == ("device", True)
         keep_sending(world, lambda: "device" not in views.meta(), "the name moves")
-        assert views.meta()["device@2"].items() >= {"of": "device", "window_ms": 20_000}.items()
+        assert views.meta()["device@2"].items() >= {"of": "device", "window_ms": 10_000}.items()
         assert not views.meta()["device@2"].keys() & {"next", "complete_from"}
         assert views.marked() == []
-        final_s = views.final_ms() // 20_000
-        total, device = views.counts("total", 20), views.counts("device@2", 20)
+        final_s = views.final_ms() // 10_000
+        total, device = views.counts("total", 10), views.counts("device@2", 10)
         past = {start: count for start, count in total.items() if start < final_s}
         assert {start: device[start] for start in past} == past
 
         # What is refused changes nothing, and says why.
-        edit(world, 'window = "20 s"', 'window = "7 s"\n            slide = "5 s"')
+        edit(world, 'window = "10 s"', 'window = "7 s"\n            slide = "5 s"')
         os.kill(service.process.pid, signal.SIGHUP)
         until(lambda: service.status()["views"]["refused"], 60, "the refusal")
         assert "must be a whole multiple of slide" in service.status()["views"]["refused"]["text"]
         assert service.metric("view_changes_total", result="refused") == 1
-        edit(world, 'window = "7 s"\n            slide = "5 s"', 'window = "20 s"')
+        edit(world, 'window = "7 s"\n            slide = "5 s"', 'window = "10 s"')
 
         # A view that is removed is in meta no more.
         edit(world, TOTAL, "")
