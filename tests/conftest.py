@@ -28,42 +28,54 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("full")
 
 
-_TAKES_SPARK = re.compile(r"def \w+\([^)]*\b(shared_)?spark\b")
+_TAKES_SPARK = re.compile(r"def \w+\([^)]*\b(shared_)?spark\b|usefixtures\(\"shared_spark\"\)")
+_SESSIONS = 2
+"""Processes that have a Spark session while other tests are left: a session costs ten seconds of a core and 1 GB."""
+_LONGEST = (
+    "integration/test_supervise.py",
+    "faults/test_faults.py",
+    "integration/test_end_to_end.py",
+    "integration/test_tutorial.py",
+)
+"""Files that take longest, the longest first: begun last, one of them would run while the other processes have no work."""
 
 
 @cache
-def _group(path: str) -> str:
-    """Files whose tests or fixtures take the shared Spark session are one group, every other file is one."""
-    return "spark" if _TAKES_SPARK.search((Path(__file__).parents[1] / path).read_text(encoding="utf-8")) else path
+def _takes_spark(path: str) -> bool:
+    """Whether tests or fixtures of this file take the shared Spark session."""
+    return bool(_TAKES_SPARK.search((Path(__file__).parents[1] / path).read_text(encoding="utf-8")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests come first, because they fail soonest, then those of the Spark session: the largest group."""
+    """The longest files come first and unit tests last: these are short, so that all processes end at the same time."""
 
     def rank(item: pytest.Item) -> int:
-        if item.path.parent.name == "unit":
-            return 0
-        if _group(item.nodeid.partition("::")[0]) == "spark":
-            return 1
-        return 2 if item.get_closest_marker("end_to_end") else 3
+        name = f"{item.path.parent.name}/{item.path.name}"
+        if name in _LONGEST:
+            return _LONGEST.index(name)
+        return len(_LONGEST) + (item.path.parent.name not in {"integration", "stream"})
 
     items.sort(key=rank)
 
 
-class _Groups(LoadScopeScheduling):
-    """Each group runs in one process: the Spark session is started once, and what a file's tests share is not made twice.
-
-    `--dist loadgroup` would do that by marks; pytest 9.2 keeps a test's id where xdist 3.8 cannot add the group to it.
-    """
+class _Files(LoadScopeScheduling):
+    """Each file runs in one process: what its tests share is made once. Files that take Spark go to few processes."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _group(nodeid.partition("::")[0])
+        return nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Assign the first file for this process: of the first _SESSIONS processes one that takes Spark, while there are any."""
+        has_session = list(self.assigned_work).index(node) < _SESSIONS
+        suitable = (path for path in self.workqueue if _takes_spark(path) == has_session)
+        self.workqueue.move_to_end(next(suitable, next(iter(self.workqueue))), last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """For `pytest -n 3 --dist loadscope --no-loadscope-reorder`."""
-    return _Groups(config, log)
+    return _Files(config, log)
 
 
 def _refuse_to_stop() -> None:
