@@ -1,11 +1,12 @@
 """Archives of the classes that Spark's driver and executors load, from which a JVM of a cluster starts sooner.
 
-    python -m load.classes FOLDER       # make classes: driver.jsa and executor.jsa, which deploy/submit looks for
+    python -m load.classes FOLDER         # make classes: driver.jsa and executor.jsa, which deploy/submit looks for
+    python -m load.classes FOLDER tests   # tests.jsa, which tests/conftest.py looks for
 
 For each the service runs on a cluster of its own with readings of each kind and is killed once, because a start from a
 checkpoint loads more. The JVM then ends in order and writes what it has loaded (-XX:ArchiveClassesAtExit, JDK 17). The driver's
 is of one that does its tasks itself, which loads more than one with executors. An archive is good for this JDK and these jars
-at these paths; other JVMs ignore it.
+at these paths; other JVMs ignore it. That of the tests is of a service with the tests' options, which is stopped in order.
 """
 
 import os
@@ -27,6 +28,8 @@ from service.errors import SetupError, TidemarkError
 
 BATCHES = 10
 WITHIN_S = 180.0
+TESTS = "-XX:TieredStopAtLevel=1"
+"""Options of the JVMs of tests. Most live for less than a minute: they spend more on C2's compilations than those save."""
 _SEED = 7
 
 
@@ -37,6 +40,20 @@ def archive(folder: Path, scratch: Path) -> list[Path]:
         _archived(folder / f"{name}.jsa", name, scratch, options)
         for name, options in (("driver", TASKS_IN_DRIVER), ("executor", ()))
     ]
+
+
+def archive_for_tests(folder: Path, scratch: Path) -> list[Path]:
+    """Make tests.jsa in `folder`; everything else goes to `scratch`. Raises SetupError when the JVM does not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "tests.jsa"
+    file.unlink(missing_ok=True)
+    fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
+    with Testbed(scratch, fleet, views=VIEWS, master="local[2]") as testbed:
+        generator = Generator(testbed.broker.bootstrap, TOPIC, fleet)
+        testbed.start_service({"JDK_JAVA_OPTIONS": f"{TESTS} -XX:ArchiveClassesAtExit={file} -Xlog:disable"})
+        _batches(testbed, generator, epoch=1)
+        testbed.stop_service(WITHIN_S)
+    return [_require(file)]
 
 
 def _archived(file: Path, name: str, scratch: Path, submit_options: Sequence[str]) -> Path:
@@ -52,6 +69,10 @@ def _archived(file: Path, name: str, scratch: Path, submit_options: Sequence[str
         testbed.kill_driver()
         _batches(testbed, generator, epoch=2)
         _end(testbed)
+    return _require(file)
+
+
+def _require(file: Path) -> Path:
     if not file.exists():
         what = f"{file} was not written"
         raise SetupError(what, remedy="It needs a full JDK 17 and 400 MB of disk")
@@ -90,7 +111,8 @@ def main() -> int:
         folder = Path(sys.argv[1]).absolute()
         check_machine(folder=folder.parent)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            for file in archive(folder, Path(scratch) / "run"):
+            make = archive_for_tests if sys.argv[2:] == ["tests"] else archive
+            for file in make(folder, Path(scratch) / "run"):
                 print(f"{file}: {file.stat().st_size >> 20} MB")
     except TidemarkError as error:
         return print_error(error)
