@@ -142,4 +142,26 @@ MUTATIONS = (
         ),
         (_UNIT + "test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_at_its_next_start",),
     ),
+    Mutation(
+        "outlet-correction-lost",
+        "a correction does not leave its values for the outlets",
+        "outlets keep values that lack the late readings, and Redis has them",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/correct.py",
+                "            corrections.leave(Outbox(files), self._sink.number, self._rounds, *rows)\n",
+                "",
+            ),
+        ),
+        (_STREAM + "test_corrected_values_are_in_the_outlets_as_the_oracle_says",),
+    ),
+    Mutation(
+        "outlet-epoch-behind",
+        "a term does not compare its epoch with that of the outlets",
+        "a Redis that was emptied while no service ran has the outlets refuse every term",
+        ("P7",),
+        (Edit("service/outlets/outbox.py", "        if noted > epoch:\n", "        if noted > epoch + 1_000_000:\n"),),
+        (_UNIT + "test_a_term_whose_epoch_is_behind_the_outlets_is_refused_with_theirs",),
+    ),
 )

@@ -33,6 +33,7 @@ from service.monitoring import metrics, server
 from service.monitoring.quality_page import Page
 from service.monitoring.status import Status
 from service.outlets import kinds
+from service.outlets.outbox import EpochBehindError
 from service.pipeline import failure
 from service.pipeline.term import Term
 from service.publication import meta
@@ -168,6 +169,9 @@ class Runner:
             except ViewsChangedError:
                 self.metrics.batch_fails()
                 _log.info("The views have changed. The query starts again with them")
+            except EpochBehindError as reason:
+                _log.warning("Redis has lost its epoch: %s. A new term begins with a larger one", reason)
+                return self._begin_term(at_least=reason.newest)
             except WritesLostError as error:
                 self._writes_lost = error.what
                 self.metrics.fails("redis_data")

@@ -23,11 +23,14 @@ def outlet(options: OutletSettings, settings: Settings, spark: SparkSession) -> 
 
 
 def outlets(spark: SparkSession, settings: Settings, epoch: int, committed: int, watcher: Watcher) -> Outlets | None:
-    """Return the outlets of a term, None without one. `committed` is the last committed batch of the checkpoint, -1 for none."""
+    """Return the outlets of a term, None without one. `committed` is the last committed batch of the checkpoint, -1 for none.
+
+    Raises as Outbox, and EpochBehindError.
+    """
     if not settings.outlets:
         return None
     path = local(settings.service.checkpoint)
     files = Local(path) if path is not None else Files(spark, settings.service.checkpoint)
-    return Outlets(
-        settings, Outbox(files), epoch, lambda each: outlet(each, settings, spark), watcher, committed=committed
-    )
+    outbox = Outbox(files)
+    outbox.begin(epoch)
+    return Outlets(settings, outbox, epoch, lambda each: outlet(each, settings, spark), watcher, committed=committed)

@@ -1,6 +1,7 @@
 """The outbox: the finals of batches, in the checkpoint, until every outlet has them.
 
     outlets/<batch>-<part>-<digest>     an entry: a header of JSON, and packed changes (state/codec.py)
+    outlets/term                        the largest epoch that has written to the outlets
 
 An entry is written in full or not at all, before progress is written, so every entry that an outlet may need is there. A replay
 of the batch makes the same entry under the same name.
@@ -23,7 +24,16 @@ from state.layout import Changes, session_schema
 from state.windows import concat
 
 FOLDER = "outlets"
+TERM = f"{FOLDER}/term"
 _LENGTH = struct.Struct("<I")
+
+
+class EpochBehindError(Exception):
+    """The epoch is smaller than one that has written to outlets: Redis has lost its own. The next term needs a larger one."""
+
+    def __init__(self, newest: int) -> None:
+        self.newest = newest
+        super().__init__(f"the outlets have entries of epoch {newest}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,10 @@ class Outbox:
 
     def store(self, position: Position, payloads: Sequence[bytes], closed_by: str, views: Views) -> Stored:
         """Write an entry; `payloads` are those of `codec.pack_changes`, `views` those of the batch."""
+        return self.write(f"{FOLDER}/{position.name}", position, payloads, closed_by, views)
+
+    def write(self, name: str, position: Position, payloads: Sequence[bytes], closed_by: str, views: Views) -> Stored:
+        """Write an entry under a name."""
         header = {
             "position": json.loads(position.to_json()),
             "closed_by": closed_by,
@@ -81,11 +95,32 @@ class Outbox:
         content = b"".join((_LENGTH.pack(len(text)), text, *payloads))
         stored = Stored(position, len(content), header["stored_ms"])
         try:
-            self.files.replace(stored.name, content)
+            self.files.replace(name, content)
         except OSError as error:
-            what = f"{self.files}/{stored.name}: {error}"
+            what = f"{self.files}/{name}: {error}"
             raise unusable(what, remedy=RESTORE) from error
         return stored
+
+    def begin(self, epoch: int) -> None:
+        """Note the epoch of a term. Raises EpochBehindError if a larger one was noted."""
+        try:
+            noted = int(self.files.read(TERM))
+        except FileNotFoundError:
+            noted = 0
+        except (OSError, ValueError) as error:
+            raise self._damaged(TERM, error) from error
+        if noted > epoch:
+            raise EpochBehindError(noted)
+        if noted < epoch:
+            try:
+                self.files.replace(TERM, str(epoch).encode())
+            except OSError as error:
+                what = f"{self.files}/{TERM}: {error}"
+                raise unusable(what, remedy=RESTORE) from error
+
+    def payloads(self, name: str) -> list[bytes]:
+        """Return the payloads of an entry that was written under a name."""
+        return self._parse(name, self._content(name))[1]
 
     def load(self, stored: Stored) -> Finals:
         """Read an entry."""

@@ -20,8 +20,9 @@ from service import clock, failpoint, tracing
 from service.aggregation.sessions import finals
 from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
+from service.outlets import corrections
 from service.outlets.delivery import Delivery, Progress
-from service.outlets.outbox import EntryView, Outbox, Stored
+from service.outlets.outbox import FOLDER, EntryView, Outbox, Stored
 from service.outlets.outlet import Outlet, Position
 from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
@@ -31,6 +32,8 @@ from state.layout import Changes, session_schema
 from state.windows import compact, concat
 
 WATERMARK, IDLE = "watermark", "idle"
+LOOK_S = 5.0
+"""How often the service looks for corrected values, at most."""
 _log = logging.getLogger(__name__)
 
 
@@ -63,12 +66,14 @@ class Outlets:
             view.name: EntryView(view.of, tuple(view.statistics)) for view in settings.views if not view.is_endless
         }
         self._lacking: dict[str, int] = {}
+        self._committed: Position | None = None
+        self._looked_s = clock.monotonic_s() - LOOK_S
         self._lock = threading.Lock()
         self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
         self._silence = Silence.load(outbox)
         if self._silence.entry is not None and self._silence.entry.batch <= committed:
             # The process may have ended before it was in the outbox.
-            outbox.store(self._silence.entry, [self._silence.payload], IDLE, self._views)
+            outbox.store(self._silence.entry, [self._silence.payload], self._silence.closed_by, self._views)
         for stored in outbox.entries(committed):
             self._add(stored)
         for delivery in self.deliveries:
@@ -87,6 +92,9 @@ class Outlets:
 
     def publish(self, micro_batch: MicroBatch, packed: Sequence[bytes]) -> None:
         """Step 3 for a batch. Raises OutletError, FencedError, and the errors of Outbox."""
+        if self._committed is not None and self._committed.batch < micro_batch.batch:
+            self._take_corrected(self._committed)
+        self._committed = Position.of(micro_batch)
         leaving = [self._leaving(micro_batch.batch, codec.unpack_changes(each)) for each in packed]
         payloads = [codec.pack_changes(each) for each in leaving if each]
         if payloads:
@@ -141,6 +149,17 @@ class Outlets:
             on_write=lambda rows, size: watcher.outlet_writes(name, rows, size),
             on_failure=lambda: watcher.outlet_fails(name),
         )
+
+    def _take_corrected(self, committed: Position) -> None:
+        """Have values written that `tidemark correct` has left in the checkpoint, as parts of a batch that is committed."""
+        if clock.monotonic_s() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = clock.monotonic_s()
+        for name in corrections.names(self._outbox):
+            for payload in self._outbox.payloads(f"{FOLDER}/{name}"):
+                entry, content = self._silence.take(committed, name, payload)
+                self.store(entry, [content], WATERMARK)
+            self._outbox.files.remove(f"{FOLDER}/{name}")
 
     def _leaving(self, batch: int, changes: Changes) -> Changes:
         """Return what leaves of a batch's finals: no window that lacks the readings before its view began, and what silence had

@@ -11,7 +11,6 @@ delivery leaves out what its outlet has.
 
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,13 +43,16 @@ class Known:
 class Silence:
     """The values that silence has closed, by their keys, for the one writer of a checkpoint.
 
-    `entry` is the last one that was made, and `payload` its content.
+    `entry` is the last one that was made beside a batch, `payload` and `closed_by` are its content. `taken` names the corrected
+    values that it has.
     """
 
     outbox: Outbox
     known: dict[Key, Known] = field(default_factory=dict)
     entry: Position | None = None
     payload: bytes = b""
+    closed_by: str = "idle"
+    taken: str = ""
     _passed: tuple[int, set[Key]] = (-1, set())
 
     @classmethod
@@ -62,7 +64,8 @@ class Silence:
                 tuple(key): Known((content[0], content[1]), revision) for key, content, revision in document["known"]
             }
             entry = Position.parse(json.dumps(document["entry"]))
-            return cls(outbox, known, entry, base64.b64decode(document["payload"]))
+            payload = base64.b64decode(document["payload"])
+            return cls(outbox, known, entry, payload, document["closed_by"], document["taken"])
         except FileNotFoundError:
             return cls(outbox)
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -84,11 +87,24 @@ class Silence:
             tables.append(_with_revision(table, np.array(revisions, np.int64)).filter(pa.array(is_new, pa.bool_())))
         if not any(table.num_rows for table in tables):
             return None
+        payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
+        return self._make(committed, known, payload, "idle", "")
+
+    def take(self, committed: Position, name: str, payload: bytes) -> tuple[Position, bytes]:
+        """Return the entry for corrected values, which are stored under a name, after a committed batch."""
+        if self.entry is not None and name == self.taken:
+            return self.entry, self.payload
+        return self._make(committed, self.known, payload, "watermark", name)
+
+    def _make(
+        self, committed: Position, known: dict[Key, Known], payload: bytes, closed_by: str, taken: str
+    ) -> tuple[Position, bytes]:
         number = 1 + (self.entry.part if self.entry is not None and self.entry.batch == committed.batch else 0)
         entry = Position(committed.epoch, committed.batch, number, committed.digest, committed.watermark_ms)
-        payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
-        self._write(known, entry, payload)
+        made = Silence(self.outbox, known, entry, payload, closed_by, taken)
+        made.write()
         self.known, self.entry, self.payload = known, entry, payload
+        self.closed_by, self.taken = closed_by, taken
         return entry, payload
 
     def final(self, batch: int, changes: Changes) -> Changes:
@@ -119,11 +135,14 @@ class Silence:
             tables.append(_with_revision(table, revisions).filter(pa.array(keep)))
         return Changes(tables[0], changes.devices, tables[1])
 
-    def _write(self, known: Mapping[Key, Known], entry: Position, payload: bytes) -> None:
+    def write(self) -> None:
+        """Write the file, which has an entry."""
         document = {
-            "known": [[key, each.content, each.revision] for key, each in known.items()],
-            "entry": json.loads(entry.to_json()),
-            "payload": base64.b64encode(payload).decode(),
+            "known": [[key, each.content, each.revision] for key, each in self.known.items()],
+            "entry": json.loads(self.entry.to_json()) if self.entry is not None else {},
+            "payload": base64.b64encode(self.payload).decode(),
+            "closed_by": self.closed_by,
+            "taken": self.taken,
         }
         try:
             self.outbox.files.replace(NAME, json.dumps(document).encode())

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+import pyarrow as pa
+
 from service import clock, failpoint
 from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
@@ -158,6 +160,32 @@ def _progress(options: Redis, keys: Keys, mark: str) -> MicroBatch:
         raise SinkError(msg, remedy="Start the service first: it has published nothing yet")
     ends, epoch, batch = parse_offsets(fields["offsets"]), int(fields["epoch"]), int(fields["batch"])
     return MicroBatch(epoch, batch, int(fields["watermark"]), {}, ends, fields.get("reference", ""))
+
+
+def revisions(settings: Settings, table: pa.Table) -> list[tuple[int, int] | None]:
+    """Return revision and count that Redis has for each window or session, None for one that has expired. Raises SinkError."""
+    stores = shards(settings.redis)
+    is_window = "view" in table.column_names
+    places = table.select(["view", "measure", "key", "start"] if is_window else ["device", "start"]).to_pylist()
+    found: list[tuple[int, int] | None] = [None] * len(places)
+    by_shard = defaultdict[int, list[int]](list)
+    for row, place in enumerate(places):
+        by_shard[shard_of(place["key" if is_window else "device"], len(stores))].append(row)
+    for shard, rows in by_shard.items():
+        keys = stores[shard]
+        with reader(settings.redis, keys, "the revisions of corrected values") as (client, budget):
+            pipe = client.pipeline(transaction=False)
+            for row in rows:
+                place = places[row]
+                name = (
+                    f"window:{place['view']}:{place['measure']}:{place['key']}:{place['start']}"
+                    if is_window
+                    else f"session:{place['device']}:{place['start']}"
+                )
+                pipe.hmget(f"{keys.prefix}:{name}", "revision", "count")
+            for row, (revision, count) in zip(rows, budget.attempt(pipe.execute), strict=True):
+                found[row] = None if count is None else (int(revision or 0), int(count))
+    return found
 
 
 def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list[int]]:

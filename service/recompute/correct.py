@@ -27,6 +27,8 @@ from service.admission import catalogs, column_values
 from service.aggregation.sessions import rules
 from service.checkpoint import view_versions
 from service.errors import ReferenceDataError
+from service.outlets import corrections
+from service.outlets.outbox import Outbox
 from service.pipeline import batch_report, failure
 from service.publication.rows import as_of_watermark, by_shard, session_rows, window_rows
 from service.recompute import closed_sink, correction, late, rebuild
@@ -45,7 +47,7 @@ from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark import session
-from service.spark.files import Files
+from service.spark.files import Files, Local, local
 from state.columns import Bools, ints
 from state.corrected import corrected
 
@@ -174,6 +176,7 @@ class Correction:
             spark, self._settings, serving_attributes(spark, self._settings), known, values
         )
         self._report = Report()
+        self._rounds = 0
 
     def run(self, todo: Sequence[Coordinates]) -> Report:
         """Steps 3 to 7."""
@@ -265,6 +268,13 @@ class Correction:
         report.windows, report.sessions = report.windows + final.written, report.sessions + closed.written
         report.same += final.same + closed.same
         report.poorer += final.poorer + closed.poorer
+        if settings.outlets:
+            stored = closed_sink.revisions(settings, complete), closed_sink.revisions(settings, sessions)
+            path = local(settings.service.checkpoint)
+            files = Local(path) if path is not None else Files(self._recomputation.spark, settings.service.checkpoint)
+            rows = [corrections.with_revisions(*each) for each in zip((complete, sessions), stored, strict=True)]
+            self._rounds += 1
+            corrections.leave(Outbox(files), self._sink.number, self._rounds, *rows)
 
     def _mark(self, state: State, table: pa.Table) -> None:
         if not self._is_marking:

@@ -37,7 +37,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark]
 class Correcting(World):
     """A world whose values are corrected, and compared with the oracle."""
 
-    def __init__(self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str) -> None:
+    def __init__(
+        self, spark: SparkSession, broker: Broker, redis: Redis, folder: Path, prefix: str, **more: Any
+    ) -> None:
         super().__init__(
             spark,
             broker,
@@ -46,6 +48,7 @@ class Correcting(World):
             prefix,
             input={"event_time_unit": "logical", "measures": {"temperature": "temperature", "humidity": "humidity"}},
             redis={"chunk": 5},
+            **more,
         )
 
     def correct(

@@ -24,6 +24,7 @@ from service.failpoint import InjectedError
 from service.kafka import scan
 from service.outlets import kinds
 from service.outlets.outlet import Position
+from tests.integration.test_correct import BASE, LATE, Correcting, minutes
 from tests.integration.test_silence import Quiet
 from tests.integration.world import VIEWS, World
 from tests.stream.records import BASE_MS, SCHEMA, Record, reading
@@ -117,7 +118,7 @@ def test_a_batch_that_fails_after_any_step_leaves_nothing_twice(
     assert len(found) == len(as_of_outlet(found))
     assert as_of_outlet(found) == windows_of_redis(world, watermark_ms(world))
     assert min(row["start"].timestamp() * 1000 for row in found) == BASE_MS - 60_000
-    assert not [*(tmp_path / "checkpoint" / "outlets").glob("*")]
+    assert not [*(tmp_path / "checkpoint" / "outlets").glob("0*")]
 
 
 def test_progress_is_written_after_the_outlets_have_the_batch(
@@ -286,6 +287,33 @@ def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(
         if row["revision"]
     ] == [("c", 2, 1, "watermark")]
     assert len(rows(tmp_path / "sessions")) == 3
+
+
+def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
+    spark: SparkSession,
+    broker_server: Broker,
+    redis_server: Redis,
+    tmp_path: Path,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outlets = [
+        {"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")},
+        {"name": "sessions", "kind": "parquet", "path": str(tmp_path / "sessions"), "sessions": True},
+    ]
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+    world = Correcting(spark, broker_server, redis_server, tmp_path, prefix, outlets=outlets)
+    world.term(*BASE, *LATE)
+    assert world.assert_right().compared["outlet files"] > 50
+    assert world.correct().corrected == len(LATE)
+    world.limit(40)
+    world.term(*minutes(20, 24))
+    verdict = world.assert_right()
+    assert min(verdict.compared[name] for name in ("outlet files", "outlet sessions")) > 5
+    corrected = [row for row in rows(tmp_path / "windows") if row["revision"]]
+    assert {row["key"] for row in corrected if row["view"] == "device"} == {"d0", "d1", "m"}
+    merged = {row["device"] for row in rows(tmp_path / "sessions") if row["closed_by"] == "merged"}
+    assert merged == {"m", "p"}
 
 
 def test_check_tries_every_outlet_and_names_the_one_that_is_away(

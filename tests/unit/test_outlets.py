@@ -15,8 +15,8 @@ import pytest
 
 from service.errors import CheckpointError, FencedError, OutletError
 from service.micro_batch import MicroBatch
-from service.outlets import outlet, tables
-from service.outlets.outbox import Outbox, Stored
+from service.outlets import corrections, outlet, tables
+from service.outlets.outbox import EpochBehindError, Outbox, Stored
 from service.outlets.outlet import Entry, Outlet, Position
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets
@@ -372,3 +372,39 @@ def test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_a
     again = begin(memory, retry_for="30 s", committed=4)
     assert again.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == ["a"]
+
+
+def test_a_term_whose_epoch_is_behind_the_outlets_is_refused_with_theirs(tmp_path: Path) -> None:
+    Outbox(Local(tmp_path)).begin(50)
+    Outbox(Local(tmp_path)).begin(50)
+    with pytest.raises(EpochBehindError) as caught:
+        Outbox(Local(tmp_path)).begin(3)
+    assert caught.value.newest == 50
+    Outbox(Local(tmp_path)).begin(51)
+
+
+def test_corrected_values_leave_with_the_next_batches_and_once(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s")
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+    made.publish(micro_batch(1, 0), [closed("a")])
+    outbox = Outbox(Local(tmp_path))
+    better = finals_of(closed("a", "b", "c", count=5)).windows
+    rows = corrections.with_revisions(better, [(1, 5), None, (1, 6)])  # Redis has more readings of c
+    corrections.leave(outbox, 7, 1, rows, rows.slice(0, 0))
+    made.publish(micro_batch(1, 1, 10), [])
+    name, content = "corrected-7-000001", outbox.files.read
+    assert not corrections.names(outbox)
+    corrections.leave(outbox, 7, 1, rows, rows.slice(0, 0))  # as if the process had died before it removed the file
+    assert corrections.names(outbox) == [name]
+    assert content(f"outlets/{name}")
+    made.publish(micro_batch(1, 2, 20), [])
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    found = [
+        (row["key"], row["count"], row["revision"], row["closed_by"])
+        for entry in memory.entries
+        for row in entry.rows.to_pylist()
+    ]
+    assert found == [("a", 2, 0, "watermark"), ("a", 5, 1, "watermark"), ("b", 5, 1, "watermark")]
