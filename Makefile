@@ -77,7 +77,7 @@ check: setup
 	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick -m "not cluster and not hostile" tests/unit clients/python/tests clients/dashboard/tests
 
 bench: setup
-	@$(BIN)/python -m load.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(OUTLET),--outlet $(OUTLET)) $(if $(JSON),--json $(JSON))
 
 sql: setup
 	@$(BIN)/python -m load.sql $(if $(JSON),--json $(JSON))

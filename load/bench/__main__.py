@@ -211,15 +211,26 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
 
 
 def steady(
-    devices: int, seconds: float, warm_up: float, seed: int, *, is_reference: bool, distinct: bool = False
+    devices: int,
+    seconds: float,
+    warm_up: float,
+    seed: int,
+    *,
+    is_reference: bool,
+    distinct: bool = False,
+    outlet: str = "",
 ) -> tuple[Steady, dict[str, float], dict[str, float]]:
     """The service at a constant rate, on a topic with the broker's own time; the state after it.
 
-    With `is_reference` the bare batch before it. With `distinct` duplicates are removed.
+    With `is_reference` the bare batch before it. With `distinct` duplicates are removed. With `outlet` "kafka" all windows that
+    close go to a topic.
     """
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    sections = {"admission": {"distinct": ["device", "event_time"]}} if distinct else {}
-    with Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=sections) as testbed:
+    sections: dict[str, Any] = {"admission": {"distinct": ["device", "event_time"]}} if distinct else {}
+    stage = Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=sections)
+    if outlet:
+        stage.settings["outlets"] = [{"name": "finals", "kind": outlet, "topic": "finals", "format": "json"}]
+    with stage as testbed:
         bare = {}
         if is_reference:
             load = _load(testbed, devices, seed, BARE_S + 30)
@@ -310,6 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
     parser.add_argument("--only", choices=("catch_up", "rows", "inputs", "steady", "distinct"))
+    parser.add_argument("--outlet", choices=("kafka",), default="", help="of `steady`: closed windows go there")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
@@ -381,7 +393,9 @@ def _catch_up(args: argparse.Namespace, devices: int, *, is_reference: bool = Tr
 
 
 def _steady(args: argparse.Namespace, devices: int, *, is_reference: bool = True) -> dict[str, Any]:
-    figures, bare, state = steady(devices, args.steady, args.warm_up, args.seed, is_reference=is_reference)
+    figures, bare, state = steady(
+        devices, args.steady, args.warm_up, args.seed, is_reference=is_reference, outlet=args.outlet
+    )
     print(f"{devices:,} devices: {figures}", flush=True)
     return {"steady": asdict(figures), "bare": bare, "state": state}
 
