@@ -31,6 +31,8 @@ _TYPES = {pa.string(): "text", pa.int64(): "bigint", pa.float64(): "double preci
 _REFUSALS = re.compile(r"28|3D|3F|42|0A|22|23|25006")
 """Classes of SQLSTATE for which waiting does not help: a login, a database, a right, a table, a type, a read-only server."""
 _STAGING = "tidemark_staging"
+_AT_ONCE = 20_000
+"""Rows of one statement, which has to end within `timeout`. All statements of an entry are one transaction."""
 
 
 class Jdbc:
@@ -92,12 +94,18 @@ class Jdbc:
             if entry.position.is_in(reached):
                 self._connection.rollback()
                 return 0
-            content = _csv(entry.rows)
-            self._stage(content, entry.rows.column_names)
-            self._merge(entry.rows.column_names)
+            names, written = entry.rows.column_names, 0
+            self._run(
+                f"create temporary table {_STAGING} on commit drop as select {_names(names)} from {self._table} with no data"
+            )
+            for start in range(0, entry.rows.num_rows, _AT_ONCE):
+                content = _csv(entry.rows.slice(start, _AT_ONCE))
+                self._copy(content, names)
+                self._merge(names)
+                written += len(content)
             self._note(entry.position)
             self._connection.commit()
-            return len(content)
+            return written
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -155,10 +163,8 @@ class Jdbc:
     def _note(self, position: Position) -> None:
         self._run(f"update {self._positions} set position = ? where outlet = ?", position.to_json(), self._options.name)
 
-    def _stage(self, content: bytes, names: Sequence[str]) -> None:
-        self._run(
-            f"create temporary table {_STAGING} on commit drop as select {_names(names)} from {self._table} with no data"
-        )
+    def _copy(self, content: bytes, names: Sequence[str]) -> None:
+        self._run(f"truncate {_STAGING}")
         kind = self._jvm.java.lang.Class.forName("org.postgresql.PGConnection")
         stream = self._jvm.java.io.ByteArrayInputStream(content)
         copy = f"copy {_STAGING} ({_names(names)}) from stdin (format csv)"

@@ -393,3 +393,16 @@ def test_hostile_keys_are_kept_by_a_table(make_world: Callable[..., World], post
     made.close()
     found = {row[0] for row in postgres.execute(f"select key from {table}")}  # noqa: S608
     assert found == {key.replace("\0", "\ufffd") for key in keys}
+
+
+def test_an_entry_of_many_rows_is_written_in_parts_and_visible_at_once(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str
+) -> None:
+    world = make_world(database(postgres, f"w_{prefix}", timeout="2 s"))
+    made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
+    made.open(1)
+    keys = [f"device-{number:06d}" for number in range(100_000)]
+    made.write(entry_of(world.settings, Position.of(micro_batch(1, 1)), closed(*keys)))
+    made.write(entry_of(world.settings, Position.of(micro_batch(1, 2, 10)), closed(*keys, count=3)))
+    made.close()
+    assert postgres.execute(f'select count(*), min("count") from w_{prefix}') == [(100_000, 3)]  # noqa: S608
