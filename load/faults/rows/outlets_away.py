@@ -4,7 +4,10 @@ Each outlet is compared with the oracle at the end: nothing may be missing, ther
 """
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+
+import psycopg
 
 from load.faults.by_hand import small_disk
 from load.faults.row import row
@@ -73,22 +76,26 @@ def _configure(run: Run, database: Postgres) -> None:
 def _away(run: Run, database: Postgres, how: str) -> None:
     """The database is gone, or does not answer; batches go on, and the outlets catch up when it is back."""
     with run.fault(f"database {how}"):
-        if how == "killed":
-            database.kill()
-        else:
-            database.pause()
+        undo = _take_away(database, how)
         behind = "tidemark_outlet_behind"
         run.wait(lambda: _metric(run, behind).get("history"), AWAY_S * 4, "the outlet to fall behind")
         batch = run.observer.progress[1]
         run.run_on(AWAY_S)
         if run.observer.progress[1] <= batch:
             run.violation("outlets", f"no batch was published while the database was {how}")
-        if how == "killed":
-            database.start()
-        else:
-            database.resume()
+        undo()
     _caught_up(run)
     run.recover()
+
+
+def _take_away(database: Postgres, how: str) -> Callable[[], object]:
+    """Kill the database, or lock the tables, so that no statement on them ends. Returns what undoes it."""
+    if how == "killed":
+        database.kill()
+        return database.start
+    locked = psycopg.connect(database.dsn)
+    locked.execute("lock table windows, sessions in access exclusive mode")
+    return locked.close
 
 
 def _full(run: Run) -> None:
