@@ -19,6 +19,7 @@ from typing import Any
 
 import fastavro
 
+from load.judge.predicates import Formula
 from load.judge.rules import Shape
 
 UNDECODABLE = "undecodable"
@@ -81,7 +82,8 @@ class Avro:
         whole = raw[number]
         self.time_unit = _LOGICAL.get(_logical_type(whole, rules.event_time.split(".")))
         # A field that nothing is taken from cannot make a record undecodable.
-        paths = rules.device_id, rules.event_time, *rules.measures.values(), *rules.columns.values()
+        paths = [rules.device_id, rules.event_time, *rules.measures.values(), *rules.columns.values()]
+        paths += [field for text in rules.derived.values() for field in Formula(text).fields]
         heads = {path.split(".")[0] for path in paths}
         fields = [field for field in whole["fields"] if field["name"] in heads]
         self._whole = whole

@@ -37,7 +37,7 @@ from load.judge.decoders import (
     to_ms,
 )
 from load.judge.expected import OTHER_VALUES, Device, Readings, Session, Windows, devices, sessions, windows
-from load.judge.predicates import Predicate
+from load.judge.predicates import Formula, Predicate
 from load.judge.rules import Reference, Rules, Shape, amount, read_reference, read_rules
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -288,6 +288,7 @@ class _Reader:
         self.shape = shape
         self._texts = {name: path.split(".") for name, path in shape.columns.items()}
         self._paths = {name: path.split(".") for name, path in shape.measures.items()}
+        self._derived = {name: Formula(text) for name, text in shape.derived.items()}
         self._device_path, self._time_path = shape.device_id.split("."), shape.event_time.split(".")
         self._measures, self._columns = dict.fromkeys(measures), dict.fromkeys(columns)
 
@@ -302,6 +303,8 @@ class _Reader:
         for name, (scale, offset) in self.shape.units.items():
             if (number := values[name]) is not None:
                 values[name] = number * scale + offset
+        for name, formula in self._derived.items():
+            values[name] = formula({path: as_number(at(record, path.split("."))) for path in formula.fields})
         texts = {name: as_column(at(record, path)) for name, path in self._texts.items()}
         return _Read(device, event_ms, {**self._measures, **values}, {**self._columns, **texts})
 

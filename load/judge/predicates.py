@@ -4,10 +4,12 @@ SQLite and Spark agree on comparisons of values of one type, AND, OR, NOT, IN, B
 on NaN, which is null in SQLite, nor on comparisons of text with numbers: an oracle's settings have none of these.
 """
 
+import re
 import sqlite3
 from collections.abc import Mapping
 
 Value = str | float | None
+_NAME = r"(?<![\w.])[A-Za-z_][\w.]*(?![\w.]*\s*\()"
 
 
 class Predicate:
@@ -24,3 +26,25 @@ class Predicate:
         """Whether values, null where they lack a name, meet it; a null result does not."""
         row = self._connection.execute(self._query, [values.get(name) for name in self._names]).fetchone()
         return bool(row[0])
+
+
+class Formula:
+    """An expression over fields of a record; `fields` are their paths. Arithmetic, `abs` and `coalesce` are those of SQLite."""
+
+    def __init__(self, text: str) -> None:
+        names = re.findall(_NAME, text)
+        self.fields = tuple(dict.fromkeys(names))
+        self._can_be_null = "nullif" in text
+        query = re.sub(r"(?<![\w.])(\d+)(?![\w.])", r"\1.0", text)
+        query = re.sub(_NAME, lambda found: f'"{found[0]}"', query)
+        columns = ", ".join(f'cast(? as real) as "{name}"' for name in self.fields)
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False)
+        self._query = f"select ({query}) from (select {columns})"  # noqa: S608 - of the settings
+
+    def __call__(self, numbers: Mapping[str, float | None]) -> float | None:
+        """The value; NaN for one that is null though every field has a number."""
+        values = [numbers[name] for name in self.fields]
+        result = self._connection.execute(self._query, values).fetchone()[0]
+        if result is None and not self._can_be_null and None not in values:
+            return float("nan")
+        return None if result is None else float(result)

@@ -32,8 +32,9 @@ _AMOUNTS = {
 class Shape:
     """An input: how the records of its topics are read.
 
-    `measures` maps a measure to its path in a record, and `units` to the scale and offset of one that has them; `columns` maps a
-    column of the record to its path, and `max_values` to the number of its values that are keys. `where` is the input's filter.
+    `measures` maps a measure to its path in a record, `units` to the scale and offset of one that has them, and `derived` to the
+    expression of one that is computed. `columns` maps a column of the record to its path, and `max_values` to the number of its
+    values that are keys. `where` is the input's filter.
     """
 
     topics: tuple[str, ...]
@@ -47,6 +48,7 @@ class Shape:
     event_time_unit: str
     measures: Mapping[str, str]
     units: Mapping[str, tuple[float, float]]
+    derived: Mapping[str, str]
     columns: Mapping[str, str]
     max_values: Mapping[str, int]
     where: str | None
@@ -111,7 +113,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
     reference = document.get("reference")
     registry = document.get("registry", {})
     shapes = tuple(_shape(given, {"subjects": given.get("subjects"), **registry}, folder) for given in inputs)
-    measures = tuple(dict.fromkeys(measure for shape in shapes for measure in shape.measures))
+    measures = tuple(dict.fromkeys(measure for shape in shapes for measure in (*shape.measures, *shape.derived)))
     return Rules(
         bootstrap=kafka["bootstrap"],
         shapes=shapes,
@@ -188,12 +190,22 @@ def _shape(given: Mapping[str, Any], registry: Mapping[str, Any], folder: Path) 
         device_id=given.get("device_id", "device_id"),
         event_time=given.get("event_time", "event_time"),
         event_time_unit=given.get("event_time_unit", "ms"),
-        measures={m: each if isinstance(each, str) else each["path"] for m, each in measures.items()},
-        units={m: _unit(each) for m, each in measures.items() if not isinstance(each, str)},
+        measures={
+            m: each if isinstance(each, str) else each["path"] for m, each in measures.items() if not _derived(each)
+        },
+        units={m: _unit(each) for m, each in measures.items() if isinstance(each, dict) and "path" in each},
+        derived={m: text for m, each in measures.items() if (text := _derived(each))},
         columns={c: each["path"] for c, each in columns.items()},
         max_values={c: int(each.get("max_values", 10_000)) for c, each in columns.items()},
         where=given.get("where"),
     )
+
+
+def _derived(measure: Any) -> str:
+    """The expression of a measure; "" of one with a path. The settings of these programs have blanks around operators."""
+    if isinstance(measure, str):
+        return measure if " " in measure or "(" in measure else ""
+    return str(measure.get("expression", ""))
 
 
 def _unit(measure: Mapping[str, Any]) -> tuple[float, float]:

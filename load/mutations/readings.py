@@ -4,6 +4,7 @@ from load.mutations.mutation import Edit, Mutation
 
 _REFRESHER = "tests/integration/test_refresher.py::"
 _ADMISSION = "tests/stream/test_admission.py::"
+_EXPRESSIONS = "tests/stream/test_expressions.py::"
 _BOOK = "tests/unit/test_schema_catalog.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
 
@@ -49,6 +50,34 @@ MUTATIONS = (
             ),
         ),
         ("tests/stream/test_filters.py::test_a_filter_that_could_decide_twice_or_throw_is_refused_by_name",),
+    ),
+    Mutation(
+        "division-by-zero-is-missing",
+        "an expression that divides by 0 leaves its measure out",
+        "a reading loses a measure and nobody sees it",
+        ("P4",),
+        (
+            Edit(
+                "service/admission/expressions.py",
+                "    if parsed.may_leave_out:\n",
+                "    if parsed:\n",
+            ),
+        ),
+        (_EXPRESSIONS + "test_a_division_by_zero_is_rejected_unless_the_expression_may_be_null",),
+    ),
+    Mutation(
+        "any-function-in-an-expression",
+        "an expression may call any function of the engine",
+        "a replay computes other values than the first run",
+        ("P1",),
+        (
+            Edit(
+                "service/admission/expressions.py",
+                "if others := [name for name in parsed.functions if name not in FUNCTIONS]:",
+                "if others := [name for name in parsed.functions if name == FUNCTIONS]:",
+            ),
+        ),
+        (_EXPRESSIONS + "test_an_expression_that_could_differ_or_is_no_number_is_refused_by_name",),
     ),
     Mutation(
         "values-without-limit",

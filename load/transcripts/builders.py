@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from load.transcripts.profile import COLUMNS, MEASURES
+from load.transcripts.profile import ALL_MEASURES, COLUMNS
 from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import OTHERS, Output, Record, Step, Transcript
 from service import row_schemas
@@ -176,7 +176,7 @@ class Builders:
                 shown = {name: each[name] for name in ("state", "count", "last", "reason")}
                 self._put(item, {**shown, "closed_by": closed_by if each["state"] == "closed" else ""})
         for each in changes.devices.to_pylist():
-            values = {name: each[f"{name}.value"] for name in MEASURES if each[f"{name}.value"] is not None}
+            values = {name: each[f"{name}.value"] for name in ALL_MEASURES if each[f"{name}.value"] is not None}
             self._output[f"device {each['device']}"] = {
                 "status": each["status"],
                 "last_seen": each["last_seen"],

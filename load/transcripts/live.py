@@ -21,7 +21,7 @@ from load.instance import Instance
 from load.judge import feed, oracle, published
 from load.judge.rules import read_reference, read_rules
 from load.testbed import Testbed, to_toml
-from load.transcripts.profile import IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
+from load.transcripts.profile import ALL_MEASURES, IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
 from load.transcripts.pure import Pure
 from load.transcripts.transcript import ORIGIN_MS, OTHERS, Output, Record, Step, Transcript, TranscriptError
 
@@ -256,5 +256,5 @@ def _session(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _device(fields: Mapping[str, str]) -> dict[str, Any]:
-    values = {name: json.loads(fields[name]) for name in ("temperature", "humidity") if name in fields}
+    values = {name: json.loads(fields[name]) for name in ALL_MEASURES if name in fields}
     return {"status": fields["status"], "last_seen": int(fields["last_seen"]), **values}

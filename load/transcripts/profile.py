@@ -11,6 +11,7 @@ from load.transcripts.transcript import OTHERS, Transcript
 
 DATABASE = "reference.db"
 MEASURES = ("temperature", "humidity")
+ALL_MEASURES = (*MEASURES, "power")
 IDLE_AFTER_MS = 10_000
 """Less than max_delay, so that readings can come that correct what silence has closed."""
 
@@ -33,7 +34,7 @@ INPUTS: tuple[Mapping[str, Any], ...] = (
         "device_id": "meter.id",
         "event_time": "at",
         "event_time_unit": "s",
-        "measures": {"humidity": {"path": "rh", "scale": 100}},
+        "measures": {"humidity": {"path": "rh", "scale": 100}, "power": "u * i / coalesce(f, 1)"},
         "columns": {"line": {"path": "meter.line", "max_values": 4}},
         "where": "humidity is null or humidity < 90",
     },
@@ -53,6 +54,7 @@ SECTIONS: Mapping[str, Any] = {
 VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "device", "by": ["device"], "window": "1 m", "measures": ["temperature"]},
     {"name": "humid", "by": ["device"], "window": "1 m", "measures": ["humidity"]},
+    {"name": "power", "by": ["device"], "window": "1 m", "measures": ["power"]},
     {"name": "slide", "by": ["device"], "window": "2 m", "slide": "1 m", "measures": ["temperature"]},
     {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
     {"name": "line", "by": ["line"], "window": "1 m", "measures": ["temperature"]},

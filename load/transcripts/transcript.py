@@ -59,7 +59,7 @@ OTHERS = tuple(name for name in PLAIN if name not in DEFAULT)
 FIELDS = {
     "window": ("count", "mean", "min", "max", "stddev", *OTHERS, "final", "closed_by", "revision"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
-    "device": ("status", "last_seen", "temperature", "humidity"),
+    "device": ("status", "last_seen", "temperature", "humidity", "power"),
     "reject": ("reason",),
 }
 SHORT = {"window": "count", "session": "state", "device": "status", "reject": "reason"}

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
-from service.admission import device_ids
+from service.admission import device_ids, expressions
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Measure
@@ -47,7 +47,7 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
     Raises SchemaError when it lacks a field.
     """
     place = settings.place
-    paths = [settings.event_time, *(measure.path for measure in settings.measures.values())]
+    paths = [settings.event_time, *(path for measure in settings.measures.values() for path in measure.paths)]
     paths += [column.path for column in settings.columns.values()]
     if settings.device_id != RECORD_KEY:
         paths.append(settings.device_id)
@@ -195,6 +195,8 @@ class Decoder:
         return {name: F.when(device_ids.is_bad(text), OTHER).otherwise(text) for name, text in texts.items()}
 
     def _scaled(self, measure: Measure) -> Column:
+        if measure.expression is not None:
+            return expressions.value(measure, self._name)
         value = self._field(measure.path).cast("double")
         # Without a scale and an offset the plan has neither, and -0.0 stays -0.0.
         scaled = value if measure.scale == 1 else value * F.lit(measure.scale)
@@ -243,7 +245,8 @@ def _json_type(settings: Input) -> t.StructType:
     if settings.device_id != RECORD_KEY:
         put(settings.device_id, t.VariantType())
     for measure in settings.measures.values():
-        put(measure.path, t.DoubleType())
+        for path in measure.paths:
+            put(path, t.DoubleType())
     for column in settings.columns.values():
         put(column.path, t.VariantType())
 

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from service.admission import device_ids, filters, inputs
+from service.admission import device_ids, expressions, filters, inputs
 from service.admission.decode import OTHER
 from service.admission.schema_sources import SchemaSets, load_schemas
 from service.reference import lookup
@@ -95,6 +95,7 @@ def admit(
     """
     # A reject is one column: as a struct of nine, or as nine columns, it would cost each admitted reading 0.4 us in Spark's Arrow
     # writer (4.1.1), as one column nothing measurable. JSON takes 0.8 of Avro's time.
+    expressions.check(records.sparkSession, settings)
     columns, predicates = settings.grouped_columns, filters.places(settings)
     used = [name for name in settings.columns if predicates or name in columns or name in settings.distinct_columns]
     flat = inputs.add(records, settings, schemas or load_schemas(settings), used)

@@ -60,7 +60,8 @@ def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:
     }.get(form.event_time_unit, {*_NUMBERS, "timestamp-millis", "timestamp-micros"})
     yield _fits(f"{place}.event_time", form.event_time, reader, expected)
     for name, measure in form.measures.items():
-        yield _fits(f"{place}.measures.{name}", measure.path, reader, set(_NUMBERS))
+        for path in measure.paths:
+            yield _fits(f"{place}.measures.{name}", path, reader, set(_NUMBERS))
     for name, column in form.columns.items():
         yield _fits(f"{place}.columns.{name}", column.path, reader, _TEXTS)
 

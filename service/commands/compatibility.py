@@ -79,8 +79,8 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
     elif not problems:
         yield ok(str(file), f"{counted(len(records), 'record')} can be decoded")
     for name, measure in settings.form.measures.items():
-        if records and not any(record.at(measure.path) is not None for record in records):
-            what = f"no record has {measure.path}: its readings do not have this measure"
+        if records and not any(all(record.at(path) is not None for path in measure.paths) for record in records):
+            what = f"no record has {' and '.join(measure.paths)}: its readings do not have this measure"
             yield Line(
                 f"{file}: {settings.form.place}.measures.{name}",
                 "warn",
@@ -164,8 +164,8 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
             what = f"it lacks {path}: none of its records can be admitted"
             yield failed(f"{file}: {key}", SchemaError(what, remedy=_REMEDY))
     for name, measure in form.measures.items():
-        if measure.path.split(".")[0] not in there:
-            what = f"it lacks {measure.path}: its readings do not have this measure"
+        if absent := [path for path in measure.paths if path.split(".")[0] not in there]:
+            what = f"it lacks {' and '.join(absent)}: its readings do not have this measure"
             yield Line(f"{file}: {form.place}.measures.{name}", "warn", what, "So it must be, or keep the field")
     for name, column in form.columns.items():
         if column.path.split(".")[0] not in there:

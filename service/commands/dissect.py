@@ -119,7 +119,7 @@ def offending(
         path = settings.device_id
     if reason in {"not_finite", "out_of_range"}:
         measure = settings.measures.get(detail.partition(" = ")[0])
-        path = measure.path if measure else None
+        path = measure.paths[0] if measure else None
     span = dissected.spans.get(path.partition(".")[0]) if path else None
     if span is None and dissected.stop is not None:
         return dissected.stop, max(size, dissected.stop + 1)

@@ -106,7 +106,7 @@ def _is_text(value: bytes | None) -> bool:
 def wrong_types(record: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     """Yield a line for each mapped field of a JSON record whose type cannot be read; null and a missing field can."""
     form = settings.form
-    paths = [measure.path for measure in form.measures.values()]
+    paths = [path for measure in form.measures.values() for path in measure.paths]
     if form.event_time_unit != "iso":
         paths.insert(0, form.event_time)
     for path in dict.fromkeys(paths):
@@ -181,12 +181,14 @@ def _measure(detail: str, dissected: Dissected, measures: Mapping[str, Measure])
     """The stored detail, with the field's path and its value in the record."""
     name, _, rest = detail.partition(" = ")
     measure = measures.get(name)
-    value = dissected.at(measure.path) if measure is not None else None
-    if measure is None or value is None:
+    values = [] if measure is None else [(path, dissected.at(path)) for path in measure.paths]
+    if measure is None or all(value is None for _, value in values):
         return ""
     measured, _, allowed = rest.partition(", ")
-    field = f"{measure.path} = {quoted(value)}"
-    if (measure.scale, measure.offset) != (1, 0):
+    field = ", ".join(f"{path} = {quoted(value)}" for path, value in values)
+    if measure.expression is not None:
+        field += f" (measure {name} = {measure.expression} = {measured})"
+    elif (measure.scale, measure.offset) != (1, 0):
         field += f" (measure {name} = {measured})"
     elif measure.path != name:
         field += f" (measure {name})"

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
 
+from service.settings.expression import Expression, looks_like_one
 from service.settings.section import LARGEST, Client, Name, NotNegative, Positive, Section, check_name
 
 RESERVED_MEASURES = frozenset(
@@ -22,13 +23,15 @@ RECORD_KEY = "$key"
 
 
 class Measure(Section):
-    """A number of the record, in the unit of the views: the field times `scale`, plus `offset`, in doubles.
+    """A number of the record, in the unit of the views: the field times `scale`, plus `offset`, in doubles; or an expression.
 
-    Settings may give the path alone.
+    Settings may give the path or the expression alone.
     """
 
     path: str
-    """The field's path in the record, dots between nested names."""
+    """The field's path in the record, dots between nested names; "" with an expression."""
+    expression: str | None = None
+    """SQL over fields of the record, in doubles: service/admission/expressions.py."""
     scale: float = Field(default=1.0, allow_inf_nan=False)
     offset: float = Field(default=0.0, allow_inf_nan=False)
 
@@ -36,9 +39,33 @@ class Measure(Section):
     @classmethod
     def _may_be_a_path(cls, value: object) -> object:
         if not isinstance(value, str | Mapping):
-            msg = 'must be a path, or a table such as { path = "t", scale = 0.1, offset = -40 }'
+            msg = 'must be a path, an expression, or a table such as { path = "t", scale = 0.1, offset = -40 }'
             raise ValueError(msg)
-        return {"path": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"path": "", "expression": value} if looks_like_one(value) else {"path": value}
+        if "expression" not in value:
+            return value
+        if len(value) > 1:
+            msg = "has an expression and other keys. Put the path, the scale and the offset into the expression"
+            raise ValueError(msg)
+        return {"path": "", **value}
+
+    @field_validator("expression")
+    @classmethod
+    def _reads_fields(cls, value: str | None) -> str | None:
+        if value is not None:
+            Expression.parse(value)
+        return value
+
+    @property
+    def parsed(self) -> Expression:
+        """The expression of a measure that has one."""
+        return Expression.parse(self.expression or "")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the fields that are read."""
+        return (self.path,) if self.expression is None else self.parsed.fields
 
     @field_validator("scale")
     @classmethod
@@ -113,10 +140,19 @@ class Input(Section):
     def shared_paths(self) -> list[str]:
         """Return a problem for each column that reads a field that is read as a number or a time, too."""
         place = self.place
-        paths = {m.path: f"{place}.measures.{name}" for name, m in self.measures.items()} | {
+        paths = {path: f"{place}.measures.{name}" for name, m in self.measures.items() for path in m.paths} | {
             self.event_time: f"{place}.event_time"
         }
-        return [
+        of_texts = {self.event_time: "event_time"} if self.event_time_unit == "iso" else {}
+        of_texts |= {} if self.device_id == RECORD_KEY else {self.device_id: "device_id"}
+        taken = [
+            f"{place}.measures.{name}: the expression reads {path!r}, which is {place}.{of_texts[path]} and no number"
+            for name, measure in self.measures.items()
+            if measure.expression is not None
+            for path in measure.paths
+            if path in of_texts
+        ]
+        return taken + [
             f"{place}.columns.{name}: {column.path!r} is read as {paths[column.path]}, too; a column is a text of its own"
             for name, column in self.columns.items()
             if column.path in paths

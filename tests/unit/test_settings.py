@@ -306,9 +306,33 @@ def test_a_measure_is_a_path_or_a_path_with_a_scale_and_an_offset() -> None:
         ({"path": "t", "scale": math.nan}, ".scale = nan: "),
         ({"path": "t", "offset": math.inf}, ".offset = inf: "),
         ({"scale": 2}, ".path: is missing"),
-        (3, " = 3: must be a path, or a table"),
+        (3, " = 3: must be a path, an expression, or a table"),
+        ({"expression": "u * i", "scale": 2}, ": has an expression and other keys"),
+        ("3 * 4", ""),
+        ("u * 'a'", ""),
+        ("u -- i - 1", ""),
+        ("u * " + "1" * 1_000, ""),
     ):
         assert problems(input={"measures": {"t": wrong}})[0].startswith(f"input.measures.t{rule}"), wrong
+
+
+def test_a_measure_with_an_operator_is_an_expression_over_fields() -> None:
+    texts = {"power": "u * i", "net": "abs(env.kg - `ta-re`)", "path": "a-b", "slash": "a/b"}
+    measures = parse(document(input={"measures": texts})).input.measures
+    assert {name: each.paths for name, each in measures.items()} == {
+        "power": ("u", "i"),
+        "net": ("env.kg", "ta-re"),
+        "path": ("a-b",),
+        "slash": ("a/b",),
+    }
+    assert measures["path"].expression is None
+
+
+def test_an_expression_reads_no_field_that_is_a_text() -> None:
+    (line,) = problems(input={"measures": {"p": "u * line"}, "columns": {"line": "line"}})
+    assert line.startswith("input.columns.line: 'line' is read as input.measures.p, too")
+    (line,) = problems(input={"measures": {"p": "u * device_id"}})
+    assert line == "input.measures.p: the expression reads 'device_id', which is input.device_id and no number"
 
 
 def test_a_section_that_is_no_table_is_a_problem_and_no_crash():

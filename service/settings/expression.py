@@ -1,0 +1,84 @@
+"""Expressions of measures: numbers, fields, functions and operators of SQL, in one line of the settings.
+
+This module finds the fields, without Spark: the plan decodes no others. Spark parses the rest: service/admission/expressions.py.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+LONGEST = 1_000
+"""Characters of an expression."""
+_PART = r"(?:`[^`.]+`|[^\W\d]\w*)"
+_TOKEN = re.compile(
+    rf"(?P<blank>\s+)|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w`])|(?P<name>{_PART}(?:\.{_PART})*)"
+    r"|(?P<operator><=>|<=|>=|<>|!=|[-+*/%=<>(),])"
+)
+_KEYWORDS = frozenset({"and", "or", "not", "is", "null", "in", "between", "case", "when", "then", "else", "end"})
+_MAKERS_OF_NULL = frozenset({"null", "case", "nullif", "if"})
+_LOOKS_LIKE_ONE = re.compile(r"[()*]|\s[-+/%]\s")
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression; `fields` are the paths of the fields that it reads, each once."""
+
+    tokens: tuple[tuple[str, str], ...]
+    """Kind and text: `number`, `field` (the text is a path), `function`, or `other`."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Expression":
+        """Raises ValueError for a text that is no expression, and for one without a field."""
+        if len(text) > LONGEST:
+            msg = f"has {len(text)} characters; an expression has at most {LONGEST}"
+            raise ValueError(msg)
+        parsed = cls(tuple(_tokens(text)))
+        if not parsed.fields:
+            msg = f"{text!r} reads no field of the record"
+            raise ValueError(msg)
+        return parsed
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(text for kind, text in self.tokens if kind == "field"))
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of the functions that it calls, in lower case."""
+        return tuple(dict.fromkeys(text.lower() for kind, text in self.tokens if kind == "function"))
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether the expression may be null by intent, though the record has all fields."""
+        return any(kind != "field" and text.lower() in _MAKERS_OF_NULL for kind, text in self.tokens)
+
+    def sql(self, column: Callable[[str], str]) -> str:
+        """Return SQL with `column` in the place of each field. All numbers are doubles: none overflows as integers do."""
+        return "".join(
+            f"{text}D" if kind == "number" else column(text) if kind == "field" else text for kind, text in self.tokens
+        )
+
+
+def looks_like_one(text: str) -> bool:
+    """Whether a text in the settings is an expression; else it is a path."""
+    return _LOOKS_LIKE_ONE.search(text) is not None
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(text):
+        # Two signs would begin a comment.
+        match = None if text.startswith(("--", "/*"), at) else _TOKEN.match(text, at)
+        if match is None:
+            what = f"{text!r} cannot be read from character {at + 1}, {text[at]!r}"
+            msg = f"{what}. It has fields, numbers, operators and functions; a field with another name is in `...`"
+            raise ValueError(msg)
+        at = match.end()
+        token = match[0]
+        if match.lastgroup == "name" and token.lower() not in _KEYWORDS:
+            is_called = text[at:].lstrip().startswith("(")
+            yield ("function", token) if is_called else ("field", token.replace("`", ""))
+        elif match.lastgroup == "number":
+            yield "number", token
+        else:
+            yield "other", token

@@ -1,0 +1,163 @@
+"""Measures that are expressions over fields, on real Spark: values, rejects, and what is refused by name."""
+
+import json
+import math
+
+import pytest
+
+from load.judge import oracle
+from load.judge.rules import read_rules
+from load.testbed import to_toml
+from service.admission import readings
+from service.commands.dissect import Dissector
+from service.commands.explain import explain
+from service.errors import SettingsError
+from service.rejects.reject_log import Coordinates, Reject
+from service.settings import parse
+from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_document, make_settings
+from tests.stream.script import KAFKA
+
+pytestmark = pytest.mark.spark
+
+MEASURES = {
+    "power": "u * i",
+    "ratio": {"expression": "u / nullif(i, 0)"},
+    "weight": "abs(env.kg - coalesce(env.tare, 0.5)) / 2",
+    "plain": "u",
+}
+CASES = {
+    '{"u": 230, "i": 2, "env": {"kg": 3, "tare": 1}}': (460.0, 115.0, 1.0, 230.0),
+    '{"u": 230.5, "env": {"kg": -1}}': (None, None, 0.75, 230.5),
+    '{"u": 1, "i": 0}': (0.0, None, None, 1.0),
+    '{"u": 2147483647, "i": 2147483647}': (2147483647.0**2, 1.0, None, 2147483647.0),
+    '{"u": 1e200, "i": 1e200}': "not_finite",
+    '{"u": "warm", "i": 2}': "undecodable",
+    '{"u": 30, "i": 40}': "out_of_range",
+    '{"env": 5}': "undecodable",
+    '{"u": null, "i": null}': (None, None, None, None),
+}
+
+
+def document(folder, measures=MEASURES, **more):
+    views = [{"name": "device", "by": ["device"], "window": "1 m"}]
+    source = {"format": "json", "measures": measures, **more}
+    return make_document(
+        folder, input=source, admission={"ranges": {"power": [-1e30, 1e30], "ratio": [0.8, 1000]}}, views=views
+    )
+
+
+def admitted(spark, settings, records):
+    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
+    return readings.admit(frame, settings).toArrow().to_pylist()
+
+
+def records_of(texts):
+    fields = [{"device_id": "a", "event_time": BASE_MS, **json.loads(text)} for text in texts]
+    return [Record(json.dumps(each).encode(), BASE_MS) for each in fields]
+
+
+def test_a_value_is_computed_or_its_record_is_rejected_as_the_oracle_does(spark, tmp_path):
+    given = document(tmp_path)
+    (tmp_path / "tidemark.toml").write_text(to_toml(given))
+    settings, records = parse(given), records_of(CASES)
+    rows = admitted(spark, settings, records)
+    outcomes = [
+        json.loads(row["reject"])["reason"] if row["reject"] else tuple(row[m] for m in MEASURES) for row in rows
+    ]
+    assert dict(zip(CASES, outcomes, strict=True)) == CASES
+    ledger = oracle.Ledger(read_rules(tmp_path / "tidemark.toml"), {})
+    reasons = [
+        ledger.take(oracle.Record("readings", 0, n, each.at, None, each.value, ())) for n, each in enumerate(records)
+    ]
+    assert reasons == [each if isinstance(each, str) else None for each in CASES.values()]
+
+
+def test_a_reject_names_the_fields_their_values_and_the_expression(spark, tmp_path):
+    settings = parse(document(tmp_path))
+    texts = {
+        '{"u": 1e200, "i": 1e200}': "u = 1e+200, i = 1e+200 (measure power = u * i = Infinity): expected a finite number",
+        '{"u": 30, "i": 40}': "u = 30, i = 40 (measure ratio = u / nullif(i, 0) = 0.75): allowed 0.8 to 1000.0",
+        '{"u": "warm", "i": 2}': 'u = "warm": expected a number',
+    }
+    records = records_of(texts)
+    for row, record, expected in zip(admitted(spark, settings, records), records, texts.values(), strict=True):
+        fields = readings.parsed(row["reject"])
+        place = Coordinates("readings", 0, 1)
+        reject = Reject(place, fields["reason"], fields["detail"] or "", BASE_MS, 0, 0, None, record.value, ())
+        assert explain(reject, Dissector(settings)("readings", record.value), settings).startswith(expected)
+
+
+def test_a_division_by_zero_is_rejected_unless_the_expression_may_be_null(spark, tmp_path):
+    for text, expected in {
+        "u / i": "not_finite",
+        "u % i": "not_finite",
+        "ln(i)": "not_finite",
+        "pow(10, u) * 1e308": "not_finite",
+        "sqrt(i - u)": "not_finite",
+        "u / nullif(i, 0)": None,
+        "case when i <> 0 then u / i end": None,
+        "if(i = 0, 7, u / i)": 7.0,
+        "2147483647 * 2147483647 * u": 2147483647.0**2,
+        "u - -1": 2.0,
+        "greatest(u, i, 3)": 3.0,
+        "`u` + .5": 1.5,
+    }.items():
+        settings = parse(document(tmp_path, {"power": {"expression": text}}) | {"admission": {}})
+        (row,) = admitted(spark, settings, records_of(['{"u": 1, "i": 0}']))
+        reason = json.loads(row["reject"])["reason"] if row["reject"] else None
+        assert (reason or row["power"]) == expected, text
+
+
+def test_an_expression_of_an_avro_record_reads_the_fields_that_it_names(spark, tmp_path):
+    settings = make_settings(tmp_path, input={"measures": {"sum": "temperature + humidity"}})
+    values = [avro(device_id="a", event_time=BASE_MS, temperature=20.5, humidity=h) for h in (40.0, None)]
+    rows = admitted(spark, settings, [Record(value, BASE_MS) for value in values])
+    assert [row["sum"] for row in rows] == [60.5, None]
+    assert [row["device"] for row in rows] == ["a", "a"]
+    with pytest.raises(Exception, match="has no field pressure"):
+        admitted(spark, make_settings(tmp_path, input={"measures": {"sum": "temperature + pressure"}}), [])
+    assert "pressure" not in [each["name"] for each in SCHEMA["fields"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    {
+        "rand() * u": "the function rand is not allowed",
+        "u * sum(i)": "the function sum is not allowed",
+        "round(u * 2)": "the function round is not allowed",
+        "a.b(u)": "the function a.b is not allowed",
+        "u *": "[PARSE_SYNTAX_ERROR]",
+        "(select u)": "[PARSE_SYNTAX_ERROR]",
+        "(u > 5)": "is boolean, not a number",
+        "abs(u, i)": "[WRONG_NUM_ARGS",
+        "(" * 490 + "u" + ")" * 490: None,
+    }.items(),
+    ids=lambda value: str(value)[:20],
+)
+def test_an_expression_that_could_differ_or_is_no_number_is_refused_by_name(spark, tmp_path, text, why):
+    settings = parse(document(tmp_path, {"power": text}) | {"admission": {}})
+    if why is None:
+        (row,) = admitted(spark, settings, records_of(['{"u": 1}']))
+        assert row["power"] == 1
+        return
+    with pytest.raises(SettingsError) as refusal:
+        admitted(spark, settings, [])
+    assert str(refusal.value).startswith(f"input.measures.power = {text!r}: ")
+    assert why in str(refusal.value)
+
+
+def test_no_number_makes_an_expression_throw(spark, tmp_path):
+    settings = parse(
+        document(tmp_path, {"power": "pow(u, i) / (u % i) - exp(u) * pmod(i, u) + ln(u / i)"}) | {"admission": {}}
+    )
+    numbers = [0, -0.0, 1e308, -1e308, 5e-324, 1, -1, 2**63, None]
+    rows = admitted(spark, settings, records_of(json.dumps({"u": u, "i": i}) for u in numbers for i in numbers))
+    assert len(rows) == len(numbers) ** 2
+    assert all(row["power"] is None or math.isfinite(row["power"]) for row in rows)
+
+
+def test_without_an_expression_the_plan_is_as_it_was(spark, tmp_path):
+    frame = spark.createDataFrame([], KAFKA)
+    plain = readings.admit(frame, parse(document(tmp_path, {"power": "u"})))
+    same = readings.admit(frame, parse(document(tmp_path, {"power": {"path": "u"}})))
+    assert plain.sameSemantics(same)
