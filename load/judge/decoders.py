@@ -63,6 +63,21 @@ class Json:
         return record
 
 
+class JsonSchema(Json):
+    """JSON objects behind 0x00 and four bytes of the id of a schema of the subjects."""
+
+    def __init__(self, rules: Shape) -> None:
+        self._ids = schema_ids(rules.registry.partition(",")[0], rules.subjects)
+
+    def read(self, value: bytes) -> Mapping[str, Any]:
+        """The record; raises RejectedError."""
+        if len(value) < _HEADER_BYTES or value[0] != 0:
+            raise RejectedError(UNDECODABLE)
+        if int.from_bytes(value[1:_HEADER_BYTES], "big") not in self._ids:
+            raise RejectedError(UNKNOWN_SCHEMA)
+        return super().read(value[_HEADER_BYTES:])
+
+
 class Avro:
     """Records in the Confluent wire format: 0x00, four bytes of schema id, the record by that writer's schema.
 
@@ -74,7 +89,8 @@ class Avro:
         raw: dict[int, Any] = {}
         if self._registry:  # an id of another subject's counts as none
             raw = {
-                number: json.loads(self._ask(f"schemas/ids/{number}")["schema"]) for number in self._ids(rules.subjects)
+                number: json.loads(_ask(self._registry, f"schemas/ids/{number}")["schema"])
+                for number in schema_ids(self._registry, rules.subjects)
             }
         else:
             raw = {int(path.stem): json.loads(path.read_text("utf-8")) for path in rules.schemas.glob("*.avsc")}
@@ -121,24 +137,26 @@ class Avro:
         names: dict[str, Any] = {}
         return fastavro.parse_schema(_without_logical_types(schema), named_schemas=names), names, schema == self._whole
 
-    def _ids(self, subjects: Sequence[str]) -> set[int]:
-        """Of all versions of the subjects; an error where the registry does not answer."""
-        ids = set()
-        for subject in subjects:
-            for version in self._ask(f"subjects/{subject}/versions") or ():
-                ids.add(self._ask(f"subjects/{subject}/versions/{version}")["id"])
-        return ids
 
-    def _ask(self, path: str) -> Any:
-        """What the registry answers, None when it has no such thing."""
-        try:
-            with urllib.request.urlopen(f"{self._registry}/{path}", timeout=10) as answer:  # noqa: S310
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code != 404:
-                    raise
-            return None
+def schema_ids(registry: str, subjects: Sequence[str]) -> set[int]:
+    """Of all versions of the subjects; an error where the registry does not answer."""
+    ids = set()
+    for subject in subjects:
+        for version in _ask(registry, f"subjects/{subject}/versions") or ():
+            ids.add(_ask(registry, f"subjects/{subject}/versions/{version}")["id"])
+    return ids
+
+
+def _ask(registry: str, path: str) -> Any:
+    """What the registry answers, None when it has no such thing."""
+    try:
+        with urllib.request.urlopen(f"{registry}/{path}", timeout=10) as answer:  # noqa: S310
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code != 404:
+                raise
+        return None
 
 
 def at(record: Mapping[str, Any], path: Sequence[str]) -> object:

@@ -12,7 +12,7 @@ import math
 import time
 import unicodedata
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -29,6 +29,7 @@ from load.judge.decoders import (
     UNITS,
     Avro,
     Json,
+    JsonSchema,
     RejectedError,
     as_column,
     as_device,
@@ -275,11 +276,18 @@ class _Read(NamedTuple):
     texts: Mapping[str, str | None]
 
 
+_DECODERS: Mapping[str, Callable[[Shape], Avro | Json]] = {
+    "avro": Avro,
+    "json": lambda _shape: Json(),
+    "json-schema": JsonSchema,
+}
+
+
 class _Reader:
     """Reads the records of one shape."""
 
     def __init__(self, shape: Shape, measures: Iterable[str], columns: Iterable[str]) -> None:
-        decoder = Avro(shape) if shape.format == "avro" else Json()
+        decoder = _DECODERS[shape.format](shape)
         self._read = decoder.read
         self._unit = decoder.time_unit or shape.event_time_unit
         if self._unit not in {*UNITS, "iso"}:

@@ -4,6 +4,7 @@ from load.mutations.mutation import Edit, Mutation
 
 _REFRESHER = "tests/integration/test_refresher.py::"
 _ADMISSION = "tests/stream/test_admission.py::"
+_PROTOBUF = "tests/stream/test_protobuf.py::test_a_message_is_decoded_by_its_schema_or_rejected_alone"
 _EXPRESSIONS = "tests/stream/test_expressions.py::"
 _BOOK = "tests/unit/test_schema_catalog.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
@@ -78,6 +79,42 @@ MUTATIONS = (
             ),
         ),
         (_EXPRESSIONS + "test_an_expression_that_could_differ_or_is_no_number_is_refused_by_name",),
+    ),
+    Mutation(
+        "message-by-the-first-type",
+        "a Protobuf record is read as the first message of its file",
+        "a record of one type counts as a reading of another one",
+        ("P4",),
+        (Edit("service/admission/protobuf.py", "    for number in path:\n", "    for number in (0,):\n"),),
+        (_PROTOBUF,),
+    ),
+    Mutation(
+        "damage-is-not-caught",
+        "damaged Protobuf throws in the task",
+        "one record stops the service",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/protobuf.py",
+                "    except DecodeError as error:\n",
+                "    except ZeroDivisionError as error:\n",
+            ),
+        ),
+        (_PROTOBUF,),
+    ),
+    Mutation(
+        "json-of-any-id",
+        "JSON behind a schema id is decoded whatever the id is",
+        "records of other subjects count as readings",
+        ("P4",),
+        (
+            Edit(
+                "service/admission/decode.py",
+                '.when(~is_known, "unknown_schema")',
+                '.when(~is_known & F.lit(not self._settings.is_json), "unknown_schema")',
+            ),
+        ),
+        ("tests/stream/test_json_schema.py::test_a_record_is_decoded_behind_a_known_id_or_rejected_alone",),
     ),
     Mutation(
         "values-without-limit",

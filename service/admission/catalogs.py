@@ -19,6 +19,7 @@ from typing import Any, Self
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from service.admission import protobuf
 from service.admission.schema_catalog import NewSchemaError, SchemaCatalog
 from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
@@ -49,7 +50,13 @@ class Catalogs:
         return cls(
             files,
             {
-                each.form.place: SchemaCatalog(each, SchemaStore(files, _folder(each.form)), check, count, former)
+                each.form.place: SchemaCatalog(
+                    each,
+                    SchemaStore(files, _folder(each.form), each.form.format),
+                    {"avro": check, "protobuf": protobuf.check}.get(each.form.format, _accept),
+                    count,
+                    former,
+                )
                 for each in settings.split()
             },
         )
@@ -61,7 +68,7 @@ class Catalogs:
     def open(self, position: Position | None) -> SchemaSets:
         plans = {place: each.open(position) for place, each in self.catalogs.items()}
         used = {each.store.folder for each in self.catalogs.values()}
-        # Copies of schemas, `<id>.avsc`, lie beside the folders of inputs; no name of an input has a dot.
+        # Copies of schemas, such as `<id>.avsc`, lie beside the folders of inputs; no name of an input has a dot.
         stored = {FOLDER, *(f"{FOLDER}/{name}" for name in self.files.names(FOLDER) if "." not in name)}
         for folder in sorted(stored - used):
             self.files.remove(f"{folder}/{INDEX}")
@@ -95,6 +102,10 @@ class Catalogs:
                 learned.append(str(error))
         if learned:
             raise NewSchemaError(", ".join(learned))
+
+
+def _accept(_schema: Mapping[str, Any]) -> None:
+    """Accept any JSON Schema: nothing in the plan is made of it."""
 
 
 def _folder(form: Input) -> str:

@@ -1,8 +1,8 @@
 """Decode a Kafka record's value to device, event time, measures and columns, with Spark's native expressions.
 
 Avro has the Confluent wire format: 0x00, four bytes of schema id, the body. Every schema in the plan is resolved by Avro's rules
-to one reader schema, cut down to the fields that the settings map. JSON is parsed with a schema of the same fields. No content of
-a record raises an error; a value that cannot be decoded is null.
+to one reader schema, cut down to the fields that the settings map. JSON is parsed with a schema of the same fields, with or
+without the same five bytes before it. No content of a record raises an error; a value that cannot be decoded is null.
 """
 
 import json
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
-from service.admission import device_ids, expressions
+from service.admission import device_ids, expressions, protobuf
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Measure
@@ -32,6 +32,7 @@ _DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
 _COLUMN_KINDS = (*_DEVICE_KINDS, "BOOLEAN")
 OTHER = "(other)"
 """Key of the values of a column that are not listed (service/admission/column_values.py), and of texts that can be in no key."""
+UNPACKED = "unpacked_"
 _HEADER_BYTES = 5
 # The forms that Spark's parser accepts: a zone of up to 18 hours, only after seconds. Year 0000 does not exist in Python.
 _ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
@@ -70,13 +71,14 @@ class Decoder:
     def __init__(self, settings: Input, max_bytes: int, schemas: SchemaSet, name: str = "record") -> None:
         self._settings = settings
         self._name = name
+        self._max_bytes = max_bytes
         self._value = F.when(F.length("value") <= max_bytes, F.col("value"))
         self._schemas = schemas
         self._reader = json.dumps(reader_schema(schemas.reader, settings)) if settings.format == "avro" else ""
 
     def framing(self) -> Column:
         """Return the reason not to decode a record: `undecodable`, `unknown_schema` or null."""
-        if self._settings.format == "json":
+        if not self._settings.has_schemas:
             return F.when(F.col("value").isNull(), "undecodable")
         head = F.substring("value", 1, _HEADER_BYTES)
         since = self._schemas.since
@@ -90,8 +92,8 @@ class Decoder:
 
     def record(self) -> Column:
         """Return the decoded record, a struct; null or a struct of nulls when the value cannot be decoded."""
-        if self._settings.format == "json":
-            text = F.trim(F.try_validate_utf8(self._value.cast("string")), F.lit(_JSON_BLANKS))
+        if self._settings.is_json:
+            text = F.trim(F.try_validate_utf8(self._text_of_json()), F.lit(_JSON_BLANKS))
             # Spark's parsers ignore text after the first value (4.1.1). In an array they overlook only "]", in an object only
             # "}", so the two checks together overlook no text.
             alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
@@ -114,6 +116,23 @@ class Decoder:
         assert choice is not None  # noqa: S101
         return choice
 
+    def unpacked(self, is_mine: Column | None) -> Column | None:
+        """Return the JSON text of a Protobuf record, for the column UNPACKED + the decoder's name; None in other formats.
+
+        `is_mine` is whether the record is of this input, None with one input.
+        """
+        if self._settings.format != "protobuf":
+            return None
+        return protobuf.Unpacker.of(self._settings, self._schemas.schemas).column(
+            self._value if is_mine is None else F.when(is_mine, self._value)
+        )
+
+    def _text_of_json(self) -> Column:
+        if self._settings.format == "protobuf":
+            return F.col(UNPACKED + self._name)
+        body = F.expr("substring(value, 6)") if self._settings.has_schemas else F.col("value")
+        return F.when(F.length("value") <= self._max_bytes, body).cast("string")
+
     def _has_id(self, schema_id: int, head: Column) -> Column:
         """Whether a record has this schema id, and an offset from which on the id is decoded."""
         matches = head == F.lit(_header(schema_id))
@@ -134,10 +153,10 @@ class Decoder:
         for column in self._settings.columns.values():
             text = self._text(column.path)
             is_text = is_text & (text.isNull() | F.try_validate_utf8(text).isNotNull())
-            if self._settings.format == "json":
+            if self._settings.is_json:
                 kind = F.schema_of_variant(self._field(column.path))
                 is_text = is_text & F.coalesce(kind.isin(*_COLUMN_KINDS), F.lit(True))
-        if self._settings.format == "json":
+        if self._settings.is_json:
             if self._settings.device_id != RECORD_KEY:
                 # A cast would make text of any JSON value, also of an object or a fraction.
                 kind = F.schema_of_variant(self._field(self._settings.device_id))
@@ -158,7 +177,7 @@ class Decoder:
 
     def _text(self, path: str) -> Column:
         field = self._field(path)
-        return F.try_variant_get(field, "$", "string") if self._settings.format == "json" else field.cast("string")
+        return F.try_variant_get(field, "$", "string") if self._settings.is_json else field.cast("string")
 
     def event_ms(self, record_type: t.StructType) -> Column:
         """Return the event time in ms since the epoch, floored; null when it is missing or unreadable. It never overflows."""

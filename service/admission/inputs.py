@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from service.admission.decode import Decoder
+from service.admission.decode import UNPACKED, Decoder
 from service.admission.schema_sources import SchemaSets
 from service.settings import Input, Settings
 
@@ -30,6 +30,9 @@ def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Se
     decoders = [Decoder(form, max_bytes, schemas[form.place], name) for form, name in zip(forms, names, strict=True)]
     if len(forms) > 1:
         records = records.select("*", _number(settings).alias(_INPUT))
+    for n, (each, name) in enumerate(zip(decoders, names, strict=True)):
+        if (unpacked := each.unpacked(None if len(forms) == 1 else F.col(_INPUT) == n)) is not None:
+            records = records.select("*", unpacked.alias(UNPACKED + name))
     decoded = records.select(
         "*",
         choose([each.framing() for each in decoders]).alias("framing"),

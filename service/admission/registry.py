@@ -15,16 +15,21 @@ from service.settings import Registry as RegistrySettings
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+KINDS = {"avro": "AVRO", "json-schema": "JSON", "protobuf": "PROTOBUF"}
+"""The registry's words for the schemas of an input, by its format."""
+JSON_SCHEMA, PROTOBUF = KINDS["json-schema"], KINDS["protobuf"]
+_NAMES = {"AVRO": "Avro", JSON_SCHEMA: "JSON Schema", PROTOBUF: "Protobuf"}
 _NOT_FOUND = 404
 _DEEPEST = 20
 _COMPLEX = frozenset({"record", "error", "enum", "fixed", "array", "map"})
 
 
 class Client:
-    """One registry, at one or several addresses."""
+    """One registry, at one or several addresses. `kind` is the type of the schemas that are read, in the registry's words."""
 
-    def __init__(self, settings: RegistrySettings) -> None:
+    def __init__(self, settings: RegistrySettings, kind: str = "AVRO") -> None:
         self._settings = settings
+        self._kind = kind
         self._client: SchemaRegistryClient | None = None
 
     def __str__(self) -> str:
@@ -37,22 +42,22 @@ class Client:
             client.close()
 
     def schema(self, number: int) -> dict[str, Any] | None:
-        """Return the Avro record with this id, its references inlined; None when the registry has no such id.
+        """Return the schema with this id, an Avro record with its references inlined; None when the registry has no such id.
 
-        Raises RegistryError when the registry does not answer, SchemaError when the schema is no Avro record.
+        Raises RegistryError when the registry does not answer, SchemaError when the schema is of another kind.
         """
         what = f"schema {number}"
-        schema = self._ask(what, "get_schema", number)
-        return None if schema is None else self._avro(schema, what)
+        schema = self._ask(what, "get_schema", number, **self._form)
+        return None if schema is None else self._read(schema, what)
 
     def subject(self, name: str) -> Mapping[int, dict[str, Any]]:
-        """Return all Avro versions of a subject, by schema id; an empty dict when there is no such subject."""
+        """Return all versions of a subject that are of the kind, by schema id; an empty dict when there is no such subject."""
         schemas: dict[int, dict[str, Any]] = {}
         for version in self._ask(name, "get_versions", name) or ():
             what = f"{name}, version {version}"
-            each = self._ask(what, "get_version", name, version)
-            if each is not None and _kind(each.schema) == "AVRO":
-                schemas[int(each.schema_id)] = self._avro(each.schema, what)
+            each = self._ask(what, "get_version", name, version, **self._form)
+            if each is not None and _kind(each.schema) == self._kind:
+                schemas[int(each.schema_id)] = self._read(each.schema, what)
         return schemas
 
     def subjects_of(self, number: int) -> list[str]:
@@ -61,12 +66,17 @@ class Client:
             map(str, self._ask(f"the subjects of schema {number}", "get_subjects_by_schema_id", number) or ())
         )
 
-    def _avro(self, schema: "Schema", what: str) -> dict[str, Any]:
-        if _kind(schema) != "AVRO":
-            msg = f"{self}: {what} is {schema.schema_type}, not Avro"
+    def _read(self, schema: "Schema", what: str) -> dict[str, Any]:
+        if _kind(schema) != self._kind:
+            msg = f"{self}: {what} is {_NAMES.get(_kind(schema), _kind(schema))}, not {_NAMES[self._kind]}"
             raise SchemaError(msg)
         try:
+            if self._kind == PROTOBUF:
+                parts = dict(self._references(schema, 0))  # a file comes after those that it imports
+                return {"files": [*map(list, parts.items()), ["schema.proto", schema.schema_str or ""]]}
             schema_document = json.loads(schema.schema_str or "")
+            if self._kind == JSON_SCHEMA:
+                return schema_document if isinstance(schema_document, dict) else {}  # true allows every value
             if parts := dict(self._references(schema, 0)):
                 schema_document = inline(schema_document, parts)
         except (KeyError, ValueError, TypeError) as error:
@@ -81,21 +91,27 @@ class Client:
             raise ValueError(msg)
         for each in schema.references or ():
             what = f"{each.subject}, version {each.version}"
-            version = self._ask(what, "get_version", each.subject, each.version)
+            version = self._ask(what, "get_version", each.subject, each.version, **self._form)
             if version is None:
                 msg = f"it refers to {what}, which does not exist"
                 raise ValueError(msg)
             yield from self._references(version.schema, depth + 1)
-            yield str(each.name), json.loads(version.schema.schema_str or "")
+            text = version.schema.schema_str or ""
+            yield str(each.name), text if self._kind == PROTOBUF else json.loads(text)
 
-    def _ask(self, what: str, method: str, *arguments: Any) -> Any:
+    @property
+    def _form(self) -> dict[str, str]:
+        """Options of requests: a registry gives Protobuf as a descriptor, so that nothing here has to read .proto files."""
+        return {"fmt": "serialized"} if self._kind == PROTOBUF else {}
+
+    def _ask(self, what: str, method: str, *arguments: Any, **options: Any) -> Any:
         """Call the client; return None for "not found", raise RegistryError when no address answers."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - half a second of imports
 
         try:
             if self._client is None:
                 self._client = connect(self._settings)
-            return getattr(self._client, method)(*arguments)
+            return getattr(self._client, method)(*arguments, **options)
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 return None

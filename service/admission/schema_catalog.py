@@ -74,7 +74,7 @@ class SchemaCatalog:
         Raises RegistryError when a schema is needed that is neither stored nor available, SchemaError, CheckpointError.
         """
         self._batches = 0
-        if self.settings.form.format == "json":
+        if not self.settings.form.has_schemas:
             return self.plan
         index = self._index or self._stored()
         if index is None:  # of a new checkpoint, or of a version without an index: no schema was learned while running
@@ -98,7 +98,7 @@ class SchemaCatalog:
         For another process than the service's. Raises as `open` does.
         """
         index = self._stored()
-        if self.settings.form.format == "json" or index is None:
+        if not self.settings.form.has_schemas or index is None:
             return None
         source = schema_source(self.settings)
         return self._plan(self.store.schemas(index) if source.is_remote else source.all(), index.since)
@@ -138,12 +138,12 @@ class SchemaCatalog:
 
         Newer ids of the source are added too: with MAX_REFUSED ids refused, no task would ask for them.
         """
-        if self.settings.form.format == "json":
+        if not self.settings.form.has_schemas:
             return
         source = schema_source(self.settings)
         before = set(self._schemas)
         self._learn(source, [each for each in ids if each not in before])
-        newer = source.newer(max(before))
+        newer = source.newer(max(before, default=-1))
         self._learn(source, [each for each in newer if each not in self._schemas and each not in self._refused])
         missing = [schema_id for schema_id in ids if schema_id in self._refused]
         if missing:
@@ -213,7 +213,8 @@ class SchemaCatalog:
             offered = source.all()
             schemas = self._limited(with_reader({**stored, **offered}, source, self.settings).schemas, index, offered)
         except RegistryError as error:
-            if self.settings.form.reader_schema not in stored:
+            needed = not stored if self.settings.form.is_json else self.settings.form.reader_schema not in stored
+            if needed:
                 raise
             _log.warning("%s. The query starts with the stored %s", error, ids_text(stored))
             return stored

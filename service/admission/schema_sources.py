@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.admission.registry import Client, record
+from service.admission.registry import KINDS, Client, record
 from service.errors import SchemaError
 from service.micro_batch import Offsets
 from service.settings import Settings
 
 Schemas = Mapping[int, dict[str, Any]]
-"""Avro records by schema id."""
+"""Avro records, JSON Schemas, or files of Protobuf (protobuf.py), by schema id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SchemaSet:
 
 
 SchemaSets = Mapping[str, SchemaSet]
-"""The schemas of each input, by its `place` in the settings; an empty set for JSON."""
+"""The schemas of each input, by its `place` in the settings; an empty set for JSON without schema ids."""
 
 
 class FolderSource:
@@ -115,7 +115,7 @@ def schema_source(settings: Settings) -> Source:
     if settings.registry is None:
         return FolderSource(settings.form.schemas)
     subjects = settings.registry.subjects or [f"{topic}-value" for topic in settings.kafka.topics]
-    return RegistrySource(Client(settings.registry), subjects)
+    return RegistrySource(Client(settings.registry, KINDS[settings.form.format]), subjects)
 
 
 def load_schemas(settings: Settings) -> SchemaSets:
@@ -128,15 +128,20 @@ def load_set(settings: Settings) -> SchemaSet:
 
     Raises RegistryError when the registry does not answer, SchemaError when a schema is missing or is no Avro record.
     """
-    if settings.form.format == "json":
+    if not settings.form.has_schemas:
         return SchemaSet({}, {})
     source = schema_source(settings)
     return with_reader(source.all(), source, settings)
 
 
 def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaSet:
-    """Add the reader schema: input.reader_schema, from the source if `schemas` lacks it; without that setting the highest id."""
+    """Add the reader schema: input.reader_schema, from the source if `schemas` lacks it; without that setting the highest id.
+
+    JSON has no reader schema: its fields have names.
+    """
     form = settings.form
+    if form.is_json:
+        return SchemaSet(schemas, {})
     reader_id = max(schemas) if form.reader_schema is None else form.reader_schema
     reader = schemas.get(reader_id) or source.reader(reader_id)
     if reader is None:

@@ -1,4 +1,4 @@
-"""The folder `schemas` of the checkpoint: `index.json`, and `<id>.avsc` for each schema of a registry.
+"""The folder `schemas` of the checkpoint: `index.json`, and a file for each schema of a registry.
 
 Each of several inputs has a folder below it. With the copies a restart needs the registry for no schema that was decoded before.
 """
@@ -18,6 +18,7 @@ from service.spark.files import RESTORE
 
 FOLDER = "schemas"
 INDEX = "index.json"
+_SUFFIXES = {"avro": "avsc", "json": "", "json-schema": "jsonschema", "protobuf": "protobuf"}
 
 
 class Index(BaseModel):
@@ -56,6 +57,8 @@ class SchemaStore:
 
     files: Files
     folder: str = FOLDER
+    format: str = "avro"
+    """That of the input."""
 
     def index(self) -> Index | None:
         """Return the index; None for a new checkpoint, and for one of a version without an index."""
@@ -71,9 +74,10 @@ class SchemaStore:
         """Return the stored schemas of the index, by id."""
         schemas = {}
         for schema_id in index.since:
-            name = self._path(f"{schema_id}.avsc")
+            name = self._schema(schema_id)
             try:
-                schemas[schema_id] = record(json.loads(self.files.read(name)), f"{self.files}/{name}")
+                schema = json.loads(self.files.read(name))
+                schemas[schema_id] = record(schema, f"{self.files}/{name}") if self.format == "avro" else dict(schema)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
@@ -86,7 +90,7 @@ class SchemaStore:
         self._replace(self._path(INDEX), index.model_dump_json())
 
     def write_schema(self, schema_id: int, schema: Mapping[str, Any]) -> None:
-        self._replace(self._path(f"{schema_id}.avsc"), json.dumps(schema))
+        self._replace(self._schema(schema_id), json.dumps(schema))
 
     def _replace(self, name: str, text: str) -> None:
         try:
@@ -94,6 +98,9 @@ class SchemaStore:
         except OSError as error:
             msg = f"{self.files}/{name} cannot be written: {error}"
             raise files.unusable(msg, remedy="Let the service's user write there") from error
+
+    def _schema(self, schema_id: int) -> str:
+        return self._path(f"{schema_id}.{_SUFFIXES[self.format]}")
 
     def _path(self, name: str) -> str:
         return f"{self.folder}/{name}"

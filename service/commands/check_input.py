@@ -6,7 +6,7 @@ from typing import Any
 
 import fastavro
 
-from service.admission import decode
+from service.admission import decode, protobuf
 from service.admission.schema_sources import load_set, schema_source
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError
@@ -36,6 +36,8 @@ def _schemas(settings: Settings) -> Iterator[Line]:
     name = "schemas" if form.place == "input" else f"{form.place}: schemas"
     if form.format == "json":
         yield ok(name, "JSON needs none")
+    elif form.is_json:
+        yield from _schemas_of_names(settings, name)
     else:
         place = schema_source(settings)
         known = load_set(settings)
@@ -48,6 +50,44 @@ def _schemas(settings: Settings) -> Iterator[Line]:
         reader = decode.reader_schema(known.reader, form)
         yield ok(name, f"{place} has the ids {', '.join(map(str, known.schemas))}")
         yield from _paths(form, reader)
+
+
+def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
+    """Check that the newest JSON Schema or Protobuf schema has the mapped fields."""
+    place, form, schemas = schema_source(settings), settings.form, load_set(settings).schemas
+    if not schemas:
+        remedy = "Register the schema, or set registry.subjects; until then all records are unknown_schema"
+        yield Line(name, "warn", f"{place} has no schema for {form.format} of these topics", remedy)
+        return
+    newest = max(schemas)
+    yield ok(name, f"{place} has the ids {', '.join(map(str, sorted(schemas)))}")
+    paths = {f"{form.place}.event_time": form.event_time}
+    if form.device_id != RECORD_KEY:
+        paths[f"{form.place}.device_id"] = form.device_id
+    paths |= {f"{form.place}.measures.{each}: {path}": path for each, m in form.measures.items() for path in m.paths}
+    paths |= {f"{form.place}.columns.{each}": column.path for each, column in form.columns.items()}
+    for key, path in paths.items():
+        parts, schema = path.split("."), schemas[newest]
+        has = (
+            protobuf.has_path(protobuf.files_of(schema), parts)
+            if form.format == "protobuf"
+            else _describes(schema, parts)
+        )
+        if not has:
+            what = f"schema {newest} does not describe {path!r}"
+            yield Line(key, "warn", what, "Correct the path, if no record has this field")
+
+
+def _describes(schema: Any, path: Sequence[str]) -> bool:
+    """Whether a JSON Schema may have a field; True where it refers to other schemas, which are not read."""
+    if (
+        not path
+        or not isinstance(schema, dict)
+        or schema.keys() & {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"}
+    ):
+        return True
+    properties = schema.get("properties")
+    return properties is None or (path[0] in properties and _describes(properties[path[0]], path[1:]))
 
 
 def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:

@@ -35,6 +35,9 @@ def check(settings: Settings, files: Sequence[Path], name: str | None = None) ->
     """
     settings = _of_input(settings, name)
     try:
+        if settings.form.format in {"json-schema", "protobuf"}:
+            what = f"{settings.form.place}: the format is {settings.form.format}, whose schemas the registry compares"
+            raise SchemaError(what, remedy="Ask the registry whether a schema is compatible with its subject")
         if settings.form.format == "json":
             return [line for file in files for line in _samples(settings, file)]
         known = load_set(settings)

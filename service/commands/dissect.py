@@ -8,12 +8,14 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 import fastavro
+from google.protobuf import json_format
 
+from service.admission import protobuf
 from service.admission.schema_sources import load_set
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Settings
@@ -80,11 +82,11 @@ class Dissector:
 
 
 def writers(settings: Input, everything: Settings | None = None) -> Schemas:
-    """Return the writers' schemas by id, from the folder or the registry's subjects; {} for JSON. Raises SchemaError.
+    """Return the writers' schemas by id, of the folder or the registry's subjects; {} for JSON without ids. Raises SchemaError.
 
     `everything` are settings with this input alone.
     """
-    if settings.format == "json":
+    if not settings.has_schemas:
         return {}
     if everything is not None and everything.registry is not None:
         in_use: Schemas = load_set(everything).schemas
@@ -100,10 +102,16 @@ def writers(settings: Input, everything: Settings | None = None) -> Schemas:
 
 
 def dissect(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
-    """Decode as much as possible of a value; `schemas` are the writers' by id, empty for JSON."""
+    """Decode as much as possible of a value; `schemas` are the writers' by id, empty for JSON without schema ids."""
     if value is None:
         return Dissected({}, {}, stop=0, why="there is no value")
-    return _json(value) if settings.format == "json" else _avro(value, schemas)
+    if not settings.has_schemas:
+        return _json(value)
+    if stopped := _framing(value, schemas):
+        return stopped
+    if settings.format == "protobuf":
+        return _protobuf(value, schemas)
+    return _json_behind_id(value) if settings.is_json else _avro(value, schemas)
 
 
 def offending(
@@ -151,8 +159,18 @@ def event_ms(dissected: Dissected, settings: Input) -> int | None:
 
 def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Schemas) -> bytes:
     """A record in the place of `value`'s: of the same schema, in the same format. ValueError says what does not fit."""
-    if settings.format == "json":
-        return json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+    if settings.format == "protobuf":
+        message = protobuf.parsed(value, protobuf.files_of(schemas[_schema_id(value)]))
+        message.Clear()
+        try:
+            json_format.ParseDict(record, message)
+        except json_format.ParseError as error:
+            msg = f"does not fit schema {_schema_id(value)}: {error}"
+            raise ValueError(msg) from error
+        return protobuf.head(value) + bytes(message.SerializeToString())
+    if settings.is_json:
+        head = value[:HEADER_BYTES] if settings.has_schemas else b""
+        return head + json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
     out = io.BytesIO(value[:HEADER_BYTES])
     out.seek(HEADER_BYTES)
     try:
@@ -210,13 +228,34 @@ def _schema_id(value: bytes) -> int:
     return int.from_bytes(value[1:HEADER_BYTES])
 
 
-def _avro(value: bytes, schemas: Schemas) -> Dissected:
+def _framing(value: bytes, schemas: Schemas) -> Dissected | None:
+    """Return why a value is not decoded at all; None for one that begins with a known schema id."""
     if len(value) < HEADER_BYTES or value[0] != 0:
         return Dissected({}, {}, stop=0, why="does not begin with a zero byte and a schema id")
     number = _schema_id(value)
     if number not in schemas:
         why = f"schema {number} is not known; known: {', '.join(map(str, sorted(schemas)))}"
         return Dissected({}, {}, number, stop=1, why=why)
+    return None
+
+
+def _protobuf(value: bytes, schemas: Schemas) -> Dissected:
+    number = _schema_id(value)
+    try:
+        message = protobuf.parsed(value, protobuf.files_of(schemas[number]))
+    except protobuf.UnreadableError as error:
+        return Dissected({}, {}, number, stop=HEADER_BYTES, why=str(error))
+    return Dissected(protobuf.fields(message), {}, number)
+
+
+def _json_behind_id(value: bytes) -> Dissected:
+    body = _json(value[HEADER_BYTES:])
+    stop = None if body.stop is None else body.stop + HEADER_BYTES
+    return replace(body, schema=_schema_id(value), stop=stop)
+
+
+def _avro(value: bytes, schemas: Schemas) -> Dissected:
+    number = _schema_id(value)
     body, fields = io.BytesIO(value[HEADER_BYTES:]), schemas[number]["fields"]
     record: dict[str, Any] = {}
     spans: dict[str, Span] = {}

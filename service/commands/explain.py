@@ -89,7 +89,7 @@ def _undecodable(reject: Reject, dissected: Dissected, settings: Settings) -> It
         yield "the record has no value" if reject.omitted_bytes is None else ""
     elif dissected.stop is not None:
         yield f"{dissected.why} (byte {dissected.stop} of {len(reject.value)})"
-    elif settings.form.format == "json":
+    elif settings.form.is_json:
         yield from wrong_types(dissected.fields, settings)
     if settings.form.device_id == RECORD_KEY and not _is_text(reject.key):
         yield f"the key {reject.key!r} is not UTF-8; {settings.form.place}.device_id is the record's key"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from service.pipeline.builder import BatchReport
     from service.settings import Settings
 
-_FORMATS = {"avro": "Avro", "json": "JSON"}
+_FORMATS = {"avro": "Avro", "json": "JSON", "json-schema": "JSON Schema", "protobuf": "Protobuf"}
 EVERY_S = 60.0
 """The time between two lines with sums."""
 QUIET_S = 3600.0

@@ -105,7 +105,8 @@ Predicate = Annotated[str | None, AfterValidator(_predicate)]
 
 
 class Input(Section):
-    format: Literal["avro", "json"] = "avro"
+    format: Literal["avro", "json", "json-schema", "protobuf"] = "avro"
+    """`json-schema` and `protobuf` are in the wire format of Confluent's serializers, with the schemas of a [registry]."""
     schemas: Path = Path("schemas/avro")
     """Folder of the writers' schemas, `<id>.avsc`; not used with a [registry]."""
     reader_schema: int | None = None
@@ -119,6 +120,16 @@ class Input(Section):
     columns: Mapping[str, Column] = Field(default_factory=dict)
     where: Predicate = None
     """Records that do not meet it are counted as filtered, and have no other effect."""
+
+    @property
+    def is_json(self) -> bool:
+        """Whether fields are read by the rules of JSON: also those of Protobuf, which become JSON first."""
+        return self.format != "avro"
+
+    @property
+    def has_schemas(self) -> bool:
+        """Whether each record begins with a schema id."""
+        return self.format != "json"
 
     @property
     def place(self) -> str:
@@ -157,6 +168,28 @@ class Input(Section):
             for name, column in self.columns.items()
             if column.path in paths
         ]
+
+    def crossing_paths(self) -> list[str]:
+        """Return a problem for each path that lies in another one, or differs from it only in case: Spark ignores case."""
+        fields = {self.event_time: f"{self.place}.event_time"}
+        if self.device_id != RECORD_KEY:
+            fields.setdefault(self.device_id, f"{self.place}.device_id")
+        for name, measure in self.measures.items():
+            fields |= {path: f"{self.place}.measures.{name}" for path in measure.paths if path not in fields}
+        for name, column in self.columns.items():
+            fields.setdefault(column.path, f"{self.place}.columns.{name}")
+        problems, seen = [], dict[str, str]()
+        for path, key in fields.items():
+            other = seen.setdefault(path.lower(), path)
+            if other != path:
+                problems.append(f"{key}: {path!r} differs only in case from {other!r} of {fields[other]}")
+            parents = [path.lower()[:at] for at, letter in enumerate(path) if letter == "."]
+            problems += [
+                f"{key}: {path!r} lies in {outer!r}, which {fields[outer]} reads as a value"
+                for outer in fields
+                if outer.lower() in parents
+            ]
+        return problems
 
     @field_validator("measures")
     @classmethod

@@ -123,7 +123,7 @@ class Settings(Section):
                 problems += [
                     f"{form.place}.columns: {name!r} is a {what}, too" for what, each in others.items() if name in each
                 ]
-            problems += form.shared_paths()
+            problems += [*form.shared_paths(), *form.crossing_paths()]
         for view in self.views:
             problems += unknown(f"views.{view.name}.measures", view.measures or (), measures, f"measure of {section}")
             if view.measures is None and not measures:
@@ -152,6 +152,11 @@ class Settings(Section):
             f"{form.place}.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
             for form in self.forms
             if self.registry is not None and form.format == "avro" and form.reader_schema is None
+        ]
+        problems += [
+            f"{form.place}.format: {form.format} needs a [registry], which has the schemas"
+            for form in self.forms
+            if self.registry is None and form.format in {"json-schema", "protobuf"}
         ]
         outlets = Counter(outlet.name for outlet in self.outlets)
         problems += [f"outlets: the name {n!r} is used more than once" for n in sorted(outlets) if outlets[n] > 1]

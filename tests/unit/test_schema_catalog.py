@@ -244,6 +244,38 @@ def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(tmp_pat
         opened(given, Files())
 
 
+def test_json_schemas_are_looked_up_stored_and_used_without_the_registry(tmp_path: Path) -> None:
+    files, counted = Files(), list[str]()
+    with Registry() as running:
+        sections = {
+            "input": {"format": "json-schema", "measures": MEASURES},
+            "registry": {"url": running.url, "timeout": "200 ms"},
+        }
+        given = make(tmp_path, **sections)
+        catalog = SchemaCatalog(given, SchemaStore(files, format="json-schema"), accept, counted.append)
+        assert catalog.open(None).schemas == {}, "the subject may come later"
+        catalog.look_up([1])
+        assert (counted, catalog.refused(1)) == (["missing"], "1")
+        running.register("readings-value", schema("avro of the same subject"))
+        number = running.register("readings-value", {"title": "first"}, kind="JSON")
+        with pytest.raises(NewSchemaError, match=f"schema ids {number}"):
+            catalog.look_up([number])
+        assert catalog.open(Position(1, AT)).since == {number: AT}
+        other = registry.Client(given.registry, registry.JSON_SCHEMA)  # type: ignore[arg-type]
+        with pytest.raises(SchemaError, match="is Avro, not JSON Schema"):
+            other.schema(1)
+    assert json.loads(files.content[f"schemas/{number}.jsonschema"]) == {"title": "first"}
+    again = SchemaCatalog(given, SchemaStore(files, format="json-schema"), accept)
+    assert list(again.open(Position(2, AT)).schemas) == [number]
+    with pytest.raises(RegistryError, match="does not answer"):
+        SchemaCatalog(given, SchemaStore(Files(), format="json-schema"), accept).open(None)
+
+
+def test_json_schema_needs_a_registry(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"input\.format: json-schema needs a \[registry\], which has"):
+        make(tmp_path, input={"format": "json-schema", "measures": MEASURES})
+
+
 def test_ids_of_other_subjects_are_refused_however_many_there_are(tmp_path: Path) -> None:
     """A registry is shared: valid ids of others are neither decoded nor kept, and do not hide a new one of ours."""
     counted: list[str] = []

@@ -158,7 +158,7 @@ def test_every_problem_is_reported_in_one_message_with_key_value_and_what_is_all
             "quality.every = '100 ms': must be at least 1 s",
             "quality.sample = 0: must be more than 0",
             "quality.suite: unknown key. Remove it or mend its spelling",
-            "input.format = 'xml': must be 'avro' or 'json'",
+            "input.format = 'xml': must be 'avro', 'json', 'json-schema' or 'protobuf'",
             "input.event_time_unit = 'ns': must be 'logical', 's', 'ms', 'us' or 'iso'",
             "input.measures: must be a name: lower-case letters, digits and _, a letter first, at most 63",
             "admission.max_delay = '-1 s': must be a number and a unit, one of ms, s, m, min, h, d, such as '10 s'",
@@ -326,6 +326,29 @@ def test_a_measure_with_an_operator_is_an_expression_over_fields() -> None:
         "slash": ("a/b",),
     }
     assert measures["path"].expression is None
+
+
+@pytest.mark.parametrize(
+    ("measures", "problem"),
+    [
+        (
+            {"a": "env", "b": "env.t"},
+            "input.measures.b: 'env.t' lies in 'env', which input.measures.a reads as a value",
+        ),
+        (
+            {"b": "env.t", "a": "Env"},
+            "input.measures.b: 'env.t' lies in 'Env', which input.measures.a reads as a value",
+        ),
+        (
+            {"a": "event_time.x * 2"},
+            "input.measures.a: 'event_time.x' lies in 'event_time', which input.event_time reads as",
+        ),
+        ({"a": "u * U"}, "input.measures.a: 'U' differs only in case from 'u' of input.measures.a"),
+    ],
+)
+def test_fields_that_spark_cannot_tell_apart_are_refused(measures, problem) -> None:
+    (line,) = problems(input={"measures": measures})
+    assert line.startswith(problem)
 
 
 def test_an_expression_reads_no_field_that_is_a_text() -> None:

@@ -1,0 +1,274 @@
+"""Decode Protobuf in the tasks: the mapped fields of a record become a JSON object, which decode.py reads as it reads JSON.
+
+A record is 0x00, four bytes of schema id, the path of the message in its file (numbers of messages, as varints), the message. A
+schema is kept as {"files": [[name, FileDescriptorProto in base64], ...]}, each file after those that it imports, the schema last.
+
+The parser of google.protobuf refuses more than 100 nested messages and text that is not UTF-8. What it allocates is bounded by
+the record's size, and so by admission.max_bytes. Fields that a schema lacks are ignored: a newer producer may send them.
+"""
+
+import base64
+import importlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from service.errors import SchemaError
+from service.settings import RECORD_KEY, Input
+
+HEADER_BYTES = 5
+_DEEPEST = 16
+"""The most numbers in the path of a message."""
+_WELL_KNOWN = frozenset(
+    f"google/protobuf/{name}.proto"
+    for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+)
+_TIMESTAMP = "google.protobuf.Timestamp"
+_EXPONENTS = {"s": "e-6", "ms": "e-3", "us": ""}
+_WRAPPERS = "google.protobuf."
+
+File = tuple[str, str]
+"""Name and content of a file, the content as base64 of a FileDescriptorProto."""
+
+
+class UnreadableError(ValueError):
+    """Raised for bytes that are no message of their schema, and for a mapped field that has no single value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacker:
+    """Turns values of one input into JSON texts, null where they cannot be decoded; it is pickled for the tasks."""
+
+    files: Mapping[int, tuple[File, ...]]
+    paths: tuple[tuple[str, ...], ...]
+    unit: str
+
+    @classmethod
+    def of(cls, form: Input, schemas: Mapping[int, Mapping[str, Any]]) -> "Unpacker":
+        paths = [form.event_time, *(path for measure in form.measures.values() for path in measure.paths)]
+        paths += [column.path for column in form.columns.values()]
+        if form.device_id != RECORD_KEY:
+            paths.append(form.device_id)
+        files = {number: files_of(schema) for number, schema in schemas.items()}
+        return cls(files, tuple(tuple(path.split(".")) for path in dict.fromkeys(paths)), form.event_time_unit)
+
+    def column(self, value: Column) -> Column:
+        """Return the JSON text of a value."""
+
+        def unpack(values: pa.Array) -> pa.Array:
+            return pa.array([None if each is None else self.text(each) for each in values.to_pylist()], pa.string())
+
+        made: Column = F.arrow_udf(unpack, "string")(value)  # type: ignore[attr-defined]
+        return made
+
+    def text(self, value: bytes) -> str | None:
+        """Return the mapped fields of a record as a JSON object, None for one that cannot be decoded."""
+        files = self.files.get(int.from_bytes(value[1:HEADER_BYTES]))
+        if files is None:
+            return None
+        try:
+            message = parsed(value, files)
+            tree: dict[str, Any] = {}
+            for path in self.paths:
+                node = tree
+                for part in path[:-1]:
+                    node = node.setdefault(part, {})
+                node[path[-1]] = _field(message, path, self.unit)
+        except UnreadableError:
+            return None
+        return _json(tree)
+
+
+def files_of(schema: Mapping[str, Any]) -> tuple[File, ...]:
+    return tuple((str(name), str(content)) for name, content in schema["files"])
+
+
+def check(schema: Mapping[str, Any]) -> None:
+    """Raise SchemaError for a schema whose files do not fit together."""
+    _file(files_of(schema))
+
+
+def parsed(value: bytes, files: tuple[File, ...]) -> Message:
+    """Return the message of a record by its schema. Raises UnreadableError."""
+    path, at = _path(value)
+    message = _message(files, path)()
+    try:
+        message.ParseFromString(value[at:])
+    except DecodeError as error:
+        raise UnreadableError(" ".join(str(error).split())) from error
+    return message
+
+
+def head(value: bytes) -> bytes:
+    """Return what is before the message in a record: zero, schema id and path. Raises UnreadableError."""
+    return value[: _path(value)[1]]
+
+
+def fields(message: Message) -> dict[str, Any]:
+    """Return the fields that a message has, by name, for people: messages as dicts, enums by name."""
+    return {field.name: _shown(field, value) for field, value in message.ListFields()}
+
+
+def has_path(files: tuple[File, ...], path: Sequence[str]) -> bool:
+    """Whether a message of the schema's file, outside of other messages, has a field at a path."""
+
+    def has(message: Any, parts: Sequence[str]) -> bool:
+        field = message.fields_by_name.get(parts[0])
+        if field is None or len(parts) == 1:
+            return field is not None
+        return field.message_type is not None and has(field.message_type, parts[1:])
+
+    return any(has(message, path) for message in _file(files).message_types_by_name.values())
+
+
+def _path(value: bytes) -> tuple[tuple[int, ...], int]:
+    """Return the path of a record's message, and the byte where the message begins."""
+    count, at = _varint(value, HEADER_BYTES)
+    if count == 0:  # short for the first message
+        return (0,), at
+    if not 0 < count <= _DEEPEST:
+        msg = f"the path of the message has {count} numbers"
+        raise UnreadableError(msg)
+    numbers = []
+    for _ in range(count):
+        number, at = _varint(value, at)
+        numbers.append(number)
+    return tuple(numbers), at
+
+
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    """Return a zigzag varint of at most 5 bytes, and the byte after it."""
+    number = 0
+    for place in range(5):
+        if at + place >= len(value):
+            break
+        byte = value[at + place]
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at + place + 1
+    msg = "the path of the message is damaged"
+    raise UnreadableError(msg)
+
+
+@lru_cache(maxsize=128)
+def _file(files: tuple[File, ...]) -> Any:
+    """Return the descriptor of the last file. Raises SchemaError."""
+    pool = descriptor_pool.DescriptorPool()
+    added: set[str] = set()
+
+    def add(proto: Any) -> None:
+        for name in proto.dependency:
+            if name in _WELL_KNOWN and name not in added:
+                module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+                well_known = descriptor_pb2.FileDescriptorProto()
+                module.DESCRIPTOR.CopyToProto(well_known)
+                add(well_known)
+        if proto.name not in added:
+            added.add(proto.name)
+            pool.Add(proto)
+
+    try:
+        for name, content in files:
+            proto = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(content, validate=True))
+            proto.name = name
+            add(proto)
+        return pool.FindFileByName(files[-1][0])
+    except Exception as error:  # the pool raises TypeError and KeyError, the parser DecodeError
+        msg = f"the Protobuf schema cannot be used: {' '.join(str(error).split())}"
+        raise SchemaError(msg) from error
+
+
+@lru_cache(maxsize=512)
+def _message(files: tuple[File, ...], path: tuple[int, ...]) -> Any:
+    """Return the class of the message at a path. Raises UnreadableError."""
+    # The order of a file's messages is that of the file; message_types_by_name keeps it.
+    types = list(_file(files).message_types_by_name.values())
+    found = None
+    for number in path:
+        if not 0 <= number < len(types):
+            msg = f"the schema has no message at {'.'.join(map(str, path))}"
+            raise UnreadableError(msg)
+        found = types[number]
+        types = list(found.nested_types)
+    return message_factory.GetMessageClass(found)
+
+
+def _field(message: Any, path: Sequence[str], unit: str) -> Any:
+    """Return the value at a path, None without one. Raises UnreadableError for one that is no number, text or truth value."""
+    for place, part in enumerate(path):
+        field = message.DESCRIPTOR.fields_by_name.get(part)
+        if field is None or (field.has_presence and not message.HasField(part)):
+            return None
+        if field.is_repeated:
+            msg = f"{'.'.join(path[: place + 1])} is repeated"
+            raise UnreadableError(msg)
+        value = getattr(message, part)
+        if place + 1 < len(path):
+            if field.message_type is None:
+                msg = f"{'.'.join(path[: place + 1])} is no message"
+                raise UnreadableError(msg)
+            message = value
+    return _value(field, value, unit)
+
+
+def _value(field: Any, value: Any, unit: str) -> Any:
+    kind = field.message_type
+    if kind is not None and kind.full_name == _TIMESTAMP:
+        return (
+            _Number(f"{value.seconds * 1_000_000 + value.nanos // 1_000}{_EXPONENTS[unit]}")
+            if unit in _EXPONENTS
+            else _iso(value)
+        )
+    if kind is not None and kind.full_name.startswith(_WRAPPERS) and "value" in kind.fields_by_name:
+        value = value.value
+    elif field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return str(value) if named is None else named.name
+    if isinstance(value, bytes) or not isinstance(value, int | float | str):
+        msg = f"{field.name} is no number, text or truth value"
+        raise UnreadableError(msg)
+    return value
+
+
+def _iso(value: Any) -> str:
+    try:
+        return str(value.ToJsonString())
+    except ValueError as error:
+        raise UnreadableError(str(error)) from error
+
+
+class _Number(str):
+    """A number as JSON has it."""
+
+    __slots__ = ()
+
+
+def _json(value: Any) -> str:
+    """Return JSON, with a number beyond all doubles for an infinity and for NaN: both are not finite."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_json(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "-1e999" if value < 0 else "1e999"
+    return json.dumps(value)
+
+
+def _shown(field: Any, value: Any) -> Any:
+    if field.is_repeated:
+        return [str(each) for each in value]
+    if field.message_type is not None:
+        return fields(value)
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return value if named is None else named.name
+    return value.hex() if isinstance(value, bytes) else value

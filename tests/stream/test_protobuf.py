@@ -1,0 +1,220 @@
+"""Protobuf with the ids of a registry's schemas: what is decoded, what is rejected alone, and what bombs do, on real Spark."""
+
+import base64
+import json
+import struct
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
+
+from load.servers.schema_registry import Registry
+from service.admission import protobuf, readings
+from service.admission.registry import PROTOBUF, Client
+from service.admission.schema_sources import load_schemas
+from service.commands import check_input
+from service.commands.dissect import Dissector
+from service.commands.explain import explain
+from service.errors import SchemaError
+from service.rejects.reject_log import Coordinates, Reject
+from service.settings import Registry as Section
+from service.settings import parse
+from tests.stream.records import BASE_MS, Record, make_document
+from tests.stream.script import KAFKA
+
+pytestmark = pytest.mark.spark
+
+F = descriptor_pb2.FieldDescriptorProto
+READING = {
+    "device_id": (1, F.TYPE_STRING),
+    "event_time": (2, ".google.protobuf.Timestamp"),
+    "temperature": (3, ".google.protobuf.DoubleValue"),
+    "env": (4, ".fleet.Env"),
+    "kind": (5, ".fleet.Kind"),
+    "count": (6, F.TYPE_INT64),
+    "raw": (7, F.TYPE_BYTES),
+    "next": (8, ".fleet.Reading"),
+}
+
+
+def message(name, fields):
+    made = descriptor_pb2.DescriptorProto(name=name)
+    for field, (number, kind) in fields.items():
+        new = made.field.add(name=field, number=number, label=F.LABEL_OPTIONAL)
+        if isinstance(kind, str):
+            new.type, new.type_name = F.TYPE_ENUM if kind.endswith("Kind") else F.TYPE_MESSAGE, kind
+        else:
+            new.type = kind
+    return made
+
+
+ENV = descriptor_pb2.FileDescriptorProto(name="env.proto", package="fleet", syntax="proto3")
+ENV.message_type.append(message("Env", {"pressure": (1, F.TYPE_DOUBLE), "line": (2, F.TYPE_STRING)}))
+ENV.enum_type.add(name="Kind").value.add(name="METER", number=0)
+FILE = descriptor_pb2.FileDescriptorProto(name="x.proto", package="fleet", syntax="proto3")
+FILE.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto", "env.proto"])
+FILE.message_type.append(message("Other", {"text": (1, F.TYPE_STRING)}))
+FILE.message_type.append(message("Reading", READING))
+FILE.message_type[1].nested_type.append(message("Inner", {"device_id": (1, F.TYPE_STRING)}))
+INPUT = {
+    "format": "protobuf",
+    "measures": {"temperature": "temperature", "pressure": "env.pressure", "sum": "count + env.pressure"},
+    "columns": {"kind": "kind", "line": "env.line"},
+}
+
+
+def text(file):
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+def classes():
+    pool = descriptor_pool.DescriptorPool()
+    for each in (timestamp_pb2, wrappers_pb2):
+        pool.AddSerializedFile(each.DESCRIPTOR.serialized_pb)
+    pool.Add(ENV)
+    pool.Add(FILE)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fleet.Reading"))
+
+
+READING_CLASS = classes()
+
+
+def body(**fields):
+    made = READING_CLASS(device_id="a", kind=0, count=2)
+    made.event_time.FromMilliseconds(BASE_MS)
+    for name, value in fields.items():
+        if name == "temperature":
+            made.temperature.value = value
+        elif name == "pressure":
+            made.env.pressure = value
+        else:
+            setattr(made, name, value)
+    return made.SerializeToString()
+
+
+def framed(content, number=1, path=b"\x02\x02"):
+    """`path` has the number 1, of the file's second message."""
+    return b"\0" + struct.pack(">I", number) + path + content
+
+
+def nested(depth):
+    content = b""
+    for _ in range(depth):
+        content = b"\x42" + protobuf_varint(len(content)) + content
+    return content
+
+
+def protobuf_varint(number):
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+@pytest.fixture
+def registry():
+    with Registry() as running:
+        running.register("env", text(ENV), kind="PROTOBUF")
+        references = [{"name": "env.proto", "subject": "env", "version": 1}]
+        running.register("readings-value", text(FILE), references, kind="PROTOBUF")
+        running.register("elsewhere", text(descriptor_pb2.FileDescriptorProto(name="e.proto")), kind="PROTOBUF")
+        yield running
+
+
+NUMBER = 2
+CASES = {
+    framed(body(temperature=20.5, pressure=1.5), NUMBER): (20.5, 1.5, 3.5),
+    framed(body(), NUMBER): (None, None, None),
+    framed(body(temperature=0.0), NUMBER): (0.0, None, None),
+    framed(body() + b"\xfa\x01\x01x", NUMBER): (None, None, None),  # a field of a newer schema
+    framed(body(), 1): "unknown_schema",  # of another subject
+    framed(body(), 9): "unknown_schema",
+    framed(body(temperature=float("nan")), NUMBER): "not_finite",
+    framed(body(temperature=float("-inf")), NUMBER): "not_finite",
+    framed(body(device_id=""), NUMBER): "no_device",
+    framed(body()[:-1], NUMBER): "undecodable",
+    framed(b"\xff" * 50, NUMBER): "undecodable",
+    framed(b"\x0a\x01\xff", NUMBER): "undecodable",  # no UTF-8
+    framed(nested(99) + body(), NUMBER): (None, None, None),
+    framed(nested(5_000), NUMBER): "undecodable",
+    framed(body(raw=b"x" * 70_000), NUMBER): "oversized",
+    framed(body(), NUMBER, b"\x00"): "undecodable",  # the first message is another one, with text at 1 and nothing else
+    framed(body(), NUMBER, b"\x02\x08"): "undecodable",
+    framed(body(), NUMBER, b"\x02\x01"): "undecodable",
+    framed(body(), NUMBER, b"\xff\xff\xff\xff\xff\xff"): "undecodable",
+    framed(body(), NUMBER, b"\xfe\xff\xff\xff\x0f"): "undecodable",
+    framed(b"", NUMBER, b""): "undecodable",
+    b"\0": "undecodable",
+}
+
+
+def admitted(spark, settings, values):
+    frame = spark.createDataFrame([Record(value, BASE_MS).row() for value in values], KAFKA)
+    return readings.admit(frame, settings).toArrow().to_pylist()
+
+
+def test_a_message_is_decoded_by_its_schema_or_rejected_alone(spark, tmp_path, registry):
+    settings = parse(make_document(tmp_path, input=INPUT, registry={"url": registry.url}))
+    rows = admitted(spark, settings, CASES)
+    found = [
+        json.loads(row["reject"])["reason"] if row["reject"] else tuple(row[m] for m in INPUT["measures"])
+        for row in rows
+    ]
+    expected = list(CASES.values())
+    expected[15] = "no_device"
+    assert found == expected
+    assert rows[0]["event_ms"] == BASE_MS
+
+
+def test_a_protobuf_input_leaves_other_inputs_alone(spark, tmp_path, registry):
+    shapes = [
+        {**INPUT, "name": "one", "topics": ["readings"]},
+        {"name": "two", "topics": ["plain"], "format": "json", "measures": {"temperature": "t"}},
+    ]
+    given = make_document(tmp_path, registry={"url": registry.url})
+    given = {name: each for name, each in given.items() if name != "input"} | {"inputs": shapes}
+    settings = parse({**given, "kafka": {"bootstrap": given["kafka"]["bootstrap"]}})
+    plain = json.dumps({"device_id": "b", "event_time": BASE_MS, "t": 7}).encode()
+    values = [("readings", framed(body(temperature=1.0), NUMBER)), ("plain", plain), ("plain", framed(body(), NUMBER))]
+    frame = spark.createDataFrame([Record(value, BASE_MS, topic=topic).row() for topic, value in values], KAFKA)
+    rows = readings.admit(frame, settings).toArrow().to_pylist()
+    assert [row["temperature"] for row in rows] == [1.0, 7.0, None]
+    assert json.loads(rows[2]["reject"])["reason"] == "undecodable"
+
+
+def test_a_record_is_shown_explained_and_mended(tmp_path, registry):
+    settings = parse(make_document(tmp_path, input=INPUT, registry={"url": registry.url}))
+    dissector, value = Dissector(settings), framed(body(temperature=20.5, pressure=1.5), NUMBER)
+    shown = dissector("readings", value)
+    assert (shown.schema, shown.at("device_id"), shown.at("env.pressure")) == (NUMBER, "a", 1.5)
+    mended = dissector.encode("readings", value, {"device_id": "b", "env": {"pressure": 2.5}})
+    assert dissector("readings", mended).fields == {"device_id": "b", "env": {"pressure": 2.5}}
+    with pytest.raises(ValueError, match="does not fit schema 2"):
+        dissector.encode("readings", value, {"device_id": 5})
+    reject = Reject(Coordinates("readings", 0, 1), "undecodable", "", BASE_MS, 0, 0, None, framed(b"\xff", NUMBER), ())
+    assert "Error parsing message" in explain(reject, dissector("readings", reject.value), settings)
+    lines = {line.name: line for line in check_input.mapping(settings)}
+    assert not [name for name, line in lines.items() if "does not describe" in line.detail]
+    wrong = parse(make_document(tmp_path, input={**INPUT, "measures": {"t": "env.x"}}, registry={"url": registry.url}))
+    assert [line.name for line in check_input.mapping(wrong) if "does not describe" in line.detail] == [
+        "input.measures.t: env.x"
+    ]
+
+
+def test_a_schema_that_does_not_fit_together_is_refused(tmp_path, registry):
+    client = Client(Section(url=registry.url), PROTOBUF)
+    for content in ("no base64", text(FILE), base64.b64encode(b"\xff").decode()):
+        with pytest.raises(SchemaError, match="cannot be used"):
+            protobuf.check({"files": [["x.proto", content]]})
+    protobuf.check(client.schema(NUMBER))
+    settings = parse(make_document(tmp_path, input=INPUT, registry={"url": registry.url}))
+    assert list(load_schemas(settings)["input"].schemas) == [NUMBER]
+
+
+def test_what_a_bomb_takes_is_bounded_by_its_bytes(tmp_path, registry):
+    settings = parse(make_document(tmp_path, input=INPUT, registry={"url": registry.url}))
+    unpacker = protobuf.Unpacker.of(settings.input, load_schemas(settings)["input"].schemas)
+    many = framed(body() + b"\x22\x00" * 30_000, NUMBER)  # 30,000 times an empty message in one field
+    assert json.loads(unpacker.text(many))["device_id"] == "a"
+    assert unpacker.text(framed(nested(20_000), NUMBER)) is None
+    assert unpacker.text(framed(b"\x0a\xff\xff\xff\xff\x07", NUMBER)) is None  # text of 2 GiB that is not there
