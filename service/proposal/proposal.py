@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from service.admission import device_ids
 from service.proposal import rhythm, roles, times
@@ -15,6 +16,8 @@ from service.units import format_duration, rough_duration
 
 _MOST_VIEWS = 4
 """Views by columns of the reference: each view costs."""
+_USUAL = 0.9
+"""The part of a topic's records that have a usual field."""
 _NEXT = 4
 """Other fields that are named where a choice is not sure."""
 _DAY_MS, _LONGEST_AHEAD_MS, _LONGEST_GAP_MS = 86_400_000, 600_000, 43_200_000
@@ -117,6 +120,7 @@ def propose(
             _judge_delay(made, clock, sample)
     if reference is not None:
         _judge_reference(made, reference)
+    _judge_shapes(made, sample)
     return made
 
 
@@ -154,6 +158,32 @@ def _judge_device(made: Proposal) -> None:
         reasons.append(f"{bad} of {best.devices} ids are too long or have control characters, and are rejected")
     if reasons:
         made.doubts["input.device_id"] = "; ".join(reasons)
+
+
+def _judge_shapes(made: Proposal, sample: Sequence[Seen]) -> None:
+    """Doubt that topics are one input if two of them have less than half of their usual fields in common."""
+    rows: dict[str, list[int]] = {}
+    for number, seen in enumerate(sample):
+        rows.setdefault(seen.partition[0], []).append(number)
+    columns = {path: column for path, column in made.columns.of.items() if path != RECORD_KEY}
+    usual = {
+        topic: {
+            path
+            for path, column in columns.items()
+            if sum(column.values[number] is not None for number in of_topic) >= _USUAL * len(of_topic)
+        }
+        for topic, of_topic in rows.items()
+    }
+    for (one, fields), (other, others) in combinations(usual.items(), 2):
+        if len(fields & others) < min(len(fields), len(others)) / 2:
+            parts = [
+                f"{t} has {', '.join(sorted(p)[:_NEXT])}" for t, p in ((one, fields - others), (other, others - fields))
+            ]
+            made.doubts["kafka.topics"] = (
+                f"the records have different shapes: {', '.join(parts)}. Run init for each topic, and put the sections together "
+                "as [[inputs]]"
+            )
+            return
 
 
 def _judge_clock(made: Proposal) -> None:

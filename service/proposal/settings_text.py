@@ -37,6 +37,7 @@ def _sections(made: Proposal, places: Places) -> Iterator[str]:
     yield from _section("service", {name: value for name, value in places.service.items() if name != "checkpoint"})
     yield _line("checkpoint", places.service["checkpoint"], "state and position in Kafka: a folder beside this file")
     yield from _section("kafka", places.kafka)
+    yield from _doubt(made, "kafka.topics")
     yield from _section("input", places.input)
     yield from _fields(made)
     yield from _section("input.measures")

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -213,6 +214,21 @@ def test_a_device_in_two_partitions_has_gaps_only_where_both_have_records() -> N
     event_ms = [each.broker_ms for each in sample[:50]] + [each.broker_ms + 500 for each in sample[50:]]
     seen = rhythm.rhythm(["d"] * 70, event_ms, sample)
     assert (seen.median_ms, seen.long_ms) == (500, 500)
+
+
+def test_topics_of_two_shapes_are_no_input_and_are_named() -> None:
+    sample = [replace(each, partition=("climate", 0)) for each in readings(count=40)]
+    meters = [
+        Seen({"id": f"m{n % 3}", "at": BEGIN_MS + n, "u": 230, "i": n}, None, BEGIN_MS + n, ("meters", 0))
+        for n in range(40)
+    ]
+    doubt = proposal.propose([*sample, *meters]).doubts["kafka.topics"]
+    assert doubt.startswith(
+        "the records have different shapes: climate has device, temp, ts, meters has at, i, id, u. Run init"
+    )
+    assert f"# NOT SURE: {doubt}" in text(proposal.propose([*sample, *meters]), PLACES, [])
+    more = [replace(each, partition=("other", 0)) for each in readings(count=40, humidity=5, battery=3)]
+    assert "kafka.topics" not in proposal.propose([*sample, *more]).doubts
 
 
 def test_the_reference_gives_its_key_and_views_of_columns_with_few_values() -> None:
