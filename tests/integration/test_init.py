@@ -54,7 +54,9 @@ def test_init_writes_settings_that_check_accepts_and_replaces_no_file(
     config = tmp_path / "tidemark.toml"
     where = ["--bootstrap", broker_server.bootstrap, "--topic", "init-nested", "--redis", redis_server.url]
     words = ["init", *where, "--config", str(config)]
-    assert (main(words), config.exists()) == (2, False)
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(words)
+    assert not config.exists()
     assert "nothing is written: give --yes" in capsys.readouterr().err
     assert main([*words, "--yes"]) == 0
     shown = capsys.readouterr().out
