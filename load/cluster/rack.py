@@ -41,7 +41,11 @@ _RESTART = 'while :; do "$@"; echo "ended with status $?" >&2; sleep 1; done'
 
 
 class Rack(Supervisor):
-    """The hosts of a run. Each worker has room for the driver and an executor."""
+    """The hosts of a run.
+
+    Each worker has room for a driver and three executors: after a cut, the master gives the cut-off driver both of its executors
+    on the other worker, and the new driver needs one more.
+    """
 
     def __init__(self, folder: Path, options: Mapping[str, str] | None = None, memory: str = "5g") -> None:
         self.folder = folder.absolute()
@@ -90,7 +94,7 @@ class Rack(Supervisor):
             command = [str(DEPLOY / "master"), *ports]
         else:
             ports = ["--port", str(WORKER_PORT), "--webui-port", str(WORKER_PAGE)]
-            size = ["--cores", "3", "--memory", self._memory]
+            size = ["--cores", "4", "--memory", self._memory]
             command = [str(DEPLOY / "worker"), self.masters_url, *ports, *size]
         host.run("program", ["sh", "-c", _RESTART, name, *command], environ)
 

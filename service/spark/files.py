@@ -38,6 +38,7 @@ _MANAGER = f"{_MANAGERS}CheckpointFileManager$"
 _OBJECT_STORES = frozenset({"s3a"})
 _EXISTS = ("FileAlreadyExistsException", "RemoteFileChangedException")
 """Hadoop's and Spark's own; that of S3 for a condition that is not met."""
+_LACKS_S3 = "S3AFileSystem not found"
 _CONDITIONAL = "fs.option.create.conditional.overwrite"
 
 
@@ -131,9 +132,15 @@ class Files:
         self.root = root
         self._jvm = session._jvm
         self._conf = session._jsparkSession.sessionState().newHadoopConf()
-        with _named(root):
-            self._path = self._jvm.org.apache.hadoop.fs.Path(root)
-            self._system = self._path.getFileSystem(self._conf)
+        try:
+            with _named(root):
+                self._path = self._jvm.org.apache.hadoop.fs.Path(root)
+                self._system = self._path.getFileSystem(self._conf)
+        except OSError as error:
+            if _LACKS_S3 not in str(error):
+                raise
+            what = f"{root}: Spark lacks the jars for S3"
+            raise SetupError(what, remedy="Run `tidemark jars --group s3` on every host") from error
 
     def __str__(self) -> str:
         return self.root

@@ -7,11 +7,12 @@ import pytest
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from service.errors import ReferenceDataError
+from service.errors import ReferenceDataError, SetupError
 from service.reference import snapshots
 from service.reference.attributes import Attributes, HandedOut, Serving, Stored, set_for_tasks
 from service.reference.current_snapshot import CurrentSnapshot, in_use
 from service.reference.folder import RemoteFolder, SharedFolder, snapshot_folder
+from service.spark.files import Files
 
 pytestmark = pytest.mark.spark
 
@@ -103,3 +104,9 @@ def test_a_checkpoint_on_this_machine_is_read_by_all_processes_itself(spark, tmp
     assert isinstance(folder, SharedFolder)
     assert isinstance(in_use(folder, ["site"]), Serving)
     assert isinstance(snapshot_folder(spark, f"{tmp_path.as_uri()}"), SharedFolder)
+
+
+def test_a_checkpoint_on_s3_without_its_jars_is_refused_with_the_command_that_fetches_them(spark: SparkSession) -> None:
+    with pytest.raises(SetupError, match="s3a://bucket/checkpoint: Spark lacks the jars for S3") as refused:
+        Files(spark, "s3a://bucket/checkpoint")
+    assert "tidemark jars --group s3" in refused.value.remedy
