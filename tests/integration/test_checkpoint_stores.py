@@ -43,11 +43,12 @@ print(json.dumps([files.read("folder/pointer").decode(), files.read("manifest").
 
 @pytest.mark.parametrize("store", [Hdfs, S3])
 def test_a_file_that_is_written_again_is_replaced_and_a_new_one_is_made_once(
-    store: Callable[[Path], Hdfs | S3], tmp_path: Path
+    store: Callable[[Path], Hdfs | S3], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TIDEMARK_JARS", str(JARS))
     with store(tmp_path) as server:
         document = make_document(tmp_path, service={"checkpoint": f"{server.url}/checkpoint"})
-        environ = {**os.environ, **server.environ(), "TIDEMARK_JARS": str(JARS)}
+        environ = {**os.environ, **server.environ()}
         command = [sys.executable, "-c", PROGRAM, json.dumps(document)]
         done = subprocess.run(
             command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=120 * PATIENCE
