@@ -62,7 +62,7 @@ def test_what_is_no_avro_record_is_named() -> None:
     with Registry() as ours:
         mine = Client(Settings(url=ours.url))
         ours.register("values", '{"type": "object"}', kind="JSON")
-        with pytest.raises(SchemaError, match="schema 1 is JSON, not Avro"):
+        with pytest.raises(SchemaError, match="schema 1 is JSON Schema, not Avro"):
             mine.schema(1)
         ours.register("values", '"long"')
         with pytest.raises(SchemaError, match="schema 2: must be an Avro record"):

@@ -25,6 +25,7 @@ MEASURES = {
     "weight": "abs(env.kg - coalesce(env.tare, 0.5)) / 2",
     "plain": "u",
 }
+RANGES = {"power": [-1e30, 1e30], "ratio": [0.8, 1000]}
 CASES = {
     '{"u": 230, "i": 2, "env": {"kg": 3, "tare": 1}}': (460.0, 115.0, 1.0, 230.0),
     '{"u": 230.5, "env": {"kg": -1}}': (None, None, 0.75, 230.5),
@@ -41,9 +42,8 @@ CASES = {
 def document(folder, measures=MEASURES, **more):
     views = [{"name": "device", "by": ["device"], "window": "1 m"}]
     source = {"format": "json", "measures": measures, **more}
-    return make_document(
-        folder, input=source, admission={"ranges": {"power": [-1e30, 1e30], "ratio": [0.8, 1000]}}, views=views
-    )
+    ranges = {name: limits for name, limits in RANGES.items() if name in measures}
+    return make_document(folder, input=source, admission={"ranges": ranges}, views=views)
 
 
 def admitted(spark, settings, records):
@@ -156,7 +156,7 @@ def test_no_number_makes_an_expression_throw(spark, tmp_path):
     assert all(row["power"] is None or math.isfinite(row["power"]) for row in rows)
 
 
-def test_without_an_expression_the_plan_is_as_it_was(spark, tmp_path):
+def test_a_path_has_the_same_plan_as_text_and_as_a_table(spark, tmp_path):
     frame = spark.createDataFrame([], KAFKA)
     plain = readings.admit(frame, parse(document(tmp_path, {"power": "u"})))
     same = readings.admit(frame, parse(document(tmp_path, {"power": {"path": "u"}})))
