@@ -25,7 +25,7 @@ from service.errors import CheckpointError
 from service.kafka.offsets import edges_now
 from service.micro_batch import MicroBatch
 from service.settings import Kafka
-from service.spark.files import RESTORE, Files, Folder, Local, local, unusable
+from service.spark.files import RESTORE, Files, Folder, Local, opened, unusable
 from state.watermark import EventTime
 
 FOLDER = "event_time"
@@ -84,8 +84,7 @@ class Log:
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
         """Files of this machine are written without the JVM: a batch waits for them."""
-        path = local(checkpoint)
-        return cls(Local(path) if path is not None else Files(spark, checkpoint))
+        return cls(opened(spark, checkpoint))
 
     def before(self, batch: int) -> EventTime:
         """Event time when a batch begins."""

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from service.errors import CheckpointError
 from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
-from service.spark.files import RESTORE, Files, Local, local, unusable
+from service.spark.files import RESTORE, Files, Local, opened, unusable
 from service.units import format_time
 
 FOLDER = "views"
@@ -242,8 +242,7 @@ class Log:
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
         """Files of this machine are written without the JVM."""
-        path = local(checkpoint)
-        return cls(Local(path) if path is not None else Files(spark, checkpoint))
+        return cls(opened(spark, checkpoint))
 
     def at(self, batch: int) -> Versions | None:
         """Return the versions that a batch has, None where the checkpoint has none for it."""

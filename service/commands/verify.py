@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from service.checkpoint import logs, manifest
 from service.errors import CheckpointError
 from service.settings import Settings
-from service.spark.files import Files, Folder, Local, local
+from service.spark.files import Folder, opened
 from state import codec, reader
 
 Watch = Callable[[int, int], object]
@@ -56,9 +56,8 @@ def verify(spark: SparkSession, settings: Settings, watch: Watch = lambda _done,
     Raises CheckpointError only when the folder cannot be read at all.
     """
     root = settings.service.checkpoint
-    path = local(root)
     try:
-        folder: Folder = Local(path) if path is not None else Files(spark, root)
+        folder: Folder = opened(spark, root)
         report = Report(str(folder))
         _read_files(folder, report, watch)
     except OSError as error:

@@ -26,7 +26,7 @@ from service.errors import FencedError, QueryError, SetupError, SourceError, Unr
 from service.micro_batch import Offsets
 from service.pipeline import failure
 from service.settings import Kafka, Settings
-from service.spark.files import Files, Folder, Local, local
+from service.spark.files import Files, Folder, Local, local, opened
 
 NAME = "starts.json"
 LIMIT = 3
@@ -76,8 +76,7 @@ def counted(spark: SparkSession, settings: Settings) -> Iterator[Care]:
 
     Raises UnreadableRecordError.
     """
-    path = local(settings.service.checkpoint)
-    folder: Files | Local = Local(path) if path is not None else Files(spark, settings.service.checkpoint)
+    folder = opened(spark, settings.service.checkpoint)
     spans, position = skips.read(folder), logs.position(folder)
     batch = position.batch if position is not None else 0
     starts = read(folder).again(batch, is_replay=position is not None and logs.last_batch(folder) == batch)

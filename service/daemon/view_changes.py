@@ -30,7 +30,7 @@ from service.monitoring.metrics import Metrics
 from service.redis.keys import shards
 from service.redis.link import reader
 from service.settings import Settings
-from service.spark.files import Files, Local, local
+from service.spark.files import opened
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +50,7 @@ class ViewChanges:
         load: Callable[[], Settings] | None = None,
     ) -> None:
         self._settings, self._metrics, self._check, self._load = settings, metrics, check, load
-        path = local(settings.service.checkpoint)
-        self._files: Files | Local = Local(path) if path is not None else Files(spark, settings.service.checkpoint)
+        self._files = opened(spark, settings.service.checkpoint)
         self._log = view_versions.Log(self._files)
         self._asked = threading.Event()
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets, Watcher
 from service.settings import JdbcOutlet, ParquetOutlet, Settings
 from service.settings import Outlet as OutletSettings
-from service.spark.files import Files, Local, local
+from service.spark.files import opened
 
 
 def outlet(options: OutletSettings, settings: Settings, spark: SparkSession) -> Outlet:
@@ -29,8 +29,6 @@ def outlets(spark: SparkSession, settings: Settings, epoch: int, committed: int,
     """
     if not settings.outlets:
         return None
-    path = local(settings.service.checkpoint)
-    files = Local(path) if path is not None else Files(spark, settings.service.checkpoint)
-    outbox = Outbox(files)
+    outbox = Outbox(opened(spark, settings.service.checkpoint))
     outbox.begin(epoch)
     return Outlets(settings, outbox, epoch, lambda each: outlet(each, settings, spark), watcher, committed=committed)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from service.checkpoint import logs
 from service.errors import CheckpointError, QueryError
 from service.micro_batch import MicroBatch, Offsets, parse_offsets
-from service.spark.files import Files, Local, local
+from service.spark.files import opened
 
 _LOGS = ("walCommit", "commitOffsets", "commitBatch")
 _UPLOADED = "SnapshotLastUploaded.partition_"
@@ -48,8 +48,7 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
 
 def committed(spark: SparkSession, checkpoint: str) -> MicroBatch | None:
     """`logs.committed` of a checkpoint on any file system that Spark reads."""
-    path = local(checkpoint)
-    return logs.committed(Local(path) if path is not None else Files(spark, checkpoint))
+    return logs.committed(opened(spark, checkpoint))
 
 
 @dataclass(frozen=True, slots=True)

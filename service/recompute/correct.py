@@ -47,7 +47,7 @@ from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark import session
-from service.spark.files import Files, Local, local
+from service.spark.files import Files, opened
 from state.columns import Bools, ints
 from state.corrected import corrected
 
@@ -270,8 +270,7 @@ class Correction:
         report.poorer += final.poorer + closed.poorer
         if settings.outlets:
             stored = closed_sink.revisions(settings, complete), closed_sink.revisions(settings, sessions)
-            path = local(settings.service.checkpoint)
-            files = Local(path) if path is not None else Files(self._recomputation.spark, settings.service.checkpoint)
+            files = opened(self._recomputation.spark, settings.service.checkpoint)
             rows = [corrections.with_revisions(*each) for each in zip((complete, sessions), stored, strict=True)]
             self._rounds += 1
             corrections.leave(Outbox(files), self._sink.number, self._rounds, *rows)

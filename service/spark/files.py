@@ -257,6 +257,12 @@ def local(root: str) -> Path | None:
     return Path(url.path) if url.scheme in {"", "file"} else None
 
 
+def opened(session: SparkSession, root: str) -> Files | Local:
+    """Return the folder `root`: without the JVM if it is of this machine, else by the session's file systems. Raises as Files."""
+    path = local(root)
+    return Local(path) if path is not None else Files(session, root)
+
+
 @contextmanager
 def _named(name: str) -> Iterator[None]:
     try:
