@@ -12,6 +12,8 @@
     after_views                   the views of the next batch are in the checkpoint
     half_filled                   a part of the past of a view is in Redis
     filled_before_noted           all of it is in Redis, and not noted
+    half_backfilled               a part of a backfill is in Redis
+    backfill_noted                a part of a backfill is noted, and its entries are not where the service looks
     half_corrected                a part of what `tidemark correct` writes is in Redis
     corrected_before_marked       all of it is in Redis, and not marked as corrected
     replayed_before_marked        `tidemark rejects replay` has sent records, and not marked them as replayed
@@ -37,7 +39,11 @@ from service.errors import QueryError, SettingsError
 _BATCH = ("before_fetch", "after_decode", "half_publish", "after_publish_before_commit", "after_commit")
 _VIEWS = ("before_views", "after_views", "half_filled", "filled_before_noted")
 _OUTLETS = ("finals_stored", "half_delivered", "outlets_written")
-NAMES = (*_BATCH, *_OUTLETS, *_VIEWS, "half_corrected", "corrected_before_marked", "replayed_before_marked")
+_BACKFILL = ("half_backfilled", "backfill_noted")
+NAMES = (
+    *(*_BATCH, *_OUTLETS, *_VIEWS, *_BACKFILL),
+    *("half_corrected", "corrected_before_marked", "replayed_before_marked"),
+)
 _FORM = re.compile(rf"({'|'.join(NAMES)}):([1-9]\d*)(?::(kill|raise))?")
 
 

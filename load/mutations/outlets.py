@@ -4,6 +4,8 @@ from load.mutations.mutation import Edit, Mutation
 
 _UNIT = "tests/unit/test_outlets.py::"
 _STREAM = "tests/integration/test_outlets.py::"
+_BACKFILL = "tests/integration/test_backfill.py::test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_values"
+_REJECTS = "tests/integration/test_backfill.py::test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry"
 
 MUTATIONS = (
     Mutation(
@@ -163,5 +165,59 @@ MUTATIONS = (
         ("P7",),
         (Edit("service/outlets/outbox.py", "        if noted > epoch:\n", "        if noted > epoch + 1_000_000:\n"),),
         (_UNIT + "test_a_term_whose_epoch_is_behind_the_outlets_is_refused_with_theirs",),
+    ),
+    Mutation(
+        "backfill-from-the-top",
+        "a backfill that was cut off begins again with its oldest part",
+        "outlets have the values of the parts that were done twice",
+        ("P1",),
+        (Edit("service/recompute/backfill_log.py", 'found["reached_ms"]', "span[0]"),),
+        (_BACKFILL,),
+    ),
+    Mutation(
+        "backfill-sessions-cut-before",
+        "a backfill does not read what is before a part",
+        "sessions of the past are lacking at the edges of parts",
+        ("P1",),
+        (Edit("service/recompute/backfill.py", "            before_ms += longest_ms\n", ""),),
+        (_BACKFILL,),
+    ),
+    Mutation(
+        "backfill-sessions-cut-behind",
+        "a backfill does not read on to the end of sessions that begin in a part",
+        "sessions of the past end with the part that was read",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/backfill.py",
+                "after_ms = max(after_ms, longest_ms + settings.admission.max_delay_ms + 1)",
+                "after_ms = settings.admission.max_delay_ms + 1",
+            ),
+        ),
+        (_BACKFILL,),
+    ),
+    Mutation(
+        "backfill-sessions-not-carried",
+        "a backfill does not use where the sessions of the part before begin",
+        "sessions of a device that is never silent are left out",
+        ("P1",),
+        (Edit("service/recompute/backfill.py", "expired=True, known=known)", "expired=True)"),),
+        (_BACKFILL,),
+    ),
+    Mutation(
+        "backfill-admits-behind",
+        "a backfill admits readings that the stream has rejected for being behind the watermark",
+        "windows of the past have readings that the stream's did not have",
+        ("P1",),
+        (Edit("service/recompute/backfill.py", "late.read(self._settings, 0, 0)", "late.in_values(self._settings)"),),
+        (_REJECTS,),
+    ),
+    Mutation(
+        "backfill-rejects-forgotten",
+        "a backfill forgets the rejects that a run has counted that was cut off",
+        "rejects of the span are not reported",
+        ("P4",),
+        (Edit("service/recompute/backfill_log.py", 'Counter[str](found["rejected"])', "Counter[str]()"),),
+        (_BACKFILL,),
     ),
 )

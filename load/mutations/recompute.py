@@ -108,8 +108,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/past.py",
-                "    if log is not None:\n        rows",
-                "    if False:\n        rows",
+                "[0]) if in_values else None",
+                "[0]) if False else None",
             ),
         ),
         (_AS_IF_IN_TIME,),

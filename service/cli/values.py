@@ -1,4 +1,4 @@
-"""Commands about the values in Redis: republish, correct, devices, sql."""
+"""Commands about the values in Redis: republish, correct, backfill, devices, sql."""
 
 import os
 import sys
@@ -34,6 +34,39 @@ def correct(
 
     since_ms, until_ms = span(since, until)
     correct.correct(settings.load(config), since_ms, until_ms, say=say, again=again, dry=dry_run)
+
+
+@command(app, "backfill", example="tidemark backfill --from 2026-11-20T08:00 --to 2026-11-20T09:00")
+def backfill(
+    config: Config,
+    since: Annotated[str, typer.Option("--from", metavar="TIME", help="Values that begin since, such as 26h.")],
+    until: Annotated[str, typer.Option("--to", metavar="TIME", help="Values that begin before.")],
+    view: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Windows of this view only, no sessions; may be repeated.")
+    ] = None,
+    rate: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, show_default="service.fill_rate", help="Read so many records a second."),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Compute closed windows and sessions of the past from Kafka again, for Redis and the outlets.
+
+    It runs beside the service, and goes on where it was cut off. Richer values in Redis stay.
+    """
+    from service import settings
+    from service.commands import progress
+    from service.commands.rejects import span
+    from service.recompute import backfill
+
+    since_ms, until_ms = span(since, until, names=("--from", "--to"))
+    asked = since_ms or 0, until_ms or 0
+    with progress.bar("minutes") as bar:
+
+        def watch(done_ms: int, all_ms: int) -> None:
+            bar(done_ms // 60_000, all_ms // 60_000)
+
+        backfill.backfill(settings.load(config), asked, view or (), say, watch, rate=rate, dry=dry_run)
 
 
 def _attributes(chosen: list[str] | None) -> list[str]:

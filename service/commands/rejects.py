@@ -49,15 +49,17 @@ class Selection:
     watch: Watch | None = None
 
 
-def span(since: str | None, until: str | None) -> tuple[int | None, int | None]:
-    """--since and --until in ms; raises SettingsError."""
+def span(
+    since: str | None, until: str | None, names: tuple[str, str] = ("--since", "--until")
+) -> tuple[int | None, int | None]:
+    """Return two options in ms; raises SettingsError."""
     try:
         since_ms, until_ms = (None if text is None else parse_time_ms(text, clock.now_ms()) for text in (since, until))
     except ValueError as error:
         raise SettingsError(str(error)) from error
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        what = f"--since {since} is not before --until {until}"
-        raise SettingsError(what, remedy="Give the earlier time, or the larger duration, as --since")
+        what = f"{names[0]} {since} is not before {names[1]} {until}"
+        raise SettingsError(what, remedy=f"Give the earlier time, or the larger duration, as {names[0]}")
     return since_ms, until_ms
 
 

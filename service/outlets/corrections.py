@@ -1,9 +1,9 @@
-"""Corrected values on their way to the outlets: from the process of `tidemark correct` to the service.
+"""Corrected and backfilled values on their way to the outlets: from the process of a command to the service.
 
     outlets/corrected-<run>-<n>     an entry: windows and sessions with their revisions, n of a run
 
 The service takes them between two batches, as parts of the last committed batch (service/outlets/silence.py). Each name occurs
-once. A run that is cut off leaves its values again when it is repeated, with the same revisions and under another name.
+once. A correction that is cut off leaves its values again when it is repeated, with the same revisions and under another name.
 """
 
 import re
@@ -25,16 +25,23 @@ _NAME = re.compile(r"corrected-\d+-\d+")
 
 def leave(outbox: Outbox, run: int, number: int, windows: pa.Table, sessions: pa.Table) -> None:
     """Store the corrected values of a round of a run, with the column REVISION, for the service. Raises as Outbox."""
-    if not windows.num_rows and not sessions.num_rows:
-        return
+    if windows.num_rows or sessions.num_rows:
+        store(outbox, name(run, number), windows, sessions)
+
+
+def name(run: int, number: int) -> str:
+    """Return the name under which the service takes the values of a round of a run."""
+    return f"{FOLDER}/corrected-{run}-{number:06d}"
+
+
+def store(outbox: Outbox, under: str, windows: pa.Table, sessions: pa.Table) -> None:
+    """Store closed values, with the column REVISION, under a name of the checkpoint. Raises as Outbox."""
     changes = Changes(
         sessions if sessions.num_rows else session_schema(()).empty_table(),
         status_schema(()).empty_table(),
         windows if windows.num_rows else empty(),
     )
-    outbox.write(
-        f"{FOLDER}/corrected-{run}-{number:06d}", Position(0, 0), [codec.pack_changes(changes)], "watermark", {}
-    )
+    outbox.write(under, Position(0, 0), [codec.pack_changes(changes)], "watermark", {})
 
 
 def names(outbox: Outbox) -> list[str]:
@@ -43,13 +50,13 @@ def names(outbox: Outbox) -> list[str]:
     return sorted(found, key=lambda name: tuple(map(int, name.split("-")[1:])))
 
 
-def with_revisions(table: pa.Table, stored: Sequence[tuple[int, int] | None]) -> pa.Table:
-    """Return the rows that Redis has with as many readings, or has no more, with the revision there; 1 where it has expired.
+def with_revisions(table: pa.Table, stored: Sequence[tuple[int, int] | None], expired: int = 1) -> pa.Table:
+    """Return the rows that Redis has with as many readings, or has no more, with the revision there; `expired` for the latter.
 
     `stored` has revision and count of the key of each row, None for no key. A window that a correction has made has revision 0.
     """
     counts: npt.NDArray[np.int64] = table["count"].to_numpy()
     keep = [each is None or each[1] == count for each, count in zip(stored, counts, strict=True)]
-    revisions = np.array([1 if each is None else each[0] for each in stored], np.int64)
+    revisions = np.array([expired if each is None else each[0] for each in stored], np.int64)
     column = pa.field(REVISION, pa.int64(), nullable=False)
     return table.append_column(column, pa.array(revisions)).filter(pa.array(keep, pa.bool_()))

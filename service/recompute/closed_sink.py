@@ -13,7 +13,16 @@ from service import clock, failpoint
 from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.publication import meta
-from service.publication.rows import WINDOW, Call, Rows, Stamp
+from service.publication.rows import (
+    WINDOW,
+    Call,
+    Rows,
+    Stamp,
+    as_of_watermark,
+    by_shard,
+    session_rows,
+    window_rows,
+)
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shard_of, shards
 from service.redis.link import Budget, Link, Place, Reply, link, reader
@@ -68,6 +77,25 @@ class ClosedSink:
             msg = f"{self._place(shard, what)}: {written.opened} are open, though progress says that they are closed"
             raise SinkError(msg, remedy=_AGAIN)
         return written
+
+    def write_values(self, windows: pa.Table, sessions: pa.Table) -> tuple[Written, Written]:
+        """Write closed windows and sessions (state.windows.schema, state.layout.session_schema) that have not expired."""
+        settings, watermark_ms = self.settings, self.micro_batch.watermark_ms
+        at, stores = (watermark_ms, settings.sessions.gap_ms), shards(settings.redis)
+        windows_of, sessions_of = by_shard(windows, len(stores)), by_shard(sessions, len(stores))
+        final = self.write(
+            [
+                as_of_watermark(window_rows(part, keys, settings.views, watermark_ms), *at)[0]
+                for keys, part in zip(stores, windows_of, strict=True)
+            ]
+        )
+        closed = self.write(
+            [
+                as_of_watermark(session_rows(part, keys, settings.sessions), *at)[0]
+                for keys, part in zip(stores, sessions_of, strict=True)
+            ]
+        )
+        return final, closed
 
     def confirm(self) -> None:
         """Raise SinkError if Redis was restarted after the writes."""

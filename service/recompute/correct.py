@@ -30,14 +30,12 @@ from service.errors import ReferenceDataError
 from service.outlets import corrections
 from service.outlets.outbox import Outbox
 from service.pipeline import batch_report, failure
-from service.publication.rows import as_of_watermark, by_shard, session_rows, window_rows
 from service.recompute import closed_sink, correction, late, rebuild
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.copies import copies
 from service.recompute.correction import Partials
 from service.recompute.late import Log
 from service.recompute.rebuild import Recomputation
-from service.redis.keys import shards
 from service.reference import snapshots
 from service.reference.attributes import SERVING, Attributes
 from service.reference.folder import snapshot_folder
@@ -245,26 +243,12 @@ class Correction:
     def _write(self, windows: pa.Table, sessions: pa.Table, whole_ms: int) -> None:
         """Step 6."""
         settings, report = self._settings, self._report
-        watermark_ms = self._sink.micro_batch.watermark_ms
         complete = windows.filter(pc.greater_equal(windows["start"], whole_ms))
         report.unrecoverable["windows"] += windows.num_rows - complete.num_rows
         if self._dry:
             report.windows, report.sessions = report.windows + complete.num_rows, report.sessions + sessions.num_rows
             return
-        at, stores = (watermark_ms, settings.sessions.gap_ms), shards(settings.redis)
-        windows_of, sessions_of = by_shard(complete, len(stores)), by_shard(sessions, len(stores))
-        final = self._sink.write(
-            [
-                as_of_watermark(window_rows(part, keys, settings.views, watermark_ms), *at)[0]
-                for keys, part in zip(stores, windows_of, strict=True)
-            ]
-        )
-        closed = self._sink.write(
-            [
-                as_of_watermark(session_rows(part, keys, settings.sessions), *at)[0]
-                for keys, part in zip(stores, sessions_of, strict=True)
-            ]
-        )
+        final, closed = self._sink.write_values(complete, sessions)
         report.windows, report.sessions = report.windows + final.written, report.sessions + closed.written
         report.same += final.same + closed.same
         report.poorer += final.poorer + closed.poorer

@@ -15,12 +15,11 @@ that ends half-way is repeated: publish.lua keeps windows that are complete as t
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from service import clock, failpoint
 from service.checkpoint.view_versions import Filled
-from service.kafka import topics
 from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Sink
@@ -28,13 +27,12 @@ from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.recompute import past, rebuild
-from service.recompute.rebuild import Source, Span
+from service.recompute.rebuild import Chosen, Source, Span
+from service.recompute.spans import Reader, around_ms, records_of
 from service.settings import EVENTS, Settings, ViewVersion
 from service.units import format_time
 
 LOOK_S = 1.0
-SPAN_S = 5
-"""Of work, at `service.fill_rate`, in one job."""
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +84,12 @@ class Filler:
         servers = sink.servers()
         from_ms = min(self._from_ms(view, watermark_ms) for view in views)
         until_ms = max(max(view.incomplete.values()) for view in views)
-        all_of_it = self._source(settings, committed, (from_ms, until_ms))
+        reader = self._reader(settings, committed, until_ms)
+        all_of_it = reader.source((from_ms, until_ms))
         begins_ms, windows = max(from_ms, all_of_it.whole_from_ms), 0
-        for span in self._spans(settings, committed, (begins_ms, until_ms)):
+        for span in reader.parts((begins_ms, until_ms)):
             began_s = clock.monotonic_s()
-            source, whole_from_ms, outcome = self._span(settings, committed, views, span, sink)
+            source, whole_from_ms, outcome = self._span(reader, views, span, sink)
             windows, begins_ms = (
                 windows + outcome.windows,
                 max(begins_ms, whole_from_ms if whole_from_ms > span[0] else 0),
@@ -114,46 +113,26 @@ class Filler:
         return {view.name: Filled(view.incomplete, begins_ms if begins_ms > from_ms else 0) for view in views}
 
     def _span(
-        self, settings: Settings, committed: MicroBatch, views: Sequence[ViewVersion], span: Span, sink: Sink
+        self, reader: Reader, views: Sequence[ViewVersion], span: Span, sink: Sink
     ) -> tuple[Source, int, Outcome]:
         """Publish the windows that begin in a span of event time. Also returns what was read, and from when on it is whole."""
-        is_newest = span[1] == max(max(view.incomplete.values()) for view in views)
-        source = self._source(settings, committed, span, is_open=is_newest)
-        run, admitted, whole_from_ms = past.admitted(self.term, settings, source)
+        source = reader.source(span)
+        run = past.recomputation(self.term, reader.settings)
+        admitted, whole_from_ms = past.admitted(run, source)
         only = {
             (view.name, measure): (max(span[0], whole_from_ms), min(span[1], ms))
             for view in views
             for measure, ms in view.incomplete.items()
         }
-        closed = rebuild.closed_values(run, admitted, committed.watermark_ms, whole_from_ms, only)
+        closed = rebuild.closed_values(run, admitted, reader.committed.watermark_ms, whole_from_ms, Chosen(only))
         outcome = builder.write_on_executors(closed.frame, sink, whole=False)
         self.term.metrics.fills(outcome)
         return source, whole_from_ms, outcome
 
-    def _spans(self, settings: Settings, committed: MicroBatch, span: Span) -> Iterator[Span]:
-        """Cut a span into such that are some seconds of work, the newest first, without those that have no records.
-
-        Each is read with the longest window and delay around it, so a part is not much shorter than these.
-        """
-        if not topics.have_broker_times(settings.kafka):
-            yield span
-            return
-        waiting, newest_ms = [span], span[1]
-        while waiting:
-            begin_ms, end_ms = waiting.pop()
-            source = self._source(settings, committed, (begin_ms, end_ms), is_open=end_ms == newest_ms)
-            records = records_of(source)
-            if records > SPAN_S * settings.service.fill_rate and end_ms - begin_ms > 2 * around_ms(settings):
-                middle_ms = (begin_ms + end_ms) // 2
-                waiting += [(begin_ms, middle_ms), (middle_ms, end_ms)]
-            elif records:
-                yield begin_ms, end_ms
-
-    def _source(self, settings: Settings, committed: MicroBatch, span: Span, *, is_open: bool = True) -> Source:
-        """The offsets with all readings of windows that begin in a span; unless `is_open`, without later ones."""
-        begin_ms = max(0, span[0] - settings.admission.max_ahead_ms)
-        until_ms = None if is_open else span[1] + around_ms(settings)
-        return rebuild.readable(self.term.spark, settings, committed, begin_ms, until_ms)
+    def _reader(self, settings: Settings, committed: MicroBatch, until_ms: int) -> Reader:
+        around = settings.admission.max_ahead_ms, around_ms(settings)
+        rate = settings.service.fill_rate
+        return Reader(self.term.spark, settings, committed, *around, until_ms, is_open=True, rate=rate)
 
     def _from_ms(self, view: ViewVersion, watermark_ms: int) -> int:
         """The oldest start of a window that a pass has to write."""
@@ -174,15 +153,3 @@ def plain(view: ViewVersion) -> ViewVersion:
     """Return the view with its incomplete measures only, as complete: rows of the past have no mark."""
     measures = tuple(name for name in view.incomplete if name != EVENTS)
     return view.model_copy(update={"measures": measures, "incomplete": {}})
-
-
-def around_ms(settings: Settings) -> int:
-    """Return how much later than its window's start a reading may reach the broker."""
-    return max(view.window_ms for view in settings.views) + settings.admission.max_delay_ms + 1
-
-
-def records_of(source: Source) -> int:
-    """Return the number of offsets of a range."""
-    return sum(
-        end - source.begin[topic][partition] for topic, ends in source.end.items() for partition, end in ends.items()
-    )

@@ -4,7 +4,7 @@ Their bytes come from the rejects topic. The marks state which of them are in va
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,20 +34,28 @@ _RECORD = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a record was rejected, and its broker time."""
+
+    reason: str
+    broker_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Late rejects, and the marks of all rejects.
 
     rejects  the late rejects that are in the span or in values
     span     the places of late rejects whose broker time is in the span
     gone_ms  newest event time of late readings that are in values, but no longer in the rejects topic; -1 for none
-    refused  the places of readings that admission alone would admit: behind the watermark, of too many devices, or duplicates
+    refused  the readings that admission alone would admit: behind the watermark, of too many devices, or duplicates
     """
 
     rejects: Mapping[Coordinates, Reject]
     span: Collection[Coordinates]
     marks: Mapping[Coordinates, Mark]
     gone_ms: int
-    refused: Collection[Coordinates] = ()
+    refused: Mapping[Coordinates, Refusal] = field(default_factory=dict)
 
     def state(self, place: Coordinates) -> str:
         """The state of a reject; "open" without a mark."""
@@ -82,24 +90,25 @@ def in_values(settings: Settings) -> Log | None:
     return _read(settings, known, 0, 0) if any(mark.state in IN_VALUES for mark in known.values()) else None
 
 
-def duplicates(settings: Settings) -> Collection[Coordinates]:
-    """Return the places of duplicates, which no value has. Raises SourceError."""
+def duplicates(settings: Settings) -> Mapping[Coordinates, Refusal]:
+    """Return the duplicates, which no value has. Raises SourceError."""
     if not settings.admission.distinct:
-        return ()
-    return {reject.place for reject in reject_log.read(settings.kafka) if reject.reason == "duplicate"}
+        return {}
+    found = (reject for reject in reject_log.read(settings.kafka) if reject.reason == "duplicate")
+    return {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in found}
 
 
 def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int | None, until_ms: int | None) -> Log:
     applied = {place for place, mark in known.items() if mark.state in IN_VALUES}
     late: dict[Coordinates, Reject] = {}
     span: set[Coordinates] = set()
-    refused: set[Coordinates] = set()
+    refused: dict[Coordinates, Refusal] = {}
     # A correction needs the readings that earlier ones have put into the same windows, so all of the topic is read.
     for reject in reject_log.read(settings.kafka):
         if reject.reason in {"too_many_devices", "duplicate"} or (
             reject.reason == "late" and readings.BEHIND in reject.detail
         ):
-            refused.add(reject.place)
+            refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
         if reject.reason != "late":
             continue
         within = (since_ms is None or reject.broker_ms >= since_ms) and (

@@ -1,29 +1,76 @@
 """The readings of the past, as the stream has counted them: admitted by its steps, without what it refused, with corrections."""
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from service.admission import column_values
 from service.pipeline.term import Term
 from service.recompute import late, rebuild
-from service.recompute.rebuild import Recomputation, Source
+from service.recompute.late import Log, Refusal
+from service.recompute.rebuild import Recomputation, Source, Span
+from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark.files import Files
 
 
-def admitted(term: Term, settings: Settings, source: Source) -> tuple[Recomputation, DataFrame, int]:
-    """Return the recomputation for these settings, the rows of `readings.admit` of a range of offsets, and the event time (ms)
-    from which they lack no reading.
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The decisions about records that admission alone does not repeat.
 
-    Raises SourceError and CheckpointError.
+    `refused` records are left out. `corrected` has the rows of `readings.admit` that corrections have added, all of those from
+    the event time `from_ms` (ms) on. `added` are their rejects, as far as admission rejects them again.
     """
+
+    refused: Mapping[Coordinates, Refusal]
+    corrected: pa.Table | None = None
+    from_ms: int = 0
+    added: Mapping[Coordinates, Refusal] = field(default_factory=dict)
+
+    def admit(self, run: Recomputation, records: DataFrame, whole_from_ms: int) -> tuple[DataFrame, int]:
+        """Return the rows of `readings.admit` for records, and the event time (ms) from which they lack no reading.
+
+        `records` are without the refused ones, and complete from `whole_from_ms` on.
+        """
+        return run.admit(records, self.corrected), max(whole_from_ms, self.from_ms)
+
+    def rejected(self, span: Span) -> Counter[str]:
+        """Return by how many rejects of a span of broker time the stream's counts differ from admission's, by reason."""
+        counts = Counter[str]()
+        for step, refusals in ((1, self.refused), (-1, self.added)):
+            for each in refusals.values():
+                if span[0] <= each.broker_ms < span[1]:
+                    counts[each.reason] += step
+        return counts
+
+
+def recomputation(term: Term, settings: Settings) -> Recomputation:
+    """Return the recomputation of a term, for these settings. Raises CheckpointError."""
     snapshot = term.snapshot
     attributes = None if snapshot is None else snapshot.attributes()
     values = column_values.stored(settings, Files(term.spark, settings.service.checkpoint))
-    run = Recomputation(term.spark, settings, attributes, term.schemas, values)
-    log, whole_from_ms, corrections = late.in_values(settings), source.whole_from_ms, None
-    refused = late.duplicates(settings) if log is None else log.refused
-    records = rebuild.records(term.spark, settings, source, refused=refused)
-    if log is not None:
-        rows, _ = late.admitted(run, log.rejects.values())
-        corrections, whole_from_ms = late.plain(rows), max(whole_from_ms, log.gone_ms + 1)
-    return run, run.admit(records, corrections), whole_from_ms
+    return Recomputation(term.spark, settings, attributes, term.schemas, values)
+
+
+def decisions(run: Recomputation, log: Log | None) -> Decisions:
+    """Return the decisions that a log of late rejects has; without one only duplicates are left out. Raises SourceError."""
+    if log is None:
+        return Decisions(late.duplicates(run.settings))
+    in_values = {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in log.in_values()}
+    rows = late.plain(late.admitted(run, log.in_values())[0]) if in_values else None
+    return Decisions(log.refused, rows, log.gone_ms + 1, in_values)
+
+
+def admitted(run: Recomputation, source: Source, decided: Decisions | None = None) -> tuple[DataFrame, int]:
+    """Return the rows of `readings.admit` of a range of offsets, and the event time (ms) from which they lack no reading.
+
+    Without `decided`, readings that were behind the watermark are admitted, unless a correction has run. Raises SourceError and
+    CheckpointError.
+    """
+    decided = decided or decisions(run, late.in_values(run.settings))
+    return decided.admit(
+        run, rebuild.records(run.spark, run.settings, source, refused=decided.refused), source.whole_from_ms
+    )

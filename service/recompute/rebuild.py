@@ -255,6 +255,19 @@ class Recomputation:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """The windows of each view and measure whose start is in a span, and the sessions whose start is in one, if there is one.
+
+    With `expired` also windows that have expired. `known` is as for state.history.closed.
+    """
+
+    windows: Mapping[tuple[str, str], Span]
+    sessions: Span | None = None
+    expired: bool = False
+    known: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """`frame` has rows of row_schemas.OUTPUT. After evaluation, `unrecoverable` counts the windows and sessions it lacks."""
 
@@ -271,15 +284,14 @@ def closed_values(
     admitted: DataFrame,
     watermark_ms: int,
     whole_from_ms: int,
-    only: Mapping[tuple[str, str], Span] | None = None,
+    only: "Chosen | None" = None,
 ) -> Closed:
-    """The final windows and closed sessions of admitted readings that have not expired at `watermark_ms`.
+    """The final windows and closed sessions of admitted readings that have not expired at `watermark_ms`, or those of `only`.
 
-    Windows and sessions that may have readings before `whole_from_ms` are unrecoverable. With `only`, no session, and the windows
-    of each view and measure whose start is in a span (begin, end), half open.
+    Windows and sessions that may have readings before `whole_from_ms` are unrecoverable.
     """
     partials = run.partials(admitted).select("bucket", "first", "kind", "payload")
-    if only is not None:
+    if only is not None and only.sessions is None:
         partials = partials.where(F.col("kind") == PARTS)
     alive = {view.name: watermark_ms - view.retain_ms for view in run.settings.closing_views}
     step = _Closed(sessions.rules(run.settings), watermark_ms, whole_from_ms, alive, only)
@@ -315,31 +327,35 @@ class _Present:
 class _Closed:
     """Convert rows (bucket, first, kind, payload), sorted by all four, into closed values and counts of unrecoverable ones.
 
-    A window of a view has expired when its last reading is not above the view's `alive` time. `only` is as for closed_values.
+    A window of a view has expired when its last reading is not above the view's `alive` time.
     """
 
     rules: Rules
     watermark_ms: int
     whole_from_ms: int
     alive: Mapping[str, int]
-    only: Mapping[tuple[str, str], Span] | None = None
+    only: Chosen | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch), strict=True))
+        only = self.only or Chosen({})
+        span, known = only.sessions, only.known
         for _, group in itertools.groupby(rows, key=lambda row: row[0]):
             payloads = (_payload(first, kind, payload) for _, first, kind, payload in group)
-            for each in history.closed(payloads, self.watermark_ms, self.whole_from_ms, self.rules):
-                floor = np.array([self.alive[view] for view in each.windows["view"].to_pylist()], np.int64)
-                living = self._chosen(each.windows.filter(pa.array(ints(each.windows, "last") > floor)))
+            for each in history.closed(payloads, self.watermark_ms, self.whole_from_ms, self.rules, span, known):
+                living = self._chosen(each.windows)
                 whole = windows.compact(living.filter(pa.array(ints(living, "start") >= self.whole_from_ms)))
                 changes = Changes(each.sessions, status_schema(()).empty_table(), whole)
                 yield _changes(changes, windows=living.num_rows - whole.num_rows, sessions=each.unrecoverable)
 
     def _chosen(self, table: pa.Table) -> pa.Table:
+        if self.only is None or not self.only.expired:
+            floor = np.array([self.alive[view] for view in table["view"].to_pylist()], np.int64)
+            table = table.filter(pa.array(ints(table, "last") > floor))
         if self.only is None:
             return table
         of = zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True)
-        spans = np.array([self.only.get(each, (0, 0)) for each in of], np.int64).reshape(-1, 2)
+        spans = np.array([self.only.windows.get(each, (0, 0)) for each in of], np.int64).reshape(-1, 2)
         start = ints(table, "start")
         return table.filter(pa.array((start >= spans[:, 0]) & (start < spans[:, 1])))
 

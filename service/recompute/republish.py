@@ -48,6 +48,7 @@ from service.pipeline.term import Term
 from service.publication import covered, meta
 from service.publication.covered import Covered
 from service.recompute import correct, past, rebuild
+from service.recompute.spans import longest_gap_ms
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.redis.link import Reply
@@ -272,7 +273,9 @@ class Republisher:
             self._closed(replace(sink, covered=known), committed)
             # A session of a batch that was published and is not committed yet is in no state.
             is_ahead = committed.batch < self._batch
-            self._remove_stale(sink, self._epoch, committed.watermark_ms - self._gap_ms if is_ahead else None)
+            self._remove_stale(
+                sink, self._epoch, committed.watermark_ms - longest_gap_ms(self._settings) if is_ahead else None
+            )
             self._corrected(marks)
         for number, text in marks.items():
             sink.run_in(number, "unmark", servers[number], mark=text)
@@ -296,17 +299,10 @@ class Republisher:
         if committed is not None and committed.watermark_ms >= until_ms:  # else its last batch may be repeated
             sink = replace(sink, micro_batch=replace(committed, epoch=self._epoch))
             servers = sink.servers()
-            self._remove_stale(sink, epoch, committed.watermark_ms - self._gap_ms)
+            self._remove_stale(sink, epoch, committed.watermark_ms - longest_gap_ms(self._settings))
             # Final windows that Redis did not have were not written. The next look writes them, complete.
             sink.run("mark", servers, mark=mark(ASKED))
             sink.run("unmark", servers, mark=rebuild_mark, rebuild=True)
-
-    @property
-    def _gap_ms(self) -> int:
-        """The longest session gap: the last reading of an open session is less far behind the watermark."""
-        reference, sessions = self._settings.reference, self._settings.sessions
-        has_own_gaps = reference is not None and reference.session_gap is not None
-        return sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
 
     def _look(self) -> None:
         self.end_rebuild()
@@ -336,7 +332,8 @@ class Republisher:
         if source.lacking:
             text = "These records cannot be read again: %s. Windows and sessions that begin before %s cannot be published again"
             _log.warning(text, ", ".join(source.lacking), format_time(source.whole_from_ms))
-        run, admitted, whole_from_ms = past.admitted(self.term, settings, source)
+        run = past.recomputation(self.term, settings)
+        admitted, whole_from_ms = past.admitted(run, source)
         closed = rebuild.closed_values(run, admitted, watermark_ms, whole_from_ms)
         outcome = self._write(closed.frame, sink)
         self._done("Closed values", outcome, closed.unrecoverable)

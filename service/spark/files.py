@@ -102,6 +102,11 @@ class Local:
         """Remove a file if it exists; OSError."""
         (self.root / name).unlink(missing_ok=True)
 
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name, which no file has, in one step. FileNotFoundError if there is no file."""
+        (self.root / to).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(self.root / name, self.root / to)
+
     def problem(self, name: str) -> str:
         path = self.root / name
         sums = path.with_name(f".{path.name}.crc")
@@ -199,6 +204,15 @@ class Files:
         """Remove a file if it exists."""
         with _named(name):
             self._system.delete(self._at(name), False)
+
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name, which no file has, in one step where the file system can. FileNotFoundError."""
+        with _named(name):
+            self._system.getFileStatus(self._at(name))
+            self._system.mkdirs(self._at(to.rpartition("/")[0]))
+            if not self._system.rename(self._at(name), self._at(to)):
+                what = f"{name}: cannot be renamed to {to}"
+                raise OSError(what)
 
     def _write(self, name: str, content: bytes, *, overwrite: bool) -> None:
         if not overwrite and urlsplit(self.root).scheme in _OBJECT_STORES:

@@ -95,6 +95,21 @@ def test_a_session_is_told_only_when_nothing_before_it_can_be_lacking():
     assert len(late - micro_batch) - table.num_rows < 12
 
 
+def test_a_known_session_makes_those_after_it_whole():
+    chosen = names, ms, values = readings(7)
+    every, _ = sessions(tables(chosen, 1))
+    right = {(row["device"], row["start"]): row for row in rows_of(every)}
+    start = min(at for name, at in right if name == "d0" and at >= 400_000)
+    left = ms >= 370_000  # d0 has readings before the session, of one whose start is not known
+    payloads = tables((names[left], ms[left], values[left]), 3)
+    (result,) = closed(payloads, WATERMARK, 390_000, RULES, known={"d0": start, "d99": 0})
+    wanted = {at for name, at in right if name == "d0" and at >= start}
+    assert len(wanted) > 1
+    found = [row for row in rows_of(result.sessions) if row["device"] == "d0"]
+    assert {row["start"] for row in found} == wanted
+    assert all(row == right["d0", row["start"]] for row in found)
+
+
 def test_no_runs_are_no_sessions():
     table, unrecoverable = sessions([])
     assert (table.num_rows, unrecoverable) == (0, 0)

@@ -1,0 +1,110 @@
+"""How far a backfill is, in the checkpoint, so that the same command goes on where it was cut off.
+
+    backfill/<key>.json     what is done: everything that begins before `reached_ms`; its rejects; the entries that are ready;
+                            the sessions with which later ones may be joined
+    backfill/<key>-<n>      entry n for the outlets, until it is ready
+
+An entry is stored first, then the log names it, then it is moved to where the service looks (service/outlets/corrections.py). So
+each entry gets there once, whatever dies in between.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from service import failpoint
+from service.errors import CheckpointError
+from service.outlets import corrections
+from service.outlets.outbox import Outbox
+from service.spark.files import RESTORE, Files, Local, unusable
+
+FOLDER = "backfill"
+Sessions = Mapping[str, tuple[int, int]]
+"""A session by its device: start and last reading, in ms."""
+
+
+@dataclass(slots=True)
+class Log:
+    """The log of one span, source and views; `run` is part of the names of its entries.
+
+    Methods raise CheckpointError, or SetupError for a full disk.
+    """
+
+    files: Files | Local
+    key: str
+    run: int
+    reached_ms: int
+    entries: int = 0
+    ready: tuple[int, ...] = ()
+    rejected: Counter[str] = field(default_factory=Counter)
+    sessions: Sessions = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, files: Files | Local, span: tuple[int, int], of: Sequence[str], run: int) -> "Log":
+        """Return the log of an earlier run, with its entries where the service finds them; or a new one, of this run."""
+        key = hashlib.sha256(json.dumps([*span, *of]).encode()).hexdigest()[:16]
+        try:
+            found = json.loads(files.read(f"{FOLDER}/{key}.json"))
+            ready, rejected = tuple(found["ready"]), Counter[str](found["rejected"])
+            sessions = {device: (start, last) for device, (start, last) in found["sessions"].items()}
+            log = cls(files, key, found["run"], found["reached_ms"], found["entries"], ready, rejected, sessions)
+        except FileNotFoundError:
+            return cls(files, key, run, span[0])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            what = f"{files}/{FOLDER}/{key}.json cannot be read: {error}"
+            remedy = "Remove it: the backfill then begins again, and outlets get its values again"
+            raise CheckpointError(what, remedy=remedy) from error
+        log._move()
+        return log
+
+    def store(self, windows: pa.Table, sessions: pa.Table) -> None:
+        """Store an entry for the outlets, with the column REVISION. The service does not find it before `save`."""
+        number = self.entries + len(self.ready)
+        corrections.store(Outbox(self.files), self._entry(number), windows, sessions)
+        self.ready = (*self.ready, number)
+
+    def begin(self) -> None:
+        """Forget entries that were stored since the last `save`."""
+        self.ready = ()
+
+    def reach(self, end_ms: int, rejected: Mapping[str, int], sessions: Sessions) -> None:
+        """Take what begins before a time as done, and add its rejects. Nothing is written before `save`."""
+        self.reached_ms, self.entries, self.sessions = end_ms, self.entries + len(self.ready), sessions
+        self.rejected.update(rejected)
+
+    def save(self) -> None:
+        """Write the log, and have the service take the stored entries."""
+        place = {"run": self.run, "reached_ms": self.reached_ms, "entries": self.entries, "ready": self.ready}
+        document = {**place, "rejected": self.rejected, "sessions": self.sessions}
+        try:
+            self.files.replace(self._name, json.dumps(document).encode())
+        except OSError as error:
+            what = f"{self.files}/{self._name}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+        failpoint.hit("backfill_noted")
+        self._move()
+
+    def end(self) -> None:
+        """Remove the log, and entries of a run that was cut off: everything is done."""
+        for name in self.files.names(FOLDER):
+            if name.startswith(f"{self.key}-"):
+                self.files.remove(f"{FOLDER}/{name}")
+        self.files.remove(self._name)
+
+    @property
+    def _name(self) -> str:
+        return f"{FOLDER}/{self.key}.json"
+
+    def _entry(self, number: int) -> str:
+        return f"{FOLDER}/{self.key}-{number:06d}"
+
+    def _move(self) -> None:
+        for number in self.ready:
+            with suppress(FileNotFoundError):  # the earlier run has moved it
+                self.files.move(self._entry(number), corrections.name(self.run, number))
+        self.ready = ()

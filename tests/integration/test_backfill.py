@@ -1,0 +1,211 @@
+"""`tidemark backfill`: values that are computed again from Kafka are those that the stream had published."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from load.servers.kafka import LOG_APPEND_TIME, Broker
+from load.servers.redis import Redis
+from service import failpoint
+from service.cli import main
+from service.errors import FencedError, SettingsError
+from service.failpoint import InjectedError, Plan, Point
+from service.recompute import backfill
+from service.rejects.fence import Fence
+from tests.integration.world import World
+from tests.stream.records import BASE_MS, Record, reading
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+END_S = 1_200
+OF_THE_WRITER = {"epoch", "batch", "updated", "revision"}
+
+
+def minutes(first: int, last: int) -> list[Record]:
+    """Readings of five devices: four are silent in every fourth minute, and the last one never."""
+    seconds = range(60 * first, 60 * last, 10)
+    return [
+        reading(f"d{number}", second + number / 7, 20 + number + second % 70 / 7)
+        for second in seconds
+        for number in range(5)
+        if number == 4 or (second // 60 + number) % 4
+    ]
+
+
+class Past(World):
+    """A world whose outlets can begin again in other folders."""
+
+    def outlets(self, name: str) -> None:
+        paths = [str(self.folder / f"{name}-{each.name}") for each in self.settings.outlets]
+        outlets = tuple(
+            each.model_copy(update={"path": path}) for each, path in zip(self.settings.outlets, paths, strict=True)
+        )
+        self.settings = self.settings.model_copy(update={"outlets": outlets})
+
+    def rows(self, name: str, until_ms: int) -> dict[str, list[dict[str, Any]]]:
+        """What outlets of this name have that begins before a time, without what says who wrote it."""
+        found = {}
+        for each in self.settings.outlets:
+            path = self.folder / f"{name}-{each.name}"
+            rows = (
+                ds.dataset(path, format="parquet", partitioning="hive").to_table().to_pylist() if path.exists() else []
+            )
+            chosen = [row for row in rows if row["start"].timestamp() * 1000 < until_ms]
+            plain = [{key: row[key] for key in row if key not in OF_THE_WRITER} for row in chosen]
+            found[each.name] = sorted(plain, key=str)
+        return found
+
+    def final(self) -> dict[str, dict[str, str]]:
+        """Closed windows and sessions in Redis."""
+        watermark_ms = int(self.redis.hget(self.key("progress"), "watermark"))
+        return {
+            name: value
+            for name, value in self.hashes().items()
+            if (name.startswith("window:") and int(value["end"]) <= watermark_ms) or value.get("state") == "closed"
+        }
+
+    def backfill(self, until_s: int = END_S, *views: str, **more: Any) -> backfill.Report:
+        span = (
+            BASE_MS - 120_000,
+            BASE_MS + until_s * 1000,
+        )  # the first window of `all` begins a minute before the first reading
+        return backfill.backfill(self.settings, span, views, print, spark=self.spark, **more)
+
+
+@pytest.fixture
+def world(
+    spark: SparkSession,
+    broker_server: Broker,
+    redis_server: Redis,
+    tmp_path: Path,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Past]:
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+    outlets = [
+        {"name": "windows", "kind": "parquet", "path": str(tmp_path / "stream-windows")},
+        {"name": "sessions", "kind": "parquet", "path": str(tmp_path / "stream-sessions"), "sessions": True},
+    ]
+    made = Past(
+        spark,
+        broker_server,
+        redis_server,
+        tmp_path,
+        prefix,
+        outlets=outlets,
+        sessions={"max_duration": "2 m"},
+        redis={"chunk": 50},
+    )
+    yield made
+    made.redis.close()
+    failpoint._plan = None
+
+
+def _plain(value: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in value.items() if name not in OF_THE_WRITER}
+
+
+def _fails_at(point: str, nth: int) -> None:
+    failpoint._plan = Plan((Point(point, nth, "raise"),), None)
+
+
+def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_values(
+    world: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = reading("d1", 100.0, at=700)
+    world.term(*minutes(0, 10), late)
+    world.term(*minutes(10, 20))
+    stream, before = world.rows("stream", BASE_MS + END_S * 1000), world.final()
+    assert min(len(rows) for rows in stream.values()) > 10
+    # From now on the broker sets the times, so that there are parts; those of the records ascend already.
+    world.broker.configure_topic(world.topic, LOG_APPEND_TIME)
+
+    kept = [name for name in before if name.startswith("window:device:temperature:d2:")]
+    richer, poorer = f"{world.prefix}:{kept[0]}", f"{world.prefix}:{kept[1]}"
+    for name in before:
+        if name not in kept:
+            world.redis.delete(f"{world.prefix}:{name}")
+    world.redis.hset(richer, "count", 999)
+    world.redis.hset(poorer, "count", 1)
+    untouched = {name: value for name, value in world.hashes().items() if name not in before}
+    world.outlets("again")
+
+    # Cut off three times: in the first part, between two parts, and when the entries are noted and not yet in place.
+    monkeypatch.setattr("service.recompute.spans.SPAN_S", 0)
+    for point in (("half_backfilled", 1), ("half_backfilled", 2), ("backfill_noted", 1)):
+        _fails_at(*point)
+        with pytest.raises(InjectedError):
+            world.backfill(rate=1_000_000)
+    failpoint._plan = None
+    done: list[tuple[int, int]] = []
+    report = world.backfill(rate=1_000_000, watch=lambda *each: done.append(each))
+    assert len(done) > 1
+    assert done[-1][0] == done[-1][1]
+    assert not report.unrecoverable.total()
+    assert report.rejected == {"late": 1}  # by whichever of the runs
+    assert not list((world.folder / "checkpoint" / "backfill").glob("*"))
+
+    assert world.redis.hget(richer, "count") == "999"
+    assert world.redis.hget(poorer, "revision") == "1"
+    after = world.final()
+    assert {name: value for name, value in world.hashes().items() if name not in before} == untouched
+    assert after.keys() == before.keys()
+    for name, value in before.items():
+        if f"{world.prefix}:{name}" != richer:
+            assert _plain(after[name]) == _plain(value)
+        assert world.redis.pttl(f"{world.prefix}:{name}") > 0
+
+    # The service takes the entries, each once.
+    world.limit(20)
+    world.term(*minutes(21, 23))
+    again = world.rows("again", BASE_MS + END_S * 1000)
+    lacking = [row for row in stream["windows"] if row not in again["windows"]]
+    assert [row["key"] for row in lacking] == ["d2"]  # the one of which Redis has more readings
+    assert [row for row in again["windows"] if row in stream["windows"]] == again["windows"]
+    assert again["sessions"] == stream["sessions"]
+
+
+def test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry(
+    world: Past, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.term(*minutes(0, 6), reading("d1", 100.0, at=340), reading("d1", 7_000.0, at=341))
+    # In time for its broker's time, but behind the watermark: the stream has it in no value.
+    world.term(reading("d1", 100.0, at=110))
+    before = world.hashes()
+    report = world.backfill(360, "device", dry=True)
+    assert world.hashes() == before
+    assert report.rejected == {"late": 2, "early": 1}
+    assert report.sessions == 0
+    final = [name for name in world.final() if name.startswith("window:device:")]
+    assert report.windows == len(final) > 10
+    report = world.backfill(360, "device")
+    assert (report.windows, report.written, report.same) == (len(final), 0, len(final))
+    assert world.hashes() == before
+
+    # What has expired in Redis is for the outlets only; another run ends this one.
+    views = tuple(view.model_copy(update={"retain_ms": 1}) for view in world.settings.views)
+    stored = "service.checkpoint.view_versions.stored"
+    monkeypatch.setattr(stored, lambda settings, _files: settings.model_copy(update={"views": views}))
+    report = world.backfill(360, "device")
+    assert (report.windows, report.written, report.same) == (len(final), 0, 0)
+    monkeypatch.setattr(backfill.rebuild, "closed_values", _fenced(world, backfill.rebuild.closed_values))
+    with pytest.raises(FencedError):
+        world.backfill(360, "device")
+    with pytest.raises(SettingsError, match="no view with windows"):
+        world.backfill(360, "nothing")
+    assert main(["backfill", "--config", str(world.config), "--from", "1", "--to", "1"]) == 2
+    assert "--from 1 is not before --to 1" in capsys.readouterr().err
+
+
+def _fenced(world: Past, original: Any) -> Any:
+    """Another run begins while this one computes."""
+
+    def computed(*args: Any) -> Any:
+        Fence(world.settings.redis).close()
+        return original(*args)
+
+    return computed
