@@ -61,6 +61,34 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "cold-batches-count",
+        "the first batches of a process count as those of a warm one do",
+        "after a stop a service reads small batches for half a minute, because its first one was slow",
+        ("P8",),
+        (
+            Edit(
+                "service/pipeline/back_pressure.py",
+                "        if self._batches > COLD:\n",
+                "        if self._batches > 0:\n",
+            ),
+        ),
+        (
+            "tests/unit/test_back_pressure.py::"
+            "test_batches_of_a_cold_process_do_not_keep_a_backlog_small[2.0-120000-4-2-15-15000]",
+        ),
+    ),
+    Mutation(
+        "always-cold",
+        "a process is taken for cold for as long as it runs",
+        "batches of a catch-up take one and a half targets, for ever",
+        ("P8",),
+        (Edit("service/pipeline/back_pressure.py", "        self._batches += 1\n", "        self._batches = 2\n"),),
+        (
+            "tests/unit/test_back_pressure.py::"
+            "test_batches_of_a_backlog_come_to_the_target_and_never_exceed_it_on_a_steady_machine[25000]",
+        ),
+    ),
+    Mutation(
         "bytes-do-not-count",
         "the size of records does not count for the limit of a batch",
         "where small and large records take turns, batches take a multiple of the target",

@@ -6,8 +6,12 @@ target, it is the number with which a batch takes twice the fixed cost: smaller 
 The same is computed over bytes, for records as large as the largest of the last batches, and the smaller limit counts.
 
 Measured is a batch that reached its limit, or that took longer than the target. Other batches have read all that there was: they
-leave the limit as it is. It at most doubles from one batch to the next, and never exceeds `kafka.max_per_batch`. A process begins
-with FIRST, because a cold JVM is slow. docs/decisions/0031-batches-by-time.md has the figures.
+leave the limit as it is. It at most doubles from one batch to the next, and never exceeds `kafka.max_per_batch`.
+
+A process begins with FIRST. Its first COLD batches compile the JVM's code, import Python's modules and read the state. Each is
+faster than the one before, so a line through them misleads. The first batch is not kept, and the limit is at least that of
+`_of_cold`.
+docs/decisions/0031-batches-by-time.md has the figures.
 """
 
 from collections import deque
@@ -24,8 +28,16 @@ FIRST = 100_000
 """Records in the first batch of a process."""
 LEAST = 1_000
 """Records that a batch may always have."""
+COLD = 8
+"""The batches at the start of a process that are taken for cold."""
+COLD_LEAST = 10_000
+"""Records that a batch may have after a cold one of up to _COLD_SLOWNESS targets, whatever it had."""
+_COLD_SLOWNESS = 4.0
+"""How many times as slow as the second batch the first one may be."""
+_COLD_TARGET = 1.5
+"""Targets that a batch may take by the rate of the cold one before it."""
 GROWTH = 2
-"""The largest ratio of two successive limits."""
+"""The largest ratio of two successive limits, above COLD_LEAST."""
 RECENT = 8
 """Measured batches that count."""
 _WEIGHT = 0.9
@@ -46,6 +58,11 @@ class Measured:
     bytes: int
     seconds: float
 
+    @property
+    def record_bytes(self) -> float:
+        """The mean size of a record."""
+        return self.bytes / self.records
+
     def is_refuted_by(self, later: "Measured") -> bool:
         """Whether a later batch took more than twice as long with no more to do."""
         is_alike = self.records >= _ALIKE * later.records and self.bytes >= _ALIKE * later.bytes
@@ -60,7 +77,9 @@ class BatchLimit:
     target_s: float
     """0 for no back-pressure: the limit is the ceiling."""
     records: int = field(init=False)
-    _recent: deque[Measured] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _batches: int = field(default=0, init=False)
+    """Batches with records of this process."""
+    _recent: deque[Measured] = field(default_factory=lambda: deque(maxlen=RECENT), init=False)
 
     def __post_init__(self) -> None:
         self.records = min(FIRST, self.ceiling) if self.target_s else self.ceiling
@@ -74,16 +93,43 @@ class BatchLimit:
 
     def measure(self, batch: Measured, *, is_full: bool) -> None:
         """Set the limit of the next batch after `batch`; `is_full` says that it reached its limit."""
-        if not self.target_s or not batch.records or not (is_full or batch.seconds > self.target_s):
+        if not self.target_s or not batch.records:
             return
+        self._batches += 1
+        if not (is_full or batch.seconds > self.target_s):
+            return
+        wanted = self._of_cold(batch)
+        if self._batches > 1:
+            wanted = max(wanted, self._of_recent(batch))
+        wanted = min(wanted, GROWTH * batch.records)
+        if self._batches <= COLD and self.target_s < batch.seconds <= _COLD_SLOWNESS * self.target_s:
+            wanted = max(wanted, COLD_LEAST)
+        self.records = min(self.ceiling, max(LEAST, int(wanted)))
+
+    def _of_recent(self, batch: Measured) -> float:
+        """Keep `batch`, and return the limit by the batches that are kept."""
         kept = [each for each in self._recent if not each.is_refuted_by(batch)]
         self._recent = deque([*kept, batch], RECENT)
         wanted = amount(self.target_s, [(each.records, each.seconds) for each in self._recent])
-        largest = max(each.bytes / each.records for each in self._recent)
+        largest = max(each.record_bytes for each in self._recent)
         if largest:
             of_bytes = amount(self.target_s, [(each.bytes, each.seconds) for each in self._recent])
             wanted = min(wanted, of_bytes / largest)
-        self.records = min(self.ceiling, max(LEAST, int(min(wanted, GROWTH * batch.records))))
+        return wanted
+
+    def _of_cold(self, batch: Measured) -> float:
+        """Return the limit by the rate of `batch` alone, 0 for a process that is warm.
+
+        The first batch may have been _COLD_SLOWNESS times as slow as the next one will be, and the next one is not larger if
+        the first one took longer than the target.
+        """
+        if self._batches > COLD:
+            return 0.0
+        ratio = self.target_s / batch.seconds
+        first = min(1.0, _COLD_SLOWNESS * ratio) if self._batches == 1 else 0.0
+        largest = max((each.record_bytes for each in self._recent), default=0.0)
+        share = batch.record_bytes / largest if largest > batch.record_bytes else 1.0
+        return max(first, _COLD_TARGET * ratio) * batch.records * share
 
 
 def amount(target_s: float, batches: Sequence[tuple[float, float]]) -> float:
