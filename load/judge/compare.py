@@ -19,7 +19,7 @@ from load.judge import published
 from load.judge.hashes import check_hashes, check_indexes
 from load.judge.oracle import Coordinate, Offsets, Record, expected, records
 from load.judge.outlets import check_outlets, outlets_of
-from load.judge.rejects import check_partitions, check_rejects, reject_headers
+from load.judge.rejects import check_partitions, check_rejects, place_of, reject_headers
 from load.judge.rules import Reference, Rules, read_rules
 from load.judge.verdict import Hash, Verdict
 from schemas import contract
@@ -146,9 +146,11 @@ def corrected(rules: Rules, bootstrap: str | None = None) -> set[Coordinate]:
     coordinates: set[Coordinate] = set()
     for topic in rules.topics:
         for record in records(rules, [f"{rules.rejects.format(topic=topic)}.applied"], bootstrap):
-            partition, _, offset = (record.key or b"").decode().partition("/")
-            if offset.isdecimal() and json.loads(record.value or b"{}").get("state") == "corrected":
-                coordinates.add((topic, int(partition), int(offset)))
+            partition, _, number = (record.key or b"").decode().partition("/")
+            offset, _, index = number.partition("#")
+            if "/" not in number and json.loads(record.value or b"{}").get("state") == "corrected":
+                place = (topic, int(partition), int(offset))
+                coordinates.add((*place, int(index)) if index else place)
     return coordinates
 
 
@@ -160,7 +162,7 @@ def _refused(rules: Rules, bootstrap: str | None, reasons: Collection[str]) -> d
         reason = headers.get("reason", b"").decode()
         is_behind = reason != "late" or b"is behind the watermark" in headers.get("detail", b"")
         if is_behind and reason in reasons:
-            places[headers["topic"].decode(), int(headers["partition"]), int(headers["offset"])] = reason
+            places[place_of(headers["topic"].decode(), headers)] = reason
     return places
 
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from load.judge import arrays
 from load.judge.decoders import (
     BLANKS,
     UNDECODABLE,
@@ -42,8 +43,8 @@ from load.judge.predicates import Formula, Predicate
 from load.judge.rules import Reference, Rules, Shape, amount, read_reference, read_rules
 
 Offsets = Mapping[str, Mapping[int, int]]
-Coordinate = tuple[str, int, int]
-"""topic, partition, offset"""
+Coordinate = tuple[str, int, int] | tuple[str, int, int, int]
+"""topic, partition, offset, and the index of a reading in a record that is an array"""
 Digest = tuple[int, bytes] | None
 """A value's length and 16 bytes of its hash; None for a null value."""
 
@@ -71,7 +72,10 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """What became of a partition's records with `start` <= offset < `end`: `consumed` = `admitted` + `rejected` + `filtered`."""
+    """What became of a partition's records with `start` <= offset < `end`.
+
+    `consumed` = `admitted` + `rejected` + `filtered` - `further`, which counts the readings of arrays but the first of each.
+    """
 
     start: int
     end: int
@@ -79,6 +83,7 @@ class Partition:
     admitted: int = 0
     rejected: int = 0
     filtered: int = 0
+    further: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,14 +357,42 @@ class Ledger:
         self._digests: dict[Coordinate, Digest] = {}
 
     def take(self, record: Record) -> str | None:
-        """Decide about one record, and keep it; the reason when it is rejected, None also when it is filtered."""
+        """Decide about one record, and keep it; the reason when it is rejected, None also when it is filtered.
+
+        Of a record with several readings, the last reason.
+        """
         place = (record.topic, record.partition)
         count = self.partitions.setdefault(place, Partition(record.offset, record.offset))
         count.consumed += 1
         count.end = max(count.end, record.offset + 1)
+        reader = self._only or self._readers.get(record.topic)
         at_place = (*place, record.offset)
+        if reader is None or not reader.shape.array_bytes or record.value is None:
+            return self._take(record, count, at_place)
+        key_bytes = len(record.key or b"")
+        try:
+            found = arrays.readings(record.value, reader.shape.array_bytes, key_bytes)
+            text = arrays.text_of(record.value, reader.shape.array_bytes)
+        except arrays.NoReadingsError as fault:
+            return self._keep(record, count, at_place, str(fault) or FILTERED)
+        if found is None:
+            return self._take(record, count, at_place, text)
+        if key_bytes > self._rules.max_bytes:
+            return self._keep(record, count, at_place, "oversized")
+        count.further += len(found) - 1
+        reasons = [
+            self._take(record._replace(value=each), count, (*at_place, index)) for index, each in enumerate(found)
+        ]
+        return next((each for each in reversed(reasons) if each), None)
+
+    def _take(self, record: Record, count: Partition, at_place: Coordinate, text: bytes | None = None) -> str | None:
+        """Decide about one reading; `text` is what its record unpacks to."""
         is_corrected, refused = at_place in self._corrected, self._refused.get(at_place, "")
-        reason = self._decide(record, is_corrected=is_corrected, refused=refused)
+        read = record if text is None else record._replace(value=text)
+        reason = self._decide(read, at_place, is_corrected=is_corrected, refused=refused)
+        return self._keep(record, count, at_place, reason)
+
+    def _keep(self, record: Record, count: Partition, at_place: Coordinate, reason: str | None) -> str | None:
         if reason is None:
             count.admitted += 1
         elif reason == FILTERED:
@@ -427,6 +460,7 @@ class Ledger:
     def _decide(
         self,
         record: Record,
+        place: Coordinate,
         *,
         is_corrected: bool = False,
         refused: str = "",
@@ -456,7 +490,6 @@ class Ledger:
             return self._stranger(device) or "no_time"
         reasons = list(self._reasons(device, event_ms, broker_ms, values))
         if not reasons:
-            place = (record.topic, record.partition, record.offset)
             reasons = self._unlike_others(place, self._key(device, event_ms, keyed), event_ms, refused)
         if not reasons:
             self._admitted.add(device, event_ms, values, texts, meets)

@@ -16,6 +16,12 @@ def reject_headers(record: Record) -> dict[str, bytes]:
     return {name.removeprefix(_HEADER): value or b"" for name, value in record.headers[begin:]}
 
 
+def place_of(topic: str, headers: Mapping[str, bytes]) -> Coordinate:
+    """The coordinate of a reject by its headers. Raises KeyError and ValueError."""
+    partition, offset = int(headers["partition"]), int(headers["offset"])
+    return (topic, partition, offset, int(headers["index"])) if "index" in headers else (topic, partition, offset)
+
+
 def check_rejects(expected: Expected, stored: Iterable[Record], verdict: Verdict) -> Counter[tuple[str, int]]:
     """All records of the rejects topics; returns how many different ones there are per topic and partition."""
     seen: set[Coordinate] = set()
@@ -25,7 +31,7 @@ def check_rejects(expected: Expected, stored: Iterable[Record], verdict: Verdict
         headers = reject_headers(record)
         try:
             topic, reason = (headers[name].decode() for name in ("topic", "reason"))
-            place = (topic, int(headers["partition"]), int(headers["offset"]))
+            place = place_of(topic, headers)
         except (KeyError, ValueError) as problem:
             sentence = f"{where}: its headers {headers} do not say where it comes from ({problem!r})"
             verdict.add("reject.headers", sentence)
@@ -62,17 +68,21 @@ def check_partitions(
     verdict: Verdict,
     lost: Offsets | None = None,
 ) -> None:
-    """Per partition: offsets up to progress's = admitted readings + stored rejects + lost records."""
+    """Per partition: offsets up to progress's = admitted readings + stored rejects + lost records.
+
+    Readings of arrays but the first of each are `further` ones, without an offset of their own.
+    """
     for (topic, number), counts in sorted(expected.partitions.items()):
         name = f"{topic}[{number}]"
         verdict.partitions[name] = asdict(counts)
         end, rejects = ends.get(topic, {}).get(number, 0), stored.get((topic, number), 0)
         # Nothing was there to be consumed before the oldest record.
         consumed = max(0, end - counts.start - (lost or {}).get(topic, {}).get(number, 0))
-        accounted = counts.admitted + rejects + counts.filtered
+        accounted = counts.admitted + rejects + counts.filtered - counts.further
         if consumed != accounted:
             text = f"{name}: offsets {counts.start} to {end} consumed, {counts.admitted} admitted + {rejects} rejects"
-            verdict.add("partition.sum", f"{text} + {counts.filtered} filtered = {accounted}, not {consumed}")
+            text += f" + {counts.filtered} filtered - {counts.further} further"
+            verdict.add("partition.sum", f"{text} = {accounted}, not {consumed}")
     for topic, numbers in ends.items():
         for number in numbers:
             if (topic, number) not in expected.partitions:
@@ -89,4 +99,4 @@ def _same_value(expected: Expected, place: Coordinate, record: Record, headers: 
 
 
 def _shown(place: Coordinate) -> str:
-    return f"{place[0]}[{place[1]}]@{place[2]}"
+    return f"{place[0]}[{place[1]}]@{'#'.join(map(str, place[2:]))}"

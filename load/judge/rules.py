@@ -34,7 +34,7 @@ class Shape:
 
     `measures` maps a measure to its path in a record, `units` to the scale and offset of one that has them, and `derived` to the
     expression of one that is computed. `columns` maps a column of the record to its path, and `max_values` to the number of its
-    values that are keys. `where` is the input's filter.
+    values that are keys. `where` is the input's filter. A record may be an array of at most `array_bytes`, 0 for none.
     """
 
     topics: tuple[str, ...]
@@ -52,6 +52,7 @@ class Shape:
     columns: Mapping[str, str]
     max_values: Mapping[str, int]
     where: str | None
+    array_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,7 @@ def _shape(given: Mapping[str, Any], registry: Mapping[str, Any], folder: Path) 
         columns={c: each["path"] for c, each in columns.items()},
         max_values={c: int(each.get("max_values", 10_000)) for c, each in columns.items()},
         where=given.get("where"),
+        array_bytes=amount(given.get("max_array_bytes", "8 MiB")) if given.get("array") else 0,
     )
 
 

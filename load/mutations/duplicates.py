@@ -34,7 +34,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/aggregation/partial_aggregation.py",
-                "has_key[np.lexsort((offset[has_key], partition[has_key]))]",
+                "has_key[np.lexsort(by)]",
                 "has_key",
             ),
         ),

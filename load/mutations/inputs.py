@@ -4,6 +4,7 @@ from load.mutations.mutation import Edit, Mutation
 
 _SHAPES = "tests/stream/test_inputs.py::"
 _TOPICS = "tests/integration/test_topics.py::"
+_ARRAYS, _CUTS = "tests/stream/test_arrays.py::", "tests/unit/test_arrays.py::"
 
 MUTATIONS = (
     Mutation(
@@ -97,5 +98,66 @@ MUTATIONS = (
             ),
         ),
         (_TOPICS + "test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was",),
+    ),
+    Mutation(
+        "array-by-its-first-bad-element",
+        "an array with an element that is no object is rejected as a whole",
+        "the good readings of a record are lost with a bad one",
+        ("P1", "P4"),
+        (
+            Edit(
+                "service/admission/expansion.py",
+                "        if found is None:\n            return [(text, own, None, None)]",
+                "        if found is not None and not all(each.startswith(b'{') for each in found):\n"
+                '            return [(value, own, "undecodable", "")]\n'
+                "        if found is None:\n            return [(text, own, None, None)]",
+            ),
+        ),
+        (_ARRAYS + "test_each_reading_is_admitted_filtered_or_rejected_alone_as_the_oracle_does",),
+    ),
+    Mutation(
+        "element-without-its-index",
+        "all readings of an array have the index of the first",
+        "a reject names another reading of its record, and several rejects have one place",
+        ("P4",),
+        (
+            Edit(
+                "service/admission/expansion.py",
+                "[(each, number, None, None) for number, each in enumerate(found)]",
+                "[(each, 0, None, None) for each in found]",
+            ),
+        ),
+        (
+            _ARRAYS + "test_each_reading_is_admitted_filtered_or_rejected_alone_as_the_oracle_does",
+            _ARRAYS + "test_a_copy_in_the_same_array_or_in_a_later_one_has_the_index_of_the_first",
+        ),
+    ),
+    Mutation(
+        "further-readings-as-records",
+        "all readings of an array count as records",
+        "records that Kafka has deleted before they were read are not counted as lost",
+        ("P4", "P7"),
+        (
+            Edit(
+                "service/pipeline/outcome.py",
+                "self.filtered - self.further",
+                "self.filtered",
+            ),
+        ),
+        (_CUTS + "test_records_are_the_readings_without_further_ones",),
+    ),
+    Mutation(
+        "bomb-unpacked",
+        "gzip is decompressed to its end",
+        "a record of a few KB takes all memory of a worker, at each start",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/arrays.py",
+                "member.decompress(rest, limit + 1 - len(text))",
+                "member.decompress(rest)",
+            ),
+        ),
+        (_CUTS + "test_a_bomb_is_refused_before_it_is_unpacked",),
     ),
 )

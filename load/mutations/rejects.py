@@ -137,8 +137,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/rejects/delivery.py",
-                "    own, added = everything[:-count], everything[-count:]\n",
-                "    own, added = [], [each for each in everything if each[0].startswith(HEADER)][:count]\n",
+                "    own, added = everything[: -len(names)], everything[-len(names) :]\n",
+                "    own, added = [], [each for each in everything if each[0].startswith(HEADER)][: len(names)]\n",
             ),
         ),
         (_REJECTS + "test_no_header_of_a_records_own_hides_or_changes_its_reject",),

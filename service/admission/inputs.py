@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from service.admission import expansion
 from service.admission.decode import UNPACKED, Decoder
 from service.admission.schema_sources import SchemaSets
 from service.settings import Input, Settings
@@ -54,6 +55,7 @@ def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Se
         "partition",
         "offset",
         "framing",
+        *expansion.columns(settings),
         *([_INPUT] if len(forms) > 1 else []),
         F.unix_millis("timestamp").alias("broker_ms"),
         choose([each.decoded() for each in decoders]).alias("decoded"),

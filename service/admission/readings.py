@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from service.admission import device_ids, expressions, filters, inputs
+from service.admission import arrays, device_ids, expansion, expressions, filters, inputs
 from service.admission.decode import OTHER
 from service.admission.schema_sources import SchemaSets, load_schemas
 from service.reference import lookup
@@ -80,7 +80,9 @@ def admit(
     schemas: SchemaSets | None = None,
     keep_late: bool = False,
 ) -> DataFrame:
-    """Decode records of the Kafka source, and admit or reject each: one row per record, in and out.
+    """Decode records of the Kafka source, and admit or reject each: one row out for each record.
+
+    Of inputs with arrays (service/admission/arrays.py) one row for each reading, with the number in its record in INDEX.
 
     `attributes` is the reference. It is looked up only if unknown devices are rejected, or devices have their own ranges.
     `schemas` is every schema of the sources by default. `keep` names Kafka columns to return, as KEPT + name.
@@ -90,12 +92,13 @@ def admit(
     names, for each view with a filter one boolean under MEETS + its name, with `admission.distinct` of columns one bigint under
     SECOND, and `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. In a
     rejected row device, time and measures are null, so that no later step can count it; an early one keeps its device's bucket.
-    In a row that `where` of its input filters, `reject` is null, too. With `keep_late`, a reading that is rejected for nothing
-    but being late keeps them, unless its time is before 1970: views without windows count it.
+    In a row that `where` of its input filters, and in that of an empty array, `reject` is null, too. With `keep_late`, a reading
+    that is rejected for nothing but being late keeps them, unless its time is before 1970: views without windows count it.
     """
     # A reject is one column: as a struct of nine, or as nine columns, it would cost each admitted reading 0.4 us in Spark's Arrow
     # writer (4.1.1), as one column nothing measurable. JSON takes 0.8 of Avro's time.
     expressions.check(records.sparkSession, settings)
+    records = expansion.expand(records, settings)
     columns, predicates = settings.grouped_columns, filters.places(settings)
     used = [name for name in settings.columns if predicates or name in columns or name in settings.distinct_columns]
     flat = inputs.add(records, settings, schemas or load_schemas(settings), used)
@@ -121,7 +124,10 @@ def admit(
         "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
     }
     is_reject = ~admitted if not settings.has_filter else ~admitted & (F.col("reason") != FILTERED)
-    reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in REJECT_TYPE.fieldNames()])
+    if settings.has_arrays:
+        values["index"] = F.col(expansion.INDEX)
+    fields = [name for name in REJECT_TYPE.fieldNames() if name != "index" or settings.has_arrays]
+    reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in fields])
     bucket = F.pmod(F.xxhash64("device"), F.lit(settings.buckets)).cast("int")
     return decided.select(
         F.when(kept | early, bucket).alias("bucket"),
@@ -136,6 +142,7 @@ def admit(
         *[F.when(kept, F.col(f"`{key}`")).alias(MEETS + name) for name, key in _view_filters(settings).items()],
         *[F.when(admitted, second).alias(SECOND) for second in _second(settings)],
         F.when(is_reject, F.to_json(reject)).alias("reject"),
+        *([F.col(expansion.INDEX)] if settings.has_arrays else []),
         *[F.col(name).alias(KEPT + name) for name in keep],
     )
 
@@ -285,11 +292,11 @@ def _outside(name: str, allowed: _Range) -> Column:
 def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -> Column:
     admission = settings.admission
     event, broker = F.col("event_ms"), F.col("broker_ms")
-    readable = (
-        F.when(_largest() > admission.max_bytes, "oversized")
-        .when(F.col("framing").isNotNull(), F.col("framing"))
-        .when(~F.col("decoded"), "undecodable")
-    )
+    is_large, fault = _largest() > admission.max_bytes, F.col(expansion.FAULT)
+    readable = F.when(is_large, "oversized")
+    if settings.has_arrays:
+        readable = F.when(fault == arrays.EMPTY, FILTERED).when(fault.isNotNull(), fault).when(is_large, "oversized")
+    readable = readable.when(F.col("framing").isNotNull(), F.col("framing")).when(~F.col("decoded"), "undecodable")
     # Before all checks of the content: records of another kind may have neither device nor time.
     wanted = readable if not settings.has_filter else readable.when(~inputs.of_each(settings, _meets), FILTERED)
     return (
@@ -326,12 +333,13 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         F.lit("event time "), F.col("event_ms"), F.lit(" ms, broker time "), F.col("broker_ms"), F.lit(" ms: ")
     )
     reason = F.col("reason")
+    is_large = reason == "oversized"
+    limit = F.concat(_largest(), F.lit(f" bytes, limit {admission.max_bytes} (admission.max_bytes)"))
+    detail = F.when(is_large, limit)
+    if settings.has_arrays:
+        detail = F.when(F.col(expansion.FAULT).isNotNull(), F.col(expansion.DETAIL)).when(is_large, limit)
     return (
-        F.when(
-            reason == "oversized",
-            F.concat(_largest(), F.lit(f" bytes, limit {admission.max_bytes} (admission.max_bytes)")),
-        )
-        .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id()))
+        detail.when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id()))
         .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
         .when(reason == "no_device", inputs.of_each(settings, _no_device))
         .when(reason == "no_time", inputs.of_each(settings, _no_time))

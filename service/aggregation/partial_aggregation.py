@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from service.admission.column_values import Known
 from service.admission.decode import OTHER
 from service.admission.device_limit import are_known
+from service.admission.expansion import INDEX
 from service.admission.readings import (
     BEHIND,
     DUPLICATE_OF,
@@ -62,6 +63,10 @@ GONE = "a removed topic"
 
 STRETCH = 1_000
 """Rejects of so many successive offsets of a partition go to one bucket."""
+
+OFFSET_BITS = 46
+"""Room for an offset beside the number of an element in a key for duplicates: a partition with 74 records a millisecond has room
+for 30 years, and an array has at most 100,000 elements."""
 
 Ints = NDArray[np.int64]
 
@@ -144,6 +149,8 @@ class Fold:
             read[number] = read.get(number, Partition()) | partition
         if SIZE in readings.column_names:  # readings that are no records, as those of load/walks, have no size
             yield _counts([task_counters.of_counts(task_counters.BYTES, {0: pc.sum(readings[SIZE]).as_py()})])
+        if INDEX in readings.column_names and (further := pc.sum(pc.greater(readings[INDEX], 0)).as_py()):
+            yield _counts([task_counters.of_counts(task_counters.FURTHER, {0: further})])
         yield from self.fold(readings, before.watermark_ms, devices, seen)
 
     def fold(
@@ -212,7 +219,7 @@ class Fold:
             chosen = rows[of_bucket[found]]
             is_duplicate[chosen] = True
             for row, topic, *place in zip(chosen.tolist(), *(each.tolist() for each in places), strict=True):
-                firsts[row] = f"{DUPLICATE_OF} {names.get(topic, GONE)}[{place[0]}]@{place[1]}"
+                firsts[row] = f"{DUPLICATE_OF} {names.get(topic, GONE)}[{place[0]}]@{_offset_and_index(place[1])}"
         return is_duplicate, [firsts[row] for row in np.flatnonzero(is_duplicate).tolist()]
 
     @property
@@ -237,6 +244,7 @@ class Fold:
             "partition": [partition for _, partition in places],
             "offset": readings["offset"],
             "broker_ms": readings["broker_ms"],
+            **({"index": readings[INDEX]} if INDEX in readings.column_names else {}),
         }
         rejects = pa.table({each.name: columns.get(each.name, pa.nulls(size)) for each in _REJECT}).cast(_REJECT)
         yield _by_bucket(REJECTS, readings["bucket"].to_numpy(), rejects, lambda part: codec.pack(b"J", part))
@@ -408,12 +416,20 @@ class Fold:
 
 
 def _keys(readings: pa.Table, topics: Sequence[str]) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return the keys of readings (state.duplicates.SCHEMA) by partition and offset, and the row of each. Some have no key."""
+    """Return the keys of readings (state.duplicates.SCHEMA) by partition and offset, and the row of each. Some have no key.
+
+    The offset of an element of an array has the element's number in its upper bits (`_offset_and_index`).
+    """
     codes, devices = factorise(readings["device"])
     second = readings[SECOND if SECOND in readings.column_names else "event_ms"]
     has_key = np.flatnonzero(second.is_valid().to_numpy())
     partition, offset = readings["from_partition"].to_numpy(), readings["offset"].to_numpy()
-    rows: NDArray[np.int64] = has_key[np.lexsort((offset[has_key], partition[has_key]))]
+    by = [offset[has_key], partition[has_key]]
+    if INDEX in readings.column_names:
+        index = readings[INDEX].fill_null(-1).to_numpy().astype(np.int64)
+        by.insert(0, index[has_key])
+        offset = offset + ((index + 1) << OFFSET_BITS)
+    rows: NDArray[np.int64] = has_key[np.lexsort(by)]
     topic, number = partition[rows] >> PARTITION_BITS, partition[rows] & ((1 << PARTITION_BITS) - 1)
     columns = {
         "device": duplicates.hashes(devices)[codes][rows],
@@ -424,6 +440,12 @@ def _keys(readings: pa.Table, topics: Sequence[str]) -> tuple[pa.Table, NDArray[
         "offset": offset[rows],
     }
     return pa.table(columns, schema=duplicates.SCHEMA), rows
+
+
+def _offset_and_index(packed: int) -> str:
+    """Return the offset and, of an element of an array, its number, as Coordinates has them."""
+    index, offset = packed >> OFFSET_BITS, packed & ((1 << OFFSET_BITS) - 1)
+    return f"{offset}#{index - 1}" if index else str(offset)
 
 
 @dataclass(frozen=True, slots=True)

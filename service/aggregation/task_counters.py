@@ -12,6 +12,7 @@ One long table of integers (`what`, `of`, `at`, `count`):
     FILTERED   of 0            at = 0                                   count = records that `input.where` does not let in
     OTHER      of a column     at = 0                                   count = readings with `(other)`, by the column's position
     BYTES      of 0            at = 0                                   count = bytes of the records' keys and values
+    FURTHER    of 0            at = 0                                   count = readings of arrays but the first of each record
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED, BYTES = range(10)
+LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED, BYTES, FURTHER = range(11)
 _STRETCHES = 1_000
 """Stretches of one partition from which rows are sorted."""
 LATENCY_STEP_MS = 10

@@ -12,7 +12,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
-from service.admission import decode
+from service.admission import arrays, decode
 from service.admission.registry import record
 from service.admission.schema_sources import SchemaSet, load_set
 from service.commands import dissect
@@ -69,9 +69,9 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
     except OSError as error:
         yield failed(str(file), SchemaError(f"cannot be read: {error.strerror}"))
         return
-    is_one = dissect.dissect(content, settings.form, {}).whole
+    is_one = dissect.dissect(content, settings.form, {}).whole or _readings(content, settings.form) != [content]
     values = [content] if is_one else [line for line in content.splitlines() if line.strip()]
-    records = [dissect.dissect(value, settings.form, {}) for value in values]
+    records = [dissect.dissect(each, settings.form, {}) for value in values for each in _readings(value, settings.form)]
     problems = [f"record {n}: {text}" for n, each in enumerate(records, 1) for text in _problems(settings, each)]
     for problem in problems[:_SHOWN]:
         yield failed(str(file), SchemaError(problem, remedy="Correct the record, or the paths in [input]"))
@@ -96,6 +96,17 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
             yield Line(
                 f"{file}: {settings.form.place}.columns.{name}", "warn", what, "Correct the path, or remove the column"
             )
+
+
+def _readings(value: bytes, form: Input) -> list[bytes]:
+    """The readings of a record: the record itself, or the elements of its array."""
+    if not form.array:
+        return [value]
+    try:
+        found = arrays.elements(arrays.unpacked(value, int(form.max_array_bytes), form.place))
+    except arrays.UnreadableArrayError:
+        return [value]
+    return [value] if found is None else found
 
 
 def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:

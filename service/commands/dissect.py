@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import fastavro
 from google.protobuf import json_format
 
-from service.admission import protobuf
+from service.admission import arrays, protobuf
 from service.admission.schema_sources import load_set
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Settings
@@ -105,6 +105,8 @@ def dissect(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected
     """Decode as much as possible of a value; `schemas` are the writers' by id, empty for JSON without schema ids."""
     if value is None:
         return Dissected({}, {}, stop=0, why="there is no value")
+    if settings.array:
+        return _array(value, settings)
     if not settings.has_schemas:
         return _json(value)
     if stopped := _framing(value, schemas):
@@ -119,7 +121,7 @@ def offending(
 ) -> Span | None:
     """The bytes that the reason is about, None when they are not known."""
     if reason == "oversized":
-        return max_bytes, size
+        return (max_bytes, size) if size > max_bytes else None
     if reason == "unknown_schema":
         return 1, HEADER_BYTES
     path = {"early": settings.event_time, "late": settings.event_time, "no_time": settings.event_time}.get(reason)
@@ -200,6 +202,18 @@ def hexdump(value: bytes, span: Span | None) -> Iterator[str]:
             yield f"            {marks.rstrip()}"
     if last < rows:
         yield f"  ... {len(value) - last * _ROW} bytes after"
+
+
+def _array(value: bytes, settings: Input) -> Dissected:
+    """Decode a record that is one reading, and say of another one why it holds no readings."""
+    try:
+        text = arrays.unpacked(value, int(settings.max_array_bytes), settings.place)
+        found = arrays.elements(text)
+    except arrays.UnreadableArrayError as error:
+        return Dissected({}, {}, stop=0, why=str(error))
+    if found is None:
+        return _json(text)
+    return Dissected({}, {}, stop=0, why=f"is an array of {len(found)} readings")
 
 
 def _json(value: bytes) -> Dissected:

@@ -72,7 +72,7 @@ def quoted(value: Any, most: int = SHOWN) -> str:
 
 def _oversized(detail: str, max_bytes: int) -> str:
     size = _SIZE.match(detail)
-    if size is None:
+    if size is None or "max_array_bytes" in detail:
         return ""
     return f"{_bytes(int(size[1]))}, limit {_bytes(max_bytes)} (admission.max_bytes)"
 

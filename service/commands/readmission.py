@@ -82,7 +82,10 @@ class Readmission:
         is_filtered = pc.and_(pc.is_null(table["device"]), pc.is_null(table["reject"]))
         for number in table[readings.KEPT + "offset"].filter(is_filtered).to_pylist():
             form = settings.of_topic(rows[number].place.topic).form
-            why = f"it does not meet {form.place}.where = {form.where!r}. To mend it, change it with --set or --value"
+            unmet = "it is an array without readings"
+            if form.where is not None:
+                unmet = f"it does not meet {form.place}.where = {form.where!r}"
+            why = f"{unmet}. To mend it, change it with --set or --value"
             refusals[number] = readings.FILTERED, why
         for number, event_ms, text, is_behind in zip(*(each.to_pylist() for each in columns), behind, strict=True):
             if text is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from service import clock, settings
+from service.admission.arrays import NO_INDEX
 from service.commands import dissect, replay
 from service.commands.dissect import Dissected
 from service.commands.explain import explain
@@ -77,6 +78,7 @@ class _Entry:
             "topic": reject.place.topic,
             "partition": reject.place.partition,
             "offset": reject.place.offset,
+            **({} if reject.place.index == NO_INDEX else {"index": reject.place.index}),
             "reason": reject.reason,
             "detail": self.detail(loaded),
             "state": self.state,

@@ -256,7 +256,7 @@ def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, in
 def _origin(mark: Mark) -> bytes:
     """Return the value of ORIGIN for a mark. Its token is secret until the record is sent, so that no device can forge it."""
     place, token = mark.place, mark.details.get("token", "")
-    return f"{place.topic}/{place.partition}/{place.offset}/{token}".rstrip("/").encode()
+    return f"{place.topic}/{place.partition}/{place.number}/{token}".rstrip("/").encode()
 
 
 def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coordinates, Mark]:

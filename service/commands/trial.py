@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from service.admission import readings
+from service.admission import expansion, readings
+from service.admission.arrays import NO_INDEX
 from service.admission.schema_sources import load_schemas
 from service.aggregation import sessions
 from service.commands import dissect, tables
@@ -111,6 +112,7 @@ def trial(settings: Settings, count: int) -> Trial:
             records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": "10"}).coalesce(1)
             decided = readings.admit(records, settings, attributes, keep=_KEPT, schemas=load_schemas(settings))
             kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in _KEPT]
+            kept += [expansion.INDEX] if settings.has_arrays else []
             names = [name for name in decided.columns if not name.startswith(readings.KEPT)]
             table = decided.select(*(f"`{name}`" for name in names), *kept).toArrow()
             return of(table, settings, attributes)  # attributes are read from the folder on use
@@ -191,7 +193,8 @@ def _rejects(rejected: pa.Table, settings: Settings) -> list[tuple[Reject, str]]
     columns = [rejected[name if name in {"reject", "broker_ms"} else readings.KEPT + name] for name in _COLUMNS]
     for text, broker_ms, topic, partition, offset, key, value in zip(*(c.to_pylist() for c in columns), strict=True):
         fields = readings.parsed(text)
-        place = Coordinates(topic, partition, offset)
+        index = fields["index"]
+        place = Coordinates(topic, partition, offset, NO_INDEX if index is None else index)
         reject = Reject(place, fields["reason"], fields["detail"] or "", broker_ms, 0, 0, key, value, ())
         found.append((reject, explain(reject, dissector(topic, value), settings)))
     return found

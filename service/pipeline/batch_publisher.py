@@ -242,6 +242,7 @@ class Sink:
             behind=tally.sum(task_counters.BEHIND),
             filtered=tally.sum(task_counters.FILTERED),
             read_bytes=tally.sum(task_counters.BYTES),
+            further=tally.sum(task_counters.FURTHER),
             rejected=tuple(tally.sum(task_counters.REJECTED, of) for of in range(len(REASONS))),
             latency=latency,
             event_times=tuple(output.event_times),

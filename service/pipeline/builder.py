@@ -289,9 +289,9 @@ class Publication:
         return self.batch_limit.records
 
     def _lost(self, micro_batch: MicroBatch, outcome: Outcome) -> int:
-        # Each record is admitted, rejected or filtered. Other offsets are a transaction's marker, an aborted record, a compacted
-        # record, or a record that Kafka has deleted: only the last one is lost.
-        without = micro_batch.rows - outcome.admitted - sum(outcome.rejected) - outcome.filtered
+        # Other offsets than those of records are a transaction's marker, an aborted record, a compacted record, or a record that
+        # Kafka has deleted: only the last one is lost.
+        without = micro_batch.rows - outcome.records
         kafka = self.term.settings.kafka
         if kafka.on_data_loss != "continue" or without <= 0:
             return 0

@@ -30,8 +30,8 @@ class Outcome:
     Redis: `bytes` sent, and failed attempts (`retries`).
     Records: `rejects` copied, `admitted` readings, `unknown` of them of devices that the reference lacks, `rejected` by reason
     in the order of REASONS, `behind` of those behind the watermark, `filtered` by `input.where`, `read_bytes` of keys and
-    values. `latency` counts readings by the time in ms from the broker to the acknowledged write, per bucket of
-    LATENCY_BOUNDS_MS; `latency_ms` is their sum.
+    values, `further` readings of records with arrays: all but the first of each. `latency` counts readings by the time in ms
+    from the broker to the acknowledged write, per bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum.
     Time and state: `times` has (partition's number, oldest, newest event time in ms) of each partition with readings,
     `event_times` the (watermark, newest event time) after the batch, one pair unless buckets disagree, and `sizes` the sizes of
     the changed buckets' states (state.processor.SIZES). `windows_open` has (bucket, number of the view, open windows) of these
@@ -58,6 +58,7 @@ class Outcome:
     behind: int = 0
     filtered: int = 0
     read_bytes: int = 0
+    further: int = 0
     rejected: tuple[int, ...] = (0,) * len(REASONS)
     latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
     event_times: tuple[tuple[int, int], ...] = ()
@@ -67,6 +68,11 @@ class Outcome:
     topics: tuple[tuple[int, int], ...] = ()
     others: tuple[tuple[int, int], ...] = ()
     finals: tuple["Payload", ...] = ()
+
+    @property
+    def records(self) -> int:
+        """The number of records: each reading is admitted, rejected or filtered, and each record has a first one."""
+        return self.admitted + sum(self.rejected) + self.filtered - self.further
 
     def __add__(self, other: "Outcome") -> "Outcome":
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}

@@ -8,10 +8,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from service.admission import expansion
 from service.admission.readings import KEPT, SECOND
 from state.columns import Bools
 
-_ORDER = [(KEPT + name, "ascending") for name in ("topic", "partition", "offset")]
+_ORDER = (*(KEPT + name for name in ("topic", "partition", "offset")), expansion.INDEX)
 
 
 def copies(readings: pa.Table, earlier: pa.Table, admitted: DataFrame) -> Bools:
@@ -22,7 +23,9 @@ def copies(readings: pa.Table, earlier: pa.Table, admitted: DataFrame) -> Bools:
     names = _names(readings)
     seen = {key for key in _keys(earlier) if None not in key} | _admitted(readings.select(names), admitted)
     is_copy = np.zeros(readings.num_rows, np.bool_)
-    numbered = readings.append_column("row", pa.array(np.arange(readings.num_rows))).sort_by(_ORDER)
+    numbered = readings.append_column("row", pa.array(np.arange(readings.num_rows))).sort_by(
+        [(name, "ascending") for name in _ORDER if name in readings.column_names]
+    )
     for row, key in zip(numbered["row"].to_pylist(), _keys(numbered), strict=True):
         is_copy[row] = key in seen
         if None not in key:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.admission import readings
+from service.admission import expansion, readings
+from service.admission.arrays import NO_INDEX
 from service.recompute.rebuild import Recomputation
 from service.rejects import marks, reject_log
 from service.rejects.marks import Mark
@@ -31,6 +32,7 @@ _RECORD = pa.schema(
         ("timestamp", pa.timestamp("us", "UTC")),
     ]
 )
+_INDEX = pa.field(expansion.INDEX, pa.int32())
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +137,31 @@ def admitted(run: Recomputation, rejects: Iterable[Reject]) -> tuple[pa.Table, i
             complete.append(with_bytes)
     admission = settings.admission.model_copy(update={"max_delay_ms": _ANY_DELAY_MS})
     relaxed = settings.model_copy(update={"admission": admission})
-    frame = run.spark.createDataFrame(records(complete))
+    frame = run.spark.createDataFrame(records(complete, has_index=settings.has_arrays))
     decided = readings.admit(frame, relaxed, run.attributes, keep=PLACE, schemas=run.schemas).toArrow()
     table = decided.filter(pc.is_valid(decided["device"]))
     return table, total - table.num_rows
 
 
-def records(rejects: Iterable[Reject]) -> pa.Table:
-    """Return complete rejects as records of the Kafka source, the input of `readings.admit`."""
+def records(rejects: Iterable[Reject], *, has_index: bool = False) -> pa.Table:
+    """Return complete rejects as records of the Kafka source, the input of `readings.admit`.
+
+    With `has_index`, those that are readings of an array keep their number in it.
+    """
     rows = []
     for reject in rejects:
         place = {"topic": reject.place.topic, "partition": reject.place.partition, "offset": reject.place.offset}
-        rows.append({**place, "key": reject.key, "value": reject.value, "timestamp": reject.broker_ms * 1000})
-    return pa.Table.from_pylist(rows, schema=_RECORD)
+        index = None if reject.place.index == NO_INDEX else reject.place.index
+        row = {**place, "key": reject.key, "value": reject.value, "timestamp": reject.broker_ms * 1000}
+        rows.append({**row, expansion.INDEX: index})
+    return pa.Table.from_pylist(rows, schema=_RECORD.append(_INDEX) if has_index else _RECORD)
 
 
 def places(table: pa.Table) -> list[Coordinates]:
     """The place of each row of `admitted`."""
     columns = [table[readings.KEPT + name].to_pylist() for name in PLACE]
+    if expansion.INDEX in table.column_names:
+        columns.append(table[expansion.INDEX].fill_null(NO_INDEX).to_pylist())
     return [Coordinates(*place) for place in zip(*columns, strict=True)]
 
 

@@ -21,7 +21,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from service.admission import readings
+from service.admission import expansion, readings
+from service.admission.arrays import NO_INDEX
 from service.admission.column_values import Known
 from service.admission.schema_sources import SchemaSets
 from service.aggregation import sessions
@@ -55,6 +56,8 @@ def open_values(spark: SparkSession, settings: Settings, committed: MicroBatch) 
     }
     return states.mapInArrow(_Present(sessions.rules(settings), lengths_ms), OUTPUT)
 
+
+_INDEX = "refused_index"
 
 Span = tuple[int, int]
 """Event time in ms, half open."""
@@ -195,7 +198,7 @@ def records(
 ) -> DataFrame:
     """The chosen records in the columns of `source.stream`, without skipped and `refused` (late.Log) ones.
 
-    `options` are added to the reader's.
+    Records that are arrays are readings already (expansion.expand) if there are refused ones. `options` are of the reader.
     """
     places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
     spans = skips.pending(chosen.begin, skips.read(Files(spark, settings.service.checkpoint)))
@@ -216,10 +219,18 @@ def records(
     if not refused:
         return read
     names = ["topic", "partition", "offset"]
-    columns = zip(*((place.topic, place.partition, place.offset) for place in refused), strict=True)
-    types = pa.string(), pa.int32(), pa.int64()
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-    return read.join(F.broadcast(spark.createDataFrame(pa.Table.from_arrays(arrays, names=names))), names, "left_anti")
+    types = [pa.string(), pa.int32(), pa.int64()]
+    if settings.has_arrays:
+        # A reading of an array is refused alone, so the records become readings first. Nulls would not be equal in the join.
+        names, types = [*names, _INDEX], [*types, pa.int32()]
+        read = expansion.expand(read, settings).withColumn(_INDEX, F.coalesce(expansion.INDEX, F.lit(NO_INDEX)))
+    columns = zip(*((place.topic, place.partition, place.offset, place.index) for place in refused), strict=True)
+    arrays = [
+        pa.array(column, kind) for column, kind in zip(columns, types, strict=False)
+    ]  # the index only with arrays
+    unwanted = F.broadcast(spark.createDataFrame(pa.Table.from_arrays(arrays, names=names)))
+    left = read.join(unwanted, names, "left_anti")
+    return left.drop(_INDEX) if settings.has_arrays else left
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,17 @@
 """Send rejected records to `<topic>.rejects`, byte for byte, with the reason in their headers.
 
 schemas/reject.json is the form of the headers. Delivery is at least once: a replayed batch sends its rejects again, with equal
-(tidemark.topic, tidemark.partition, tidemark.offset).
+(tidemark.topic, tidemark.partition, tidemark.offset, tidemark.index).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from service.admission import arrays
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
 from service.kafka.clients import DELIVERY_S
@@ -23,8 +24,11 @@ HEADER = "tidemark."
 UNREADABLE = "unreadable"
 """The reason of records that no process can read and that an operator has skipped (`tidemark skip`). The pass never uses it."""
 _NAMES = [HEADER + name for name in ("reason", "detail", "topic", "partition", "offset", "broker_ms", "epoch", "batch")]
-_OMITTED = HEADER + "omitted_bytes"
-_NUMBERS = {"partition", "offset", "broker_ms", "epoch", "batch", "omitted_bytes"}
+_INDEX, _OMITTED = HEADER + "index", HEADER + "omitted_bytes"
+"""Headers that not every reject has, in this order, after the others."""
+_NUMBERS = {"partition", "offset", "broker_ms", "epoch", "batch", "index", "omitted_bytes"}
+HEADERS_OF_A_READING = 1 << 10
+"""The most bytes of a record's own headers that each reject of one of its readings has: an array may have 100,000."""
 _LARGEST = 64 << 20
 """Bytes of the largest record that is sent, whatever limit its topic has. A larger one is sent without its bytes."""
 _QUEUE_KIB = 2 * _LARGEST >> 10
@@ -45,7 +49,32 @@ def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
         b"%d" % micro_batch.epoch,
         b"%d" % micro_batch.batch,
     )
-    return [*zip(_NAMES, values, strict=True)]
+    index = reject.get("index")
+    more = [] if index is None else [(_INDEX, b"%d" % index)]
+    return [*zip(_NAMES, values, strict=True), *more]
+
+
+def of_reading(record: Record, index: int) -> Record | None:
+    """Return the record with only the reading `index` of its array, NO_INDEX for all of it; None if it has no such reading.
+
+    Headers of more than HEADERS_OF_A_READING bytes are left out.
+    """
+    if index == arrays.NO_INDEX:
+        return record
+    found = _elements(record.value or b"")
+    if index >= len(found):
+        return None
+    size = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return Record(record.key, found[index], record.headers if size <= HEADERS_OF_A_READING else [])
+
+
+@lru_cache(maxsize=1)
+def _elements(value: bytes) -> list[bytes]:
+    """The elements of a record; rejects of a record come one after the other."""
+    try:
+        return arrays.elements(arrays.unpacked(value)) or []
+    except arrays.UnreadableArrayError:
+        return []
 
 
 def forms(record: Record | None, added: Headers) -> Iterator[Record]:
@@ -73,9 +102,14 @@ def split(message_headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[H
     """Return a record's own headers, and those of Tidemark as `parse` returns them. Tidemark's are the last ones, because a
     device may give its own headers any name."""
     everything = list(message_headers or ())
-    count = len(_NAMES) + (1 if everything and everything[-1][0] == _OMITTED else 0)
-    own, added = everything[:-count], everything[-count:]
-    if [name for name, _ in added] != [*_NAMES, _OMITTED][:count]:
+    more: list[str] = []
+    for name in (_OMITTED, _INDEX):
+        last = len(everything) - len(more)
+        if last > 0 and everything[last - 1][0] == name:
+            more.insert(0, name)
+    names = [*_NAMES, *more]
+    own, added = everything[: -len(names)], everything[-len(names) :]
+    if [name for name, _ in added] != names:
         return everything, {}
     try:
         texts = {name.removeprefix(HEADER): (value or b"").decode() for name, value in added}
@@ -194,7 +228,11 @@ def copy(settings: Kafka, rejects: Iterable[Mapping[str, Any]], micro_batch: Mic
     """Queue rows of row_schemas.REJECT_TYPE with their records, read from Kafka. Raises SourceError."""
     with sender(settings) as producer, closing(fetch.records(settings, rejects)) as pairs:
         for reject, record in pairs:
-            producer.send(reject, record, micro_batch)
+            index = reject.get("index")
+            if record is not None and index is not None:
+                producer.send(reject, of_reading(record, index), micro_batch)
+            else:
+                producer.send(reject, record, micro_batch)
 
 
 def flush(settings: Kafka, micro_batch: MicroBatch) -> None:

@@ -1,6 +1,6 @@
 """Marks: which rejects are corrected or replayed. They are in a compacted topic, `<rejects topic>.applied`.
 
-    <partition>/<offset>            the reject is corrected or replayed, for ever
+    <partition>/<offset>            the reject is corrected or replayed, for ever; <offset>#<index> of a reading of an array
     <partition>/<offset>/taken      a run has begun with the reject; if it ended in between, the next run finishes it
 
 The marks are in Kafka, so that they survive a loss of data in Redis: they say which rejects are in its values. The two have
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from service import clock
+from service.admission.arrays import NO_INDEX
 from service.errors import SourceError
 from service.kafka import clients, scan, topics
 from service.kafka.clients import DELIVERY_S, TIMEOUT_S
@@ -62,7 +63,7 @@ def write(kafka: Kafka, marks: Iterable[Mark]) -> None:
 
     for mark in marks:
         end = "" if mark.state in ENDS else "/taken"
-        key = f"{mark.place.partition}/{mark.place.offset}{end}"
+        key = f"{mark.place.partition}/{mark.place.number}{end}"
         value = json.dumps({"state": mark.state, "at_ms": clock.now_ms(), **mark.details})
         while True:
             try:
@@ -93,8 +94,10 @@ def _create(kafka: Kafka) -> None:
 
 def _mark(name: str, message: Message) -> Mark | None:
     try:
-        partition, offset = (message.key() or b"").decode().split("/")[:2]
+        partition, number = (message.key() or b"").decode().split("/")[:2]
+        offset, _, index = number.partition("#")
         details = json.loads(message.value() or b"")
-        return Mark(Coordinates(name, int(partition), int(offset)), details["state"], details)
+        place = Coordinates(name, int(partition), int(offset), int(index or NO_INDEX))
+        return Mark(place, details["state"], details)
     except (ValueError, KeyError, TypeError):
         return None  # not a mark of Tidemark's

@@ -4,45 +4,56 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from service.admission.arrays import NO_INDEX
 from service.errors import SettingsError
 from service.kafka import scan
-from service.rejects import delivery
+from service.rejects import delivery, fetch
 from service.settings import Kafka
 
 ORIGIN = "tidemark-origin"
 """Header of a replayed record: the coordinates of its reject, and the run's token for it."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
-_PLACE = re.compile(r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@(?P<o>\d+)|/(?P<p2>\d+)/(?P<o2>\d+))\Z")
+_PLACE = re.compile(
+    r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@(?P<o>\d+)|/(?P<p2>\d+)/(?P<o2>\d+))(#(?P<index>\d+))?\Z"
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinates:
-    """The place of a record in its input topic."""
+    """The place of a record in its input topic, and the number of a reading in a record with an array, NO_INDEX in another."""
 
     topic: str
     partition: int
     offset: int
+    index: int = NO_INDEX
 
     def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}]@{self.offset}"
+        return f"{self.topic}[{self.partition}]@{self.number}"
+
+    @property
+    def number(self) -> str:
+        """The offset, with the number of the reading if it has one: `1207`, or `1207#3`."""
+        return str(self.offset) if self.index == NO_INDEX else f"{self.offset}#{self.index}"
 
     @staticmethod
     def parse(text: str) -> "Coordinates":
-        """Parse `topic[partition]@offset` or `topic/partition/offset`; raises SettingsError."""
+        """Parse `topic[partition]@offset` or `topic/partition/offset`, both with `#index` or without; raises SettingsError."""
         place = _PLACE.match(text)
         if place is None:
             msg = f"{text!r} does not name a record"
-            raise SettingsError(msg, remedy="Write readings[2]@1207, or readings/2/1207")
-        return Coordinates(place["topic"], int(place["p"] or place["p2"]), int(place["o"] or place["o2"]))
+            raise SettingsError(msg, remedy="Write readings[2]@1207, or readings/2/1207, or readings/2/1207#3")
+        index = int(place["index"] or NO_INDEX)
+        return Coordinates(place["topic"], int(place["p"] or place["p2"]), int(place["o"] or place["o2"]), index)
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record that was not admitted. `broker_ms` is its broker time, `epoch` and `batch` are of the batch that rejected it.
+    """A record that was not admitted, or a reading of a record with an array.
 
-    `key`, `value` and `headers` are the record's own. `omitted_bytes` is the size of the bytes that did not fit the rejects
-    topic, None if it has all of them; see `complete`.
+    `broker_ms` is the record's broker time, `epoch` and `batch` are of the batch that rejected it. `key`, `value` and `headers`
+    are the record's own, but the `value` of a reading of an array is that element. `omitted_bytes` is the size of the bytes that
+    did not fit the rejects topic, None if it has all of them; see `complete`.
     """
 
     place: Coordinates
@@ -90,9 +101,10 @@ def complete(kafka: Kafka, reject: Reject) -> Reject | None:
     message = scan.one(kafka, place.topic, place.partition, place.offset)
     if message is None:
         return None
-    return replace(
-        reject, key=message.key(), value=message.value(), headers=tuple(scan.headers(message)), omitted_bytes=None
-    )
+    record = delivery.of_reading(fetch.Record.of(message), place.index)
+    if record is None:
+        return None
+    return replace(reject, key=record.key, value=record.value, headers=tuple(record.headers), omitted_bytes=None)
 
 
 def _reject(
@@ -104,7 +116,7 @@ def _reject(
     number = {name: int(values[name]) for name in ("partition", "offset", "broker_ms", "epoch", "batch")}
     omitted = values.get("omitted_bytes")
     return Reject(
-        Coordinates(str(values["topic"]), number["partition"], number["offset"]),
+        Coordinates(str(values["topic"]), number["partition"], number["offset"], int(values.get("index", NO_INDEX))),
         str(values["reason"]),
         str(values["detail"]),
         number["broker_ms"],

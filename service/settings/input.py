@@ -120,6 +120,10 @@ class Input(Section):
     columns: Mapping[str, Column] = Field(default_factory=dict)
     where: Predicate = None
     """Records that do not meet it are counted as filtered, and have no other effect."""
+    array: bool = False
+    """A record is a JSON array of readings, plain or compressed by gzip, or one reading: service/admission/arrays.py."""
+    max_array_bytes: ByteSize = Field(default=ByteSize(8 << 20), gt=0, le=256 << 20)
+    """The most bytes that a record with an array unpacks to; `admission.max_bytes` is the limit of one reading."""
 
     @property
     def is_json(self) -> bool:

@@ -158,6 +158,11 @@ class Settings(Section):
             for form in self.forms
             if self.registry is None and form.format in {"json-schema", "protobuf"}
         ]
+        problems += [
+            f"{form.place}.array: needs format = 'json', and the format is {form.format!r}"
+            for form in self.forms
+            if form.array and form.format != "json"
+        ]
         outlets = Counter(outlet.name for outlet in self.outlets)
         problems += [f"outlets: the name {n!r} is used more than once" for n in sorted(outlets) if outlets[n] > 1]
         for outlet in self.outlets:
@@ -245,8 +250,13 @@ class Settings(Section):
 
     @property
     def has_filter(self) -> bool:
-        """Whether an input has a filter: then a record may be neither admitted nor rejected."""
-        return any(form.where is not None for form in self.forms)
+        """Whether a record may be neither admitted nor rejected: an input has a filter, or arrays, which may be empty."""
+        return self.has_arrays or any(form.where is not None for form in self.forms)
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether a record may hold several readings."""
+        return any(form.array for form in self.forms)
 
     @property
     def pane_ms(self) -> int:

@@ -331,6 +331,7 @@ def test_a_reject_says_where_its_record_is_and_carries_nothing_of_it(spark, tmp_
             "device": None,
             "ahead_ms": None,
             "schema_id": None,
+            "index": None,
         }
 
 

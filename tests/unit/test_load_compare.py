@@ -328,7 +328,7 @@ def test_per_partition_consumed_must_be_admitted_plus_rejects() -> None:
     check_partitions(expectation(), {("in", 0): 2}, {"in": {0: 6}}, verdict)
     assert verdict.ok
     assert verdict.partitions == {
-        "in[0]": {"start": 0, "end": 6, "consumed": 6, "admitted": 4, "rejected": 2, "filtered": 0}
+        "in[0]": {"start": 0, "end": 6, "consumed": 6, "admitted": 4, "rejected": 2, "filtered": 0, "further": 0}
     }
     for stored, ends in (({("in", 0): 1}, {0: 6}), ({}, {0: 6}), ({("in", 0): 2}, {0: 7}), ({("in", 0): 2}, {})):
         verdict = Verdict()

@@ -1,0 +1,116 @@
+"""Arrays of readings: a record of an input with `array = true` is a JSON array, plain or compressed by gzip.
+
+The array is cut at the commas of its outermost level, without a JSON parser. So an element that is no JSON is rejected alone,
+and each element reaches decode.py with the bytes that the device has sent. The number of an element in its array is part of its
+place in rejects and marks: the cuts must stay the same for ever.
+
+    [{"t": 1}, 5, {"t": 3}]    three readings, with the index 0, 1 and 2; the second one is rejected
+    {"t": 1}                   one reading, without an index; a replay sends a rejected element as such a record
+    []                         no reading: counted as filtered
+    anything else              one reject, without an index, with the bytes of the record
+
+What a record unpacks to is bounded while it is unpacked, by `max_array_bytes` and MAX_READINGS.
+"""
+
+import re
+import zlib
+
+NO_INDEX = -1
+OVERSIZED, UNDECODABLE = "oversized", "undecodable"
+"""Reasons, as in readings.REASONS."""
+EMPTY = "empty"
+"""The fault of a record whose array has no element."""
+MAX_READINGS = 100_000
+"""The most readings of a record."""
+LARGEST_ARRAY = 256 << 20
+"""The largest `max_array_bytes`."""
+
+_GZIP = b"\x1f\x8b"
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+_MAX_MEMBERS = 100
+"""The most gzip members of a record: each costs a copy of what follows."""
+_BLANKS = b" \t\n\r"
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_PLAIN = rb'[^"{}\[\]]*+'
+_FLAT = _PLAIN + rb"(?:" + _STRING + _PLAIN + rb")*+"
+_NESTED = _PLAIN + rb"(?:(?:" + _STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\])" + _PLAIN + rb")*+"
+_TOKEN = re.compile(rb"\{" + _NESTED + rb"\}|" + _STRING + rb'|[\[\]{},"]', re.DOTALL)
+"""An object with at most one level below it, a string, or one of the characters that count.
+
+The first is there for speed: one token of a usual reading. Possessive, so that the time grows with the text alone.
+"""
+_OPENS, _CLOSES, _COMMA, _QUOTE = frozenset(b"[{"), frozenset(b"]}"), ord(","), ord('"')
+
+
+class UnreadableArrayError(ValueError):
+    """Raised for a value without readings; `reason` is that of its reject, or EMPTY."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def unpacked(value: bytes, limit: int = LARGEST_ARRAY, place: str = "input") -> bytes:
+    """Return a value as text of JSON: decompressed if it begins as gzip does. Raises UnreadableArrayError."""
+    allowed = f"limit {limit} ({place}.max_array_bytes)"
+    if len(value) > limit:
+        raise UnreadableArrayError(OVERSIZED, f"{len(value)} bytes, {allowed}")
+    if not value.startswith(_GZIP):
+        return value
+    text, rest, members = bytearray(), value, 0
+    while rest:
+        members += 1
+        if members > _MAX_MEMBERS:
+            raise UnreadableArrayError(UNDECODABLE, f"gzip: more than {_MAX_MEMBERS} members")
+        member = zlib.decompressobj(_GZIP_BITS)
+        try:
+            text += member.decompress(rest, limit + 1 - len(text))
+        except zlib.error as error:
+            raise UnreadableArrayError(UNDECODABLE, f"gzip: {error}") from error
+        if len(text) > limit:
+            raise UnreadableArrayError(OVERSIZED, f"{len(value)} bytes of gzip, unpacked {allowed}")
+        if not member.eof:
+            raise UnreadableArrayError(UNDECODABLE, "gzip: the stream ends early")
+        rest = member.unused_data.lstrip(b"\0")  # gzip pads with zeros
+    return bytes(text)
+
+
+def elements(text: bytes) -> list[bytes] | None:
+    """Return the elements of an array as they are in the text; None for an object. Raises UnreadableArrayError."""
+    text = text.strip(_BLANKS)
+    if text.startswith(b"{"):
+        return None
+    if not text.startswith(b"["):
+        raise UnreadableArrayError(UNDECODABLE, "is neither an array of readings nor an object")
+    found: list[bytes] = []
+    depth, begin = 0, 1
+    for token in _TOKEN.finditer(text):
+        at, end = token.span()
+        first = text[at]
+        if end - at > 1:
+            continue
+        if first in _OPENS:
+            depth += 1
+        elif first == _QUOTE:
+            raise UnreadableArrayError(UNDECODABLE, f"the array has a string without an end, at byte {at}")
+        elif first in _CLOSES:
+            depth -= 1
+            if depth == 0:
+                found.append(text[begin:at].strip(_BLANKS))
+                return _counted(found, text[end:])
+        elif first == _COMMA and depth == 1:
+            if len(found) >= MAX_READINGS:
+                raise UnreadableArrayError(OVERSIZED, f"more than {MAX_READINGS} readings in one record")
+            found.append(text[begin:at].strip(_BLANKS))
+            begin = end
+    raise UnreadableArrayError(UNDECODABLE, "the array has no end")
+
+
+def _counted(found: list[bytes], behind: bytes) -> list[bytes]:
+    if behind:
+        raise UnreadableArrayError(UNDECODABLE, f"{len(behind)} bytes after the array")
+    if found == [b""]:
+        raise UnreadableArrayError(EMPTY, "the array has no readings")
+    if len(found) > MAX_READINGS:
+        raise UnreadableArrayError(OVERSIZED, f"more than {MAX_READINGS} readings in one record")
+    return found

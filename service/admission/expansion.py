@@ -1,0 +1,166 @@
+"""Make a row of each reading, for inputs whose records are arrays (arrays.py).
+
+The records go through Python, a few thousand readings at a time, so that memory depends on neither the size of a record nor that
+of Spark's batches.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from service.admission.arrays import OVERSIZED, UnreadableArrayError, elements, unpacked
+from service.settings import Settings
+
+INDEX = "$index"
+"""The column with a reading's number in its record; null for a record that is one reading, or none."""
+FAULT, DETAIL = "$fault", "$fault_detail"
+"""The columns with the reason why a record holds no readings, and its detail; null for a reading."""
+_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
+_SCHEMA = t.StructType(
+    [
+        t.StructField("key", t.BinaryType()),
+        t.StructField("topic", t.StringType()),
+        t.StructField("partition", t.IntegerType()),
+        t.StructField("offset", t.LongType()),
+        t.StructField("timestamp", t.TimestampType()),
+        t.StructField("value", t.BinaryType()),
+        t.StructField(INDEX, t.IntegerType()),
+        t.StructField(FAULT, t.StringType()),
+        t.StructField(DETAIL, t.StringType()),
+    ]
+)
+_ROWS, _BYTES = 5_000, 4 << 20
+"""Readings, and bytes of keys and values, from which a batch is handed on."""
+
+
+def expand(records: DataFrame, settings: Settings) -> DataFrame:
+    """Return one row for each reading: the element in `value`, and the columns INDEX, FAULT and DETAIL.
+
+    Other columns than those of `_SCHEMA` are lost. Records of inputs without arrays pass unchanged. Returns the frame itself
+    when no input has arrays, and when it is expanded already. Where `records` has INDEX, a record that is one reading keeps it.
+    """
+    if not settings.has_arrays or FAULT in records.columns:
+        return records
+    limits = {
+        topic: (form.place, int(form.max_array_bytes))
+        for each in settings.split()
+        if (form := each.form).array
+        for topic in each.kafka.topics
+    }
+    names = ["value", *_COLUMNS, *([INDEX] if INDEX in records.columns else [])]
+    return records.select(*names).mapInArrow(Expander(limits, int(settings.admission.max_bytes)), _SCHEMA)
+
+
+def columns(settings: Settings) -> list[Column]:
+    """Return the columns that `expand` adds."""
+    return [F.col(name) for name in (INDEX, FAULT, DETAIL)] if settings.has_arrays else []
+
+
+@dataclass(frozen=True, slots=True)
+class Expander:
+    """Turns batches of records into batches of readings, for mapInArrow; it is pickled for the tasks.
+
+    `limits` has the place in the settings and `max_array_bytes` of each topic with arrays. A key of more than `max_key` bytes
+    rejects its record as a whole: each reading has a copy of it.
+    """
+
+    limits: Mapping[str, tuple[str, int]]
+    max_key: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        topics = pa.array(self.limits, pa.string())
+        for batch in batches:
+            if not pc.any(pc.is_in(batch.column("topic"), topics)).as_py():
+                yield _Readings.unchanged(batch)
+                continue
+            readings = _Readings(batch)
+            for row in range(batch.num_rows):
+                for reading in self._of_record(batch, row):
+                    readings.add(row, *reading)
+                    if readings.is_full:
+                        yield readings.take()
+            if readings.rows:
+                yield readings.take()
+
+    def _of_record(
+        self, batch: pa.RecordBatch, row: int
+    ) -> Sequence[tuple[bytes | None, int | None, str | None, str | None]]:
+        """Return value, index, fault and its detail of each reading of a record."""
+        value = batch.column("value")[row].as_py()
+        own = batch.column(INDEX)[row].as_py() if INDEX in batch.schema.names else None
+        limit = self.limits.get(batch.column("topic")[row].as_py())
+        if limit is None or value is None:
+            return [(value, own, None, None)]
+        try:
+            text = unpacked(value, limit[1], limit[0])
+            found = elements(text)
+            if found is not None:
+                self._check_key(batch.column("key")[row].as_py() or b"", len(text), len(found), limit)
+        except UnreadableArrayError as error:
+            return [(value, own, error.reason, str(error))]
+        if found is None:
+            return [(text, own, None, None)]
+        return [(each, number, None, None) for number, each in enumerate(found)]
+
+    def _check_key(self, key: bytes, size: int, readings: int, limit: tuple[str, int]) -> None:
+        if len(key) > self.max_key:
+            raise UnreadableArrayError(OVERSIZED, f"{len(key)} bytes, limit {self.max_key} (admission.max_bytes)")
+        if size + readings * len(key) > limit[1]:
+            detail = f"{size} bytes and a key of {len(key)} for each of {readings} readings"
+            raise UnreadableArrayError(OVERSIZED, f"{detail}, limit {limit[1]} ({limit[0]}.max_array_bytes)")
+
+
+@dataclass(slots=True)
+class _Readings:
+    """Readings of a batch of records; `rows` are the rows of their records."""
+
+    records: pa.RecordBatch
+    rows: list[int] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    indices: list[int | None] = field(default_factory=list)
+    faults: list[str | None] = field(default_factory=list)
+    details: list[str | None] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, row: int, value: bytes | None, index: int | None, fault: str | None, detail: str | None) -> None:
+        self.rows.append(row)
+        self.values.append(value)
+        self.indices.append(index)
+        self.faults.append(fault)
+        self.details.append(detail)
+        self.size += len(value or b"")
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= _ROWS or self.size >= _BYTES
+
+    def take(self) -> pa.RecordBatch:
+        """Return the readings as a batch, and begin with the next one."""
+        rows = pa.array(self.rows, pa.int64())
+        made = [self.records.column(name).take(rows) for name in _COLUMNS]
+        made += [self.values, self.indices, self.faults, self.details]
+        self.rows, self.values, self.indices, self.faults, self.details, self.size = [], [], [], [], [], 0
+        return _batch(made)
+
+    @staticmethod
+    def unchanged(records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return records that are readings."""
+        nothing = [None] * records.num_rows
+        index = records.column(INDEX) if INDEX in records.schema.names else nothing
+        made = [records.column(name) for name in (*_COLUMNS, "value")]
+        return _batch([*made, index, nothing, nothing])
+
+
+def _batch(made: Sequence[pa.Array | list[object]]) -> pa.RecordBatch:
+    schema = to_arrow_schema(_SCHEMA)
+    arrays = [
+        each if isinstance(each, pa.Array) else pa.array(each, field.type)
+        for each, field in zip(made, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema.names)
