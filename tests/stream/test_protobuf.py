@@ -2,10 +2,9 @@
 
 import base64
 import json
-import struct
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
+from google.protobuf import descriptor_pb2
 
 from load.servers.schema_registry import Registry
 from service.admission import protobuf, readings
@@ -18,64 +17,17 @@ from service.errors import SchemaError
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Registry as Section
 from service.settings import parse
+from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
 from tests.stream.records import BASE_MS, Record, make_document
 from tests.stream.script import KAFKA
 
 pytestmark = pytest.mark.spark
 
-F = descriptor_pb2.FieldDescriptorProto
-READING = {
-    "device_id": (1, F.TYPE_STRING),
-    "event_time": (2, ".google.protobuf.Timestamp"),
-    "temperature": (3, ".google.protobuf.DoubleValue"),
-    "env": (4, ".fleet.Env"),
-    "kind": (5, ".fleet.Kind"),
-    "count": (6, F.TYPE_INT64),
-    "raw": (7, F.TYPE_BYTES),
-    "next": (8, ".fleet.Reading"),
-}
-
-
-def message(name, fields):
-    made = descriptor_pb2.DescriptorProto(name=name)
-    for field, (number, kind) in fields.items():
-        new = made.field.add(name=field, number=number, label=F.LABEL_OPTIONAL)
-        if isinstance(kind, str):
-            new.type, new.type_name = F.TYPE_ENUM if kind.endswith("Kind") else F.TYPE_MESSAGE, kind
-        else:
-            new.type = kind
-    return made
-
-
-ENV = descriptor_pb2.FileDescriptorProto(name="env.proto", package="fleet", syntax="proto3")
-ENV.message_type.append(message("Env", {"pressure": (1, F.TYPE_DOUBLE), "line": (2, F.TYPE_STRING)}))
-ENV.enum_type.add(name="Kind").value.add(name="METER", number=0)
-FILE = descriptor_pb2.FileDescriptorProto(name="x.proto", package="fleet", syntax="proto3")
-FILE.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto", "env.proto"])
-FILE.message_type.append(message("Other", {"text": (1, F.TYPE_STRING)}))
-FILE.message_type.append(message("Reading", READING))
-FILE.message_type[1].nested_type.append(message("Inner", {"device_id": (1, F.TYPE_STRING)}))
 INPUT = {
     "format": "protobuf",
     "measures": {"temperature": "temperature", "pressure": "env.pressure", "sum": "count + env.pressure"},
     "columns": {"kind": "kind", "line": "env.line"},
 }
-
-
-def text(file):
-    return base64.b64encode(file.SerializeToString()).decode()
-
-
-def classes():
-    pool = descriptor_pool.DescriptorPool()
-    for each in (timestamp_pb2, wrappers_pb2):
-        pool.AddSerializedFile(each.DESCRIPTOR.serialized_pb)
-    pool.Add(ENV)
-    pool.Add(FILE)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fleet.Reading"))
-
-
-READING_CLASS = classes()
 
 
 def body(**fields):
@@ -89,11 +41,6 @@ def body(**fields):
         else:
             setattr(made, name, value)
     return made.SerializeToString()
-
-
-def framed(content, number=1, path=b"\x02\x02"):
-    """`path` has the number 1, of the file's second message."""
-    return b"\0" + struct.pack(">I", number) + path + content
 
 
 def nested(depth):
