@@ -6,6 +6,7 @@ named must fail by itself, not by an error in its set-up, and no test is named t
 """
 
 from load.mutations import (
+    checkpoint,
     daemon,
     duplicates,
     endless,
@@ -40,6 +41,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *daemon.MUTATIONS,
     *operations.MUTATIONS,
     *views.MUTATIONS,
+    *checkpoint.MUTATIONS,
 )
 
 

@@ -1,0 +1,25 @@
+"""The releases whose checkpoints this version must read or refuse by name, and the tree of each.
+
+A release is its tag where the clone has tags, else its commit.
+"""
+
+import subprocess
+from pathlib import Path
+
+RELEASES = {
+    "0.1.0": "f39278ff0429bd97049845b7862abd137cf2adda",
+    "0.2.0": "878e46cdd7c11a96330b062f354ff9047420c7ea",
+}
+PREVIOUS = "0.2.0"
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def extract(version: str, folder: Path) -> Path:
+    """Write the tree of a release into a folder, and return the folder. CalledProcessError without its history."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tag = subprocess.run(["git", "rev-parse", "-q", "--verify", f"v{version}^{{commit}}"], cwd=_ROOT, check=False)
+    name = f"v{version}" if tag.returncode == 0 else RELEASES[version]
+    archive = subprocess.run(["git", "archive", name], cwd=_ROOT, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
+    return folder

@@ -1,0 +1,139 @@
+"""States that released versions have stored: read by today's code, gone on with, and written in the layout that they need."""
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from load.releases import PREVIOUS, RELEASES
+from service.checkpoint import manifest
+from service.checkpoint.manifest import Manifest
+from service.errors import CheckpointError
+from state import codec
+from state.layout import LIMITS
+from state.store import Cache, Store, restore
+from state.windows import SCHEMA
+from tests import stored
+from tests.states import contents
+from tests.stream.records import make_settings
+
+DATA = Path(__file__).parent / "data"
+ROOT = DATA.parents[2]
+NEW = max(codec.VERSIONS) + 1
+
+
+def document(version: str = PREVIOUS) -> Mapping[str, list[str]]:
+    loaded: Mapping[str, list[str]] = json.loads((DATA / f"stored_{version}.json").read_text())
+    return loaded
+
+
+def versions(values: list[str]) -> set[int]:
+    return {base64.b64decode(value)[4] for value in values}
+
+
+def test_there_are_bytes_of_every_release() -> None:
+    """A release gets its file: see tests/stored.py."""
+    headings = re.findall(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings == list(reversed(RELEASES))
+    assert headings[0] == PREVIOUS
+    assert {version for version in RELEASES if (DATA / f"stored_{version}.json").exists()} == {*RELEASES} - {"0.1.0"}
+    # A head and deltas have version 2; a base has the version that its windows need.
+    assert {case: versions(values) for case, values in document().items()} == {"plain": {2}, "statistics": {2, 3}}
+
+
+@pytest.mark.parametrize("case", stored.VIEWS)
+def test_a_bucket_that_a_release_has_stored_is_read_and_gone_on_with(case: str) -> None:
+    entries = stored.entries_of(document(), case)
+    *_, last = stored.states(case)
+    assert contents(restore([entries.states[0][key] for key in sorted(entries.states[0])])) == contents(last)
+    store = Store(entries, Cache())
+    read = store.load(0)
+    assert read is not None
+    after = stored.stepped(read.state, case, stored.STEPS)
+    store.save(0, read, after)
+    again = Store(entries, Cache()).load(0)
+    assert again is not None
+    assert contents(again.state) == contents(after)
+    assert after.windows.num_rows > last.windows.num_rows
+
+
+def test_statistics_that_are_added_and_removed_keep_the_windows_and_are_written_as_they_need() -> None:
+    entries = stored.entries_of(document(), "plain")
+    store = Store(entries, Cache())
+    read = store.load(0)
+    assert read is not None
+    # Statistics that need other columns: the state is written in the layout that has them.
+    wider = stored.stepped(read.state, "statistics", stored.STEPS)
+    store.save(0, read, wider)
+    assert entries.states[0][1][4] == 3
+    again = Store(entries, Cache()).load(0)
+    assert again is not None
+    rows = {(row["view"], row["key"]): row for row in again.state.windows.to_pylist()}
+    assert rows["device", "device-naïve"]["count"] == 10 * (stored.STEPS + 1)
+    assert rows["device", "device-naïve"]["quantiles"] is None
+    assert rows["site", "site-naïve"]["quantiles"] is not None
+    # Without them again, the windows that have the columns keep them until they are closed.
+    narrow = stored.stepped(again.state, "plain", stored.STEPS + 1)
+    kept = {(row["view"], row["key"]): row for row in narrow.windows.to_pylist()}
+    assert kept["site", "site-naïve"] == rows["site", "site-naïve"]
+    assert kept["device", "device-naïve"]["count"] == 10 * (stored.STEPS + 2)
+
+
+def test_measures_that_are_added_and_removed_keep_sessions_and_windows_of_a_release() -> None:
+    entries = stored.entries_of(document(), "plain")
+    read = Store(entries, Cache()).load(0)
+    assert read is not None
+    before = {row["device"]: row for row in read.state.devices.to_pylist()}
+    for measures in (("t", "h", "new"), ("h",), ()):
+        rules = stored.replaced(measures)
+        after = stored.advanced(read.state, stored.STEPS, rules)
+        devices = {row["device"]: row for row in after.devices.to_pylist()}
+        assert devices["pump-1"]["session"] == before["pump-1"]["session"]
+        assert devices["pump-1"]["last_seen"] > before["pump-1"]["last_seen"]
+        assert after.windows.num_rows >= read.state.windows.num_rows
+        assert not set(LIMITS) & set(after.devices.column_names)
+
+
+def test_the_layout_of_0_1_0_is_refused_by_name() -> None:
+    old = base64.b64decode((DATA / "state_v1.b64").read_text())
+    with pytest.raises(codec.CodecError, match="of version 1; supported is version 2 or 3"):
+        codec.decode(old)
+
+
+@pytest.mark.parametrize("name", ["state_v1.b64", "state_v2.b64"])
+def test_every_layout_has_magic_and_version_where_every_version_looks_for_them(name: str) -> None:
+    """So that an older program refuses a newer layout by its number, and does not take it for damage."""
+    old = base64.b64decode((DATA / name).read_text())
+    written = codec.encode(restore([base64.b64decode(value) for value in document()["plain"]]))
+    assert old[:4] == written[:4] == b"TDMK"
+    assert (old[4], written[4]) == (int(name[7]), codec.VERSION)
+    newer = bytearray(written)
+    newer[4] = NEW
+    with pytest.raises(codec.CodecError, match=f"of version {NEW}; supported is version 2 or 3"):
+        codec.decode(bytes(newer))
+
+
+@pytest.mark.parametrize(
+    ("layout", "made_by", "way"),
+    [(1, "0.1.0", "Nothing converts it, or start with a new checkpoint"), (NEW, "9.0.0", "Start version 9.0.0")],
+)
+def test_a_checkpoint_of_another_layout_is_refused_by_name_before_its_state_is_read(
+    tmp_path: Path, layout: int, made_by: str, way: str
+) -> None:
+    expected = Manifest.of(make_settings(tmp_path), {"readings": "A1"}, 2)
+    found = expected.model_copy(update={"state_layout": layout, "application": made_by})
+    with pytest.raises(CheckpointError, match=f"the state's layout is {layout}, this version's is 2.*{way}"):
+        manifest.require("/checkpoint", found, expected)
+
+
+def test_a_window_column_of_a_later_statistic_is_refused_by_name() -> None:
+    state: Any = restore([base64.b64decode(value) for value in document()["plain"]])
+    table = state.windows.append_column("entropy", pa.array([0.5] * state.windows.num_rows))
+    assert SCHEMA.names == state.windows.column_names
+    with pytest.raises(codec.CodecError, match="its windows have entropy, which no statistic of this version has"):
+        codec.decode(codec.encode(type(state)(state.runs, state.devices, table)))
