@@ -5,6 +5,7 @@ from load.mutations.mutation import Edit, Mutation
 _SHAPES = "tests/stream/test_inputs.py::"
 _TOPICS = "tests/integration/test_topics.py::"
 _ARRAYS, _CUTS = "tests/stream/test_arrays.py::", "tests/unit/test_arrays.py::"
+_PLACES = "tests/integration/test_arrays.py::"
 
 MUTATIONS = (
     Mutation(
@@ -159,5 +160,33 @@ MUTATIONS = (
             ),
         ),
         (_CUTS + "test_a_bomb_is_refused_before_it_is_unpacked",),
+    ),
+    Mutation(
+        "all-of-a-record-corrected",
+        "late readings of arrays lose their index",
+        "a correction marks another reading of the record, and adds readings twice",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/late.py",
+                "    if expansion.INDEX in table.column_names:",
+                "    if False:",
+            ),
+        ),
+        (_PLACES + "test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_place",),
+    ),
+    Mutation(
+        "record-of-an-element",
+        "a reject of a reading of an array has all bytes of its record",
+        "100,000 rejects of one record fill the rejects topic, and a replay sends all of its readings again",
+        ("P4", "P6"),
+        (
+            Edit(
+                "service/rejects/delivery.py",
+                "            if record is not None and index is not None:",
+                "            if False:",
+            ),
+        ),
+        (_PLACES + "test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_place",),
     ),
 )

@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service import clock
+from service.admission.arrays import NO_INDEX
 from service.cli import main
 from service.commands import replay
+from service.recompute import correct
 from service.rejects import marks, reject_log
 from service.rejects.reject_log import Coordinates, Reject
 from tests.integration.world import World
@@ -58,6 +60,44 @@ def world(
     made = Gateways(spark, broker_server, redis_server, tmp_path, prefix, input=INPUT, views=VIEWS, admission=admission)
     yield made
     made.redis.close()
+
+
+def test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_place(world: Gateways) -> None:
+    world.term(
+        record(reading("a", 0), reading("a", 5, "hot"), reading("a", 4), reading("b", 1)),
+        Record(reading("c", 2), BASE_MS),
+        Record(b"[]", BASE_MS),
+        Record(BROKEN, BASE_MS),
+    )
+    assert {place: each.reason for place, each in world.rejects().items()} == {
+        (0, 0, 1): "undecodable",
+        (1, 1, NO_INDEX): "undecodable",
+    }
+    assert world.rejects()[0, 0, 1].value == reading("a", 5, "hot")
+    assert world.rejects()[1, 1, NO_INDEX].value == BROKEN
+    assert (world.window("a")["count"], world.window("b")["count"], world.window("c")["count"]) == ("2", "1", "1")
+    world.assert_right()
+    world.term(record(reading("a", 300), at=300), record(reading("b", 300), at=300))
+    late = record(reading("a", 302), reading("a", 8), b"{}", reading("c", 9), reading("b", 302), at=302)
+    world.term(late, record(reading("b", 303), at=303))
+    place = (0, 3)
+    assert [world.rejects()[*place, index].reason for index in (1, 2, 3)] == ["late", "no_device", "late"]
+    world.assert_right()
+    before = world.values()
+    world.lose()
+    world.term()
+    assert world.values() == before
+    report = correct.correct(world.settings, 0, None, print, spark=world.spark)
+    assert (report.corrected, report.refused) == (2, 0)
+    known = {each.place: each.state for each in marks.read(world.settings.kafka).values()}
+    assert known == {Coordinates(world.topic, *place, index): "corrected" for index in (1, 3)}
+    assert (world.window("a")["count"], world.window("c")["count"]) == ("3", "2")
+    world.assert_right()
+    assert correct.correct(world.settings, 0, None, print, spark=world.spark).corrected == 0
+    world.lose()
+    world.term()
+    assert (world.window("a")["count"], world.window("c")["count"]) == ("3", "2")
+    world.assert_right()
 
 
 @pytest.mark.parametrize(
