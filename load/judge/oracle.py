@@ -361,6 +361,10 @@ class Ledger:
 
         Of a record with several readings, the last reason.
         """
+        return next((reason for _, reason in reversed(self.take_all(record)) if reason), None)
+
+    def take_all(self, record: Record) -> list[tuple[int | None, str | None]]:
+        """As `take`, for each reading of a record: its index in an array, None for a record without several, and the reason."""
         place = (record.topic, record.partition)
         count = self.partitions.setdefault(place, Partition(record.offset, record.offset))
         count.consumed += 1
@@ -368,22 +372,22 @@ class Ledger:
         reader = self._only or self._readers.get(record.topic)
         at_place = (*place, record.offset)
         if reader is None or not reader.shape.array_bytes or record.value is None:
-            return self._take(record, count, at_place)
+            return [(None, self._take(record, count, at_place))]
         key_bytes = len(record.key or b"")
         try:
             found = arrays.readings(record.value, reader.shape.array_bytes, key_bytes)
             text = arrays.text_of(record.value, reader.shape.array_bytes)
         except arrays.NoReadingsError as fault:
-            return self._keep(record, count, at_place, str(fault) or FILTERED)
+            return [(None, self._keep(record, count, at_place, str(fault) or FILTERED))]
         if found is None:
-            return self._take(record, count, at_place, text)
+            return [(None, self._take(record, count, at_place, text))]
         if key_bytes > self._rules.max_bytes:
-            return self._keep(record, count, at_place, "oversized")
+            return [(None, self._keep(record, count, at_place, "oversized"))]
         count.further += len(found) - 1
-        reasons = [
-            self._take(record._replace(value=each), count, (*at_place, index)) for index, each in enumerate(found)
+        return [
+            (index, self._take(record._replace(value=each), count, (*at_place, index)))
+            for index, each in enumerate(found)
         ]
-        return next((each for each in reversed(reasons) if each), None)
 
     def _take(self, record: Record, count: Partition, at_place: Coordinate, text: bytes | None = None) -> str | None:
         """Decide about one reading; `text` is what its record unpacks to."""

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.transcripts.profile import ALL_MEASURES, COLUMNS
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import OTHERS, Output, Record, Step, Transcript
+from load.transcripts.transcript import OTHERS, Output, Record, Step, Transcript, reject
 from service import row_schemas
 from service.admission.column_values import ColumnValues
 from service.aggregation import seen_keys
@@ -164,8 +164,9 @@ class Builders:
             elif row["kind"] == row_schemas.TIMES:
                 self._times.note(batch, EventTime.unpack(row["payload"]))
             elif row["kind"] == row_schemas.REJECTS:
-                for reject in codec.unpack(b"J", row["payload"]).to_pylist():
-                    self._output[f"reject {reject['offset'] - self._begins + 1}"] = {"reason": reject["reason"]}
+                for each in codec.unpack(b"J", row["payload"]).to_pylist():
+                    item = reject(each["offset"] - self._begins + 1, each["index"])
+                    self._output[item] = {"reason": each["reason"]}
 
     def _take_changes(self, changes: Changes, closed_by: str) -> None:
         for each in changes.sessions.to_pylist():

@@ -23,7 +23,7 @@ from load.judge.rules import read_reference, read_rules
 from load.testbed import Testbed, to_toml
 from load.transcripts.profile import ALL_MEASURES, IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
 from load.transcripts.pure import Pure
-from load.transcripts.transcript import ORIGIN_MS, OTHERS, Output, Record, Step, Transcript, TranscriptError
+from load.transcripts.transcript import ORIGIN_MS, OTHERS, Output, Record, Step, Transcript, TranscriptError, reject
 
 WITHIN_S = 60.0
 STARTS_S = 120.0
@@ -206,7 +206,8 @@ class Live:
             partition, offset = int(headers["tidemark.partition"]), int(headers["tidemark.offset"])
             place = headers["tidemark.topic"].decode(), partition, offset
             if place in self._numbers:
-                yield f"reject {self._numbers[place]}", {"reason": headers["tidemark.reason"].decode()}
+                index = int(headers["tidemark.index"]) if "tidemark.index" in headers else None
+                yield reject(self._numbers[place], index), {"reason": headers["tidemark.reason"].decode()}
 
 
 class Clock:

@@ -31,6 +31,7 @@ INPUTS: tuple[Mapping[str, Any], ...] = (
         "name": "meters",
         "topics": ["meters"],
         "format": "json",
+        "array": True,
         "device_id": "meter.id",
         "event_time": "at",
         "event_time_unit": "s",

@@ -13,7 +13,7 @@ from collections import Counter
 from load.judge import oracle
 from load.judge.rules import Reference, Rules
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import Fields, Output, Record, Step, Transcript
+from load.transcripts.transcript import Fields, Output, Record, Step, Transcript, reject
 
 Items = dict[str, Fields]
 
@@ -67,9 +67,9 @@ class Pure:
     def _take(self, record: Record) -> None:
         self._number += 1
         taken = oracle.Record(record.topic, record.partition, self._number, record.at_ms, None, record.value)
-        reason = self._ledger.take(taken)
-        if reason is not None:
-            self._rejects[f"reject {self._number}"] = {"reason": reason}
+        for index, reason in self._ledger.take_all(taken):
+            if reason is not None:
+                self._rejects[reject(self._number, index)] = {"reason": reason}
 
     def _output(self) -> Output:
         there, contents = self._there()

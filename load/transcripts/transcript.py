@@ -8,11 +8,13 @@
           - a 5 22 humidity=40 @7 >1    # another measure; the broker's time (s), by default the event time; partition 1, else 0
           - '{"device_id": 1} @7'       # any text; <a> stands for device a's name, <t5> for the time 5 s in ms, <s5> in s
       - '{"at": <s5>} @5 #meters'   # a record of another topic, by default "readings"
+      - '[{}, {}] @5 #meters gzip'  # a record that is compressed
         expect:
           window device/temperature/a/0: {count: 2, mean: 21, final: false}
           session a/0: {state: open, count: 2}
           device a: {status: online, temperature: 22}
           reject 3: no_time             # the third record of the transcript
+          reject 6#1: no_device         # element 1 of the array in the sixth one
         watermark: -20                  # in s; only checked when it is given
       - silent: 40                      # nothing arrives for 40 s
         expect: {...}
@@ -31,6 +33,7 @@ which they are expected to send. Times are seconds from the transcript's own ori
 settings in profile.py and one timeline.
 """
 
+import gzip
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,7 +71,12 @@ SHORT = {"window": "count", "session": "state", "device": "status", "reject": "r
 _READING = re.compile(
     r"(\w+) (-?[\d.]+)(?: (-?[\d.]+(?:e\d+)?|NaN|Infinity))?((?: \w+=\S+)*)(?: @(-?[\d.]+))?(?: >(\d))?"
 )
-_TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?(?: #(\w+))?", re.DOTALL)
+_TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?(?: #(\w+))?( gzip)?", re.DOTALL)
+
+
+def reject(number: int, index: int | None) -> str:
+    """The item of a reject: of the record with this number, or of one reading of its array."""
+    return f"reject {number}" if index is None else f"reject {number}#{index}"
 
 
 class TranscriptError(Exception):
@@ -261,4 +269,5 @@ def _record(transcript: Transcript, text: str) -> Record:
     value = re.sub(r"<t(-?[\d.]+)>", lambda at: str(ms(at[1])), match[1])
     value = re.sub(r"<s(-?[\d.]+)>", lambda at: str(ms(at[1]) / 1000), value)
     value = re.sub(r"<(\w+)>", lambda name: transcript.device(name[1]), value)
-    return Record(value.encode(), ms(match[2] or "0"), topic=match[3] or "readings")
+    content = gzip.compress(value.encode(), mtime=0) if match[4] else value.encode()
+    return Record(content, ms(match[2] or "0"), topic=match[3] or "readings")
