@@ -17,7 +17,7 @@ from tidemark_dashboard.options import Options, OptionsError
 
 STOP_S = 2
 """How long open pages may keep a server that stops."""
-NICE = 5
+NICE = 10
 """The page gives way to the service and to Redis where they share a machine."""
 _log = logging.getLogger("tidemark_dashboard")
 

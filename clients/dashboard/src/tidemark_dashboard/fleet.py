@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -21,8 +21,8 @@ STATUSES = ("online", "quiet", "offline")
 SKEWED = "skewed"
 AT_ONCE = 500
 """Devices in one round trip."""
-REST = 2.0
-"""After each round trip of keeping current, a rest of so many times its length: at most a third of a core."""
+REST = 9.0
+"""After each round trip of keeping current, a rest of so many times its length: at most a tenth of a core."""
 PATROL_S = 1.0
 PATROL = 200
 """Devices that are read again in turn, in each PATROL_S."""
@@ -90,7 +90,8 @@ class Fleet:
         self._facts: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = {}
         self._sorted: list[str] = []
         self._is_sorted = True
-        self._stale: dict[str, None] = {}
+        # A dict looks for its first entry among all that were removed: with 100,000 devices a third of a core.
+        self._stale: OrderedDict[str, None] = OrderedDict()
         self._turn: deque[str] = deque()
         self.total = Counts()
         self.by: dict[str, dict[str, Counts]] = {}
@@ -162,9 +163,7 @@ class Fleet:
         began = time.monotonic()
         ids: list[str] = []
         while self._stale and len(ids) < AT_ONCE:
-            device = next(iter(self._stale))
-            del self._stale[device]
-            ids.append(device)
+            ids.append(self._stale.popitem(last=False)[0])
         if ids:
             await self._read(ids)
             await asyncio.sleep(max(0.05, REST * (time.monotonic() - began)))

@@ -16,8 +16,8 @@ LEAST_S = 1.0
 """Between two renderings of a page."""
 SHARE = 10.0
 """A page that takes long to read is rendered as rarely as makes it a tenth of a core."""
-REST = 3.0
-"""After each rendering all pages rest for so many times its length: together they take a quarter of a core."""
+REST = 9.0
+"""After each rendering all pages rest for so many times its length: together they take a tenth of a core."""
 BEAT_S = 5.0
 """Between two messages to a browser, at most: one that hears nothing for longer has lost the connection."""
 MOST = 200

@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, Union
+from typing import Callable, NamedTuple, Union
 
 from tidemark_client.errors import ArgumentError, KeyTextError
 
@@ -115,11 +115,11 @@ class Names:
         return Place(kind, key=rest)
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """What a key is about. `kind` is "window", "session", "device" or "progress".
 
-    `key` is a view's key, or the device's id; "" for progress.
+    `key` is a view's key, or the device's id; "" for progress. A reader of the feed makes a place of each key, and a tuple
+    takes half of the time of a frozen dataclass.
     """
 
     kind: str

@@ -176,7 +176,8 @@ function make(figure) {
     {
       width: canvas.clientWidth,
       height: canvas.clientHeight,
-      padding: [8, 20, 0, 0],
+      // A label of the last second, "19:06:30", reaches 28 px over the edge of the axis.
+      padding: [8, 30, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { show: figure.dataset.kind === "series" } },
       ...options,
