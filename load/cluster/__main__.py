@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from load.cluster import namespaces, stores
-from load.cluster.plays import rows
+from load.cluster.rows import rows
 from load.faults.__main__ import report
 from load.faults.row import Row
 from load.report import machine, print_error

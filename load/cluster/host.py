@@ -80,6 +80,7 @@ class Host(Started):
         for process in self._all():
             with contextlib.suppress(psutil.Error):
                 if main in process.cmdline():
+                    process.create_time()  # psutil keeps it: the process may have ended when they are sorted
                     found.append(process)
         return sorted(found, key=lambda process: process.create_time())
 

@@ -152,8 +152,17 @@ class Rack(Supervisor):
         what = f"The driver on {name} has no Python yet"
         raise SetupError(what)
 
-    def executor_pids(self) -> list[int]:
-        return [process.pid for name in WORKERS for process in self._of(name, EXECUTOR_MAIN)]
+    def executor_pids(self, host: str = "") -> list[int]:
+        """The executors' JVMs, of one host or of all."""
+        return [each.pid for name in WORKERS if host in {"", name} for each in self._of(name, EXECUTOR_MAIN)]
+
+    def working_executors(self) -> int:
+        """Executors that have had a task of Python's."""
+        working = 0
+        for pid in self.executor_pids():
+            with contextlib.suppress(psutil.Error):
+                working += bool(psutil.Process(pid).children())
+        return working
 
     def driver_logs(self) -> list[Path]:
         files = [path for name in WORKERS for path in (self.folder / name / "work").glob("driver-*/stdout")]
@@ -177,6 +186,12 @@ class Rack(Supervisor):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.until(lambda: not any(map(is_alive, processes)), _LOST_S, f"the processes of {name} to end")
+
+    def drain_worker(self, name: str) -> psutil.Process:
+        """Tell a worker to give its executors up when their tasks have ended; return its process, which stays."""
+        [worker] = self._of(name, _WORKER_MAIN)
+        worker.send_signal(signal.SIGPWR)
+        return worker
 
     def cut_from_masters(self, name: str) -> None:
         """Cut a worker's host off from both masters, until `network.heal`."""
@@ -203,7 +218,7 @@ class Rack(Supervisor):
                 os.kill(process.pid, signal.SIGKILL)
 
     def _of(self, name: str, main: str) -> list[psutil.Process]:
-        return [each for each in self.hosts[name].processes(main) if "java" in Path(each.cmdline()[0]).name]
+        return [each for each in self.hosts[name].processes(main) if _is_java(each)]
 
     def _state(self, name: str) -> dict[str, Any]:
         return page_state(f"{MASTERS[name]}:{MASTER_PAGE}") if name and self.hosts[name].is_on else {}
@@ -230,3 +245,10 @@ class Rack(Supervisor):
         if name in WORKERS:
             environ["SPARK_WORKER_HOST"] = WORKERS[name]
         return environ
+
+
+def _is_java(process: psutil.Process) -> bool:
+    """Whether it is a JVM, and not the shell that starts one; False for a process that has ended meanwhile."""
+    with contextlib.suppress(psutil.Error):
+        return "java" in Path(process.cmdline()[0]).name
+    return False

@@ -242,6 +242,11 @@ class Run:
         self.note("load", phase="begin", id=load.number, rate=load.rate)
         return load
 
+    @property
+    def loads(self) -> list[Load]:
+        """The generators that run."""
+        return list(self._loads)
+
     def unload(self, load: Load) -> None:
         """Stop one generator."""
         self.note("load", phase="end", id=load.number)

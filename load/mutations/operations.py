@@ -26,6 +26,21 @@ MUTATIONS = (
         ("tests/unit/test_checkpoint_stores.py::test_files_are_committed_as_their_file_system_can",),
     ),
     Mutation(
+        "start-waits-for-load",
+        "the first batch waits for executors that only come with load",
+        "each start with dynamic allocation takes half a minute longer",
+        ("P8",),
+        (
+            Edit(
+                "service/spark/session.py", "    return min(cores, first * ", "    return cores or min(cores, first * "
+            ),
+        ),
+        (
+            "tests/unit/test_session.py::"
+            "test_a_start_waits_for_the_first_executors_where_more_come_with_the_load[more3-2]",
+        ),
+    ),
+    Mutation(
         "snapshot-of-the-newest",
         "tasks of a remote checkpoint look up the snapshot of another batch",
         "a task that runs again reads other attributes than the first one",

@@ -78,6 +78,24 @@ def cores_asked(given: Callable[[str, str], str | None]) -> int:
     return int(given("spark.cores.max", "") or 0) if (given("spark.master", "") or "").startswith("spark:") else 0
 
 
+def cores_at_start(given: Callable[[str, str], str | None]) -> int:
+    """Return the cores that a standalone cluster gives without a wait for load: all of `cores_asked`, or with dynamic allocation
+    those of the first executors.
+
+    `given` is the `get` of Spark's settings.
+    """
+    cores = cores_asked(given)
+    if (given("spark.dynamicAllocation.enabled", "false") or "").lower() != "true":
+        return cores
+    counts = (
+        "spark.dynamicAllocation.minExecutors",
+        "spark.dynamicAllocation.initialExecutors",
+        "spark.executor.instances",
+    )
+    first = max(int(given(name, "0") or 0) for name in counts)
+    return min(cores, first * int(given("spark.executor.cores", "1") or 1))
+
+
 def parallelism(given: Mapping[str, str]) -> dict[str, str]:
     """Return Spark's setting for the number of tasks of a stage: a standalone cluster's cores come after the session exists.
 

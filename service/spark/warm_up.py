@@ -30,7 +30,8 @@ class WarmUp:
         threading.Thread(target=self._run, name="tidemark-warm-up", daemon=True).start()
 
     def wait_for_cores(self, stop: threading.Event) -> None:
-        """Wait until the cluster has given all cores of spark.cores.max, for at most PATIENCE_S, or until `stop` is set.
+        """Wait until the cluster has given all cores of spark.cores.max (with dynamic allocation, those of the first executors),
+        for at most PATIENCE_S, or until `stop` is set.
 
         An executor keeps the state of the first batch that it ran. If the first executor ran all of the batch, the others would
         stay without work.
@@ -40,7 +41,7 @@ class WarmUp:
 
     def _run(self) -> None:
         with suppress(Exception):  # Spark may be ending; otherwise the first batch says what is wrong
-            cores = session.cores_asked(self._spark.conf.get)
+            cores = session.cores_at_start(self._spark.conf.get)
             deadline = clock.monotonic_s() + PATIENCE_S
             while self._cores() < cores and clock.monotonic_s() < deadline:
                 time.sleep(_POLL_S)

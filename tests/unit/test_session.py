@@ -9,7 +9,15 @@ import pytest
 
 from service.errors import SettingsError
 from service.spark import java
-from service.spark.session import LONGEST_FOLDER, TASKS, UNIX_SOCKETS, master_of, parallelism, unix_sockets
+from service.spark.session import (
+    LONGEST_FOLDER,
+    TASKS,
+    UNIX_SOCKETS,
+    cores_at_start,
+    master_of,
+    parallelism,
+    unix_sockets,
+)
 
 BIND = """
 import java.net.*; import java.nio.channels.*; import java.nio.file.*;
@@ -56,6 +64,24 @@ def test_a_path_is_measured_in_bytes() -> None:
 )
 def test_tasks_are_as_many_as_the_cores_asked_for(given: dict[str, str], wanted: dict[str, str]) -> None:
     assert parallelism(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("more", "cores"),
+    [
+        ({}, 8),
+        ({"enabled": "false", "minExecutors": "1"}, 8),
+        ({"enabled": "true"}, 0),
+        ({"enabled": "true", "minExecutors": "1"}, 2),
+        ({"enabled": "true", "minExecutors": "1", "initialExecutors": "3"}, 6),
+        ({"enabled": "true", "initialExecutors": "9"}, 8),
+    ],
+)
+def test_a_start_waits_for_the_first_executors_where_more_come_with_the_load(more: dict[str, str], cores: int) -> None:
+    given = {"spark.master": "spark://a:7077", "spark.cores.max": "8", "spark.executor.cores": "2"}
+    given |= {f"spark.dynamicAllocation.{name}": value for name, value in more.items()}
+    assert cores_at_start(given.get) == cores
+    assert parallelism(given) == {"spark.default.parallelism": "8"}, "tasks that wait are what asks for executors"
 
 
 @pytest.mark.parametrize(
