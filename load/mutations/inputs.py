@@ -162,6 +162,20 @@ MUTATIONS = (
         (_CUTS + "test_a_bomb_is_refused_before_it_is_unpacked",),
     ),
     Mutation(
+        "records-of-any-bytes",
+        "Spark hands 10,000 records to Python at once, however large",
+        "records of gateways take all memory of the driver's JVM, at each start",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/expansion.py",
+                '"spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES)',
+                '"spark.sql.execution.arrow.maxBytesPerBatch", "2147483647"',
+            ),
+        ),
+        (_ARRAYS + "test_large_records_are_handed_to_python_in_batches_of_bounded_bytes",),
+    ),
+    Mutation(
         "all-of-a-record-corrected",
         "late readings of arrays lose their index",
         "a correction marks another reading of the record, and adds readings twice",

@@ -21,6 +21,8 @@ INDEX = "$index"
 """The column with a reading's number in its record; null for a record that is one reading, or none."""
 FAULT, DETAIL = "$fault", "$fault_detail"
 """The columns with the reason why a record holds no readings, and its detail; null for a reading."""
+BATCH_BYTES = 64 << 20
+"""Bytes of records that Spark hands to Python at once, and one record."""
 _COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
 _SCHEMA = t.StructType(
     [
@@ -53,6 +55,8 @@ def expand(records: DataFrame, settings: Settings) -> DataFrame:
         if (form := each.form).array
         for topic in each.kafka.topics
     }
+    # Without this limit a batch has 10,000 records of megabytes. docs/decisions/0040-arrays-are-cut-before-admission.md
+    records.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
     names = ["value", *_COLUMNS, *([INDEX] if INDEX in records.columns else [])]
     return records.select(*names).mapInArrow(Expander(limits, int(settings.admission.max_bytes)), _SCHEMA)
 

@@ -87,6 +87,8 @@ def build(
     `attributes` is the reference, None without a reference. `tasks` is the number of tasks that read and fold. Records of
     `schemas` are decoded, by default of all schemas that their source has.
     """
+    if settings.has_arrays:
+        records = records.coalesce(tasks)  # the step that cuts arrays is in Python, too
     admitted = readings.admit(records, settings, attributes, schemas=schemas, keep_late=bool(settings.endless))
     step = replace(folding(settings, attributes), batch_state=event_time.of_task, known_values=column_values.of_task)
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.

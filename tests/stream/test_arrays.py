@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -12,7 +13,7 @@ from load.judge.rules import read_rules
 from load.testbed import to_toml
 from service.admission import readings
 from service.admission.arrays import NO_INDEX
-from service.admission.expansion import INDEX
+from service.admission.expansion import BATCH_BYTES, INDEX
 from service.aggregation import task_counters
 from service.commands.dissect import Dissector
 from service.commands.explain import explain
@@ -204,6 +205,23 @@ def test_a_copy_in_the_same_array_or_in_a_later_one_has_the_index_of_the_first(s
             Check(check),
         ],
     )
+
+
+def test_large_records_are_handed_to_python_in_batches_of_bounded_bytes(spark, tmp_path):
+    former = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch")
+    try:
+        large = frame_of(spark, [bytes(2 << 20)] * 60).coalesce(1)
+        readings.admit(large, parse(make_document(tmp_path, input=INPUT)))
+        sizes = large.select("value").mapInArrow(_sizes, "rows int, bytes bigint").collect()
+        assert sum(rows for rows, _ in sizes) == 60
+        assert max(size for _, size in sizes) <= BATCH_BYTES + (4 << 20)
+    finally:
+        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", former)
+
+
+def _sizes(batches):
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([batch.num_rows], pa.int32()), "bytes": [batch.nbytes]})
 
 
 def test_without_arrays_no_record_goes_through_python_and_nothing_has_an_index(spark, tmp_path):
