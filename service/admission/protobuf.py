@@ -118,6 +118,24 @@ def fields(message: Message) -> dict[str, Any]:
     return {field.name: _shown(field, value) for field, value in message.ListFields()}
 
 
+def plain(message: Message) -> dict[str, Any]:
+    """Return the fields that a message has, by name, with the values that a mapped field would have; lists stay lists."""
+    return {
+        field.name: [str(each) for each in value]
+        if field.is_repeated
+        else plain(value)
+        if field.message_type is not None and not _has_value(field.message_type)
+        else value.hex()
+        if isinstance(value, bytes)
+        else _value(field, value, "iso")
+        for field, value in message.ListFields()
+    }
+
+
+def _has_value(kind: Any) -> bool:
+    return kind.full_name == _TIMESTAMP or (kind.full_name.startswith(_WRAPPERS) and "value" in kind.fields_by_name)
+
+
 def has_path(files: tuple[File, ...], path: Sequence[str]) -> bool:
     """Whether a message of the schema's file, outside of other messages, has a field at a path."""
 

@@ -50,6 +50,11 @@ class Client:
         schema = self._ask(what, "get_schema", number, **self._form)
         return None if schema is None else self._read(schema, what)
 
+    def kind_of(self, number: int) -> str | None:
+        """Return the type of the schema with this id, one of KINDS' values or another word of the registry; None without one."""
+        schema = self._ask(f"schema {number}", "get_schema", number)
+        return None if schema is None else _kind(schema)
+
     def subject(self, name: str) -> Mapping[int, dict[str, Any]]:
         """Return all versions of a subject that are of the kind, by schema id; an empty dict when there is no such subject."""
         schemas: dict[int, dict[str, Any]] = {}

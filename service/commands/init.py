@@ -34,11 +34,11 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
     kafka = request.draft().kafka
     messages = places.newest(kafka, request)
     form = places.form(messages, request)
-    decoded = records.decode(messages, form.schemas)
+    decoded = records.decode(messages, form.input, form.schemas)
     if not decoded.sample:
         raise _undecodable(kafka, decoded)
     reference = places.reference(request)
-    made = proposal.propose(decoded.sample, reference, form.types if form.schemas is not None else None)
+    made = proposal.propose(decoded.sample, reference, form.types if form.is_avro else None)
     if reference is not None and made.reference_key is not None:
         places.require_columns(request.reference, made.reference_key, list(reference.columns))
     console = tables.console()
@@ -62,7 +62,9 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
 def _undecodable(kafka: Kafka, decoded: records.Decoded) -> SchemaError:
     reasons = ", ".join(f"{count} {why}" for why, count in decoded.refused.most_common())
     what = f"{', '.join(kafka.topics)}: no record of {decoded.refused.total()} can be decoded: {reasons}"
-    return SchemaError(what, remedy="Tidemark reads JSON objects, and Avro with Confluent's schema ids")
+    return SchemaError(
+        what, remedy="Tidemark reads JSON objects, and Avro, JSON and Protobuf with Confluent's schema ids"
+    )
 
 
 def _require_valid(text: str, made: Proposal, out: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from service.admission.registry import Client
+from service.admission.registry import KINDS, Client
 from service.admission.schema_sources import Schemas, schema_source
 from service.commands import check_input, records
 from service.errors import ReferenceDataError, SchemaError, SettingsError, SourceError
@@ -43,12 +43,15 @@ class Request:
     registry: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] = field(default_factory=dict)
 
-    def draft(self, **registry: Any) -> Settings:
-        """Return settings with these sections, for the connections; their fields are not proposed yet. Raises SettingsError."""
+    def draft(self, form: str = "avro", **registry: Any) -> Settings:
+        """Return settings with these sections, for the connections; their fields are not proposed yet. Raises SettingsError.
+
+        `form` is the format of records behind a schema id.
+        """
         document: dict[str, Any] = {
             "service": dict(self.service),
             "kafka": dict(self.kafka),
-            "input": {"measures": {"m": "m"}, "reader_schema": 0},
+            "input": {"measures": {"m": "m"}, "reader_schema": 0, "format": form},
             "views": [{"name": "device", "window": "1 m"}],
             "redis": dict(self.redis),
         }
@@ -63,7 +66,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the records are encoded: JSON without `schemas`, else Avro, read into the schema `reader`.
+    """How the records are encoded: JSON without `schemas`, else behind ids of these; Avro is read into the schema `reader`.
 
     `input` and `registry` are the settings of these sections that say so.
     """
@@ -72,6 +75,10 @@ class Form:
     schemas: Schemas | None = None
     reader: int = 0
     registry: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_avro(self) -> bool:
+        return self.schemas is not None and "format" not in self.input
 
     def types(self, parts: Sequence[str]) -> set[str]:
         """Return the Avro types of a path in the reader's schema; empty without such a field."""
@@ -101,7 +108,7 @@ def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
 def form(messages: Sequence[Message], request: Request) -> Form:
     """Return how the records are encoded. Raises SchemaError when they need schemas that are not named or not known."""
     if not records.is_framed(messages):
-        return Form({"format": "json"})
+        return Form({"format": "json", **({"array": True} if records.are_arrays(messages) else {})})
     ids = records.ids(messages)
     shown = ", ".join(str(number) for number, _ in ids.most_common(_IDS))
     if not request.registry and request.schemas is None:
@@ -122,23 +129,26 @@ def form(messages: Sequence[Message], request: Request) -> Form:
 
 
 def _registered(settings: Settings, request: Request, ids: Counter[int]) -> Form:
-    schemas = schema_source(settings).all()
+    assert settings.registry is not None  # noqa: S101
+    word = Client(settings.registry).kind_of(ids.most_common(1)[0][0])
+    kind = next((name for name, each in KINDS.items() if each == word), "avro")
+    client = Client(settings.registry, KINDS[kind])
+    schemas = schema_source(request.draft(kind)).all()
     subjects: list[str] = []
     if not ids.keys() & schemas.keys():
-        assert settings.registry is not None  # noqa: S101
-        client = Client(settings.registry)
         subjects = sorted({each for number, _ in ids.most_common(_IDS) for each in client.subjects_of(number)})
         if not subjects:
             what = (
                 f"the records have the schema ids {', '.join(map(str, sorted(ids)[:_IDS]))}, {client} has none of them"
             )
             raise SchemaError(what, remedy="Name the registry that the producers use")
-        schemas = schema_source(request.draft(subjects=subjects)).all()
+        schemas = schema_source(request.draft(kind, subjects=subjects)).all()
         if not schemas:
-            client.schema(ids.most_common(1)[0][0])  # raises: it is no Avro
+            client.schema(ids.most_common(1)[0][0])  # raises: it is of another kind
     reader = max(ids.keys() & schemas.keys(), default=0)
+    form = {"reader_schema": reader} if kind == "avro" else {"format": kind}
     registry = {**request.registry, **({"subjects": subjects} if subjects else {})}
-    return Form({"reader_schema": reader}, schemas, reader, registry)
+    return Form(form, schemas, reader, registry)
 
 
 def reference(request: Request) -> Table | None:

@@ -1,22 +1,25 @@
-"""Decode a sample of Kafka records without settings of their fields: JSON objects, or Avro with a schema id."""
+"""Decode a sample of Kafka records without settings of their fields: JSON, or Avro, JSON and Protobuf behind a schema id."""
 
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro
 from confluent_kafka import Message
 
+from service.admission import arrays, protobuf
+from service.admission.schema_sources import Schemas
 from service.commands.dissect import HEADER_BYTES
 from service.errors import SchemaError
 from service.kafka.offsets import place_of
 from service.proposal.columns import Seen
-from service.settings import Admission
+from service.settings import Admission, Input
 
 MAX_BYTES = int(Admission().max_bytes)
+_LARGEST_ARRAY = int(Input().max_array_bytes)
 
 
 @dataclass
@@ -43,21 +46,45 @@ def ids(messages: Sequence[Message]) -> Counter[int]:
     return Counter(int.from_bytes(v[1:HEADER_BYTES]) for v in values if len(v) >= HEADER_BYTES and v[0] == 0)
 
 
-def decode(messages: Sequence[Message], schemas: Mapping[int, Mapping[str, Any]] | None) -> Decoded:
-    """Decode records with the writers' schemas by id, or as JSON if `schemas` is None."""
-    decoded = Decoded()
-    parsed = {number: _parsed(number, schema) for number, schema in (schemas or {}).items()}
+def are_arrays(messages: Sequence[Message]) -> bool:
+    """Whether most of the records are arrays of JSON, plain or compressed by gzip, which may be empty."""
+    values: list[Any] = [value for message in messages if (value := message.value())]
+    return sum(_elements(value) is not None for value in values) > len(values) / 2
+
+
+def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schemas | None) -> Decoded:
+    """Decode records with the writers' schemas by id, None for JSON without ids; `form` are settings of [input]."""
+    decoded, kind = Decoded(), str(form.get("format", "avro"))
+    known = schemas or {}
+    parsed = {number: _parsed(number, schema) for number, schema in known.items()} if kind == "avro" else {}
+    readers: dict[str, Callable[[bytes], Mapping[str, Any] | None]] = {
+        "avro": lambda value: _avro(value, parsed, decoded),
+        "json": lambda value: _json(value, decoded),
+        "json-schema": lambda value: (
+            _json(value[HEADER_BYTES:], decoded) if _id(value, known, decoded) is not None else None
+        ),
+        "protobuf": lambda value: _protobuf(value, known, decoded),
+    }
     for message in messages:
-        value = message.value()
+        value: Any = message.value()
         if value is None:
             decoded.refuse("no value")
-        elif len(value) > MAX_BYTES:
-            decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
-        else:
-            record = _json(value, decoded) if schemas is None else _avro(value, parsed, decoded)
-            if record is not None:
+            continue
+        found = _elements(value) if form.get("array") else None
+        for each in [value] if found is None else found:
+            if len(each) > MAX_BYTES:
+                decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
+            elif (record := readers[kind](each)) is not None:
                 decoded.sample.append(Seen(record, _key(message), int(message.timestamp()[1]), place_of(message)))
     return decoded
+
+
+def _elements(value: bytes) -> list[bytes] | None:
+    """The elements of a record that is an array; None for another one."""
+    try:
+        return arrays.elements(arrays.unpacked(value, _LARGEST_ARRAY))
+    except arrays.UnreadableArrayError as error:
+        return [] if error.reason == arrays.EMPTY else None
 
 
 def _parsed(number: int, schema: Mapping[str, Any]) -> Any:
@@ -68,7 +95,8 @@ def _parsed(number: int, schema: Mapping[str, Any]) -> Any:
         raise SchemaError(msg, remedy="Correct it, or remove it if no producer writes with it") from error
 
 
-def _avro(value: bytes, schemas: Mapping[int, Any], decoded: Decoded) -> Mapping[str, Any] | None:
+def _id(value: bytes, schemas: Mapping[int, Any], decoded: Decoded) -> int | None:
+    """The schema id before a value, if it is a known one."""
     if value[:1] != b"\0" or len(value) < HEADER_BYTES:
         decoded.refuse("no schema id before the value")
         return None
@@ -76,6 +104,24 @@ def _avro(value: bytes, schemas: Mapping[int, Any], decoded: Decoded) -> Mapping
     decoded.ids[number] += 1
     if number not in schemas:
         decoded.refuse(f"schema {number}, which is not among the known ones")
+        return None
+    return number
+
+
+def _protobuf(value: bytes, schemas: Schemas, decoded: Decoded) -> Mapping[str, Any] | None:
+    number = _id(value, schemas, decoded)
+    if number is None:
+        return None
+    try:
+        return protobuf.plain(protobuf.parsed(value, protobuf.files_of(schemas[number])))
+    except protobuf.UnreadableError:
+        decoded.refuse(f"does not fit schema {number}")
+        return None
+
+
+def _avro(value: bytes, schemas: Mapping[int, Any], decoded: Decoded) -> Mapping[str, Any] | None:
+    number = _id(value, schemas, decoded)
+    if number is None:
         return None
     try:
         record: Any = fastavro.schemaless_reader(io.BytesIO(value[HEADER_BYTES:]), schemas[number], None)

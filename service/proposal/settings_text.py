@@ -132,6 +132,8 @@ def _value(value: object) -> str:
         return "{ " + ", ".join(f"{_quoted(str(key))} = {_value(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return str(value) if isinstance(value, int) else _quoted(str(value))
 
 

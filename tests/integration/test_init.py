@@ -3,6 +3,7 @@
 tests/integration/test_tutorial.py shows that `run` makes values of it without an edit, from JSON and from Avro.
 """
 
+import gzip
 import io
 import json
 import sqlite3
@@ -20,8 +21,10 @@ from confluent_kafka import Producer
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
+from service import settings
 from service.cli import main
 from tests import shapes
+from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
 
 pytestmark = pytest.mark.integration
 
@@ -244,3 +247,61 @@ def test_avro_of_a_folder_takes_the_newest_schema_and_names_an_unknown_id(
     assert main(["init", *words]) == 0
     assert "50 records were not decoded: schema 9, which is not among the known ones" in capsys.readouterr().out
     assert tomllib.loads(config.read_text())["input"]["schemas"] == "avro"
+
+
+def documents(count: int = 200) -> list[bytes]:
+    """JSON of 10 devices that send each second."""
+    now_ms = time.time_ns() // 1_000_000
+    return [
+        json.dumps({"device_id": f"d{n % 10}", "event_time": now_ms - (count - n) * 100, "flow": n % 3 + 0.5}).encode()
+        for n in range(count)
+    ]
+
+
+def messages(number: int, count: int = 200) -> list[bytes]:
+    records = []
+    for n in range(count):
+        made = READING_CLASS(device_id=f"d{n % 10}")
+        made.event_time.FromMilliseconds(time.time_ns() // 1_000_000 - (count - n) * 100)
+        made.temperature.value = n % 3 + 0.5
+        records.append(framed(made.SerializeToString(), number))
+    return records
+
+
+def test_the_format_is_that_of_the_registry_and_arrays_are_seen(
+    broker_server: Broker, redis_server: Redis, tmp_path: Path
+) -> None:
+    with Registry() as registry:
+        of_documents = registry.register("init-documents-value", {"type": "object"}, kind="JSON")
+        registry.register("env", text(ENV), kind="PROTOBUF")
+        references = [{"name": "env.proto", "subject": "env", "version": 1}]
+        of_messages = registry.register("fleet.Reading", text(FILE), references, kind="PROTOBUF")
+        head = b"\0" + of_documents.to_bytes(4)
+        array = b"[" + b",".join(documents(40)) + b"]"
+        samples = {
+            "init-documents": [head + each for each in documents()],
+            "init-messages": messages(of_messages),
+            "init-gateways": [gzip.compress(array), array, b"[]", b"broken"],
+        }
+        inputs = {}
+        for topic, values in samples.items():
+            broker_server.create_topic(topic, 1, LOG_APPEND_TIME)
+            send(broker_server, topic, [(None, value) for value in values], 1)
+            config = tmp_path / f"{topic}.toml"
+            words = ["--bootstrap", broker_server.bootstrap, "--topic", topic, "--redis", redis_server.url]
+            registered = [] if topic == "init-gateways" else ["--registry", registry.url]
+            assert main(["init", *words, *registered, "--config", str(config), "--yes"]) == 0
+            inputs[topic] = tomllib.loads(config.read_text())["input"]
+            assert settings.load(config).form.is_json
+    common = {"device_id": "device_id", "event_time": "event_time"}
+    flow = {**common, "measures": {"flow": "flow"}}
+    assert inputs["init-documents"] == {"format": "json-schema", **flow}
+    assert inputs["init-gateways"] == {"format": "json", "array": True, **flow}
+    assert inputs["init-messages"] == {
+        "format": "protobuf",
+        **common,
+        "event_time_unit": "iso",
+        "measures": {"temperature": "temperature"},
+    }
+    written = tomllib.loads((tmp_path / "init-messages.toml").read_text())
+    assert written["registry"]["subjects"] == ["fleet.Reading"]
