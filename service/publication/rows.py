@@ -227,6 +227,8 @@ def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
     The TTL counts from when the watermark passed the row's last reading, for sessions and devices `gap_ms` later.
     """
     is_window = rows.kind is WINDOW
+    if not len(rows):  # then there are no statistics either
+        return [rows] * (2 if is_window and not rows.shared.get("endless") else 1)
     written_ms = watermark_ms if is_window else watermark_ms - gap_ms
     last = rows.fields["last_seen" if rows.kind is DEVICE else "last"]
     ttl_ms = [ttl - max(0, written_ms - int(at or 0)) for ttl, at in zip(rows.ttl, last, strict=True)]

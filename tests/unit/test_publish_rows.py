@@ -18,13 +18,14 @@ from service.errors import FencedError, SinkError
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.batch_publisher import _Output as Output
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, OUTCOME_SCHEMA, Outcome, latency_counts
-from service.publication.rows import Rows, Stamp, device_rows, session_rows, window_rows
+from service.publication.rows import Rows, Stamp, as_of_watermark, device_rows, session_rows, window_rows
 from service.redis import client as redis_client
 from service.redis.keys import Keys, decimal, texts
 from service.redis.link import Budget, EpochLostError, Place, raise_refusal
 from service.reference.attributes import Index
 from service.rejects import delivery
 from service.settings import Sessions, View
+from state.windows import empty
 from tests.outputs import T0, changes, device, micro_batch, session, settings, stats, window, window_table, windows
 
 KEYS = Keys("tidemark")
@@ -106,6 +107,11 @@ def test_a_views_keys_are_kept_for_a_window_and_its_expiry() -> None:
     table = read(window([1.0])).changes().windows
     assert window_rows(table, KEYS, VIEWS, T0).shared["views"]["device_1m"] == (3_660_000, str(T0 - 3_660_000))
     assert window_rows(table, KEYS, VIEWS, 5).shared["views"]["device_1m"] == (3_660_000, "")
+
+
+def test_no_rows_are_none_as_of_any_watermark() -> None:
+    nothing = window_rows(empty(), KEYS, VIEWS, 5)
+    assert [len(each) for each in as_of_watermark(nothing, 5, 0)] == [0, 0]
 
 
 def test_a_session_has_means_of_the_measures_it_has() -> None:
