@@ -5,6 +5,10 @@ from load.mutations.mutation import Edit, Mutation
 _UNIT = "tests/unit/test_outlets.py::"
 _STREAM = "tests/integration/test_outlets.py::"
 _BACKFILL = "tests/integration/test_backfill.py::test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_values"
+_ARCHIVE = (
+    "tests/integration/test_backfill.py"
+    "::test_a_backfill_from_an_archive_equals_the_stream_and_leaves_out_what_the_archive_lacks"
+)
 _REJECTS = "tests/integration/test_backfill.py::test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry"
 
 MUTATIONS = (
@@ -138,8 +142,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/outlets/publication.py",
-                "        if self._silence.entry is not None and self._silence.entry.batch <= committed:\n",
-                "        if self._silence.entry is not None and self._silence.entry.batch < 0:\n",
+                " and self._silence.entry.batch <= committed:\n",
+                " and self._silence.entry.batch < 0:\n",
             ),
         ),
         (_UNIT + "test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_at_its_next_start",),
@@ -171,7 +175,7 @@ MUTATIONS = (
         "a backfill that was cut off begins again with its oldest part",
         "outlets have the values of the parts that were done twice",
         ("P1",),
-        (Edit("service/recompute/backfill_log.py", 'found["reached_ms"]', "span[0]"),),
+        (Edit("service/recompute/backfill_log.py", 'found["reached_ms"]', "new.reached_ms"),),
         (_BACKFILL,),
     ),
     Mutation(
@@ -179,7 +183,7 @@ MUTATIONS = (
         "a backfill does not read what is before a part",
         "sessions of the past are lacking at the edges of parts",
         ("P1",),
-        (Edit("service/recompute/backfill.py", "            before_ms += longest_ms\n", ""),),
+        (Edit("service/recompute/backfill_run.py", "before_ms + longest_ms, longest_ms", "before_ms, longest_ms"),),
         (_BACKFILL,),
     ),
     Mutation(
@@ -189,9 +193,9 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/recompute/backfill.py",
-                "after_ms = max(after_ms, longest_ms + settings.admission.max_delay_ms + 1)",
-                "after_ms = settings.admission.max_delay_ms + 1",
+                "service/recompute/backfill_run.py",
+                "before_ms + longest_ms, longest_ms + settings",
+                "before_ms + longest_ms, settings",
             ),
         ),
         (_BACKFILL,),
@@ -201,7 +205,7 @@ MUTATIONS = (
         "a backfill does not use where the sessions of the part before begin",
         "sessions of a device that is never silent are left out",
         ("P1",),
-        (Edit("service/recompute/backfill.py", "expired=True, known=known)", "expired=True)"),),
+        (Edit("service/recompute/backfill_run.py", "Chosen({}, begin, known=known)", "Chosen({}, begin)"),),
         (_BACKFILL,),
     ),
     Mutation(
@@ -209,7 +213,11 @@ MUTATIONS = (
         "a backfill admits readings that the stream has rejected for being behind the watermark",
         "windows of the past have readings that the stream's did not have",
         ("P1",),
-        (Edit("service/recompute/backfill.py", "late.read(self._settings, 0, 0)", "late.in_values(self._settings)"),),
+        (
+            Edit(
+                "service/recompute/backfill_run.py", "late.read(self._settings, 0, 0)", "late.in_values(self._settings)"
+            ),
+        ),
         (_REJECTS,),
     ),
     Mutation(
@@ -218,6 +226,58 @@ MUTATIONS = (
         "rejects of the span are not reported",
         ("P4",),
         (Edit("service/recompute/backfill_log.py", 'Counter[str](found["rejected"])', "Counter[str]()"),),
+        (_BACKFILL,),
+    ),
+    Mutation(
+        "archive-twice",
+        "a record that an archive has twice counts twice",
+        "a backfill from overlapping archives gives larger values than the stream",
+        ("P1",),
+        (Edit("service/recompute/archive.py", ".dropDuplicates(_PLACE)", ""),),
+        (_ARCHIVE,),
+    ),
+    Mutation(
+        "archive-end-ignored",
+        "a backfill does not compare the end of an archive with what the service has read",
+        "values at the end of an archive lack readings",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/archive.py",
+                "        return None if self.covers[1] is None else self.covers[1] - self.after_ms\n",
+                "        return None\n",
+            ),
+        ),
+        (_ARCHIVE,),
+    ),
+    Mutation(
+        "archive-begin-ignored",
+        "a backfill does not compare the beginning of an archive with what the service has read",
+        "values at the beginning of an archive lack readings",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/archive.py",
+                '                begins.append(int(row["from"]))\n',
+                "                pass\n",
+            ),
+        ),
+        (_ARCHIVE,),
+    ),
+    Mutation(
+        "archive-holes-silent",
+        "a backfill does not report offsets that an archive lacks",
+        "values lack readings, and nobody is told",
+        ("P7",),
+        (Edit("service/recompute/archive.py", "Part(*admitted, records, lacking)", "Part(*admitted, records)"),),
+        (_ARCHIVE,),
+    ),
+    Mutation(
+        "outlet-added-gets-past",
+        "an outlet that is added gets the last entry of a correction, a backfill or a silence",
+        "an outlet has rows twice after a backfill",
+        ("P1",),
+        (Edit("service/outlets/publication.py", "        if is_delivered:\n", "        if False:\n"),),
         (_BACKFILL,),
     ),
 )

@@ -44,13 +44,19 @@ def backfill(
     view: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Windows of this view only, no sessions; may be repeated.")
     ] = None,
+    source: Annotated[
+        Literal["kafka", "parquet", "avro", "jsonl"], typer.Option(help="Where the records are; files need PATH.")
+    ] = "kafka",
+    path: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="Archive of the topics.", show_default=False)
+    ] = None,
     rate: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, show_default="service.fill_rate", help="Read so many records a second."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Compute closed windows and sessions of the past from Kafka again, for Redis and the outlets.
+    """Compute closed windows and sessions of the past again, from Kafka or an archive, for Redis and the outlets.
 
     It runs beside the service, and goes on where it was cut off. Richer values in Redis stay.
     """
@@ -58,7 +64,11 @@ def backfill(
     from service.commands import progress
     from service.commands.rejects import span
     from service.recompute import backfill
+    from service.recompute.archive import Place
 
+    if (source == "kafka") != (path is None):
+        message = f"{source} takes no path" if path is not None else f"{source} needs the path of an archive"
+        raise typer.BadParameter(message, param_hint="--source")
     since_ms, until_ms = span(since, until, names=("--from", "--to"))
     asked = since_ms or 0, until_ms or 0
     with progress.bar("minutes") as bar:
@@ -66,7 +76,9 @@ def backfill(
         def watch(done_ms: int, all_ms: int) -> None:
             bar(done_ms // 60_000, all_ms // 60_000)
 
-        backfill.backfill(settings.load(config), asked, view or (), say, watch, rate=rate, dry=dry_run)
+        given = None if path is None else Place(source, path)
+        loaded = settings.load(config)
+        backfill.backfill(loaded, asked, view or (), say, watch, source=given, rate=rate, dry=dry_run)
 
 
 def _attributes(chosen: list[str] | None) -> list[str]:

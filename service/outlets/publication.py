@@ -66,12 +66,13 @@ class Outlets:
             view.name: EntryView(view.of, tuple(view.statistics)) for view in settings.views if not view.is_endless
         }
         self._lacking: dict[str, int] = {}
+        self._beside = ""  # the newest entry beside a batch that all outlets have
         self._committed: Position | None = None
         self._looked_s = clock.monotonic_s() - LOOK_S
         self._lock = threading.Lock()
         self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
         self._silence = Silence.load(outbox)
-        if self._silence.entry is not None and self._silence.entry.batch <= committed:
+        if self._silence.entry is not None and self._silence.payload and self._silence.entry.batch <= committed:
             # The process may have ended before it was in the outbox.
             outbox.store(self._silence.entry, [self._silence.payload], self._silence.closed_by, self._views)
         for stored in outbox.entries(committed):
@@ -105,6 +106,7 @@ class Outlets:
                 self._wait(delivery)
         if payloads:
             failpoint.hit("outlets_written")
+        self._settle()
 
     def close_idle(self, committed: MicroBatch, sessions: Sequence[pa.Table], windows: Sequence[pa.Table]) -> None:
         """Have what silence has closed written, beside the batches: all that has not left before as it is.
@@ -151,15 +153,32 @@ class Outlets:
         )
 
     def _take_corrected(self, committed: Position) -> None:
-        """Have values written that `tidemark correct` has left in the checkpoint, as parts of a batch that is committed."""
-        if clock.monotonic_s() - self._looked_s < LOOK_S:
+        """Have an entry written that a correction or backfill has left in the checkpoint, as a part of a batch that is committed.
+
+        One a batch, so that a large backfill delays no batch for long, and none while it could fill an outlet that is behind.
+        """
+        is_early = clock.monotonic_s() - self._looked_s < LOOK_S
+        if is_early or any(each.progress().pending_bytes > each.options.max_pending // 2 for each in self.deliveries):
             return
-        self._looked_s = clock.monotonic_s()
-        for name in corrections.names(self._outbox):
+        names = corrections.names(self._outbox)
+        if len(names) < 2:
+            self._looked_s = clock.monotonic_s()
+        for name in names[:1]:
             for payload in self._outbox.payloads(f"{FOLDER}/{name}"):
                 entry, content = self._silence.take(committed, name, payload)
-                self.store(entry, [content], WATERMARK)
+                if content:
+                    self.store(entry, [content], WATERMARK)
             self._outbox.files.remove(f"{FOLDER}/{name}")
+
+    def _settle(self) -> None:
+        """Forget the content of the last entry beside a batch when all outlets have it: an outlet that is added begins later."""
+        entry = self._silence.entry
+        if entry is None or not self._silence.payload:
+            return
+        with self._lock:
+            is_delivered = self._beside == f"{FOLDER}/{entry.name}"
+        if is_delivered:
+            self._silence.settle()
 
     def _leaving(self, batch: int, changes: Changes) -> Changes:
         """Return what leaves of a batch's finals: no window that lacks the readings before its view began, and what silence had
@@ -180,6 +199,7 @@ class Outlets:
             is_last = not self._lacking[stored.name]
             if is_last:
                 del self._lacking[stored.name]
+                self._beside = stored.name if stored.position.part else self._beside
         if is_last:
             try:
                 self._outbox.remove(stored)

@@ -43,8 +43,8 @@ class Known:
 class Silence:
     """The values that silence has closed, by their keys, for the one writer of a checkpoint.
 
-    `entry` is the last one that was made beside a batch, `payload` and `closed_by` are its content. `taken` names the corrected
-    values that it has.
+    `entry` is the last one that was made beside a batch, `payload` and `closed_by` are its content, which is forgotten when all
+    outlets have it. `taken` names the corrected values that it has.
     """
 
     outbox: Outbox
@@ -134,6 +134,11 @@ class Silence:
                 self._passed[1].add(k)
             tables.append(_with_revision(table, revisions).filter(pa.array(keep)))
         return Changes(tables[0], changes.devices, tables[1])
+
+    def settle(self) -> None:
+        """Forget the content of the last entry. Raises CheckpointError, or SetupError for a full disk."""
+        self.payload = b""
+        self.write()
 
     def write(self) -> None:
         """Write the file, which has an entry."""

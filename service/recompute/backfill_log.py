@@ -1,7 +1,7 @@
 """How far a backfill is, in the checkpoint, so that the same command goes on where it was cut off.
 
-    backfill/<key>.json     what is done: everything that begins before `reached_ms`; its rejects; the entries that are ready;
-                            the sessions with which later ones may be joined
+    backfill/<key>.json     what is done: windows and sessions that begin before `reached_ms`; the rejects; the entries that are
+                            ready; the sessions with which later ones may be joined
     backfill/<key>-<n>      entry n for the outlets, until it is ready
 
 An entry is stored first, then the log names it, then it is moved to where the service looks (service/outlets/corrections.py). So
@@ -24,6 +24,7 @@ from service.outlets.outbox import Outbox
 from service.spark.files import RESTORE, Files, Local, unusable
 
 FOLDER = "backfill"
+WINDOWS, SESSIONS = "windows", "sessions"
 Sessions = Mapping[str, tuple[int, int]]
 """A session by its device: start and last reading, in ms."""
 
@@ -38,23 +39,30 @@ class Log:
     files: Files | Local
     key: str
     run: int
-    reached_ms: int
+    reached_ms: dict[str, int]
     entries: int = 0
     ready: tuple[int, ...] = ()
     rejected: Counter[str] = field(default_factory=Counter)
     sessions: Sessions = field(default_factory=dict)
 
     @classmethod
+    def new(cls, files: Files | Local, span: tuple[int, int], of: Sequence[str], run: int) -> "Log":
+        """Return the log of a run that has done nothing."""
+        key = hashlib.sha256(json.dumps([*span, *of]).encode()).hexdigest()[:16]
+        return cls(files, key, run, dict.fromkeys((WINDOWS, SESSIONS), span[0]))
+
+    @classmethod
     def load(cls, files: Files | Local, span: tuple[int, int], of: Sequence[str], run: int) -> "Log":
         """Return the log of an earlier run, with its entries where the service finds them; or a new one, of this run."""
-        key = hashlib.sha256(json.dumps([*span, *of]).encode()).hexdigest()[:16]
+        new = cls.new(files, span, of, run)
+        key = new.key
         try:
-            found = json.loads(files.read(f"{FOLDER}/{key}.json"))
+            found = json.loads(files.read(new._name))
             ready, rejected = tuple(found["ready"]), Counter[str](found["rejected"])
             sessions = {device: (start, last) for device, (start, last) in found["sessions"].items()}
             log = cls(files, key, found["run"], found["reached_ms"], found["entries"], ready, rejected, sessions)
         except FileNotFoundError:
-            return cls(files, key, run, span[0])
+            return new
         except (OSError, ValueError, KeyError, TypeError) as error:
             what = f"{files}/{FOLDER}/{key}.json cannot be read: {error}"
             remedy = "Remove it: the backfill then begins again, and outlets get its values again"
@@ -72,9 +80,10 @@ class Log:
         """Forget entries that were stored since the last `save`."""
         self.ready = ()
 
-    def reach(self, end_ms: int, rejected: Mapping[str, int], sessions: Sessions) -> None:
-        """Take what begins before a time as done, and add its rejects. Nothing is written before `save`."""
-        self.reached_ms, self.entries, self.sessions = end_ms, self.entries + len(self.ready), sessions
+    def reach(self, kind: str, end_ms: int, rejected: Mapping[str, int], sessions: Sessions) -> None:
+        """Take WINDOWS or SESSIONS that begin before a time as done, and add rejects. Nothing is written before `save`."""
+        self.reached_ms[kind] = end_ms
+        self.entries, self.sessions = self.entries + len(self.ready), sessions
         self.rejected.update(rejected)
 
     def save(self) -> None:

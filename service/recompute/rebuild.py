@@ -215,21 +215,25 @@ def records(
         )
 
     parts = [between(*part) for part in skips.stretches(chosen.begin, chosen.end, spans)]
-    read = reduce(DataFrame.union, parts)
+    return without(reduce(DataFrame.union, parts), settings, refused)
+
+
+def without(records: DataFrame, settings: Settings, refused: Collection[Coordinates]) -> DataFrame:
+    """Return records without those at some places; of an array of readings without those readings."""
     if not refused:
-        return read
+        return records
     names = ["topic", "partition", "offset"]
     types = [pa.string(), pa.int32(), pa.int64()]
     if settings.has_arrays:
         # A reading of an array is refused alone, so the records become readings first. Nulls would not be equal in the join.
         names, types = [*names, _INDEX], [*types, pa.int32()]
-        read = expansion.expand(read, settings).withColumn(_INDEX, F.coalesce(expansion.INDEX, F.lit(NO_INDEX)))
+        records = expansion.expand(records, settings).withColumn(_INDEX, F.coalesce(expansion.INDEX, F.lit(NO_INDEX)))
     columns = zip(*((place.topic, place.partition, place.offset, place.index) for place in refused), strict=True)
     arrays = [
         pa.array(column, kind) for column, kind in zip(columns, types, strict=False)
     ]  # the index only with arrays
-    unwanted = F.broadcast(spark.createDataFrame(pa.Table.from_arrays(arrays, names=names)))
-    left = read.join(unwanted, names, "left_anti")
+    unwanted = F.broadcast(records.sparkSession.createDataFrame(pa.Table.from_arrays(arrays, names=names)))
+    left = records.join(unwanted, names, "left_anti")
     return left.drop(_INDEX) if settings.has_arrays else left
 
 
@@ -302,8 +306,8 @@ def closed_values(
     Windows and sessions that may have readings before `whole_from_ms` are unrecoverable.
     """
     partials = run.partials(admitted).select("bucket", "first", "kind", "payload")
-    if only is not None and only.sessions is None:
-        partials = partials.where(F.col("kind") == PARTS)
+    if only is not None and (only.sessions is None or not only.windows):
+        partials = partials.where(F.col("kind") == (PARTS if only.sessions is None else RUNS))
     alive = {view.name: watermark_ms - view.retain_ms for view in run.settings.closing_views}
     step = _Closed(sessions.rules(run.settings), watermark_ms, whole_from_ms, alive, only)
     unrecoverable = Observation()

@@ -1,18 +1,44 @@
 """Cut a span of event time into parts that are some seconds of work, and find the offsets of each part."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from service.kafka import topics
 from service.micro_batch import MicroBatch
-from service.recompute import rebuild
-from service.recompute.rebuild import Source, Span
+from service.recompute import past, rebuild
+from service.recompute.past import Decisions
+from service.recompute.rebuild import Recomputation, Source, Span
 from service.settings import Settings
 
 SPAN_S = 5
 """Of work, at the rate, in one job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of `readings.admit` of a span, the event time (ms) from which they lack no reading, the number of records, and
+    what is lacking, for people."""
+
+    admitted: DataFrame
+    whole_from_ms: int
+    records: int
+    lacking: tuple[str, ...] = ()
+
+
+class Records(Protocol):
+    """Where the records of the past are."""
+
+    def parts(self, span: Span, *, oldest_first: bool = False) -> Iterator[Span]:
+        """Cut a span into parts of some seconds of work, without those that have no records."""
+
+    def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
+        """Return the admitted readings of values that begin in a span."""
+
+    def ends_ms(self) -> int | None:
+        """Return the event time before which values begin that lack no later record; None if all do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +70,35 @@ class Reader:
         Each is read with what is around it, so a part is not much shorter than that.
         """
         if not topics.have_broker_times(self.settings.kafka):
-            yield span
-            return
-        waiting = [span]
-        while waiting:
-            begin_ms, end_ms = waiting.pop()
-            records = records_of(self.source((begin_ms, end_ms)))
-            if records > SPAN_S * self.rate and end_ms - begin_ms > 2 * self.after_ms:
-                middle_ms = (begin_ms + end_ms) // 2
-                halves = [(begin_ms, middle_ms), (middle_ms, end_ms)]
-                waiting += reversed(halves) if oldest_first else halves
-            elif records:
-                yield begin_ms, end_ms
+            return iter([span])
+        return halves(
+            span, self.after_ms, self.rate, lambda part: records_of(self.source(part)), oldest_first=oldest_first
+        )
+
+    def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
+        """Return the admitted readings of values that begin in a span. Raises SourceError, CheckpointError."""
+        source = self.source(span)
+        return Part(*past.admitted(run, source, decided), records_of(source), source.lacking)
+
+    def ends_ms(self) -> int | None:
+        """Return None: Kafka has every record that the batch has read."""
+        return None
+
+
+def halves(
+    span: Span, after_ms: int, rate: int, records: Callable[[Span], int], *, oldest_first: bool
+) -> Iterator[Span]:
+    """Cut a span in halves while they are more than some seconds of work and not much shorter than what is read behind them."""
+    waiting = [span]
+    while waiting:
+        begin_ms, end_ms = waiting.pop()
+        many = records((begin_ms, end_ms))
+        if many > SPAN_S * rate and end_ms - begin_ms > 2 * after_ms:
+            middle_ms = (begin_ms + end_ms) // 2
+            both = [(begin_ms, middle_ms), (middle_ms, end_ms)]
+            waiting += reversed(both) if oldest_first else both
+        elif many:
+            yield begin_ms, end_ms
 
 
 def around_ms(settings: Settings) -> int:

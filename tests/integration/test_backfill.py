@@ -1,12 +1,15 @@
 """`tidemark backfill`: values that are computed again from Kafka are those that the stream had published."""
 
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
@@ -14,14 +17,15 @@ from service import failpoint
 from service.cli import main
 from service.errors import FencedError, SettingsError
 from service.failpoint import InjectedError, Plan, Point
-from service.recompute import backfill
+from service.recompute import backfill, rebuild
+from service.recompute.archive import Place
 from service.rejects.fence import Fence
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
-END_S = 1_200
+END_S = 600
 OF_THE_WRITER = {"epoch", "batch", "updated", "revision"}
 
 
@@ -68,6 +72,11 @@ class Past(World):
             if (name.startswith("window:") and int(value["end"]) <= watermark_ms) or value.get("state") == "closed"
         }
 
+    def kafka(self) -> DataFrame:
+        """All records of the topic."""
+        read = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.broker.bootstrap)
+        return read.option("subscribe", self.topic).load().drop("headers", "timestampType")
+
     def backfill(self, until_s: int = END_S, *views: str, **more: Any) -> backfill.Report:
         span = (
             BASE_MS - 120_000,
@@ -109,6 +118,17 @@ def _plain(value: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in value.items() if name not in OF_THE_WRITER}
 
 
+def assert_same(right: Any, actual: Any) -> None:
+    """Rows or values by key are equal, but for sums that were added in another order."""
+    assert len(right) == len(actual)
+    pairs = [(right[key], actual[key]) for key in right] if isinstance(right, dict) else zip(right, actual, strict=True)
+    for one, other in pairs:
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            is_sum = name.endswith(("sum", "mean", "stddev"))
+            assert other[name] == value or (is_sum and math.isclose(float(value), float(other[name]), rel_tol=1e-9))
+
+
 def _fails_at(point: str, nth: int) -> None:
     failpoint._plan = Plan((Point(point, nth, "raise"),), None)
 
@@ -116,9 +136,8 @@ def _fails_at(point: str, nth: int) -> None:
 def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_values(
     world: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = reading("d1", 100.0, at=700)
-    world.term(*minutes(0, 10), late)
-    world.term(*minutes(10, 20))
+    world.term(*minutes(0, 5), reading("d1", 100.0, at=299))
+    world.term(*minutes(5, 10))
     stream, before = world.rows("stream", BASE_MS + END_S * 1000), world.final()
     assert min(len(rows) for rows in stream.values()) > 10
     # From now on the broker sets the times, so that there are parts; those of the records ascend already.
@@ -135,7 +154,7 @@ def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_val
     world.outlets("again")
 
     # Cut off three times: in the first part, between two parts, and when the entries are noted and not yet in place.
-    monkeypatch.setattr("service.recompute.spans.SPAN_S", 0)
+    monkeypatch.setattr("service.recompute.spans.SPAN_S", 160 / 1_000_000)  # two parts of windows, and two of sessions
     for point in (("half_backfilled", 1), ("half_backfilled", 2), ("backfill_noted", 1)):
         _fails_at(*point)
         with pytest.raises(InjectedError):
@@ -143,7 +162,7 @@ def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_val
     failpoint._plan = None
     done: list[tuple[int, int]] = []
     report = world.backfill(rate=1_000_000, watch=lambda *each: done.append(each))
-    assert len(done) > 1
+    assert len(done) == 2  # the parts of sessions
     assert done[-1][0] == done[-1][1]
     assert not report.unrecoverable.total()
     assert report.rejected == {"late": 1}  # by whichever of the runs
@@ -160,13 +179,19 @@ def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_val
         assert world.redis.pttl(f"{world.prefix}:{name}") > 0
 
     # The service takes the entries, each once.
-    world.limit(20)
-    world.term(*minutes(21, 23))
+    world.limit(4)
+    world.term(*minutes(11, 12))
     again = world.rows("again", BASE_MS + END_S * 1000)
     lacking = [row for row in stream["windows"] if row not in again["windows"]]
     assert [row["key"] for row in lacking] == ["d2"]  # the one of which Redis has more readings
     assert [row for row in again["windows"] if row in stream["windows"]] == again["windows"]
     assert again["sessions"] == stream["sessions"]
+
+    # An outlet that is added begins with what becomes final from then on.
+    world.outlets("third")
+    world.limit(1_000)
+    world.term(reading("d1", 730.0))
+    assert world.rows("third", BASE_MS + END_S * 1000) == {"windows": [], "sessions": []}
 
 
 def test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry(
@@ -192,13 +217,80 @@ def test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry(
     monkeypatch.setattr(stored, lambda settings, _files: settings.model_copy(update={"views": views}))
     report = world.backfill(360, "device")
     assert (report.windows, report.written, report.same) == (len(final), 0, 0)
-    monkeypatch.setattr(backfill.rebuild, "closed_values", _fenced(world, backfill.rebuild.closed_values))
+    monkeypatch.setattr(rebuild, "closed_values", _fenced(world, rebuild.closed_values))
     with pytest.raises(FencedError):
         world.backfill(360, "device")
     with pytest.raises(SettingsError, match="no view with windows"):
         world.backfill(360, "nothing")
     assert main(["backfill", "--config", str(world.config), "--from", "1", "--to", "1"]) == 2
     assert "--from 1 is not before --to 1" in capsys.readouterr().err
+
+
+def test_a_backfill_from_an_archive_equals_the_stream_and_leaves_out_what_the_archive_lacks(world: Past) -> None:
+    world.term(*minutes(0, 9), reading("d1", 100.0, at=541))
+    stream, before = world.rows("stream", BASE_MS + 540_000), world.final()
+    world.broker.configure_topic(world.topic, LOG_APPEND_TIME)
+    records, folder = world.kafka(), world.folder
+    records.union(records).write.parquet(str(folder / "twice"))
+    for name in before:
+        world.redis.delete(f"{world.prefix}:{name}")
+    world.outlets("again")
+    report = world.backfill(540, source=Place("parquet", str(folder / "twice")))
+    assert not report.unrecoverable.total()
+    assert report.rejected == {}
+    world.limit(3)
+    world.term(*minutes(10, 11))
+    again = world.rows("again", BASE_MS + 540_000)
+    for outlet, rows in stream.items():
+        assert len(rows) > 10
+        assert_same(rows, again[outlet])
+    after = world.final()
+    assert_same({name: _plain(each) for name, each in before.items()}, {name: _plain(after[name]) for name in before})
+
+    # Half of the records, the later ones, as Avro and JSON: windows of which it lacks readings are left out.
+    later = records.where(F.col("timestamp") >= F.timestamp_millis(F.lit(BASE_MS + 250_000)))
+    later.write.format("avro").save(str(folder / "avro"))
+    later.where("offset % 50 != 0").write.json(str(folder / "jsonl"))
+    right = [
+        name for name in before if name.startswith("window:device:") and int(before[name]["start"]) > BASE_MS + 255_000
+    ]
+    report = world.backfill(600, "device", source=Place("avro", str(folder / "avro")), dry=True)
+    assert report.windows == len(right) > 10
+    assert report.unrecoverable["windows"] > 0
+    assert report.rejected == {"late": 1}
+    assert not report.lacking
+    report = world.backfill(600, "device", source=Place("jsonl", str(folder / "jsonl")), dry=True)
+    assert report.windows == len(right)
+    assert all(re.search(r"[1-9] offsets of world-.*\[[01]\]@", text) for text in report.lacking)
+    assert len(report.lacking) == 2
+
+    # The earlier half: what begins less than a window and the delay before its end is left out.
+    earlier = records.where(F.col("timestamp") < F.timestamp_millis(F.lit(BASE_MS + 250_000)))
+    earlier.write.parquet(str(folder / "earlier"))
+    report = world.backfill(600, "device", source=Place("parquet", str(folder / "earlier")), dry=True)
+    right = [
+        name for name in before if name.startswith("window:device:") and int(before[name]["end"]) < BASE_MS + 225_000
+    ]
+    assert report.windows == len(right) > 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "problem"),
+    [
+        ("parquet", "nothing", "nothing"),
+        ("parquet", "stream-windows", "the column topic is lacking"),
+        ("parquet", "half", r"has no record of .*\[1\]"),
+        ("jsonl", "lines", "2 records lack topic"),
+    ],
+)
+def test_files_that_are_no_archive_of_the_topics_are_refused(world: Past, kind: str, name: str, problem: str) -> None:
+    world.term(*minutes(0, 3))
+    if name == "half":
+        world.kafka().where("partition = 0").write.parquet(str(world.folder / name))
+    if name == "lines":
+        (world.folder / name).write_text('{"partition": 1, "offset": 2}\n{"topic": "world"}\n')
+    with pytest.raises(SettingsError, match=problem):
+        world.backfill(180, source=Place(kind, str(world.folder / name)))
 
 
 def _fenced(world: Past, original: Any) -> Any:

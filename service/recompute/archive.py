@@ -1,0 +1,164 @@
+"""Records from an archive of the topics in place of Kafka: files with the columns of Spark's Kafka source.
+
+    topic string, partition int, offset bigint, timestamp timestamp (the broker's), key binary (may be absent), value binary
+
+    spark.read.format("kafka")...load().write.parquet(path)      writes one; .format("avro") and .json(path) as well
+
+In JSON lines bytes are base64, and times ISO 8601. A record that is there twice counts once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from service.checkpoint import skips
+from service.errors import SettingsError
+from service.kafka import topics
+from service.micro_batch import MicroBatch
+from service.recompute import rebuild
+from service.recompute.past import Decisions
+from service.recompute.rebuild import Recomputation, Span
+from service.recompute.spans import Part, halves
+from service.settings import Settings
+from service.spark.files import Files
+
+KINDS = {"parquet": "parquet", "avro": "avro", "jsonl": "json"}
+"""Spark's names of the formats."""
+COLUMNS = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp", "value": "binary"}
+_PLACE = ["topic", "partition", "offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an archive is: its format, of KINDS, and the path of a file or folder."""
+
+    kind: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"--source {self.kind} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The records of an archive, by spans of event time.
+
+    `frame` has the columns of the Kafka source. `covers` is the broker time from which and up to which it has the records of
+    every partition; 0 if it has the first records that the checkpoint has read, None if the last ones. The rest is as for Reader.
+    """
+
+    place: Place
+    frame: DataFrame
+    covers: tuple[int, int | None]
+    settings: Settings
+    before_ms: int
+    after_ms: int
+    rate: int
+
+    def parts(self, span: Span, *, oldest_first: bool = False) -> Iterator[Span]:
+        """Cut a span as `Reader.parts` does."""
+        return halves(
+            span, self.after_ms, self.rate, lambda part: self._within(part).count(), oldest_first=oldest_first
+        )
+
+    def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
+        """Return the admitted readings of values that begin in a span."""
+        read, begin_ms, from_ms = self._within(span).dropDuplicates(_PLACE), self._begin_ms(span), self.covers[0]
+        ahead_ms = self.settings.admission.max_ahead_ms
+        whole_from_ms = begin_ms + ahead_ms if begin_ms >= from_ms else from_ms + ahead_ms + 1
+        records, lacking = self._holes(read)
+        admitted = decided.admit(run, rebuild.without(read, self.settings, decided.refused), whole_from_ms)
+        return Part(*admitted, records, lacking)
+
+    def ends_ms(self) -> int | None:
+        """Return the event time before which values begin that lack no later record; None if all do."""
+        return None if self.covers[1] is None else self.covers[1] - self.after_ms
+
+    def _holes(self, read: DataFrame) -> tuple[int, tuple[str, ...]]:
+        """Return the number of records, and the offsets between them that the archive lacks, for people."""
+        counts = read.groupBy("topic", "partition").agg(
+            F.count("*").alias("records"), F.min("offset").alias("first"), F.max("offset").alias("last")
+        )
+        rows = sorted(counts.collect())
+        lacking = []
+        if topics.have_broker_times(self.settings.kafka):  # else the records of a span of time are not neighbours
+            for topic, partition, records, first, last in rows:
+                if many := last - first + 1 - records:
+                    place = f"{topic}[{partition}]@{first} to {last}"
+                    lacking.append(
+                        f"{many} offsets of {place}: they have no record, were skipped, or lack in {self.place.path}"
+                    )
+        return sum(row["records"] for row in rows), tuple(lacking)
+
+    def _begin_ms(self, span: Span) -> int:
+        return max(0, span[0] - self.before_ms)
+
+    def _within(self, span: Span) -> DataFrame:
+        begin, until = (F.timestamp_millis(F.lit(ms)) for ms in (self._begin_ms(span), span[1] + self.after_ms))
+        return self.frame.where((F.col("timestamp") >= begin) & (F.col("timestamp") < until))
+
+
+def frame(spark: SparkSession, settings: Settings, committed: MicroBatch, place: Place) -> DataFrame:
+    """Return the records of an archive that the checkpoint has read, without skipped ones. Raises SettingsError."""
+    reader = spark.read.format(KINDS[place.kind])
+    if place.kind == "jsonl":
+        schema = ", ".join(f"{name} {kind}" for name, kind in {**COLUMNS, "key": "binary"}.items())
+        reader = reader.schema(schema).option("mode", "FAILFAST")
+    try:
+        found = reader.load(place.path)
+    except AnalysisException as error:
+        what = f"{place}: {str(error).splitlines()[0]}"
+        raise SettingsError(what, remedy=f"Name a file or folder of {place.kind}") from error
+    if lacking := [name for name in COLUMNS if name not in found.columns]:
+        what = f"{place}: the column {lacking[0]} is lacking"
+        raise SettingsError(what, remedy=f"An archive has the columns {', '.join(COLUMNS)}, and perhaps key")
+    key = F.col("key").cast("binary") if "key" in found.columns else F.lit(None).cast("binary")
+    columns = [F.col(name).cast(kind).alias(name) for name, kind in COLUMNS.items()]
+    found = found.select(*columns, key.alias("key"))
+    if nameless := found.where(F.greatest(*[F.col(name).isNull() for name in (*_PLACE, "timestamp")])).count():
+        what = f"{place}: {nameless} records lack topic, partition, offset or timestamp"
+        raise SettingsError(what, remedy=f"Write the archive with the columns {', '.join(COLUMNS)}")
+    spans = skips.read(Files(spark, settings.service.checkpoint))
+    return found.where(_is_read(committed, spans))
+
+
+def _is_read(committed: MicroBatch, spans: Sequence[skips.Span]) -> Column:
+    """Whether the checkpoint has read a record."""
+    is_read = F.lit(False)
+    for begin, end, _ in skips.stretches(committed.start, committed.end, skips.pending(committed.start, spans)):
+        for topic, partitions in end.items():
+            for partition, last in partitions.items():
+                place = (F.col("topic") == topic) & (F.col("partition") == partition)
+                first = begin.get(topic, {}).get(partition, 0)
+                is_read = is_read | (place & (F.col("offset") >= first) & (F.col("offset") < last))
+    return is_read
+
+
+def covered(frame: DataFrame, committed: MicroBatch, place: Place) -> tuple[int, int | None]:
+    """Return the broker time from which and up to which an archive has every partition that the checkpoint has read.
+
+    Raises SettingsError if it lacks a partition.
+    """
+    ms = F.unix_millis("timestamp")
+    ranges = frame.groupBy("topic", "partition").agg(
+        F.min("offset").alias("first"), F.max("offset").alias("last"), F.min(ms).alias("from"), F.max(ms).alias("to")
+    )
+    found: dict[tuple[str, int], Row] = {(row["topic"], row["partition"]): row for row in ranges.collect()}
+    begins, ends = [0], list[int]()
+    for topic, partitions in committed.end.items():
+        for partition, end in partitions.items():
+            start = committed.start.get(topic, {}).get(partition, 0)
+            if start >= end:
+                continue
+            if (topic, partition) not in found:
+                what = f"{place}: has no record of {topic}[{partition}]"
+                raise SettingsError(what, remedy="Name an archive of all partitions that the service reads")
+            row = found[topic, partition]
+            if row["first"] > start:
+                begins.append(int(row["from"]))
+            if row["last"] + 1 < end:
+                ends.append(int(row["to"]))
+    return max(begins), min(ends, default=None)
