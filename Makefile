@@ -6,6 +6,7 @@
 #   make check   ruff, mypy, unit tests: under a minute
 #   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
 #   make sql     ten questions in SQL over 100,000 devices, against the oracle (JSON=sql.json)
+#   make parity  an hour of the stream against its backfills, three outlets after faults against the oracle (SEED=7 JSON=parity.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
 #   make cluster hosts, masters, ZooKeeper and networks fail; needs root and iproute2   (ONLY=driver_moved SEED=7 JSON=out.json)
 #   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
@@ -51,7 +52,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo tutorial test check bench sql faults cluster hostile restart swap transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
+.PHONY: setup demo tutorial test check bench sql parity faults cluster hostile restart swap transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -81,6 +82,9 @@ bench: setup
 
 sql: setup
 	@$(BIN)/python -m load.sql $(if $(JSON),--json $(JSON))
+
+parity: setup
+	@$(BIN)/python -m load.parity --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 faults: setup
 	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))

@@ -1,0 +1,61 @@
+"""Compare an hour of the stream with backfills of it, and three outlets that were through faults with the oracle.
+
+    python -m load.parity [--only hour | outlets] [--seed 7] [--devices 500] [--readings 200000] [--json FILE]    # make parity
+
+    hour       an hour of the stream against `tidemark backfill` from Kafka and from Parquet          load/parity/hour.py
+    outlets    Kafka, PostgreSQL and Parquet after ten kills, two outages of the database and a full disk: the row `outlets` of
+               `make faults`
+
+`missing`, `duplicates` and `differences` are the sums of both. Exit status 0 if all are 0.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from load.faults.__main__ import report as played
+from load.faults.row import find
+from load.faults.rows.outlets_away import DIFFERENCES
+from load.parity import hour
+from load.report import machine, reported
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compute, compare, report; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="make parity", description="Backfills against the stream, outlets against the oracle."
+    )
+    parser.add_argument("--only", choices=("hour", "outlets"))
+    parser.add_argument("--devices", type=int, default=500)
+    parser.add_argument("--readings", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args(argv)
+    return reported(lambda: report(args), args.json, lambda made: not any(made[name] for name in DIFFERENCES))
+
+
+def report(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the report."""
+    parts: dict[str, Mapping[str, Any]] = {}
+    if args.only != "outlets":
+        parts["hour"] = hour.report(args.seed, args.devices, args.readings)
+    if args.only != "hour":
+        parts["outlets"] = _outlets(args.seed)
+    sums = {name: sum(part[name] for part in parts.values()) for name in DIFFERENCES}
+    return {"machine": machine(), **parts, **sums}
+
+
+def _outlets(seed: int) -> dict[str, Any]:
+    """Play the row; one that did not get to its end is a difference."""
+    made = played(find("outlets"), seed, short=False)
+    figures = made["figures"]
+    has_ended = all(name in figures for name in DIFFERENCES)
+    counts = {name: figures[name] for name in DIFFERENCES} if has_ended else dict.fromkeys(DIFFERENCES, 1)
+    facts = {name: figure for name, figure in figures.items() if name.startswith(("outlet ", "kills", "has_disk"))}
+    return {**counts, **facts, "violations": made["violations"], "examples": made["examples"], "run": made["run"]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
