@@ -17,6 +17,9 @@
     half_corrected                a part of what `tidemark correct` writes is in Redis
     corrected_before_marked       all of it is in Redis, and not marked as corrected
     replayed_before_marked        `tidemark rejects replay` has sent records, and not marked them as replayed
+    reshape_staged                the state of another shape lies beside the checkpoint's, nothing else is changed
+    reshape_begun                 the switch to it is noted, nothing is replaced
+    reshape_half                  some of the checkpoint's files are replaced, and some are not
 
 `TIDEMARK_FAILPOINT=name:nth[:kill|raise][,...]`, honoured only with `TIDEMARK_TEST=1`: the nth hit in a process kills the
 driver, its JVM first (SIGKILL, the default), or raises InjectedError. Several points fire in their order; the hits of a point
@@ -40,10 +43,9 @@ _BATCH = ("before_fetch", "after_decode", "half_publish", "after_publish_before_
 _VIEWS = ("before_views", "after_views", "half_filled", "filled_before_noted")
 _OUTLETS = ("finals_stored", "half_delivered", "outlets_written")
 _BACKFILL = ("half_backfilled", "backfill_noted")
-NAMES = (
-    *(*_BATCH, *_OUTLETS, *_VIEWS, *_BACKFILL),
-    *("half_corrected", "corrected_before_marked", "replayed_before_marked"),
-)
+_COMMANDS = ("half_corrected", "corrected_before_marked", "replayed_before_marked")
+_RESHAPE = ("reshape_staged", "reshape_begun", "reshape_half")
+NAMES = (*_BATCH, *_OUTLETS, *_VIEWS, *_BACKFILL, *_COMMANDS, *_RESHAPE)
 _FORM = re.compile(rf"({'|'.join(NAMES)}):([1-9]\d*)(?::(kill|raise))?")
 
 

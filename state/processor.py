@@ -21,7 +21,7 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessorHandle,
     TimerValues,
 )
-from pyspark.sql.types import BinaryType, ByteType, IntegerType, StructField, StructType
+from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, StructField, StructType
 from typing_extensions import override
 
 from state import codec, watermark, windows
@@ -40,6 +40,8 @@ STATE_NAME = "bucket"
 STATE_SCHEMAS = StructType([StructField("number", IntegerType())]), StructType([StructField("data", BinaryType())])
 """Keys and values of the map state: see `state.store`."""
 OUTPUT = StructType([StructField("kind", ByteType()), StructField("payload", BinaryType())])
+
+SEEDED = StructType([StructField("bytes", LongType())])
 
 PARTS, RUNS, CHANGES, REJECTS, COUNTS, SIZE, TIMES, FINALS = range(8)
 """`kind` of a row. In: parts of windows and runs, which advance the state, and TIMES, which say to where
@@ -99,6 +101,23 @@ class BucketProcessor(StatefulProcessor):
         if self._finals is not None and (finals := self._finals.of(changes.sessions, closed)):
             out.append((FINALS, codec.pack_changes(finals)))
         return out
+
+
+class Seed(StatefulProcessor):
+    """Begins the states of a checkpoint with given ones. Grouping key: `bucket` int. Input: `data` (`state.codec.encode`), a row
+    for each bucket. Output: `SEEDED`, the bytes that are stored."""
+
+    @override
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._store = Store(handle.getMapState(STATE_NAME, *STATE_SCHEMAS))
+
+    @override
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator["pd.DataFrame"]:
+        (data,) = [bytes(data) for frame in rows for data in frame["data"]]
+        written = self._store.save(int(key[0]), None, codec.decode(data))
+        import pandas as pd  # noqa: PLC0415 - as in BucketProcessor
+
+        return iter((pd.DataFrame({"bytes": np.array([written.stored], np.int64)}),))
 
 
 def unpack_size(payload: bytes) -> tuple[tuple[int, ...], dict[str, int]]:

@@ -302,7 +302,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/aggregation/partial_aggregation.py",
-                "self._buckets(view.name, groups.keys)",
+                "windows.buckets_of(view.name, groups.keys, self.buckets)",
                 "np.arange(len(groups.keys), dtype=np.int32) % self.buckets",
             ),
         ),

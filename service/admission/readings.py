@@ -71,6 +71,11 @@ SIZE = "$size"
 """The column with the bytes of a record's key and value."""
 
 
+def bucket_of(device: str, buckets: int) -> Column:
+    """Return the bucket of the device that a column names."""
+    return F.pmod(F.xxhash64(device), F.lit(buckets)).cast("int")
+
+
 def admit(
     records: DataFrame,
     settings: Settings,
@@ -128,7 +133,7 @@ def admit(
         values["index"] = F.col(expansion.INDEX)
     fields = [name for name in REJECT_TYPE.fieldNames() if name != "index" or settings.has_arrays]
     reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in fields])
-    bucket = F.pmod(F.xxhash64("device"), F.lit(settings.buckets)).cast("int")
+    bucket = bucket_of("device", settings.buckets)
     return decided.select(
         F.when(kept | early, bucket).alias("bucket"),
         F.when(kept, F.col("device")).alias("device"),

@@ -11,7 +11,6 @@ The code uses Arrow and NumPy only; Spark calls a `Fold` through mapInArrow.
 """
 
 import io
-import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -322,7 +321,8 @@ class Fold:
             groups = windows.groups(view, devices, attributes, units)
             meets = None if view.where is None else pc.equal(units.columns[MEETS + view.name], "true").to_numpy(False)
             # In a view by device the keys are the devices, whose buckets are already computed.
-            of_group = bucket_of if view.by == (DEVICE,) else self._buckets(view.name, groups.keys)
+            own = None if view.by == (DEVICE,) else windows.buckets_of(view.name, groups.keys, self.buckets)
+            of_group = bucket_of if own is None else own
             for measure in measures:
                 of_view = panes[measure] if meets is None else panes[measure].only(meets)
                 if of_view.start.size:
@@ -342,10 +342,6 @@ class Fold:
                 lambda part: codec.pack(b"W", window_state.compact(part)),
                 first=np.concatenate(firsts),
             )
-
-    def _buckets(self, view: str, keys: pa.Array) -> NDArray[np.int32]:
-        texts = keys.to_pylist()
-        return np.array([zlib.crc32(f"{view}|{key}".encode()) % self.buckets for key in texts], np.int32)
 
     def _columns(self, measure: str) -> tuple[str, ...]:
         """Return the columns that the views need of a measure, and `first`, by which payloads are ordered in a recomputation."""

@@ -146,6 +146,19 @@ def forget(checkpoint: str) -> None:
             raise unusable(what, remedy=RESTORE) from error
 
 
+def stored(checkpoint: Path, bucket: int, batch: int) -> pa.Table:
+    """Return all keys of a bucket after a batch, as a table of `state.duplicates.SCHEMA`. Raises CheckpointError."""
+    return duplicates.living(_load(checkpoint, bucket, batch + 1).memory, 0)
+
+
+def write_all(files: Local, bucket: int, place: Place, keys: pa.Table) -> None:
+    """Write all keys of a bucket after the batch of `place` below `files`. Raises OSError."""
+    name = f"{place.batch}-{place.epoch}"
+    delta = bytes(_TOKEN_BYTES) + codec.pack(b"K", duplicates.SCHEMA.empty_table())
+    files.replace(f"{bucket}/{name}.delta", delta)
+    files.replace(f"{bucket}/{name}.base", _token(delta) + codec.pack(b"K", keys))
+
+
 def of_task(floor_ms: int) -> SeenKeys | None:
     """Return, in a task of a stream, the keys of its batch; None in a batch run over the past."""
     context = TaskContext.get()

@@ -6,6 +6,7 @@ Views are not operators in the plan: each pane counts for every window of every 
 the partial aggregates of all tasks.
 """
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,6 +99,11 @@ def _groups(view: View, known: Mapping[str, pa.Array], attributes: pa.Table | No
         # Without the escape, ("a|b", "c") and ("a", "b|c") would share a key, and a device could write into another's window.
         text = pc.binary_join_element_wise(*(pc.fill_null(_escaped(column), NONE) for column in columns), "|")
     return Groups(*factorise(text))
+
+
+def buckets_of(view: str, keys: pa.Array, buckets: int) -> NDArray[np.int32]:
+    """Return the bucket of each key of a view; `view` is its name in keys. In a view by device the device's bucket is used."""
+    return np.array([zlib.crc32(f"{view}|{key}".encode()) % buckets for key in keys.to_pylist()], np.int32)
 
 
 def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[np.int64], Columns]:

@@ -24,17 +24,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.errors import CheckpointError
 from service.settings import Settings
-from service.spark.files import Folder
+from service.spark.files import Files, Folder, Local
 from state import codec
 
 NAME = "manifest.json"
 FORMAT = 1
+VERSIONED = 2
+"""Instead of FORMAT where views have what version 0.2.0 does not read: other names in keys, or a past that is not complete."""
+SWITCHING = 0
+"""Instead of both while a checkpoint gets another number of buckets or partitions: see service/checkpoint/shape.py."""
 QUERY_SHAPE = 2
 """To be raised with every change of the stateful operators, their order, or the columns of their keys and values.
 
 tests/stream/test_checkpoint.py shows what they are, and fails when they change and this does not.
 """
 
+RESHAPE = "`tidemark checkpoint reshape --config FILE`"
 REBUILD = "start with a new checkpoint and read the topic again: docs/operator/procedures.md#rebuild-from-kafka"
 
 
@@ -68,6 +73,10 @@ class Manifest(BaseModel):
             topic_ids=dict(sorted(topic_ids.items())),
         )
 
+    def for_this_version(self) -> Self:
+        """Return the manifest with the layout and the shape of this version's query."""
+        return self.model_copy(update={"state_layout": codec.VERSION, "query_shape": QUERY_SHAPE})
+
     def encode(self) -> bytes:
         return (json.dumps(self.model_dump(), indent=2) + "\n").encode()
 
@@ -86,8 +95,11 @@ def read(folder: Folder) -> Manifest | None:
     try:
         document = json.loads(folder.read(NAME))
         made_by = document.get("application", "?")
-        if document["format"] != FORMAT:
-            what = f"{place} is of format {document['format']}, this version reads {FORMAT}"
+        if document["format"] == SWITCHING:
+            what = f"{place}: the checkpoint is getting another number of buckets, and that was interrupted"
+            raise CheckpointError(what, remedy=f"Start the service or {RESHAPE}: each of them finishes it")
+        if document["format"] not in {FORMAT, VERSIONED}:
+            what = f"{place} is of format {document['format']}, this version reads {FORMAT} and {VERSIONED}"
             raise CheckpointError(what, remedy=f"Start version {made_by}, which made it, or {REBUILD}")
         return Manifest.model_validate(document)
     except FileNotFoundError:
@@ -99,6 +111,17 @@ def read(folder: Folder) -> Manifest | None:
         raise CheckpointError(
             what, remedy="Restore the file, or see docs/operator/procedures.md#a-damaged-checkpoint"
         ) from error
+
+
+def set_format(files: Files | Local, number: int) -> None:
+    """Write the format and this version's name into a manifest with another format; without a manifest do nothing.
+
+    Raises CheckpointError, or OSError.
+    """
+    current = read(files)
+    if current is not None and current.format != number:
+        changed = current.model_copy(update={"format": number, "application": version("tidemark")})
+        files.replace(NAME, changed.encode())
 
 
 def buckets(settings: Settings, stored: Manifest | None, cores: int) -> int:
@@ -123,7 +146,8 @@ def differences(stored: Manifest, expected: Manifest) -> list[Difference]:
         mine_value = expected.settings.get(key)
         if mine_value != its_value:
             what = f"{key} is {_shown(its_value)}, the settings say {_shown(mine_value)}"
-            result.append(Difference(what, f"Set it back, or {REBUILD}"))
+            way = f"Set it back, or leave it out; or change the checkpoint with {RESHAPE}, or {REBUILD}"
+            result.append(Difference(what, way))
     for topic, its_id in stored.topic_ids.items():
         my_id = expected.topic_ids.get(topic, "")
         if its_id and my_id and its_id != my_id:

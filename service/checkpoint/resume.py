@@ -1,5 +1,6 @@
 """Check, before every start, that the query can continue from its checkpoint, in this order:
 
+0  a change of its shape that was interrupted is finished                   service/checkpoint/shape.py
 1  the checkpoint's logs are complete and undamaged                         service/checkpoint/logs.py
 2  its manifest fits this version, these settings and these topics          service/checkpoint/manifest.py
    the offset log has the topics of the settings                            service/checkpoint/topics.py
@@ -20,7 +21,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
-from service.checkpoint import logs, manifest, narrow
+from service.checkpoint import logs, manifest, narrow, shape
 from service.checkpoint import topics as checkpoint_topics
 from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError, DataLossError
@@ -68,6 +69,7 @@ def prepare(
     """
     files = _files(spark, settings)
     with _readable(files):
+        shape.finish(files)
         logs.require_whole(files)
         current = manifest.read(files)
         position = logs.position(files)
@@ -97,12 +99,14 @@ def prepare(
 
 
 def with_buckets(spark: SparkSession, settings: Settings) -> Settings:
-    """Return the settings with the number of buckets that the checkpoint has, or that a new one begins with.
+    """Return the settings with the number of buckets that the checkpoint has, or that a new one begins with. An interrupted
+    change of that number is finished first.
 
     A new checkpoint begins with one for each shuffle partition where the settings have no number. Raises CheckpointError.
     """
     files = _files(spark, settings)
     with _readable(files):
+        shape.finish(files)
         return settings.with_buckets(manifest.buckets(settings, manifest.read(files), _partitions(spark)))
 
 

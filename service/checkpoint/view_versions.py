@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
+from service.checkpoint import manifest
 from service.errors import CheckpointError
 from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
 from service.spark.files import RESTORE, Files, Local, opened, unusable
@@ -45,6 +46,12 @@ class Versions:
     def of(self, title: str, *, is_next: bool) -> ViewVersion | None:
         """Return the version that serves a name, or the next one."""
         return next((view for view in self.views if view.of == title and view.is_next is is_next), None)
+
+    @property
+    def format(self) -> int:
+        """The format of the manifest: an older version must refuse names in keys that it would not use, and lost marks."""
+        is_plain = all(view.name == view.of and not view.is_next and not view.incomplete for view in self.views)
+        return manifest.FORMAT if is_plain else manifest.VERSIONED
 
     @property
     def incomplete(self) -> tuple[ViewVersion, ...]:
@@ -260,7 +267,10 @@ class Log:
         """Write the versions from a batch on, before it runs."""
         name = f"{FOLDER}/{batch}"
         try:
+            if versions.format == manifest.VERSIONED:
+                manifest.set_format(self.files, versions.format)
             self.files.replace(name, versions.encode())
+            manifest.set_format(self.files, versions.format)
             for old in sorted(self.numbers())[:-KEPT]:
                 self.files.remove(f"{FOLDER}/{old}")
         except OSError as error:

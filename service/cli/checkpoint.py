@@ -1,5 +1,6 @@
-"""Commands about the checkpoint: verify, show, init, and skip."""
+"""Commands about the checkpoint: verify, show, init, reshape, and skip."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -40,6 +41,36 @@ def show(config: Config) -> None:
 def init(config: Config, dry_run: DryRun = False) -> None:
     """Write the manifest of a checkpoint without one."""
     _manifest(config, is_init=True, dry_run=dry_run)
+
+
+@command(checkpoint, "reshape", example="tidemark checkpoint reshape --buckets 8")
+def reshape(
+    config: Config,
+    buckets: Annotated[int | None, typer.Option(metavar="N", help="The number of buckets.")] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="The number of shuffle partitions: one for each bucket, at most 16, by default."
+        ),
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Go back, if no batch was committed since.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove what --undo needs.")] = False,
+) -> None:
+    """Change sessions.buckets of a checkpoint while the service is stopped; the state stays."""
+    from service import settings
+    from service.commands import reshape
+
+    if [buckets is not None, undo, forget].count(True) != 1 or (partitions is not None and buckets is None):
+        message = "give --buckets N, perhaps with --partitions N, or --undo, or --forget"
+        raise typer.BadParameter(message)
+    os.umask(0o077)  # as `tidemark run` does
+    loaded = settings.load(config)
+    if buckets is not None:
+        reshape.reshape(loaded, reshape.Target.of(buckets, partitions), say)
+    elif undo:
+        reshape.undo(loaded, say)
+    else:
+        reshape.forget(loaded, say)
 
 
 def _manifest(config: Config, *, is_init: bool, dry_run: bool) -> None:

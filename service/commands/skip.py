@@ -9,7 +9,6 @@ A command that ends between 3 and 4 has sent rejects of records that are not ski
 second reject. A reject that is sent twice has the same coordinates, and counts as one (service/rejects/delivery.py).
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,9 +16,8 @@ from service import clock
 from service.checkpoint import logs, skips
 from service.checkpoint.logs import Position
 from service.checkpoint.skips import Span
-from service.daemon import owner
-from service.daemon.lease import Lease, Waiting
-from service.errors import FencedError, SettingsError
+from service.commands import offline
+from service.errors import SettingsError
 from service.kafka import topics
 from service.kafka.offsets import edges_now
 from service.micro_batch import MicroBatch, Offsets
@@ -32,9 +30,6 @@ from service.spark.files import Files, Local, local
 
 MOST = 10_000
 """The most offsets in one command, so that a mistyped number does not give up a day's readings."""
-WAIT_S = 60.0
-"""How long the command waits for the lease. A service that its supervisor restarts again and again holds it most of the time."""
-
 Say = Callable[[str], object]
 
 
@@ -49,14 +44,12 @@ def skip(settings: Settings, places: Sequence[str], say: Say, *, dry: bool = Fal
             _, new, _ = _chosen(settings, folder, spans)
             _report(new, spans, say, "would be skipped")
         return
-    with _term(settings, say) as lease, _folder(settings) as folder:
+    with offline.term(settings, say) as lease, _folder(settings) as folder:
         position, new, known = _chosen(settings, folder, spans)
         if new:
             topics.prepare(settings.kafka)
             _reject(settings.kafka, new, MicroBatch(lease.epoch, position.batch if position else 0, 0, {}, {}))
-            if not lease.confirm():
-                what = f"The lease is lost: {lease.reason}. Rejects are sent, nothing is skipped"
-                raise FencedError(what, remedy="Run it again")
+            offline.confirm(lease, "Rejects are sent, nothing is skipped")
             skips.write(folder, [*known, *new])
         _report(new, spans, say, "skipped")
 
@@ -121,28 +114,6 @@ def _report(new: Sequence[Span], spans: Sequence[Span], say: Say, done: str) -> 
         say(f"{span}: {span.offsets} {'offset' if span.offsets == 1 else 'offsets'} {done}")
     for span in skips.without(spans, new):
         say(f"{span}: skipped already")
-
-
-@contextmanager
-def _term(settings: Settings, say: Say) -> Iterator[Lease]:
-    lease, given_up, holders = Lease(settings, owner.here()), threading.Event(), list[str]()
-    timer = threading.Timer(WAIT_S, given_up.set)
-    timer.daemon = True
-    timer.start()
-
-    def waiting(other: Waiting) -> None:
-        if not holders:
-            say(f"{other.holder} holds the lease: waiting for {WAIT_S:.0f} s")
-            holders.append(other.holder)
-
-    try:
-        if lease.acquire(waiting, given_up) is None:
-            what = f"{holders[0] if holders else 'Another process'} holds the lease: the service runs"
-            raise FencedError(what, remedy="Stop the service, skip, and start it again")
-        yield lease
-    finally:
-        timer.cancel()
-        lease.release()
 
 
 @contextmanager

@@ -120,12 +120,12 @@ def _read_state(spark: SparkSession, root: str, folder: Folder, report: Report) 
             if attempt < ATTEMPTS and newest != report.committed:
                 report.committed = newest
                 continue
-            report.damage["state"] = f"cannot be read as of batch {report.committed}: {_message(error)}"
+            report.damage["state"] = f"cannot be read as of batch {report.committed}: {message(error)}"
         return
 
 
-def _message(error: Exception) -> str:
-    """The innermost of the JVM's exceptions, or ours, on one line."""
+def message(error: Exception) -> str:
+    """Return the innermost of the JVM's exceptions, or ours, on one line."""
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if java is None:
         return " ".join(str(error).split())[:500]

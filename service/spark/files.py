@@ -96,6 +96,8 @@ class Local:
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
             new.write_bytes(content)
+        # Hadoop's checksums of a former content, which the JVM has written, would refuse this one.
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         os.replace(new, path)
 
     def remove(self, name: str) -> None:
@@ -213,6 +215,40 @@ class Files:
             if not self._system.rename(self._at(name), self._at(to)):
                 what = f"{name}: cannot be renamed to {to}"
                 raise OSError(what)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a sub-folder with all that it has, if it exists."""
+        with _named(name):
+            self._system.delete(self._at(name), True)
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of folders directly in a sub-folder; [] if it does not exist."""
+        with _named(folder):
+            try:
+                listed = self._system.listStatus(self._at(folder))
+                return [str(status.getPath().getName()) for status in listed if status.isDirectory()]
+            except Py4JJavaError as error:
+                if _is_missing(error):
+                    return []
+                raise
+
+    def copy(self, name: str, to: str) -> None:
+        """Copy a file within the folder, without its bytes passing through Python. A new file is not seen before it is complete
+        only on object stores."""
+        with _named(name):
+            source, target = self._at(name), self._at(to)
+            self._jvm.org.apache.hadoop.fs.FileUtil.copy(
+                self._system, source, self._system, target, False, True, self._conf
+            )
+
+    def move_folder(self, name: str, to: str) -> None:
+        """Move the files below a folder, one by one: after an interruption the same call moves the others."""
+        for file in list(self.walk()):
+            if file.name.startswith(f"{name}/"):
+                target = f"{to}/{file.name.removeprefix(f'{name}/')}"
+                self.remove(target)
+                self.move(file.name, target)
+        self.remove_folder(name)
 
     def _write(self, name: str, content: bytes, *, overwrite: bool) -> None:
         if not overwrite and urlsplit(self.root).scheme in _OBJECT_STORES:

@@ -37,7 +37,13 @@ for content in (b"first", b"second"):
     with suppress(FileExistsError):
         files.create("manifest", content)
         made.append(content.decode())
-print(json.dumps([files.read("folder/pointer").decode(), files.read("manifest").decode(), made]))
+files.copy("folder/pointer", "folder/sub/copy")
+files.move_folder("folder/sub", "folder/other")
+files.move_folder("folder/other", "folder/sub")
+copied = [files.read("folder/sub/copy").decode(), files.folders("folder"), files.folders("none")]
+files.remove_folder("folder/sub")
+copied += [files.folders("folder"), [each.name for each in files.walk() if "copy" in each.name]]
+print(json.dumps([copied, files.read("folder/pointer").decode(), files.read("manifest").decode(), made]))
 """
 
 
@@ -54,4 +60,9 @@ def test_a_file_that_is_written_again_is_replaced_and_a_new_one_is_made_once(
             command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=120 * PATIENCE
         )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == ["second", "first", ["first"]]
+    assert json.loads(done.stdout.splitlines()[-1]) == [
+        ["second", ["sub"], [], [], []],
+        "second",
+        "first",
+        ["first"],
+    ]

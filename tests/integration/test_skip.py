@@ -11,7 +11,7 @@ from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from service.checkpoint import skips
 from service.cli import main
-from service.commands import skip as skip_command
+from service.commands import offline
 from service.daemon import starts
 from service.daemon.lease import Lease
 from service.errors import FencedError, SparkLostError, UnreadableRecordError
@@ -188,7 +188,7 @@ def test_the_command_waits_for_a_service_that_runs_and_gives_up(
 ) -> None:
     world.send(40)
     folder = begun(world, 5, 10)
-    monkeypatch.setattr(skip_command, "WAIT_S", 1.0)
+    monkeypatch.setattr(offline, "WAIT_S", 1.0)
     lease = Lease(world.settings(), "another:1:2:3")
     assert lease.acquire() == 1
     try:

@@ -55,7 +55,7 @@ def test_every_difference_is_named_with_both_values_and_the_way_on(tmp_path: Pat
         "the query's shape is 0, this version's is",
         "sessions.buckets is 4, the settings say 32",
         "Start version 9.9, which made it, or start with a new checkpoint",
-        "Set it back, or start with a new checkpoint",
+        "Set it back, or leave it out; or change the checkpoint with `tidemark checkpoint reshape --config FILE`, or start with",
         "docs/operator/procedures.md#rebuild-from-kafka",
     ):
         assert part in text, text
@@ -78,7 +78,7 @@ def test_a_damaged_manifest_is_refused_by_name(tmp_path: Path, content: bytes) -
 
 
 def test_a_manifest_of_a_later_format_names_the_version_that_reads_it(tmp_path: Path) -> None:
-    document = {**json.loads(made(tmp_path).encode()), "format": 2, "application": "3.0", "more": 1}
+    document = {**json.loads(made(tmp_path).encode()), "format": 3, "application": "3.0", "more": 1}
     (tmp_path / manifest.NAME).write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match=r"is of format 2, this version reads 1. Start version 3\.0"):
+    with pytest.raises(CheckpointError, match=r"is of format 3, this version reads 1 and 2. Start version 3\.0"):
         manifest.read(Local(tmp_path))
