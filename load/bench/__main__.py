@@ -15,7 +15,8 @@ inputs    the same records admitted as one input and as two, and the ratio batch
 distinct  steady with removal of duplicates, by device and event time; what it costs a reading, and its bytes of state
           (load/bench/distinct.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
-ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, redis_cluster_publish; of the
+ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, the same of keys that are new
+          (new_row_to_new_hset, new_row_redis_to_new_hset_redis), redis_cluster_publish; of the
           large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k; and of the large one
           rows_per_reading, close_to_median (the longest batch, which is one that closes windows, over the median)
 
@@ -365,7 +366,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _rows() -> dict[str, Any]:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-        figures = bench_rows.measure(Path(folder)) | bench_rows.measure_cluster(Path(folder))
+        figures = bench_rows.measure(Path(folder)) | bench_rows.measure_new(Path(folder))
+        figures |= bench_rows.measure_cluster(Path(folder))
         statistics = bench_statistics.measure(Path(folder))
     print(f"rows: {figures}", flush=True)
     print(f"statistics: {statistics}", flush=True)

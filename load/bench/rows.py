@@ -1,7 +1,8 @@
 """What a row costs: the service's way to write a batch, against plain pipelined HSET and PEXPIRE of as many fields.
 
 Both write to one Redis, in turn. A batch has a window, an open session and the hash of each device, which is what a reading of a
-large fleet changes; every batch but the first replaces what is there.
+large fleet changes; every batch but the first replaces what is there. `measure_new` does the same with devices that are new in
+each batch, so that both have the same number of keys at any time.
 
 `measure_cluster` writes the same batches to one Redis with one shard, to one with SHARDS, and to three primaries, in turn.
 """
@@ -27,6 +28,8 @@ from state.layout import Changes, session_schema, status_schema
 from state.windows import SCHEMA, TEXTS
 
 DEVICES, BATCHES, FIELDS, CHUNK = 20_000, 6, 16, 1_000
+NEW_BATCHES = 16
+"""Of new keys: a million at the end."""
 SHARDS = 12
 _MEASURES = ("temperature", "humidity")
 START_MS, _WINDOW_MS = 1_790_000_040_000, 60_000
@@ -43,6 +46,24 @@ def measure(folder: Path) -> dict[str, float]:
             written.append(timed([server], 3 * DEVICES, publish, target, rows))
             plain.append(timed([server], 3 * DEVICES, _hset, client, batch))
     figures = {"row": _median(written[1:]), "hset": _median(plain[1:])}
+    return {
+        f"{name}_{part}us": round(value, 2)
+        for name, values in figures.items()
+        for part, value in zip(("redis_", ""), values, strict=True)
+    }
+
+
+def measure_new(folder: Path) -> dict[str, float]:
+    """Microseconds a row of a new key, as `measure`: the median batch after NEW_BATCHES / 2."""
+    with Redis(folder / "new") as written_to, Redis(folder / "plain") as plain_to, plain_to.client() as client:
+        begin_term(sink(written_to.url, 0, START_MS))
+        written, plain = [], []
+        for batch in range(NEW_BATCHES):
+            first = batch * DEVICES
+            target, rows = sink(written_to.url, batch, START_MS), _output(batch, first)
+            written.append(timed([written_to], 3 * DEVICES, publish, target, rows))
+            plain.append(timed([plain_to], 3 * DEVICES, _hset, client, batch, 3 * first))
+    figures = {"new_row": _median(written[NEW_BATCHES // 2 :]), "new_hset": _median(plain[NEW_BATCHES // 2 :])}
     return {
         f"{name}_{part}us": round(value, 2)
         for name, values in figures.items()
@@ -83,6 +104,8 @@ def ratios(rows: dict[str, float]) -> dict[str, float]:
     return {
         "row_to_hset": rows["row_us"] / rows["hset_us"],
         "row_redis_to_hset_redis": rows["row_redis_us"] / rows["hset_redis_us"],
+        "new_row_to_new_hset": rows["new_row_us"] / rows["new_hset_us"],
+        "new_row_redis_to_new_hset_redis": rows["new_row_redis_us"] / rows["new_hset_redis_us"],
     }
 
 
@@ -148,14 +171,15 @@ def publish(sink: Sink, rows: pa.RecordBatch) -> None:
     sink.progress()
 
 
-def _output(batch: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"kind": CHANGES, "payload": codec.pack_changes(_changes(batch))}])
+def _output(batch: int, first: int = 0) -> pa.RecordBatch:
+    """The rows of a batch of DEVICES devices from number `first` on."""
+    return pa.RecordBatch.from_pylist([{"kind": CHANGES, "payload": codec.pack_changes(_changes(batch, first))}])
 
 
-def _changes(batch: int) -> Changes:
+def _changes(batch: int, first: int) -> Changes:
     last = START_MS + 1_000 * batch
     value = np.random.default_rng(batch).normal(20.0, 3.0, DEVICES)
-    devices = pa.array([f"device-{number:06d}" for number in range(DEVICES)])
+    devices = pa.array([f"device-{number:06d}" for number in range(first, first + DEVICES)])
     same: dict[str, Any] = {
         "start": START_MS, "end": START_MS + _WINDOW_MS, "count": batch + 1, "first": START_MS, "last": last,
         "last_seen": last, "session": START_MS, "state": "open", "status": "online", "reason": "", "merged_into": None,
@@ -179,9 +203,9 @@ def _changes(batch: int) -> Changes:
     return Changes(table(session_schema(_MEASURES)), table(status_schema(_MEASURES)), table(SCHEMA))
 
 
-def _hset(client: Any, batch: int) -> None:
+def _hset(client: Any, batch: int, first: int = 0) -> None:
     names = [f"field{number}" for number in range(FIELDS)]
-    for start in range(0, 3 * DEVICES, CHUNK):
+    for start in range(first, first + 3 * DEVICES, CHUNK):
         pipeline = client.pipeline(transaction=False)
         for number in range(start, start + CHUNK):
             key = f"plain:{number}"
