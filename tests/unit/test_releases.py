@@ -2,7 +2,10 @@
 
 import base64
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from load.releases import PREVIOUS, RELEASES
+from load.releases import PREVIOUS, RELEASES, extract
 from service.checkpoint import manifest
 from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError
@@ -20,7 +23,7 @@ from state.store import Cache, Store, restore
 from state.windows import SCHEMA
 from tests import stored
 from tests.states import contents
-from tests.stream.records import make_settings
+from tests.stream.records import make_document, make_settings
 
 DATA = Path(__file__).parent / "data"
 ROOT = DATA.parents[2]
@@ -137,3 +140,54 @@ def test_a_window_column_of_a_later_statistic_is_refused_by_name() -> None:
     assert SCHEMA.names == state.windows.column_names
     with pytest.raises(codec.CodecError, match="its windows have entropy, which no statistic of this version has"):
         codec.decode(codec.encode(type(state)(state.runs, state.devices, table)))
+
+
+_OLD = """
+import json, sys
+from pathlib import Path
+from service import settings
+from service.checkpoint import manifest
+from service.errors import TidemarkError
+from service.spark.files import Local
+
+said = []
+for folder in sys.argv[2:]:
+    try:
+        said.append(manifest.read(Local(Path(folder))).settings["sessions.buckets"])
+    except TidemarkError as error:
+        said.append(f"{error.status} {error}")
+try:
+    said.append(settings.parse(json.loads(sys.argv[1])).views[0].name)
+except TidemarkError as error:
+    said.append(f"{error.status} {error}")
+print(json.dumps(said))
+"""
+
+
+def test_the_release_before_refuses_by_name_what_it_would_not_keep(tmp_path: Path) -> None:
+    """By its own code: a manifest of views by version, of a switch that was interrupted, and a setting that it does not have."""
+    try:
+        tree = extract(PREVIOUS, tmp_path / "tree")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("the history of the repository is not here")
+    settings = make_settings(tmp_path)
+    folders = []
+    for number in (manifest.FORMAT, manifest.VERSIONED, manifest.SWITCHING):
+        folders.append(tmp_path / f"format-{number}")
+        folders[-1].mkdir()
+        text = Manifest.of(settings, {"readings": "A1"}, 2).model_copy(update={"format": number}).encode()
+        (folders[-1] / manifest.NAME).write_bytes(text)
+    document = make_document(tmp_path, views=[{"name": "total", "by": ["device"], "window": "none"}])
+    done = subprocess.run(
+        [sys.executable, "-c", _OLD, json.dumps(document), *map(str, folders)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    plain, versioned, switching, endless = json.loads(done.stdout)
+    assert plain == settings.buckets
+    assert re.match(r"8 .*manifest\.json is of format 2, this version reads 1\. Start version", versioned)
+    assert re.match(r"8 .*manifest\.json is of format 0, this version reads 1\. Start version", switching)
+    assert re.match(r"2 .*\n.*views\.0\.window = 'none': must be a number and a unit", endless)
