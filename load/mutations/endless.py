@@ -39,7 +39,7 @@ MUTATIONS = (
     Mutation(
         "correction-of-totals",
         "a correction computes views without windows, too",
-        "a late reading would count twice in them",
+        "it reads the topic from its first record, and relies on correct.lua alone not to count late readings twice",
         ("P1",),
         (
             Edit(
