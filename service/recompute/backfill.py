@@ -28,6 +28,7 @@ from service.rejects.fence import Fence
 from service.settings import Settings
 from service.spark import session
 from service.spark.files import Files
+from state.rules import EVENT_MS_LIMIT
 
 
 def backfill(
@@ -62,7 +63,8 @@ def backfill(
             sink = replace(sink, settings=chosen)
             each_second = rate or settings.service.fill_rate
             run = Run(running, sink, fence, source, each_second)
-            report = run.run(span, say, watch, has_sessions=not views)
+            valid = max(0, span[0]), min(span[1], EVENT_MS_LIMIT)  # Spark and Kafka refuse much larger times
+            report = run.run(valid, say, watch, has_sessions=not views)
         except Exception as error:  # also Spark's and py4j's
             raise failure.classify(error) from error
         finally:
