@@ -11,6 +11,7 @@
 #   make cluster hosts, masters, ZooKeeper and networks fail; needs root and iproute2   (ONLY=driver_moved SEED=7 JSON=out.json)
 #   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
+#   make upgrade the previous release, this version, the previous release on one checkpoint, under load   (JSON=out.json)
 #   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
 #   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
 #   make observe every alert is brought about under a real Prometheus and Alertmanager    (ONLY=TidemarkStuck JSON=out.json)
@@ -52,7 +53,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo tutorial test check bench sql parity faults cluster hostile restart swap transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
+.PHONY: setup demo tutorial test check bench sql parity faults cluster hostile restart swap upgrade transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -98,6 +99,9 @@ hostile: setup
 
 restart: setup classes
 	@$(BIN)/python -m load.bench.restart --seed $(SEED) $(if $(JSON),--json $(JSON))
+
+upgrade: setup
+	@$(BIN)/python -m load.bench.upgrade --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 swap: setup
 	@$(BIN)/python -m load.bench.swap --seed $(SEED) $(if $(JSON),--json $(JSON))
