@@ -104,9 +104,7 @@ def test_a_session_that_has_not_ended_long_enough_ago_is_no_stale_one(target: Ta
     target.client.set(target.key("epoch"), 1)
     Sink(target.settings, micro_batch(5, 1)).write([changes([session("d1"), session("d2", last=T0 + 1, count=2)])])
     target.client.set(target.key("epoch"), 2)
-    target.sink(5).run(
-        "stale", cursor="0", pattern=f"{target.prefix}:session:*", limit=10_000, before=2, last=str(T0 + 1)
-    )
+    assert target.sink(5).scan("stale", "session", before=2, last=str(T0 + 1)) == 1
     names = {
         key.removeprefix(f"{target.prefix}:session:") for key in target.client.scan_iter(f"{target.prefix}:session:*")
     }
