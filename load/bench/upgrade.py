@@ -105,15 +105,15 @@ class Upgrade:
             deadline = time.monotonic() + STARTS_S * PATIENCE
             while instance.is_running and time.monotonic() < deadline:
                 time.sleep(POLL_S)
-            log, found = instance.log.read_text(errors="replace"), instance.status
-            said = log[log.rfind("tidemark: ") :].strip()
+            log, ended_with = instance.log.read_text(errors="replace"), instance.status
+            error = log[log.rfind("tidemark: ") :].strip()
         finally:
             instance.kill()
-        if found != status or not all(word in said for word in words) or self._files() != before:
-            message = f"The release does not refuse {what}: status {found}, {said}"
+        if ended_with != status or not all(word in error for word in words) or self._files() != before:
+            message = f"The release does not refuse {what}: status {ended_with}, {error}"
             raise SetupError(message)
-        self.refused[what] = said
-        print(f"refused: {' '.join(said.split())}", flush=True)
+        self.refused[what] = error
+        print(f"refused: {' '.join(error.split())}", flush=True)
 
     def load(self, rate: float) -> None:
         fleet = self.testbed.fleet.settings

@@ -12,22 +12,18 @@ service/recompute/backfill_run.py has steps 2 to 5.
 """
 
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from service.checkpoint import view_versions
 from service.errors import SettingsError
-from service.pipeline import failure
-from service.recompute import closed_sink
+from service.recompute import beside
 from service.recompute.archive import Place
 from service.recompute.backfill_run import Report, Run, Say, Watch
-from service.recompute.closed_sink import ClosedSink
 from service.recompute.rebuild import Span
 from service.rejects.fence import Fence
 from service.settings import Settings
-from service.spark import session
-from service.spark.files import Files
 from state.rules import EVENT_MS_LIMIT
 
 
@@ -50,29 +46,16 @@ def backfill(
     and no other run is fenced. Without `spark` a session is started. Raises TidemarkError; then run it again with the same
     arguments.
     """
-    fence = None if dry else Fence(settings.redis)
-    try:
-        servers = closed_sink.servers(settings)
-        sink = ClosedSink(settings, closed_sink.progress(settings), 0 if fence is None else fence.number, servers)
-        running = spark or session.build(settings, master="local[*]")
-        try:
-            served = view_versions.stored(settings, Files(running, settings.service.checkpoint))
-            chosen = _chosen(served, views)
-            if settings.reference is not None:
-                say("devices get the attributes of the reference snapshot that the service uses now")
-            sink = replace(sink, settings=chosen)
-            each_second = rate or settings.service.fill_rate
-            run = Run(running, sink, fence, source, each_second)
-            valid = max(0, span[0]), min(span[1], EVENT_MS_LIMIT)  # Spark and Kafka refuse much larger times
-            report = run.run(valid, say, watch, has_sessions=not views)
-        except Exception as error:  # also Spark's and py4j's
-            raise failure.classify(error) from error
-        finally:
-            if spark is None:
-                running.stop()
-    finally:
-        if fence is not None:
-            fence.close()
+    with (
+        nullcontext() if dry else closing(Fence(settings.redis)) as fence,
+        beside.writing(settings, fence, spark) as (running, sink),
+    ):
+        chosen = replace(sink, settings=_chosen(sink.settings, views))
+        if settings.reference is not None:
+            say("devices get the attributes of the reference snapshot that the service uses now")
+        run = Run(running, chosen, fence, source, rate or settings.service.fill_rate)
+        valid = max(0, span[0]), min(span[1], EVENT_MS_LIMIT)  # Spark and Kafka refuse much larger times
+        report = run.run(valid, say, watch, has_sessions=not views)
     for line in report.lines(has_outlets=bool(settings.outlets)):
         say(f"nothing is written; without --dry-run: {line}" if dry else line)
     return report

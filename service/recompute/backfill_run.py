@@ -14,20 +14,17 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from service import clock, failpoint
-from service.admission import catalogs, column_values
 from service.admission.readings import REASONS
 from service.kafka import topics
 from service.outlets import corrections
-from service.pipeline import batch_report
-from service.recompute import archive, closed_sink, late, past, rebuild
+from service.recompute import archive, beside, closed_sink, late, past, rebuild
 from service.recompute.archive import Archive, Place
 from service.recompute.backfill_log import SESSIONS, WINDOWS, Log, Sessions
 from service.recompute.closed_sink import ClosedSink
-from service.recompute.correct import serving_attributes
-from service.recompute.rebuild import Chosen, Recomputation, Span
+from service.recompute.rebuild import Chosen, Span
 from service.recompute.spans import Reader, Records, around_ms, longest_gap_ms
 from service.rejects.fence import Fence
-from service.spark.files import Files, opened
+from service.spark.files import opened
 from service.units import format_time
 from state import codec
 from state.layout import session_schema
@@ -83,14 +80,7 @@ class Run:
     ) -> None:
         self._spark, self._fence, self._source, self._rate = spark, fence, source, rate
         self._settings = sink.settings
-        committed = batch_report.committed(spark, self._settings.service.checkpoint)
-        start = committed.start if committed else {}
-        self._sink = replace(sink, micro_batch=replace(sink.micro_batch, start=start))
-        known = catalogs.new_catalog(spark, self._settings).recorded()
-        values = column_values.stored(self._settings, Files(spark, self._settings.service.checkpoint))
-        self._recomputation = Recomputation(
-            spark, self._settings, serving_attributes(spark, self._settings), known, values
-        )
+        self._sink, self._recomputation = beside.with_recomputation(spark, sink)
         self._decided = past.decisions(self._recomputation, late.read(self._settings, 0, 0))
         self._report = Report()
 

@@ -16,36 +16,28 @@ writes a value that step 3 finds closed. A republish writes again what Redis los
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service import failpoint
-from service.admission import catalogs, column_values
 from service.aggregation.sessions import rules
-from service.checkpoint import view_versions
-from service.errors import ReferenceDataError
 from service.outlets import corrections
 from service.outlets.outbox import Outbox
-from service.pipeline import batch_report, failure
-from service.recompute import closed_sink, correction, late, rebuild
+from service.recompute import beside, closed_sink, correction, late, rebuild
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.copies import copies
 from service.recompute.correction import Partials
 from service.recompute.late import Log
-from service.recompute.rebuild import Recomputation
-from service.reference import snapshots
-from service.reference.attributes import SERVING, Attributes
-from service.reference.folder import snapshot_folder
 from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
-from service.spark import session
-from service.spark.files import Files, opened
+from service.spark.files import opened
 from state.columns import Bools, ints
 from state.corrected import corrected
 
@@ -104,27 +96,14 @@ def correct(
     The span is of the records' broker time. Without `spark`, a session is started if there is something to correct. With
     `dry`, nothing is written, and no other run is fenced. Raises TidemarkError; then run it again.
     """
-    fence = None if dry else Fence(settings.redis)
-    try:
+    with nullcontext() if dry else closing(Fence(settings.redis)) as fence:
         log = late.read(settings, since_ms, until_ms)
         todo = log.todo(again=again)
         if not todo:
             say("no late reading is to be corrected")
             return Report()
-        servers = closed_sink.servers(settings)
-        sink = ClosedSink(settings, closed_sink.progress(settings), 0 if fence is None else fence.number, servers)
-        running = spark or session.build(settings, master="local[*]")
-        try:
-            views = view_versions.stored(settings, Files(running, settings.service.checkpoint))
-            report = Correction(running, replace(sink, settings=views), log, dry=dry).run(todo)
-        except Exception as error:  # also Spark's and py4j's
-            raise failure.classify(error) from error
-        finally:
-            if spark is None:
-                running.stop()
-    finally:
-        if fence is not None:
-            fence.close()
+        with beside.writing(settings, fence, spark) as (running, sink):
+            report = Correction(running, sink, log, dry=dry).run(todo)
     for line in report.lines():
         say(f"nothing is written; without --dry-run: {line}" if dry else line)
     return report
@@ -141,12 +120,9 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
     if log is None or not todo:
         return Report()
-    fence = Fence(settings.redis)
-    try:
+    with closing(Fence(settings.redis)) as fence:
         sink = ClosedSink(settings, micro_batch, fence.number, servers, shard_marks)
         return Correction(spark, sink, log, is_marking=False).run(todo)
-    finally:
-        fence.close()
 
 
 def _is_restored(mark: Mark, from_ms: int) -> bool:
@@ -166,13 +142,7 @@ class Correction:
     ) -> None:
         self._dry, self._is_marking = dry, is_marking and not dry
         self._settings, self._log = sink.settings, log
-        committed = batch_report.committed(spark, self._settings.service.checkpoint)
-        self._sink = replace(sink, micro_batch=replace(sink.micro_batch, start=committed.start if committed else {}))
-        known = catalogs.new_catalog(spark, self._settings).recorded()
-        values = column_values.stored(self._settings, Files(spark, self._settings.service.checkpoint))
-        self._recomputation = Recomputation(
-            spark, self._settings, serving_attributes(spark, self._settings), known, values
-        )
+        self._sink, self._recomputation = beside.with_recomputation(spark, sink)
         self._report = Report()
         self._rounds = 0
 
@@ -267,18 +237,6 @@ class Correction:
             self._settings.kafka,
             [Mark(place, state, {"event_ms": ms}) for place, ms in zip(late.places(table), times, strict=True)],
         )
-
-
-def serving_attributes(spark: SparkSession, settings: Settings) -> Attributes | None:
-    """The attributes of the snapshot that the service uses, or used last; None without a reference."""
-    if settings.reference is None:
-        return None
-    folder = snapshot_folder(spark, settings.service.checkpoint)
-    snapshot = snapshots.latest(folder, pointer=SERVING) or snapshots.latest(folder)
-    if snapshot is None:
-        what = f"{folder}: there is no reference snapshot"
-        raise ReferenceDataError(what, remedy="Run this where the service's checkpoint is")
-    return snapshot.attributes()
 
 
 def _first(readings: pa.Table) -> dict[str, int]:

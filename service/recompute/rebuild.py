@@ -229,9 +229,7 @@ def without(records: DataFrame, settings: Settings, refused: Collection[Coordina
         names, types = [*names, _INDEX], [*types, pa.int32()]
         records = expansion.expand(records, settings).withColumn(_INDEX, F.coalesce(expansion.INDEX, F.lit(NO_INDEX)))
     columns = zip(*((place.topic, place.partition, place.offset, place.index) for place in refused), strict=True)
-    arrays = [
-        pa.array(column, kind) for column, kind in zip(columns, types, strict=False)
-    ]  # the index only with arrays
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=False)]  # without arrays, no index
     unwanted = F.broadcast(records.sparkSession.createDataFrame(pa.Table.from_arrays(arrays, names=names)))
     left = records.join(unwanted, names, "left_anti")
     return left.drop(_INDEX) if settings.has_arrays else left
@@ -299,7 +297,7 @@ def closed_values(
     admitted: DataFrame,
     watermark_ms: int,
     whole_from_ms: int,
-    only: "Chosen | None" = None,
+    only: Chosen | None = None,
 ) -> Closed:
     """The final windows and closed sessions of admitted readings that have not expired at `watermark_ms`, or those of `only`.
 

@@ -78,10 +78,8 @@ class Past(World):
         return read.option("subscribe", self.topic).load().drop("headers", "timestampType")
 
     def backfill(self, until_s: int = END_S, *views: str, **more: Any) -> backfill.Report:
-        span = (
-            BASE_MS - 120_000,
-            BASE_MS + until_s * 1000,
-        )  # the first window of `all` begins a minute before the first reading
+        # The first window of `all` begins a minute before the first reading.
+        span = BASE_MS - 120_000, BASE_MS + until_s * 1000
         return backfill.backfill(self.settings, span, views, print, spark=self.spark, **more)
 
 

@@ -62,7 +62,8 @@ def test_late_readings_are_rejected_and_count_at_once_and_a_correction_does_not_
     world.assert_right()
     before = world.total("a")
     # Only the two windows of the view `device`: totals have the late readings already.
-    assert correct.correct(world.settings, 0, None, print, dry=True, spark=world.spark).windows == 2
+    planned = correct.correct(world.settings, 0, None, print, dry=True, spark=world.spark)
+    assert (planned.windows, planned.unrecoverable.total()) == (2, 0)
     assert correct.correct(world.settings, 0, None, print, spark=world.spark).corrected == 2
     assert world.window("a")["count"] == "3"
     assert world.total("a") == before
