@@ -37,20 +37,6 @@ MUTATIONS = (
         (_FOLD + "test_a_view_without_windows_counts_what_is_late_and_nothing_else_that_is_rejected",),
     ),
     Mutation(
-        "correction-of-totals",
-        "a correction computes views without windows, too",
-        "it reads the topic from its first record, and relies on correct.lua alone not to count late readings twice",
-        ("P1",),
-        (
-            Edit(
-                "service/recompute/correction.py",
-                "run.values, views=run.settings.closing_views)",
-                "run.values)",
-            ),
-        ),
-        (_ENDLESS + "test_late_readings_are_rejected_and_count_at_once_and_a_correction_does_not_add_them_again",),
-    ),
-    Mutation(
         "total-of-two-lives",
         "the state keeps the values of a view without windows that was removed",
         "a view that is added again has a total with a hole, and its complete_from is wrong",
