@@ -138,7 +138,7 @@ def test_many_browsers_have_one_reader_of_the_feed(served: Served, world: World)
     wait(lambda: served.site.hub.browsers == 0, "the browsers are gone")
 
 
-def test_different_pages_are_read_one_at_a_time_and_together_take_a_tenth_of_a_core(
+def test_different_pages_are_read_one_at_a_time_and_together_take_a_twentieth_of_a_core(
     served: Served, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[tuple[float, float]] = []

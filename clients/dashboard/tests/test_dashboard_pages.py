@@ -77,6 +77,12 @@ def test_the_fleet_is_counted_by_status_and_by_each_column(pages: TestClient, wo
     assert [row[0] for row in rows(get(pages, "/?status=skewed"), "Devices")] == [DEVICES[1]]
 
 
+def test_a_device_counts_under_its_new_facts_when_the_reference_was_replaced(pages: TestClient, world: World) -> None:
+    world.become(DEVICES[0], "online", reference="5c0ffee5", **{"ref.site": "oslo"})
+    wait(lambda: ["oslo"] in [row[:1] for row in rows(get(pages, "/?by=site"), "Devices by site")], "the new site")
+    assert sum(int(row[-1]) for row in rows(get(pages, "/?by=site"), "Devices by site")) == 120
+
+
 def test_every_device_is_on_one_page_in_the_order_of_its_id(pages: TestClient, world: World) -> None:
     seen: list[str] = []
     address = "/?q=us-"

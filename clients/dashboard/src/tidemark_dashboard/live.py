@@ -14,10 +14,8 @@ from tidemark_dashboard.sources import Sources, Topic
 
 LEAST_S = 1.0
 """Between two renderings of a page."""
-SHARE = 10.0
-"""A page that takes long to read is rendered as rarely as makes it a tenth of a core."""
-REST = 9.0
-"""After each rendering all pages rest for so many times its length: together they take a tenth of a core."""
+REST = 19.0
+"""After each rendering all pages rest for so many times its length: together they take a twentieth of a core."""
 BEAT_S = 5.0
 """Between two messages to a browser, at most: one that hears nothing for longer has lost the connection."""
 MOST = 200
@@ -87,9 +85,8 @@ class Live:
             async with self._turn:
                 began = time.monotonic()
                 await self._refresh()
-                took_s = time.monotonic() - began
-                await asyncio.sleep(REST * took_s)
-            await asyncio.sleep(max(LEAST_S, SHARE * took_s))
+                await asyncio.sleep(REST * (time.monotonic() - began))
+            await asyncio.sleep(LEAST_S)
             await self._changed.wait()
 
     async def _refresh(self) -> None:
