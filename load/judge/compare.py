@@ -12,10 +12,11 @@ progress (a batch that was not committed), both of which are counted.
 import argparse
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from load.judge import published
+from load.judge import published, shares
 from load.judge.hashes import check_hashes, check_indexes
 from load.judge.oracle import Coordinate, Offsets, Record, expected, records
 from load.judge.outlets import check_outlets, outlets_of
@@ -36,12 +37,14 @@ def compare(
     lost: Offsets | None = None,
     may_be_refused: bool = False,
     former: Collection[str] = (),
+    processes: int = 1,
 ) -> Verdict:
     """Read Redis, the rejects and the topics, and compare; `starts` to `archive` are as for `oracle.expected`.
 
     `lost` says of how many records each partition was robbed before anybody could read them. Readings that the service has
     rejected for being behind the watermark, or of too many devices, are differences, unless they `may_be_refused`: then they are
-    counted. Windows of `former` views, which were removed while the service ran, are left out.
+    counted. Windows of `former` views, which were removed while the service ran, are left out. With several `processes` the
+    oracle shares the partitions among them, for topics of millions of records.
     Raises redis.RedisError, RedisClusterException and KafkaException when one of them cannot be read.
     """
     rules = read_rules(Path(settings_path))
@@ -69,6 +72,16 @@ def compare(
             archive=archive,
             corrected=corrected(rules, bootstrap),
             refused=refused,
+            fill=partial(
+                shares.fill,
+                settings_path=Path(settings_path),
+                bootstrap=bootstrap,
+                ends=ends,
+                refused=refused,
+                processes=processes,
+            )
+            if processes > 1 and shares.may_be_shared(rules)
+            else None,
         )
         titles = _titles(client, rules)
         names = {title: name for name, title in titles.items()}

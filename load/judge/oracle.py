@@ -48,6 +48,8 @@ Coordinate = tuple[str, int, int] | tuple[str, int, int, int]
 Digest = tuple[int, bytes] | None
 """A value's length and 16 bytes of its hash; None for a null value."""
 
+Fill = Callable[["Ledger", Reference], None]
+
 FILTERED = "filtered"
 _SILENCE_S = 60.0
 _LARGEST = 1e140  # what a measure without a range may be
@@ -115,6 +117,7 @@ def expected(
     archive: Iterable[Record] = (),
     corrected: Collection[Coordinate] = (),
     refused: Mapping[Coordinate, str] = MappingProxyType({}),
+    fill: "Fill | None" = None,
 ) -> Expected:
     """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
 
@@ -123,12 +126,16 @@ def expected(
     `reference` is device -> column -> text; by default it is what the reference's database holds now.
     `corrected` are records that were rejected as late and that windows and sessions, not devices, hold all the same.
     `refused` are readings that admission has rejected for what only the service knows: that they came behind the watermark
-    (`late`), or were of a device too many.
+    (`late`), or were of a device too many. `fill` gives the ledger the topics' records, in place of this process alone.
     Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
     they give nothing for 60 s.
     """
     rules = read_rules(Path(settings_path))
-    ledger = Ledger(rules, read_reference(rules) if reference is None else reference, corrected, refused)
+    reference = read_reference(rules) if reference is None else reference
+    ledger = Ledger(rules, reference, corrected, refused)
+    if fill is not None:
+        fill(ledger, reference)
+        return ledger.close(watermark_ms, idle_ms)
     there = records(rules, rules.topics, bootstrap, ends=ends, starts=starts, partitions=ledger.partitions)
     for record in chain(archive, there):
         ledger.take(record)
@@ -271,6 +278,26 @@ class _Columns:
             {view: np.array(flags, np.bool_) for view, flags in self.meets.items()},
         )
 
+    def join(self, readings: Readings) -> None:
+        """Add the readings of another process, which has no columns of the record."""
+        codes = np.array([self.codes.setdefault(device, len(self.codes)) for device in readings.names], np.int32)
+        self.device.frombytes(codes[readings.device].tobytes())
+        self.event_ms.frombytes(readings.event_ms.tobytes())
+        for name, column in self.values.items():
+            column.frombytes(readings.values[name].tobytes())
+        for view, flags in self.meets.items():
+            flags.frombytes(readings.meets[view].astype(np.int8).tobytes())
+
+
+class Taken(NamedTuple):
+    """What a ledger has decided about the records of some partitions."""
+
+    admitted: Readings
+    endless: Readings
+    rejects: Mapping[Coordinate, str]
+    digests: Mapping[Coordinate, Digest]
+    partitions: Mapping[tuple[str, int], Partition]
+
 
 class _Read(NamedTuple):
     """What a record says; `values` and `texts` have every measure and column, null where its shape lacks one."""
@@ -408,6 +435,23 @@ class Ledger:
             self._digests[at_place] = digest(record.value)
         return reason
 
+    def taken(self, ends: Offsets) -> Taken:
+        """Return the decisions on the partitions of `ends`, for a ledger in another process."""
+        partitions = {
+            (topic, partition): self.partitions[topic, partition]
+            for topic, of_topic in ends.items()
+            for partition in of_topic
+        }
+        return Taken(self._admitted.readings(), self._endless.readings(), self._rejects, self._digests, partitions)
+
+    def join(self, taken: Taken) -> None:
+        """Add the decisions of a ledger in another process."""
+        self._admitted.join(taken.admitted)
+        self._endless.join(taken.endless)
+        self._rejects.update(taken.rejects)
+        self._digests.update(taken.digests)
+        self.partitions.update(taken.partitions)
+
     @property
     def newest_ms(self) -> int | None:
         """The latest event time that was admitted."""
@@ -480,21 +524,24 @@ class Ledger:
         except RejectedError as rejected:
             return str(rejected)
         keyed = {name: text if text is None or may_be_named(text) else OTHER_VALUES for name, text in texts.items()}
-        named = {
-            **self._reference.get(device, {}),
-            **values,
-            "device": (device.strip(BLANKS) and device) or None,
-            **keyed,
-        }
-        wanted = self._wanted.get(reader.shape.topics[0])
-        if wanted is not None and not wanted(named):
-            return FILTERED
-        meets = {view: predicate(named) for view, predicate in self._filters.items()}
+        meets: dict[str, bool] = {}
+        if self._wanted or self._filters:
+            named = {
+                **self._reference.get(device, {}),
+                **values,
+                "device": (device.strip(BLANKS) and device) or None,
+                **keyed,
+            }
+            wanted = self._wanted.get(reader.shape.topics[0])
+            if wanted is not None and not wanted(named):
+                return FILTERED
+            meets = {view: predicate(named) for view, predicate in self._filters.items()}
         if event_ms is None or self._stranger(device):
             return self._stranger(device) or "no_time"
         reasons = list(self._reasons(device, event_ms, broker_ms, values))
         if not reasons:
-            reasons = self._unlike_others(place, self._key(device, event_ms, keyed), event_ms, refused)
+            key = self._key(device, event_ms, keyed) if rules.distinct else ()
+            reasons = self._unlike_others(place, key, event_ms, refused)
         if not reasons:
             self._admitted.add(device, event_ms, values, texts, meets)
         if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):

@@ -175,6 +175,13 @@ def test_right_content_is_no_difference(stand: Stand, published: Expected) -> No
     assert sum(each["consumed"] for each in verdict.partitions.values()) == 400
 
 
+def test_partitions_that_processes_share_give_the_same_verdict(stand: Stand, published: Expected) -> None:
+    assert compare(stand.settings(), processes=2) == compare(stand.settings())
+    with stand.redis.client() as client:
+        client.hincrby(f"{PREFIX}:window:all:temperature:all:{BROKER_MS - 30_000}", "count", 1)
+    assert compare(stand.settings(), processes=2).kinds == {"window.count": 1}
+
+
 def test_what_lies_beyond_progress_is_not_expected(stand: Stand) -> None:
     ends = {"readings": {0: 100, 1: 90}, "more": {0: 0}}
     right = stand.expected(ends=ends)
