@@ -1,4 +1,4 @@
-"""The checkpoint on a local folder, on HDFS and on S3: the driver dies at each crash point, and what a batch costs.
+"""The checkpoint on a local folder, on HDFS and on S3: the driver dies at each crash point, what a batch costs, and a reshape.
 
 The rows are played one after the other with the same load, so that their times can be compared.
 """
@@ -29,6 +29,8 @@ PATH = "checkpoint"
 JARS = cache() / "cluster" / "jars"
 """Where `make cluster` keeps the jars of all groups. In the usual folder the group `s3` would be on every class path."""
 RATE, DEVICES = 300.0, 200
+BUCKETS = 3
+"""What `tidemark checkpoint reshape` gives a checkpoint that has begun with as many as there are cores."""
 
 Totals = Callable[[str], tuple[int, int]]
 Report = Callable[[Row, Path], Mapping[str, Any]]
@@ -89,7 +91,11 @@ def _row(name: str, url: str, place: Totals) -> Row:
     sections: dict[str, Mapping[str, Any]] = {**SECTIONS, "reference": {"timeout": "1 m"}}
     if url:
         sections["service"] = {"checkpoint": f"{url}/{PATH}"}
-    return Row(Setup(name, f"the checkpoint on {name}", RATE, DEVICES, {"sections": sections}), partial(_play, place))
+    testbed = {
+        "sections": sections,
+        "redis": {"protected-mode": "no"},
+    }  # its clients have the address of the servers' host
+    return Row(Setup(name, f"the checkpoint on {name}", RATE, DEVICES, testbed), partial(_play, place))
 
 
 def _play(place: Totals, run: Run) -> Figures:
@@ -107,9 +113,14 @@ def _play(place: Totals, run: Run) -> Figures:
     run.drain()
     run.stop()
     run.compare()
-    verified = _verify(run)
-    if verified:
-        run.violation("verify", f"tidemark checkpoint verify ended with status {verified}")
+    _require(run, "reshape", "--buckets", str(BUCKETS))
+    run.start()
+    run.load()
+    run.steady()
+    run.drain()
+    run.stop()
+    run.compare()
+    _require(run, "verify")
     return {
         "crash_points": len(cells),
         "batch_ms": round((ended - began) * 1000 / (last - first)),
@@ -122,7 +133,12 @@ def _until_batch(run: Run, batch: int) -> None:
     run.wait(lambda: run.observer.progress[1] >= batch, STARTS_S, f"batch {batch}")
 
 
-def _verify(run: Run) -> int:
-    command = [sys.executable, "-m", "service.cli", "checkpoint", "verify", "--config", str(run.testbed.config)]
-    with (run.folder / "verify.log").open("wb") as log:
-        return subprocess.run(command, stdout=log, stderr=log, check=False, timeout=600).returncode
+def _require(run: Run, command: str, *arguments: str) -> None:
+    """Run `tidemark checkpoint COMMAND`; another status than 0 is a violation."""
+    log = run.folder / f"{command}.log"
+    line = [sys.executable, "-m", "service.cli", "checkpoint", command, "--config", str(run.testbed.config), *arguments]
+    with log.open("wb") as output:
+        status = subprocess.run(line, stdout=output, stderr=output, check=False, timeout=600).returncode
+    if status:
+        end = " ".join(log.read_text(errors="replace").splitlines()[-3:])
+        run.violation(command, f"tidemark checkpoint {command} ended with status {status}: {end}")

@@ -47,6 +47,56 @@ print(json.dumps([copied, files.read("folder/pointer").decode(), files.read("man
 """
 
 
+RESHAPED = """
+import json, sys
+from pathlib import Path
+from load.servers.kafka import Broker
+from load.servers.redis import Redis
+from service.checkpoint import resume, shape
+from service.checkpoint.manifest import NAME
+from service.commands import verify
+from service.spark import session
+from service.spark.files import Files
+from tests.integration.test_reshape import Reshaped, readings
+
+folder, views = Path(sys.argv[1]), [{"name": "device", "by": ["device"], "window": "1 m"}]
+sections = {"service": {"checkpoint": sys.argv[2]}, "views": views, "sessions": {"gap": "30 s", "buckets": 2}}
+with Broker(folder) as broker, Redis(folder) as redis:
+    world = Reshaped(None, broker, redis, folder, "store", **sections)
+
+    def begin():
+        world.spark = session.build(world.settings, master="local[2]")
+        return shape.of_manifest(json.loads(Files(world.spark, sys.argv[2]).read(NAME)))
+
+    world.spark = session.build(world.settings, master="local[2]")
+    resume.prepare(world.spark, world.settings)
+    world.term(*readings(0), *readings(25))
+    found = []
+    for arguments, at in ((("--buckets", "3"), 50), (("--buckets", "5", "--partitions", "4"), None), (("--undo",), 75)):
+        found += [world.command(*arguments), begin()]
+        if at:
+            world.runs(*readings(at))
+            world.assert_right()
+    found += [len(verify.verify(world.spark, world.settings).damage), world.command("--forget")]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("store", [Hdfs, S3])
+def test_a_checkpoint_gets_other_buckets_and_goes_on(
+    store: Callable[[Path], Hdfs | S3], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_JARS", str(JARS))
+    with store(tmp_path) as server:
+        environ = {**os.environ, **server.environ()}
+        command = [sys.executable, "-c", RESHAPED, str(tmp_path), f"{server.url}/checkpoint"]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=300 * PATIENCE
+        )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, [3, 3], 0, [5, 4], 0, [3, 3], 0, 0]
+
+
 @pytest.mark.parametrize("store", [Hdfs, S3])
 def test_a_file_that_is_written_again_is_replaced_and_a_new_one_is_made_once(
     store: Callable[[Path], Hdfs | S3], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
