@@ -15,9 +15,10 @@ inputs    the same records admitted as one input and as two, and the ratio batch
 distinct  steady with removal of duplicates, by device and event time; what it costs a reading, and its bytes of state
           (load/bench/distinct.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
+huge      catch-up of a million devices (`--huge` readings), and the service's memory by process
 ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, the same of keys that are new
           (new_row_to_new_hset, new_row_redis_to_new_hset_redis), redis_cluster_publish; of the
-          large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k; and of the large one
+          large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k, catch_up_1m_to_10k; and of the large one
           rows_per_reading, close_to_median (the longest batch, which is one that closes windows, over the median)
 
 The figures of a shared, small machine say little alone: compare ratios within one run. Every run is printed.
@@ -54,10 +55,10 @@ from service.errors import TidemarkError
 FOLDER = ROOT / ".build" / "bench"
 SPAN_MS = 20 * 60_000
 START_MS = 1_790_000_000_000
-SMALL, LARGE = 10_000, 100_000
+SMALL, LARGE, HUGE = 10_000, 100_000, 1_000_000
 """Devices."""
 _TOTAL = "tidemark_batch_seconds"
-PARTS = ("bare", "large", "rows", "statistics", "inputs", "distinct", "state", "ratios")
+PARTS = ("bare", "large", "huge", "rows", "statistics", "inputs", "distinct", "state", "ratios")
 """Of the report, those that have no median of their own."""
 
 
@@ -72,7 +73,10 @@ class Batch:
 
 @dataclass
 class CatchUp:
-    """One run of the catch-up; `phases` are seconds by name, over all batches. `per_reading` is for load/bench/scale.py."""
+    """One run of the catch-up.
+
+    `phases` are seconds by name, over all batches, `memory_mb` is the peak by process, `per_reading` is for load/bench/scale.py.
+    """
 
     per_second: float
     seconds: float
@@ -80,6 +84,7 @@ class CatchUp:
     batches: list[Batch]
     phases: dict[str, float]
     peak_memory_mb: float
+    memory_mb: dict[str, int]
     per_reading: dict[str, float]
 
 
@@ -147,24 +152,43 @@ class Batches(Sampler):
 
 
 class Memory(Sampler):
-    """The largest resident memory of a process and its children."""
+    """The largest resident memory of a process and its children. Pages that several of them have count for each."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(0.5)
-        self._pid, self._peak = pid, 0
+        self._pid = pid
+        self._peak: list[tuple[str, int]] = []
 
     def look(self) -> None:
         """Add up what they have now."""
         try:
             process = psutil.Process(self._pid)
             processes = [process, *process.children(recursive=True)]
-            self._peak = max(self._peak, sum(each.memory_info().rss for each in processes))
+            now = [(_role(each), each.memory_info().rss) for each in processes]
         except psutil.NoSuchProcess:
             return
+        self._peak = max(self._peak, now, key=_bytes)
 
     def peak_mb(self) -> float:
         """In MB."""
-        return round(self._peak / 1e6)
+        return round(_bytes(self._peak) / 1e6)
+
+    def by_role(self) -> dict[str, int]:
+        """MB of the JVM, the driver's Python and the Python workers at the peak, and the number of workers."""
+        sizes = {role: sum(size for each, size in self._peak if each == role) for role in ("jvm", "driver", "workers")}
+        count = sum(role == "workers" for role, _ in self._peak)
+        return {**{role: round(size / 1e6) for role, size in sizes.items()}, "processes_of_workers": count}
+
+
+def _bytes(processes: Sequence[tuple[str, int]]) -> int:
+    return sum(size for _, size in processes)
+
+
+def _role(process: psutil.Process) -> str:
+    line = process.cmdline()
+    if process.name() == "java":
+        return "jvm"
+    return "workers" if any("pyworker" in word for word in line) else "driver"
 
 
 def prepare(testbed: Testbed, readings: int) -> dict[int, int]:
@@ -186,7 +210,7 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
     memory = Memory(testbed.service_pid)
     memory.start()
     running_s = testbed.wait(
-        lambda: testbed.metrics().get("tidemark_batch_running_seconds", 0.0), 120, "the first batch"
+        lambda: testbed.metrics().get("tidemark_batch_running_seconds", 0.0), 240, "the first batch"
     )
     began = last = time.time() - running_s
     cpu = Cpu(testbed)
@@ -208,7 +232,8 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
     memory.end()
     testbed.stop_service()
     rate = round(total / seconds, 0)
-    return CatchUp(rate, round(seconds, 2), total, batches, _phases(after), memory.peak_mb(), per_reading)
+    peak = memory.peak_mb(), memory.by_role()
+    return CatchUp(rate, round(seconds, 2), total, batches, _phases(after), *peak, per_reading)
 
 
 def steady(
@@ -317,6 +342,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="make bench", description="Catch-up rate, floor, latency, cost of a row, memory."
     )
     parser.add_argument("--readings", type=int, default=8_000_000)
+    parser.add_argument("--huge", type=int, default=6_000_000, metavar="READINGS", help="of a million devices")
     parser.add_argument("--steady", type=seconds_of, default=60.0, metavar="60s")
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
@@ -327,7 +353,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     if args.quick:
-        args.readings, args.steady, args.warm_up = args.readings // 3, args.steady / 3, args.warm_up / 3
+        args.readings, args.huge = args.readings // 3, args.huge // 3
+        args.steady, args.warm_up = args.steady / 3, args.warm_up / 3
     return reported(lambda: run(args), args.json)
 
 
@@ -345,6 +372,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.only in {None, "catch_up"}:
             entry |= _catch_up(args, SMALL)
             entry["large"] = _catch_up(args, LARGE, is_reference=False)
+            entry["huge"] = _catch_up(args, HUGE, is_reference=False, readings=args.huge)
         if args.only in {None, "steady"}:
             entry |= _steady(args, SMALL)
             entry["large"] = entry.get("large", {}) | _steady(args, LARGE, is_reference=False)
@@ -357,7 +385,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for part, figure in (("catch_up", "per_second"), ("floor", "per_second"), ("steady", "p99_ms")):
         results = sorted((each[part] for each in runs if part in each), key=lambda result: result[figure])
         report |= {part: results[len(results) // 2]} if results else {}
-    parts = [part for each in runs for part in (each, each.get("large", {}))]
+    parts = [part for each in runs for part in (each, each.get("large", {}), each.get("huge", {}))]
     peaks = [part[name]["peak_memory_mb"] for part in parts for name in ("catch_up", "steady") if name in part]
     report["peak_memory_mb"] = max(peaks, default=0.0)
     return report | {part: runs[len(runs) // 2].get(part, {}) for part in PARTS}
@@ -382,14 +410,18 @@ def _inputs() -> dict[str, Any]:
     return {"inputs": figures}
 
 
-def _catch_up(args: argparse.Namespace, devices: int, *, is_reference: bool = True) -> dict[str, Any]:
+def _catch_up(
+    args: argparse.Namespace, devices: int, *, is_reference: bool = True, readings: int | None = None
+) -> dict[str, Any]:
     """The catch-up of a fleet, and with `is_reference` the rates of the floor."""
-    rate = args.readings / (SPAN_MS / 1000)
+    readings = readings or args.readings
+    rate = readings / (SPAN_MS / 1000)
     fleet = Fleet(args.seed, FleetSettings(devices=devices, rate=rate, shares={}))
     with Testbed(FOLDER / "catch_up", fleet, views=VIEWS, topic_config=CREATE_TIME) as testbed:
-        figures = catch_up(testbed, prepare(testbed, args.readings))
+        figures = catch_up(testbed, prepare(testbed, readings))
         floors = reference(testbed, "floor") if is_reference else []
-    print(f"{devices:,} devices: {figures.per_second:,.0f}/s, floor {floors}", flush=True)
+    memory = f"{figures.peak_memory_mb:,.0f} MB {figures.memory_mb}"
+    print(f"{devices:,} devices: {figures.per_second:,.0f}/s, {memory}, floor {floors}", flush=True)
     floor = {"floor": {"per_second": max(floors), "passes": floors}} if floors else {}
     return {"catch_up": asdict(figures), **floor}
 
@@ -430,6 +462,7 @@ def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
     if "catch_up" in entry:
         ratios["catch_up_to_floor"] = entry["catch_up"]["per_second"] / entry["floor"]["per_second"]
         ratios["catch_up_100k_to_10k"] = large["catch_up"]["per_second"] / entry["catch_up"]["per_second"]
+        ratios["catch_up_1m_to_10k"] = entry["huge"]["catch_up"]["per_second"] / entry["catch_up"]["per_second"]
     if "rows" in entry:
         ratios |= bench_rows.ratios(entry["rows"]) | bench_rows.cluster_ratios(entry["rows"])
     return {name: round(ratio, 3) for name, ratio in ratios.items()}
