@@ -42,6 +42,7 @@ from service.reference.attributes import Attributes, set_for_tasks
 from service.reference.snapshots import Snapshot
 from service.row_schemas import FOLDED
 from service.settings import Settings, View
+from service.spark import memory
 from state.watermark import EventTime
 
 LOOK_UPS = 3
@@ -177,6 +178,7 @@ class Publication:
         try:
             with self.term.write_lock, tracing.span("batch", batch=batch, epoch=self.term.epoch):
                 self._publish(frame, batch)
+                memory.settle()
         except BaseException as error:
             self.failure = error
             raise

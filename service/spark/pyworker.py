@@ -11,6 +11,8 @@ pyspark.daemon collects garbage after every task (4.1.1). Looking through the im
 56 ms of a core for each task, a fifth of a steady batch. `gc.freeze` before the fork excludes them, and no page
 of them is copied.
 
+After each task a worker gives memory that it has freed back to the system (service/spark/memory.py).
+
 `spark.python.daemon.module` names this module. The JVM runs `python -m service.spark.pyworker pyspark.worker`.
 """
 
@@ -20,6 +22,8 @@ import runpy
 import sys
 import traceback
 from typing import Any
+
+from service.spark import memory
 
 ARCHIVES = (".zip", ".jar")
 PRELOADED = (
@@ -64,5 +68,6 @@ if __name__ == "__main__":
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
+    gc.callbacks.append(memory.settle_after_collection)
     # Not an import: pyspark.daemon starts its manager only as __main__, and reads the worker's module from sys.argv.
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
