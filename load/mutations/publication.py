@@ -39,6 +39,20 @@ MUTATIONS = (
         (_PUBLISH + "test_a_batch_is_not_finished_on_a_redis_that_was_restarted_during_it",),
     ),
     Mutation(
+        "list-of-closed-session",
+        "a session that is closed neither renews its device's list nor enters one that is gone",
+        "the list expires before the sessions that it names, and readers do not find them",
+        ("P1",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "      elseif a.list_ttl and state[i] == 'closed' and call('PEXPIRE', list_of(key), a.list_ttl) == 0 then\n",
+                "      elseif false then\n",
+            ),
+        ),
+        (_PUBLISH + "test_a_session_that_is_closed_renews_its_list_and_enters_one_that_is_gone",),
+    ),
+    Mutation(
         "plain-hset",
         "values are written with HSET from Python, without the script",
         "nothing compares epoch, batch, seal or count",
@@ -50,7 +64,7 @@ MUTATIONS = (
                 "import redis\n"
                 "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
                 "            who = {'epoch': self.micro_batch.epoch, 'batch': self.micro_batch.batch}\n"
-                "            for each in rows:\n"
+                "            for each in self._rows(shard, changes):\n"
                 "                for number, key in enumerate(each.keys):\n"
                 "                    values = {name: column[number] for name, column in each.fields.items()}\n"
                 "                    plain.hset(key, mapping={**who, **{k: v for k, v in values.items() if v is not None}})\n"
@@ -71,10 +85,10 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "yield from each.calls(stamp, self.settings.redis.chunk)",
-                "for names in ({*each.fields} - {'sum'}, {'sum', 'count', 'end'}):\n"
-                "                some = {name: column for name, column in each.fields.items() if name in names}\n"
-                "                yield from Rows(each.kind, each.keys, each.ttl, some).calls(stamp, 1)",
+                "yield from part.calls(stamp, chunk)",
+                "for names in ({*part.fields} - {'sum'}, {'sum', 'count', 'end'}):\n"
+                "                    some = {name: column for name, column in part.fields.items() if name in names}\n"
+                "                    yield from Rows(part.kind, part.keys, part.ttl, some).calls(stamp, 1)",
             ),
             Edit(
                 "service/publication/publish.lua",

@@ -385,7 +385,12 @@ local function write()
         local former, current_start = tonumber(stored_start), tonumber(column_of.session[i] or nil)
         if former and (not current_start or current_start < former) then drop(key, stored_start) end
       end
-      if a.list_ttl and (not stored_epoch or state[i] == 'closed') then enter(i) end
+      -- A session that is closed has been in the list since it was new: the list's expiry alone is renewed, if the list is there.
+      if a.list_ttl and not stored_epoch then
+        enter(i)
+      elseif a.list_ttl and state[i] == 'closed' and call('PEXPIRE', list_of(key), a.list_ttl) == 0 then
+        enter(i)
+      end
       announce(kind, key)
       args[2] = key
       local n = fixed

@@ -245,7 +245,7 @@ def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
 
 def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str = "watermark") -> Rows:
     """Format sessions (state.layout.session_schema) as hashes; of rows of the same session the last one counts."""
-    column = _columns(_last_of(table, ["device", "start"]))
+    column = _columns(last_of(table, ["device", "start"]))
     is_closed = pc.equal(column["state"], CLOSED)
     fields = {
         "start": texts(decimal(column["start"])),
@@ -271,7 +271,7 @@ def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str
 
 def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attributes: Attributes | None) -> Rows:
     """Format devices (state.layout.status_schema) as hashes, with their attributes in this version of the reference."""
-    column = _columns(_last_of(table, ["device"]))
+    column = _columns(last_of(table, ["device"]))
     session: Any = pc.fill_null(decimal(column["session"]), pa.scalar(b""))
     fields: dict[str, Texts] = {
         "status": texts(column["status"]),
@@ -289,8 +289,8 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
     return Rows(DEVICE, names, [ttl_ms] * len(names), fields, devices=devices)
 
 
-def _last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return each key's last row. A bucket may emit twice in a batch: once for its input, once for a timer."""
+def last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the last row of each key. A bucket may emit twice in a batch: once for its input, once for a timer."""
     if table.num_rows < 2:
         return table
     numbered: Any = table.select(list(key)).append_column("row", pa.array(np.arange(table.num_rows)))

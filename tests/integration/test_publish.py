@@ -22,6 +22,7 @@ from service import clock
 from service.commands.devices import skewed, skewed_table
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
 from service.micro_batch import MicroBatch
+from service.pipeline import batch_publisher
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.publication.early import Early
@@ -113,6 +114,35 @@ def test_a_batch_is_published_as_the_contract_says(target: Target) -> None:
     assert int(progress["watermark"]) == T0
     views = {view["name"]: view for view in json.loads(target.client.get(target.key("meta")))["views"]}
     assert (views["device_1m"]["by"], views["device_1m"]["window_ms"]) == (["device"], MINUTE)
+
+
+def test_a_batch_of_any_size_has_few_rows_as_text_at_a_time(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_publisher, "ROWS_AT_ONCE", 3)
+    made: list[int] = []
+    for name in ("window_rows", "session_rows", "device_rows"):
+        of_table = getattr(batch_publisher, name)
+        monkeypatch.setattr(batch_publisher, name, _counting(of_table, made))
+    names = [f"d{number}" for number in range(10)]
+    rows = [
+        windows([("device_1m", name, T0, [20.0]) for name in names]),
+        changes([session(name) for name in names], [device(name) for name in names]),
+    ]
+    outcome = target.write(1, *rows)
+    assert made == [3, 3, 3, 1] * 3
+    assert (outcome.windows, outcome.sessions, outcome.devices, outcome.written) == (10, 10, 10, 30)
+    assert (outcome.opened, outcome.new_devices) == (10, 10)
+    again = target.write(1, *rows)
+    assert (again.written, again.unchanged) == (0, 30)
+    assert contract.check(target.client, target.prefix) == []
+
+
+def _counting(of_table: Callable[..., Any], made: list[int]) -> Callable[..., Any]:
+    def counted(*arguments: Any) -> Any:
+        rows = of_table(*arguments)
+        made.append(len(rows))
+        return rows
+
+    return counted
 
 
 def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
@@ -318,6 +348,19 @@ def test_a_devices_sessions_are_listed_until_they_expire(target: Target) -> None
     assert kept_ms - 60_000 < target.client.pttl(target.key(f"sessions:{name}")) <= kept_ms
     target.client.delete(target.key(f"sessions:{name}"))
     assert any("list of its device's" in violation for violation in contract.check(target.client, target.prefix))
+
+
+def test_a_session_that_is_closed_renews_its_list_and_enters_one_that_is_gone(target: Target) -> None:
+    kept_ms = target.settings.sessions.retain_ms + target.settings.sessions.max_duration_ms
+    target.write(1, changes([session("d1"), session("d2")]))
+    target.client.pexpire(target.key("sessions:d1"), 90_000)
+    target.client.delete(target.key("sessions:d2"))
+    ended = [session(name, state="closed", reason="gap") for name in ("d1", "d2")]
+    target.write(2, changes(ended))
+    for name in ("d1", "d2"):
+        assert list(target.client.zrange(target.key(f"sessions:{name}"), 0, -1)) == [str(T0)]
+        assert kept_ms - 60_000 < target.client.pttl(target.key(f"sessions:{name}")) <= kept_ms
+    assert contract.check(target.client, target.prefix) == []
 
 
 def test_sessions_that_come_together_are_listed_by_device(target: Target) -> None:
