@@ -2,14 +2,14 @@
 
     python -m load.cluster [--only driver_moved] [--only hdfs] [--seed 7] [--short] [--times N] [--json FILE] [--folder FOLDER]
 
-Exit status 0 only when no rule is violated in any play.
+Exit status 0 only when no rule is violated in any play. A report that exists in FILE is continued: a play replaces its own part.
 """
 
 import argparse
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stores.prepare()  # here is a network
         namespaces.enter("load.cluster", arguments)
         namespaces.Network().start()
-        document: dict[str, Any] = {"seed": args.seed, "machine": machine()}
+        document: dict[str, Any] = {**_former(args.json), "seed": args.seed, "machine": machine()}
 
         def played(row: Row, folder: Path) -> dict[str, Any]:
             made = report(row, args.seed, short=args.short, times=args.times, folder=folder)
@@ -55,20 +55,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         for name in filter(plays.get, chosen):
             document[name] = played(plays[name], args.folder / name)
-        if kept:
-            document["checkpoint_stores"] = stores.measure(kept, args.folder / "stores", played)
+            _write(args.json, document, plays)
+        of_stores = document.get("checkpoint_stores", {})
+        for document["checkpoint_stores"] in stores.measure(kept, args.folder / "stores", played, of_stores):
+            _write(args.json, document, plays)
     except TidemarkError as error:
         return print_error(error)
     except KeyboardInterrupt:
         print("stopped; nothing was judged", file=sys.stderr)
         return 130
-    judged = {**{name: document[name] for name in plays if name in document}, **document.get("checkpoint_stores", {})}
-    violations = {name: each["violations"] for name, each in judged.items()}
-    document["violations"] = sum(violations.values())
-    if args.json:
-        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    violations = _write(args.json, document, plays)
     print("\n".join(f"{name:18} {count} violations" for name, count in violations.items()))
-    return 1 if document["violations"] else 0
+    return 1 if sum(violations.values()) else 0
+
+
+def _former(path: Path | None) -> dict[str, Any]:
+    """Return the report of an earlier run, which this one goes on with; {} without one."""
+    if path is None or not path.exists():
+        return {}
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
+
+
+def _write(path: Path | None, document: dict[str, Any], plays: Collection[str]) -> dict[str, int]:
+    """Write the report after each play: a run of all takes an hour. Return the number of violations of each."""
+    judged = {**{name: document[name] for name in plays if name in document}, **document.get("checkpoint_stores", {})}
+    violations = {name: int(each["violations"]) for name, each in judged.items()}
+    document["violations"] = sum(violations.values())
+    if path is not None:
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return violations
 
 
 if __name__ == "__main__":

@@ -51,19 +51,23 @@ def prepare() -> None:
     os.environ["TIDEMARK_JARS"] = str(JARS)
 
 
-def measure(names: tuple[str, ...], root: Path, report: Report) -> dict[str, Mapping[str, Any]]:
-    """Play each store, and add `batch_to_file` to the figures of those that are compared with the local folder."""
-    measured: dict[str, Mapping[str, Any]] = {}
+def measure(
+    names: tuple[str, ...], root: Path, report: Report, former: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Mapping[str, Any]]]:
+    """Play each store, and yield the figures of all stores so far.
+
+    `batch_to_file` compares them with the local folder. `former` are figures of an earlier run, of stores that are not played.
+    """
+    measured = dict(former)
     for name in names:
         folder = root / name
         with _store(name, root / f"{name}-server") as (url, of_store):
             place = of_store or partial(_of_folder, folder)
             measured[name] = report(_row(name, url, place), folder)
-    of_file = measured.get("file", {}).get("batch_ms")
-    for name, figures in measured.items():
-        if of_file and figures.get("batch_ms"):
-            measured[name] = {**figures, "batch_to_file": round(figures["batch_ms"] / of_file, 2)}
-    return measured
+        of_file = measured.get("file", {}).get("batch_ms")
+        if of_file and (batch_ms := measured[name].get("batch_ms")):
+            measured[name] = {**measured[name], "batch_to_file": round(batch_ms / of_file, 2)}
+        yield measured
 
 
 def _of_folder(folder: Path, path: str) -> tuple[int, int]:
@@ -113,13 +117,8 @@ def _play(place: Totals, run: Run) -> Figures:
     run.drain()
     run.stop()
     run.compare()
-    _require(run, "reshape", "--buckets", str(BUCKETS))
-    run.start()
-    run.load()
-    run.steady()
-    run.drain()
-    run.stop()
-    run.compare()
+    if not run.short:
+        _reshape(run)
     _require(run, "verify")
     return {
         "crash_points": len(cells),
@@ -127,6 +126,17 @@ def _play(place: Totals, run: Run) -> Figures:
         "files_a_batch": round((after[0] - before[0]) / (last - first), 1),
         "bytes_a_batch": round((after[1] - before[1]) / (last - first)),
     }
+
+
+def _reshape(run: Run) -> None:
+    """Give the checkpoint another number of buckets, and go on with it."""
+    _require(run, "reshape", "--buckets", str(BUCKETS))
+    run.start()
+    run.load()
+    run.steady()
+    run.drain()
+    run.stop()
+    run.compare()
 
 
 def _until_batch(run: Run, batch: int) -> None:
