@@ -6,6 +6,7 @@ from typing import Any
 
 from service import clock
 from service.monitoring.samples import Span
+from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.units import rough_duration
 
 AVERAGED = 10
@@ -33,7 +34,7 @@ def figures(document: Mapping[str, Any], span: Span) -> list[tuple[str, str]]:
         ]
     latencies = [span.quantile("event_to_redis_seconds", share) for share in (0.5, 0.99)]
     if not any(map(math.isnan, latencies)):
-        p50, p99 = (f"{latency * 1000:,.0f} ms" for latency in latencies)
+        p50, p99 = (_latency(each * 1000) for each in latencies)
         rows.append(("latency", f"p50 {p50}, p99 {p99} from the broker's time to Redis"))
     rows.append(("rejects", rejects(span)))
     reference = document.get("reference")
@@ -55,6 +56,11 @@ def phases(batches: list[Mapping[str, Any]]) -> str:
     some = batches[-AVERAGED:]
     means = {name: sum(each["phases"].get(name, 0.0) for each in some) / len(some) for name in some[-1]["phases"]}
     return ", ".join(f"{name} {seconds * 1000:,.0f} ms" for name, seconds in means.items())
+
+
+def _latency(ms: float) -> str:
+    """A quantile that lies beyond the last bound of the histogram is given as this bound."""
+    return f"{'over ' if ms >= LATENCY_BOUNDS_MS[-1] else ''}{ms:,.0f} ms"
 
 
 def _rate(batches: list[Mapping[str, Any]]) -> float:

@@ -245,6 +245,24 @@ def test_a_problem_leads_to_what_the_runbook_says(
     assert "What to do" in get(pages, f"/runbook/{name}")
 
 
+def test_latencies_beyond_the_histogram_are_given_as_its_last_bound_and_need_attention(
+    world: World, options: Options
+) -> None:
+    answers = Answers()
+    try:
+        given = replace(options, service=answers.url, hosts=("testserver",))
+        with TestClient(build(given)) as pages:
+            wait(lambda: "<td" in get(pages, "/pipeline"), "the first look at the service")
+            answers.set('tidemark_event_to_redis_seconds_bucket{le="+Inf"}', 99_999)
+            html = wait(
+                lambda: "over 60.0 s</dd>" in get(pages, "/pipeline") and get(pages, "/pipeline"), "the latency"
+            )
+            assert "One reading in a hundred takes over 60.0 s to Redis" in html
+            assert 'href="/runbook/TidemarkSlow"' in html
+    finally:
+        answers.close()
+
+
 def test_alerts_of_prometheus_are_shown(world: World, options: Options) -> None:
     answers = Answers()
     answers.alerts = [

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark_client import Progress
-from tidemark_dashboard.metrics import Samples, quantile
+from tidemark_dashboard.metrics import OVERFLOW, Samples, quantile
 from tidemark_dashboard.pages import Page, Query, Shown
 from tidemark_dashboard.service import Look, Service
 from tidemark_dashboard.sources import Sources
+from tidemark_dashboard.texts import seconds
 
 SHOWN = 60
 """Batches in the plots."""
 ROWS = 15
 PHASES = ("cut", "run", "publish", "finish")
-STUCK_S, LAG_AGE_S, HELD, HEADROOM = 120.0, 60.0, 0.25, 0.25
+STUCK_S, LAG_AGE_S, SLOW_S, HELD, HEADROOM = 120.0, 60.0, 10.0, 0.25, 0.25
 """The limits of deploy/alerts.yml."""
 
 
@@ -29,6 +30,17 @@ class Problem:
     text: str
     severity: str
     since: str = ""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A quantile in seconds. With `is_more` it lies beyond `value_s`, the last bound of the service's histogram."""
+
+    value_s: float
+    is_more: bool
+
+    def __str__(self) -> str:
+        return f"over {seconds(self.value_s)}" if self.is_more else seconds(self.value_s)
 
 
 @dataclass(frozen=True)
@@ -166,12 +178,15 @@ def _partitions(service: Service, progress: Progress | None) -> list[Partition]:
     return rows
 
 
-def _latency(looks: Sequence[Look], share: float) -> float | None:
-    """The quantile of the seconds from the broker's time of a reading to Redis, of the readings since the first look."""
+def _latency(looks: Sequence[Look], share: float) -> Latency | None:
+    """The quantile of the time from the broker's time of a reading to Redis, of the readings since the first look."""
     if len(looks) < 2:
         return None
-    name = "tidemark_event_to_redis_seconds_bucket"
-    return quantile(share, looks[-1].samples.by(name, "le"), looks[0].samples.by(name, "le"))
+    newest, first = (looks[each].samples.by("tidemark_event_to_redis_seconds_bucket", "le") for each in (-1, 0))
+    value_s = quantile(share, newest, first)
+    if value_s is None:
+        return None
+    return Latency(value_s, value_s >= max(float(bound) for bound in newest if bound != OVERFLOW))
 
 
 def _rate(looks: Sequence[Look]) -> float | None:
@@ -220,6 +235,9 @@ def _conditions(service: Service) -> Iterator[Problem]:
     for name, metric, text in _EVENTS:
         if service.increase(metric).get(""):
             yield Problem(name, text, "page")
+    latency = _latency(service.looks, 0.99)
+    if latency is not None and latency.value_s > SLOW_S:
+        yield Problem("TidemarkSlow", f"One reading in a hundred takes {latency} to Redis", "warn")
     yield from _shares(samples)
 
 

@@ -9,8 +9,8 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 function seconds(value) {
   if (value == null) return "–";
   if (value < 1) return value === 0 ? "0 s" : `${whole.format(value * 1000)} ms`;
-  if (value < 120) return `${value.toFixed(1)} s`;
-  return value < 7200 ? `${(value / 60).toFixed(1)} min` : value < 172800 ? `${(value / 3600).toFixed(1)} h` : `${whole.format(value / 86400)} d`;
+  if (value < 120) return `${Number(value.toFixed(1))} s`;
+  return value < 7200 ? `${Number((value / 60).toFixed(1))} min` : value < 172800 ? `${Number((value / 3600).toFixed(1))} h` : `${whole.format(value / 86400)} d`;
 }
 const at = (value) => time(new Date(value * 1000));
 
