@@ -7,7 +7,7 @@
 #   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
 #   make sql     ten questions in SQL over 100,000 devices, against the oracle (JSON=sql.json)
 #   make parity  an hour of the stream against its backfills, three outlets after faults against the oracle (SEED=7 JSON=parity.json)
-#   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 JSON=out.json; all rows without ID)
+#   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 INPUTS=2 JSON=out.json; all rows without ID)
 #   make cluster hosts, masters, ZooKeeper and networks fail; needs root and iproute2   (ONLY=driver_moved SEED=7 JSON=out.json)
 #   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
@@ -49,6 +49,7 @@ JSON ?=
 KEEP ?=
 QUICK ?=
 ID ?=
+INPUTS ?=
 NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
@@ -88,7 +89,7 @@ parity: setup
 	@$(BIN)/python -m load.parity --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 faults: setup
-	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(JSON),--json $(JSON))
 
 cluster: setup
 	@$(BIN)/python -m load.cluster --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--short) $(if $(JSON),--json $(JSON))

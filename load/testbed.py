@@ -169,6 +169,12 @@ class Testbed:
         return [topic for given in inputs for topic in given["topics"]]
 
     @property
+    def first_input(self) -> dict[str, Any]:
+        """Its settings; the only one, where there is one."""
+        given: dict[str, Any] = self.settings["inputs"][0] if "inputs" in self.settings else self.settings["input"]
+        return given
+
+    @property
     def redis(self) -> Redis:
         """The Redis of a testbed without a Redis Cluster."""
         assert isinstance(self._redis, Redis), "the testbed has a Redis Cluster"  # noqa: S101

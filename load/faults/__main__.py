@@ -1,6 +1,6 @@
 """The fault runner's command line.
 
-    python -m load.faults [--id F1] [--seed 7] [--short] [--times N] [--json FILE] [--folder FOLDER]
+    python -m load.faults [--id F1] [--seed 7] [--inputs 2] [--short] [--times N] [--json FILE] [--folder FOLDER]
 
 Without --id all rows are played, in turn. Exit status 0 only when no rule is violated in any.
 """
@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from load.faults.checker import check
 from load.faults.figures import figures
 from load.faults.history import read
+from load.faults.inputs import MOST
 from load.faults.row import Row, find, play, rows
 from load.report import print_error
 from load.servers.machine import check_machine
@@ -62,6 +64,7 @@ def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder
             "short": short,
             "rate": setup.rate,
             "devices": setup.devices,
+            "inputs": setup.inputs,
             "supervised": run.is_supervised,
             "seconds": seconds,
             "history": str(path),
@@ -81,11 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, metavar="N", help="how often a row repeats its main fault")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--folder", type=Path, help="where all files go (default: .build/faults/ID); it is emptied")
+    parser.add_argument("--inputs", type=int, choices=range(1, MOST + 1), help="the second one has arrays of JSON")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_machine(folder=ROOT)
         chosen = [find(args.id)] if args.id else list(rows().values())
+        if args.inputs:
+            chosen = [replace(each, setup=replace(each.setup, inputs=args.inputs)) for each in chosen]
         reports = [report(row, args.seed, short=args.short, times=args.times, folder=args.folder) for row in chosen]
     except TidemarkError as error:
         return print_error(error)

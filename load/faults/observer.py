@@ -4,7 +4,7 @@ Two threads, because a broker that is away must not keep anybody from watching R
 
     readers   every 250 ms, of each shard: the epoch, the progress key, the change feed since the last look, and some
               hashes: of the keys that the feed names and of keys looked at before (shard.py)
-    gauges    every second the lag, from the topic's ends and progress; every 2 s /metrics and the service's memory
+    gauges    every second the lag, from the topics' ends and progress; every 2 s /metrics and the service's memory
 
 A value is written to the history when it differs from what it was at the last look.
 """
@@ -174,18 +174,19 @@ class Observer:
 
     def _gauge(self) -> None:
         with contextlib.suppress(KafkaException):
-            ends, done = self.ends(), self._offsets
-            self.lag = sum(end - done.get(str(partition), 0) for partition, end in ends.items())
+            topics, done = self._testbed.topics, self._offsets
+            ends = {f"{topic}[{each}]": end for topic in topics for each, end in self.ends(topic).items()}
+            self.lag = sum(end - done.get(partition, 0) for partition, end in ends.items())
             self._history.add("lag", records=self.lag, ends=ends)
         if time.monotonic() >= self._scrape_due:
             self._scrape_due = time.monotonic() + 2.0
             self._scrape()
 
-    def ends(self) -> dict[int, int]:
-        """The topic's end offsets by partition; raises KafkaException when the broker does not say."""
+    def ends(self, topic: str = TOPIC) -> dict[int, int]:
+        """A topic's end offsets by partition; raises KafkaException when the broker does not say."""
         ends = {}
-        for each in self._consumer.list_topics(TOPIC, timeout=1.0).topics[TOPIC].partitions:
-            offsets = self._consumer.get_watermark_offsets(TopicPartition(TOPIC, each), timeout=1.0)
+        for each in self._consumer.list_topics(topic, timeout=1.0).topics[topic].partitions:
+            offsets = self._consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=1.0)
             if offsets is None:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             ends[each] = offsets[1]

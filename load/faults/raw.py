@@ -32,14 +32,14 @@ def reading(device: bytes, ms: int, value: float = 20.0) -> bytes:
     return out.getvalue()
 
 
-def send(run: Run, messages: Iterator[Message]) -> None:
-    """Send messages to all partitions in turn; a violation where Kafka has not acknowledged all of them."""
+def send(run: Run, messages: Iterator[Message], topic: str = TOPIC) -> None:
+    """Send messages to all partitions of a topic in turn; a violation where Kafka has not acknowledged all of them."""
     options = {"bootstrap.servers": run.testbed.broker.bootstrap, "message.max.bytes": LARGEST, "linger.ms": 5}
     producer = Producer({**options, "log_level": 0, "queue.buffering.max.kbytes": 65_536})
     for number, message in enumerate(messages):
         while True:
             try:
-                producer.produce(TOPIC, partition=number % PARTITIONS, **message)
+                producer.produce(topic, partition=number % PARTITIONS, **message)
                 break
             except BufferError:
                 producer.poll(0.1)

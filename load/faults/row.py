@@ -54,11 +54,12 @@ def row(
     devices: int = 1_000,
     testbed: Mapping[str, Any] | None = None,
     proxy: bool = False,
+    inputs: int = 1,
 ) -> Callable[[Play], Play]:
     """Register the decorated function as the row `id`."""
 
     def register(play: Play) -> Play:
-        _rows[id] = Row(Setup(id, title, rate, devices, dict(testbed or {}), proxy), play)
+        _rows[id] = Row(Setup(id, title, rate, devices, dict(testbed or {}), proxy, inputs), play)
         return play
 
     return register

@@ -17,6 +17,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from load.demo import SECTIONS, VIEWS
 from load.faults.history import Entry, History
+from load.faults.inputs import TRAFFIC, sections
 from load.faults.nemesis import Nemesis
 from load.faults.observer import Observer
 from load.faults.recovery import BACK_S, Recovers
@@ -29,7 +30,7 @@ from load.judge.verdict import Verdict
 from load.servers.child_process import Child, spawn
 from load.servers.proxy import Proxy
 from load.servers.server_process import HOST, PATIENCE, ServerProcess
-from load.testbed import POLL_S, ROOT, TOPIC, Testbed
+from load.testbed import POLL_S, ROOT, Testbed
 from schemas import contract
 from service.errors import SetupError
 
@@ -49,7 +50,7 @@ DROPOUT_MS, DROPOUT_EVERY_MS = 16_000, 40_000
 class Setup:
     """What a row's run needs: `rate` is in records a second, `testbed` are Testbed's keyword arguments.
 
-    With `proxy` the service reaches Redis through run.proxy, which can make it slow.
+    `inputs` are 1 or 2 (inputs.py). With `proxy` the service reaches Redis through run.proxy, which can make it slow.
     """
 
     id: str
@@ -58,47 +59,53 @@ class Setup:
     devices: int
     testbed: Mapping[str, Any] = field(default_factory=dict)
     proxy: bool = False
+    inputs: int = 1
 
 
 class Load:
-    """A generator in a process of its own, for as long as it is not stopped."""
+    """Generators in processes of their own, one for each input, for as long as they are not stopped.
+
+    `rate` is in records a second. `options` are more of the generators' own.
+    """
 
     def __init__(self, run: "Run", number: int, rate: float, options: Sequence[str]) -> None:
-        self.number, self.rate = number, rate
-        self._log = run.testbed.folder / f"generator-{number}.log"
+        self.number = number
+        self.rate = sum(rate * each.share / each.array for each in run.traffic)
         fleet = run.testbed.fleet.settings
-        command = [
-            sys.executable,
-            "-m",
-            "load.fleet.generator",
-            "--bootstrap",
-            run.testbed.broker.bootstrap,
-            "--topic",
-            TOPIC,
-        ]
-        command += ["--seed", str(run.seed), "--rate", str(rate), "--devices", str(fleet.devices)]
-        command += ["--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
-        command += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
-        command += ["--evolved", str(fleet.evolved), *options]
-        self._child: Child = spawn(command, cwd=ROOT, log=self._log)
+        self._children: list[tuple[Child, Path]] = []
+        for each in run.traffic:
+            command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", run.testbed.broker.bootstrap]
+            command += [*each.options, "--seed", str(run.seed), "--rate", str(rate * each.share)]
+            command += ["--devices", str(fleet.devices)]
+            command += ["--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
+            command += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
+            command += ["--evolved", str(fleet.evolved), *options]
+            log = run.testbed.folder / f"generator-{number}-{each.topic}.log"
+            self._children.append((spawn(command, cwd=ROOT, log=log), log))
 
-    def stop(self) -> dict[str, Any]:
-        """End it once all that it has sent is acknowledged, at most a minute; its summary."""
-        if self._child.poll() is None:
-            self._child.send_signal(signal.SIGTERM)
-        self._child.wait(90)
-        output = self._log.read_text(errors="replace")
-        lines = [line for line in output.splitlines() if line.startswith("{")]
-        if not lines:
-            what = f"The generator ended with status {self._child.returncode} and no summary:\n{output}"
-            raise SetupError(what)
-        summary: dict[str, Any] = json.loads(lines[-1])
-        return summary
+    def stop(self) -> list[dict[str, Any]]:
+        """End them once all that they have sent is acknowledged, at most a minute; their summaries."""
+        for child, _ in self._children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+        return [_summary(child, log) for child, log in self._children]
 
     def kill(self) -> None:
-        """End it at once."""
-        self._child.kill()
-        self._child.wait()
+        """End them at once."""
+        for child, _ in self._children:
+            child.kill()
+            child.wait()
+
+
+def _summary(generator: Child, log: Path) -> dict[str, Any]:
+    generator.wait(90)
+    output = log.read_text(errors="replace")
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if not lines:
+        what = f"The generator ended with status {generator.returncode} and no summary:\n{output}"
+        raise SetupError(what)
+    summary: dict[str, Any] = json.loads(lines[-1])
+    return summary
 
 
 class Run:
@@ -118,7 +125,9 @@ class Run:
             dropout_every_ms=DROPOUT_EVERY_MS,
             evolved=0.3,
         )
-        options = {"views": VIEWS, "sections": SECTIONS, "master": "local[2]", **setup.testbed}
+        self.traffic = TRAFFIC[setup.inputs]
+        options = {"views": VIEWS, "master": "local[2]", **setup.testbed}
+        options["sections"] = sections(setup.testbed.get("sections", SECTIONS), setup.inputs)
         self.testbed = Testbed(self.folder, Fleet(seed, settings), **options)
         self.proxy = Proxy(HOST, self.testbed.redis.port) if setup.proxy else None
         if self.proxy is not None:
@@ -141,7 +150,8 @@ class Run:
         self._is_started = False
 
     def __enter__(self) -> "Run":
-        self.note("run", row=self.setup.id, seed=self.seed, short=self.short, rate=self.setup.rate, shards=self.shards)
+        facts = {"rate": self.setup.rate, "shards": self.shards, "inputs": self.setup.inputs}
+        self.note("run", row=self.setup.id, seed=self.seed, short=self.short, **facts)
         try:
             if self.proxy is not None:
                 self._parts.enter_context(self.proxy)
@@ -236,7 +246,10 @@ class Run:
         return part
 
     def load(self, rate: float | None = None, options: Sequence[str] = ()) -> Load:
-        """Start a generator, at the row's rate by default; several add up. `options` are more of its own."""
+        """Start a generator for each input, at the row's rate together by default; several loads add up.
+
+        `options` are more of the generators' own.
+        """
         load = Load(self, next(self._numbers), rate or self.setup.rate, options)
         self._loads.append(load)
         self.note("load", phase="begin", id=load.number, rate=load.rate)
@@ -244,18 +257,19 @@ class Run:
 
     @property
     def loads(self) -> list[Load]:
-        """The generators that run."""
+        """Those that run."""
         return list(self._loads)
 
     def unload(self, load: Load) -> None:
-        """Stop one generator."""
+        """Stop a load."""
         self.note("load", phase="end", id=load.number)
         self._loads.remove(load)
-        summary = load.stop()
-        self.note("sent", id=load.number, **summary)
-        self.sent += summary["sent"]
-        if summary["failed"] or summary["waiting"]:
-            self.violation("observed", f"the generator does not know whether all of its records are there: {summary}")
+        for summary in load.stop():
+            self.note("sent", id=load.number, **summary)
+            self.sent += summary["sent"]
+            if summary["failed"] or summary["waiting"]:
+                text = f"the generator does not know whether all of its records are there: {summary}"
+                self.violation("observed", text)
 
     def note(self, what: str, **facts: Any) -> None:
         """An entry of the history."""
@@ -308,7 +322,8 @@ class Run:
             self.wait(lambda: not self._observed.lacking, STARTS_S, "enough to judge by")
         for load in self._loads[:]:
             self.unload(load)
-        self.testbed.wait_published(self.observer.ends(), STARTS_S)
+        for topic in self.testbed.topics:
+            self.testbed.wait_published(self.observer.ends(topic), STARTS_S, topic)
 
     def compare(self, **options: Any) -> Verdict:
         """The oracle's verdict on a service at rest, for the history; `options` are those of load.judge.compare."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from load.faults.history import Entry
-from load.testbed import TOPIC
 
 CHANGED = 48
 """Keys that are looked at for having changed, each look, of all shards together."""
@@ -69,7 +68,12 @@ class Shard:
         self._closing = {name: progress[name] for name in _CLOSING if name in progress}
         self.idle = int(progress.get("idle", -1))
         numbers = {name: int(progress[name]) for name in ("epoch", "batch", "watermark", "final")}
-        before, self.progress = self.progress, {**numbers, "offsets": json.loads(progress["offsets"]).get(TOPIC, {})}
+        offsets = {
+            f"{topic}[{partition}]": offset
+            for topic, partitions in json.loads(progress["offsets"]).items()
+            for partition, offset in partitions.items()
+        }
+        before, self.progress = self.progress, {**numbers, "offsets": offsets}
         if before is None or any(before[name] != numbers[name] for name in ("epoch", "batch")):
             self._add("progress", **self.progress)
 

@@ -92,7 +92,7 @@ class GoesBack:
                 yield Violation("P2", entry["at"], text)
             for partition, offset in before["offsets"].items():
                 if entry["offsets"].get(partition, 0) < offset:
-                    text = f"progress is at offset {entry['offsets'].get(partition)} of [{partition}] after {offset}"
+                    text = f"progress is at offset {entry['offsets'].get(partition)} of {partition} after {offset}"
                     yield Violation("P2", entry["at"], text)
         self._term, self._progress = max(term, self._term), entry
 

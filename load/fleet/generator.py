@@ -12,6 +12,7 @@ Whatever ends the run - time, count, SIGTERM, Ctrl-C - what was handed over is f
 was sent: how many readings of each kind, and the offsets they lie between when nobody else writes to the topic.
 """
 
+import gzip
 import itertools
 import json
 import math
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -76,11 +78,28 @@ class Summary:
         return json.dumps({**asdict(self), "rate": round(self.rate, 1)}, separators=(",", ":"))
 
 
+class _Sending(NamedTuple):
+    """A record of so many readings, to be sent so many times."""
+
+    value: Value
+    key: bytes
+    time_ms: int
+    headers: Headers | None
+    readings: int = 1
+    times: int = 1
+
+
+def _array_of(readings: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(readings) + b"]"
+
+
 class Generator:
     """Sends the readings of `fleet` to `topic`; each `run` or `send` goes on where the one before ended.
 
-    `value_format` is "avro" or "json". `partitions_by` is "device" (Java's hash of the key), "spread" (any, changing)
-    or a partition's number. With `simulate_ms`, the start in milliseconds since the epoch, all times are simulated.
+    `value_format` is "avro" or "json". With `array` > 1 a record of JSON is an array of at most so many readings that follow
+    each other, under the key of its first reading; one with that many is gzip'd. `partitions_by` is "device" (Java's hash of the
+    key), "spread" (any, changing) or a partition's number. With `simulate_ms`, the start in milliseconds since the epoch, all
+    times are simulated.
     `client` are further settings of the Kafka client. Raises SetupError when the broker or the topic is not there.
     """
 
@@ -91,6 +110,7 @@ class Generator:
         fleet: Fleet,
         *,
         value_format: str = "avro",
+        array: int = 1,
         schemas: Path = SCHEMAS,
         partitions_by: str = "device",
         simulate_ms: int | None = None,
@@ -100,6 +120,7 @@ class Generator:
         self.fleet = fleet
         self.rate = fleet.rate
         self._encoder: Encoder = JsonEncoder(fleet) if value_format == "json" else AvroEncoder(fleet, schemas)
+        self._array = array
         self._partition = int(partitions_by) if partitions_by.isdecimal() else -1
         self._keys: list[bytes] = [name.encode() for name in fleet.names]
         self._headers: list[Headers] = [[(HEADER, kind.name.lower().encode())] for kind in Kind]
@@ -267,22 +288,38 @@ class Generator:
         values = encode(self._encoder, self.fleet, piece, event_ms)
         record_ms = at_ms.tolist() if self._simulate_ms is not None else [0] * len(piece)  # 0: the client's now
         taken = 0
-        for device, kind, value, time_ms in zip(
-            piece.device.tolist(), piece.kind.tolist(), values, record_ms, strict=True
-        ):
-            if kind == Kind.ORDINARY:
-                done = self._give(value, self._keys[device], time_ms, None)
-            else:
-                key, headers = key_of(self.fleet, device, Kind(kind)), self._headers[kind]
-                done = self._give(value, key, time_ms, headers)
-                if done and kind == Kind.DUPLICATE:
-                    done = self._give(value, key, time_ms, headers)
-            if not done:
+        for each in self._sendings(piece, values, record_ms):
+            if not all(self._give(each.value, each.key, each.time_ms, each.headers) for _ in range(each.times)):
                 break
-            taken += 1
+            taken += each.readings
         self._readings += kinds_of(piece.between(0, taken))
         self._producer.poll(0)
         return taken
+
+    def _sendings(self, piece: Readings, values: Sequence[Value], record_ms: Sequence[int]) -> Iterator[_Sending]:
+        """The records of a piece. An array has ordinary readings that follow each other, and the time of the last one."""
+        held: list[bytes] = []
+        key, held_ms = b"", 0
+        for device, kind, value, time_ms in zip(
+            piece.device.tolist(), piece.kind.tolist(), values, record_ms, strict=True
+        ):
+            if kind == Kind.ORDINARY and self._array > 1 and value is not None:
+                key, held_ms = self._keys[device] if not held else key, time_ms
+                held.append(value)
+                if len(held) == self._array:
+                    yield _Sending(gzip.compress(_array_of(held), 1), key, held_ms, None, len(held))
+                    held = []
+                continue
+            if held:
+                yield _Sending(_array_of(held), key, held_ms, None, len(held))
+                held = []
+            if kind == Kind.ORDINARY:
+                yield _Sending(value, self._keys[device], time_ms, None)
+            else:
+                times = 2 if kind == Kind.DUPLICATE else 1
+                yield _Sending(value, key_of(self.fleet, device, Kind(kind)), time_ms, self._headers[kind], times=times)
+        if held:
+            yield _Sending(_array_of(held), key, held_ms, None, len(held))
 
     def _give(self, value: Value, key: bytes, time_ms: int, headers: Headers | None) -> bool:
         while True:
@@ -346,6 +383,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.topic,
             fleet,
             value_format=args.format,
+            array=args.array,
             schemas=args.schemas,
             partitions_by=args.partitions_by,
             simulate_ms=args.simulate,

@@ -32,6 +32,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=math.inf, metavar="60s")
     parser.add_argument("--count", type=int, metavar="N", help="end after N readings")
     parser.add_argument("--format", choices=("avro", "json"), default="avro")
+    parser.add_argument("--array", type=int, default=1, metavar="N", help="records of JSON are arrays of N readings")
     parser.add_argument("--schemas", type=Path, default=SCHEMAS, metavar="FOLDER", help="holds 1.avsc, 2.avsc")
     parser.add_argument("--evolved", type=float, default=0.0, metavar="SHARE", help="devices that write schema 2")
     parser.add_argument("--partitions-by", default="device", metavar="device|spread|NUMBER")
@@ -47,6 +48,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--reference", type=Path, metavar="FILE", help="write the reference table as SQLite first")
     parser.add_argument("--progress", action="store_true", help="one line every 5 s on stderr")
     args = parser.parse_args(argv)
+    if args.array > 1 and args.format != "json":
+        parser.error("--array needs --format json")
     if args.simulate is not None and math.isinf(args.seconds):
         if args.span is None and args.count is None:
             parser.error("--simulate needs --span, --for or --count")

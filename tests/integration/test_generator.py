@@ -1,6 +1,7 @@
 """The generator against a real broker: what it says it sent is what the topic holds."""
 
 import collections
+import gzip
 import io
 import json
 import signal
@@ -29,7 +30,7 @@ SCHEMA = fastavro.parse_schema(json.loads((SCHEMAS / "1.avsc").read_text()))
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(tmp_path_factory.mktemp("generator")) as running:
-        for topic in ("live", "sent", "stopped", "one", "spread", "killed"):
+        for topic in ("live", "sent", "stopped", "one", "spread", "killed", "arrays"):
             running.create_topic(topic, partitions=4)
         for topic in ("first", "second"):
             running.create_topic(topic, partitions=4, config=CREATE_TIME)
@@ -153,6 +154,26 @@ def test_json_and_far_times(broker: Broker) -> None:
     far = [json.loads(m.value())["event_time"] for m in read(broker, "sent", summary) if kind_of(m) == "year_2099"]
     assert len(far) == summary.readings["year_2099"] > 100
     assert min(far) >= YEAR_2099_MS
+
+
+def test_arrays_have_ordinary_readings_that_follow_each_other(broker: Broker) -> None:
+    summary = generator(broker, "arrays", value_format="json", array=4, partitions_by="0").send(2_000)
+    messages = read(broker, "arrays", summary)
+    assert summary.is_whole
+    assert summary.sent == len(messages) < 1_000
+    readings: list[dict[str, object]] = []
+    lengths = set()
+    for message in messages:
+        if kind_of(message) == "ordinary":
+            value = message.value()
+            text = gzip.decompress(value) if value.startswith(b"\x1f\x8b") else value
+            array = json.loads(text)
+            assert message.key() == array[0]["device_id"].encode()
+            assert (len(array) == 4) == (text != value)
+            lengths.add(len(array))
+            readings += array
+    assert lengths == {1, 2, 3, 4}
+    assert len(readings) == summary.readings["ordinary"]
 
 
 def test_nothing_is_lost_or_doubled_when_the_broker_is_killed_under_it(broker: Broker) -> None:

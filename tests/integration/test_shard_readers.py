@@ -257,10 +257,10 @@ def test_a_batch_is_published_when_each_shard_has_it(stores: Stores, tmp_path: P
     entries = list(read(history.path))
     progress = [entry for entry in entries if entry["what"] == "progress"]
     assert [(each.get("shard"), each["batch"], each["final"], each["offsets"]) for each in progress] == [
-        (0, 4, 59_999, {"0": 9}),
-        (1, 5, 60_001, {"0": 12}),
-        (2, 5, 60_001, {"0": 12, "1": 3}),
-        (None, 4, 59_999, {"0": 9, "1": 0}),
+        (0, 4, 59_999, {f"{TOPIC}[0]": 9}),
+        (1, 5, 60_001, {f"{TOPIC}[0]": 12}),
+        (2, 5, 60_001, {f"{TOPIC}[0]": 12, f"{TOPIC}[1]": 3}),
+        (None, 4, 59_999, {f"{TOPIC}[0]": 9, f"{TOPIC}[1]": 0}),
     ]
     for what in ("epoch", "feed", "value"):
         assert {entry["shard"] for entry in entries if entry["what"] == what} == {0, 1, 2}

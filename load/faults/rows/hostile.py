@@ -124,7 +124,7 @@ def _configure(run: Run, registry: Registry) -> None:
     for number in (1, 2):
         registry.register(_SUBJECT, json.loads((SCHEMAS / f"{number}.avsc").read_text()))
     settings = run.testbed.settings
-    settings["input"]["reader_schema"] = 2
+    run.testbed.first_input["reader_schema"] = 2
     secret, suite = run.folder / "registry.password", run.folder / "readings.expectations.json"
     secret.write_text(CANARY)
     secret.chmod(0o600)

@@ -16,7 +16,6 @@ from load.faults.run import Figures, Run
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
 from load.servers.kafka import CREATE_TIME
-from load.testbed import TOPIC
 
 DELAYED_PARTITION = 3
 MAX_DELAY_S, MAX_AHEAD_S, WINDOW_S = 8, 2, 5
@@ -98,7 +97,7 @@ def partition_behind(run: Run) -> Figures:
 
 
 class _DelayedPartition:
-    """The readings that a small fleet writes to the delayed partition, with the times they were due at."""
+    """The readings that a small fleet writes to the delayed partition of each topic, with the times they were due at."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -129,11 +128,19 @@ class _DelayedPartition:
         return Fleet(self._run.seed, FleetSettings(devices=devices, rate=rate, shares={}, dropout_share=0.0))
 
     def _send(self, fleet: Fleet, seconds: float, start_ms: int) -> None:
-        broker = self._run.testbed.broker.bootstrap
-        made = Generator(broker, TOPIC, fleet, partitions_by=str(DELAYED_PARTITION), simulate_ms=start_ms)
-        summary = made.run(seconds)
-        self._run.note("released", records=summary.sent)
-        self._run.sent += summary.sent
+        for each in self._run.traffic:
+            made = Generator(
+                self._run.testbed.broker.bootstrap,
+                each.topic,
+                fleet,
+                value_format=each.value_format,
+                array=each.array,
+                partitions_by=str(DELAYED_PARTITION),
+                simulate_ms=start_ms,
+            )
+            summary = made.run(seconds)
+            self._run.note("released", topic=each.topic, records=summary.sent)
+            self._run.sent += summary.sent
 
 
 def _behind(run: Run) -> float:

@@ -1,11 +1,13 @@
 """F7: what devices should never send, one in a hundred records and ten thousand in a row."""
 
+import gzip
 import math
 import random
 import struct
 import time
 from collections.abc import Iterator
 
+from load.demo import METERS
 from load.faults import raw
 from load.faults.history import read
 from load.faults.row import row
@@ -30,6 +32,8 @@ def poison(run: Run) -> Figures:
     with run.fault("a run of poison", records=count):
         began = time.monotonic()
         raw.send(run, ({"value": value, "key": b"poison"} for value in _records(run.seed, count)))
+        if METERS in run.testbed.topics:
+            raw.send(run, ({"value": value, "key": b"poison"} for value in _arrays(run.seed, count)), METERS)
     run.recover(BACK_S)
     back_s = round(time.monotonic() - began, 1)
     run.steady()
@@ -41,7 +45,9 @@ def poison(run: Run) -> Figures:
     run.stop()
     verdict = run.compare()
     sent = [entry["readings"] for entry in read(run.history.path) if entry["what"] == "sent"]
-    injected = count + sum(number for kinds in sent for kind, number in kinds.items() if kind not in _ADMITTED)
+    injected = count * len(run.testbed.topics) + sum(
+        number for kinds in sent for kind, number in kinds.items() if kind not in _ADMITTED
+    )
     if verdict.compared["rejects"] != injected:
         run.violation("P4", f"{injected} were injected, {verdict.compared['rejects']} rejects are expected")
     if verdict.duplicates:
@@ -74,6 +80,30 @@ def _records(seed: int, count: int) -> Iterator[bytes | None]:
             b"\0\0\0\0\1\x80\x80\x80\x80\x80\x40" + chance.randbytes(20),  # 2^40 bytes of device id
             raw.reading(b"poison", now_ms, math.nan),
             raw.reading(b"poison", now_ms, -math.inf),
+            None,
+        )
+        yield kinds[number % len(kinds)]
+
+
+def _arrays(seed: int, count: int) -> Iterator[bytes | None]:
+    """As `_records`, for an input of arrays: each has one reading to reject, or is rejected as a whole."""
+    chance = random.Random(seed)
+    now_ms = time.time_ns() // 1_000_000
+    good = b'{"device_id":"poison","event_time":%d,"power":200.5}' % now_ms
+    packed = gzip.compress(b"[" + good + b"]", mtime=0)
+    bomb = gzip.compress(bytes(HUGE), mtime=0)
+    for number in range(count):
+        kinds = (
+            b"[" + good,
+            b"[" + good + b"]]",
+            b"[" + good.replace(b"200.5", b"NaN") + b"]",
+            b"[[" + good + b"]]",
+            b'["' + b"[" * chance.randrange(5_000),  # in a string that never ends
+            packed[: chance.randrange(2, len(packed))],
+            packed[:10] + chance.randbytes(40),
+            b"\xff" + chance.randbytes(40),
+            b"[nothing]",
+            bomb,
             None,
         )
         yield kinds[number % len(kinds)]

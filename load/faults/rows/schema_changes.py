@@ -32,7 +32,7 @@ def schema_changes(run: Run) -> Figures:
         first, second = (json.loads((SCHEMAS / f"{number}.avsc").read_text()) for number in (1, 2))
         for schema in (first, second):
             registry.register(_SUBJECT, schema)
-        run.testbed.settings["input"]["reader_schema"] = 2
+        run.testbed.first_input["reader_schema"] = 2
         run.testbed.settings["registry"] = {"url": registry.url}
         _configure(run)
         run.start()
@@ -95,7 +95,7 @@ def _new_code(run: Run) -> str:
         run.violation("P1", f"state of another layout was not refused: {refusal}")
     manifest.write_bytes(content)
     checksum.unlink(missing_ok=True)
-    run.testbed.settings["input"]["reader_schema"] = 3
+    run.testbed.first_input["reader_schema"] = 3
     _configure(run)
     run.load()
     with run.fault("another reader's schema", restarts=True):
