@@ -84,7 +84,7 @@ class Load:
             self._children.append((spawn(command, cwd=ROOT, log=log), log))
 
     def stop(self) -> list[dict[str, Any]]:
-        """End them once all that they have sent is acknowledged, at most a minute; their summaries."""
+        """End them once all that they have sent is acknowledged, at most a minute; their summaries, in the order of traffic."""
         for child, _ in self._children:
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
@@ -264,8 +264,8 @@ class Run:
         """Stop a load."""
         self.note("load", phase="end", id=load.number)
         self._loads.remove(load)
-        for summary in load.stop():
-            self.note("sent", id=load.number, **summary)
+        for each, summary in zip(self.traffic, load.stop(), strict=True):
+            self.note("sent", id=load.number, topic=each.topic, **summary)
             self.sent += summary["sent"]
             if summary["failed"] or summary["waiting"]:
                 text = f"the generator does not know whether all of its records are there: {summary}"

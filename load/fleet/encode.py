@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from load.fleet.fleet import DAY_MS, HOUR_MS, MEASURES, Fleet, Ints, Kind, Readings
+from load.fleet.protobuf import ProtobufEncoder
 from service.errors import SchemaError
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas" / "avro"
@@ -184,10 +185,17 @@ class JsonEncoder:
         return b"\xff" + random * 4
 
 
-Encoder = AvroEncoder | JsonEncoder
+Encoder = AvroEncoder | JsonEncoder | ProtobufEncoder
 
 
 _OVERSIZE = 70_000
+
+
+def encoder_of(fleet: Fleet, value_format: str, schemas: Path = SCHEMAS) -> Encoder:
+    """The encoder of a format: "avro", "json" or "protobuf". Raises SchemaError."""
+    if value_format == "avro":
+        return AvroEncoder(fleet, schemas)
+    return JsonEncoder(fleet) if value_format == "json" else ProtobufEncoder(fleet)
 
 
 def encode(encoder: Encoder, fleet: Fleet, readings: Readings, event_ms: Ints) -> list[Value]:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from load.fleet.encode import HEADER, SCHEMAS, AvroEncoder, Encoder, JsonEncoder, Value, encode, key_of
+from load.fleet.encode import HEADER, SCHEMAS, Value, encode, encoder_of, key_of
 from load.fleet.fleet import Fleet, Ints, Kind, Readings, kinds_of, write_reference_sqlite
 from load.fleet.options import arguments, fleet_of
 from service.errors import SetupError, TidemarkError
@@ -96,10 +96,10 @@ def _array_of(readings: Sequence[bytes]) -> bytes:
 class Generator:
     """Sends the readings of `fleet` to `topic`; each `run` or `send` goes on where the one before ended.
 
-    `value_format` is "avro" or "json". With `array` > 1 a record of JSON is an array of at most so many readings that follow
-    each other, under the key of its first reading; one with that many is gzip'd. `partitions_by` is "device" (Java's hash of the
-    key), "spread" (any, changing) or a partition's number. With `simulate_ms`, the start in milliseconds since the epoch, all
-    times are simulated.
+    `value_format` is "avro", "json" or "protobuf". With `array` > 1 a record of JSON is an array of at most so many readings that
+    follow each other, under the key of its first reading; one with that many is gzip'd. `partitions_by` is "device" (Java's hash
+    of the key), "spread" (any, changing) or a partition's number. With `simulate_ms`, the start in milliseconds since the epoch,
+    all times are simulated.
     `client` are further settings of the Kafka client. Raises SetupError when the broker or the topic is not there.
     """
 
@@ -119,7 +119,7 @@ class Generator:
         self.topic = topic
         self.fleet = fleet
         self.rate = fleet.rate
-        self._encoder: Encoder = JsonEncoder(fleet) if value_format == "json" else AvroEncoder(fleet, schemas)
+        self._encoder = encoder_of(fleet, value_format, schemas)
         self._array = array
         self._partition = int(partitions_by) if partitions_by.isdecimal() else -1
         self._keys: list[bytes] = [name.encode() for name in fleet.names]

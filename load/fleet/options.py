@@ -31,7 +31,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=math.inf, metavar="60s")
     parser.add_argument("--count", type=int, metavar="N", help="end after N readings")
-    parser.add_argument("--format", choices=("avro", "json"), default="avro")
+    parser.add_argument("--format", choices=("avro", "json", "protobuf"), default="avro")
     parser.add_argument("--array", type=int, default=1, metavar="N", help="records of JSON are arrays of N readings")
     parser.add_argument("--schemas", type=Path, default=SCHEMAS, metavar="FOLDER", help="holds 1.avsc, 2.avsc")
     parser.add_argument("--evolved", type=float, default=0.0, metavar="SHARE", help="devices that write schema 2")

@@ -20,6 +20,7 @@ from typing import Any
 import fastavro
 
 from load.judge.predicates import Formula
+from load.judge.protobuf import Messages, NoMessageError
 from load.judge.rules import Shape
 
 UNDECODABLE = "undecodable"
@@ -76,6 +77,31 @@ class JsonSchema(Json):
         if int.from_bytes(value[1:_HEADER_BYTES], "big") not in self._ids:
             raise RejectedError(UNKNOWN_SCHEMA)
         return super().read(value[_HEADER_BYTES:])
+
+
+class Protobuf:
+    """Messages behind 0x00, four bytes of the id of a schema of the subjects, and their place in its file."""
+
+    time_unit = None
+
+    def __init__(self, rules: Shape) -> None:
+        registry = rules.registry.partition(",")[0]
+        self._messages = {
+            number: Messages(_ask(registry, f"schemas/ids/{number}?format=serialized")["schema"])
+            for number in schema_ids(registry, rules.subjects)
+        }
+
+    def read(self, value: bytes) -> Mapping[str, Any]:
+        """The record; raises RejectedError."""
+        if len(value) < _HEADER_BYTES or value[0] != 0:
+            raise RejectedError(UNDECODABLE)
+        messages = self._messages.get(int.from_bytes(value[1:_HEADER_BYTES], "big"))
+        if messages is None:
+            raise RejectedError(UNKNOWN_SCHEMA)
+        try:
+            return messages.read(value[_HEADER_BYTES:])
+        except NoMessageError:
+            raise RejectedError(UNDECODABLE) from None
 
 
 class Avro:

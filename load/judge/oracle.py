@@ -31,6 +31,7 @@ from load.judge.decoders import (
     Avro,
     Json,
     JsonSchema,
+    Protobuf,
     RejectedError,
     as_column,
     as_device,
@@ -308,10 +309,11 @@ class _Read(NamedTuple):
     texts: Mapping[str, str | None]
 
 
-_DECODERS: Mapping[str, Callable[[Shape], Avro | Json]] = {
+_DECODERS: Mapping[str, Callable[[Shape], Avro | Json | Protobuf]] = {
     "avro": Avro,
     "json": lambda _shape: Json(),
     "json-schema": JsonSchema,
+    "protobuf": Protobuf,
 }
 
 
