@@ -6,6 +6,7 @@ message Reading {
   string device_id = 1;
   int64 event_time = 2;             // milliseconds
   optional double temperature = 3;  // and the other measures, up to 6
+  Reading next = 8;                 // which the fleet never has
 }
 """
 
@@ -19,6 +20,8 @@ from load.fleet.fleet import MEASURES, Fleet, Ints, Readings
 
 SCHEMA_ID = 3
 """Under which a run has to register `schema`: the ids before it are of the Avro schemas."""
+NEXT = 8
+"""The number of the field that is a reading again."""
 _UNKNOWN_SCHEMA = 999_983
 _FIRST_MEASURE = 3
 _F = descriptor_pb2.FieldDescriptorProto
@@ -34,6 +37,8 @@ def schema() -> str:
         message.oneof_decl.add(name=f"_{name}")
         of_measure = {"type": _F.TYPE_DOUBLE, "proto3_optional": True, "oneof_index": at}
         message.field.add(name=name, number=_FIRST_MEASURE + at, label=_F.LABEL_OPTIONAL, **of_measure)
+    of_message = {"type": _F.TYPE_MESSAGE, "type_name": ".fleet.Reading"}
+    message.field.add(name="next", number=NEXT, label=_F.LABEL_OPTIONAL, **of_message)
     return base64.b64encode(file.SerializeToString()).decode()
 
 

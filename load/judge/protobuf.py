@@ -56,7 +56,7 @@ class Messages:
         if found is None:
             msg = "there is no path"
             raise NoMessageError(msg)
-        return self._message(found, value[at:], _DEEPEST)
+        return self._filled(found, self._message(found, value[at:], _DEEPEST))
 
     def _name(self, scope: str, types: Any) -> None:
         for each in types:
@@ -64,17 +64,19 @@ class Messages:
             self._name(f"{scope}.{each.name}", each.nested_type)
 
     def _message(self, kind: Any, data: bytes, depth: int) -> dict[str, Any]:
+        """The fields that a message has; messages of a field that comes twice are merged."""
         if depth < 0:
             msg = "messages in messages are too deep"
             raise NoMessageError(msg)
         fields = {field.number: field for field in kind.field}
-        found = {field.name: self._default(field) for field in kind.field}
+        found: dict[str, Any] = {}
         for number, wire, content in _fields(data):
             field = fields.get(number)
             if field is None:
                 continue
             if field.type == _F.TYPE_MESSAGE and wire == _TEXT:
-                found[field.name] = self._message(self._types[field.type_name], content, depth - 1)
+                inner = self._message(self._types[field.type_name], content, depth - 1)
+                found[field.name] = _merged(found.get(field.name, {}), inner)
             elif field.type in _FIXED and wire == _FIXED[field.type][0]:
                 (found[field.name],) = struct.unpack(_FIXED[field.type][1], content)
             elif field.type == _F.TYPE_STRING and wire == _TEXT:
@@ -86,8 +88,17 @@ class Messages:
                 found[field.name] = _integer(field.type, content)
         return found
 
+    def _filled(self, kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+        """With the values of the fields that a message does not have."""
+        filled = {}
+        for field in kind.field:
+            value = found.get(field.name, self._default(field))
+            filled[field.name] = (
+                self._filled(self._types[field.type_name], value) if isinstance(value, Mapping) else value
+            )
+        return filled
+
     def _default(self, field: Any) -> Any:
-        """The value of a field that a message does not have."""
         if self._file.syntax != "proto3" or field.HasField("oneof_index") or field.type == _F.TYPE_MESSAGE:
             return None
         return "" if field.type == _F.TYPE_STRING else False if field.type == _F.TYPE_BOOL else 0
@@ -121,6 +132,14 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
     if groups:
         msg = f"groups {groups} do not end"
         raise NoMessageError(msg)
+
+
+def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _merged(before[name], each) if isinstance(each, dict) and name in before else each
+        for name, each in after.items()
+    }
+    return {**before, **both}
 
 
 def _cut(data: bytes, at: int, size: int) -> tuple[bytes, int]:

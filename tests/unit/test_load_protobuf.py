@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from load.fleet.encode import encode
 from load.fleet.fleet import MEASURES, Fleet, FleetSettings, Kind, with_outsiders
-from load.fleet.protobuf import SCHEMA_ID, ProtobufEncoder, framing, schema, varint
+from load.fleet.protobuf import NEXT, SCHEMA_ID, ProtobufEncoder, framing, schema, varint
 from load.judge.protobuf import Messages, NoMessageError
 
 START_MS = 1_760_000_000_000
@@ -35,8 +35,13 @@ def by_google(content: bytes) -> dict[str, object] | None:
         message.ParseFromString(content)
     except DecodeError:
         return None
+    return plain(message)
+
+
+def plain(message) -> dict[str, object]:
     measures = {name: getattr(message, name) if message.HasField(name) else None for name in MEASURES}
-    return {"device_id": message.device_id, "event_time": message.event_time, **measures}
+    following = plain(message.next) if message.HasField("next") else None
+    return {"device_id": message.device_id, "event_time": message.event_time, **measures, "next": following}
 
 
 def by_oracle(content: bytes) -> dict[str, object] | None:
@@ -63,7 +68,8 @@ def test_readings_are_messages_and_outsiders_are_what_they_say() -> None:
             assert value.startswith(HEAD)
             numbers = [None if math.isnan(each) else each for each in readings.values[row].tolist()]
             reading = {"device_id": fleet.names[readings.device[row]], "event_time": event_ms[row]}
-            assert by_google(value[len(HEAD) :]) == {**reading, **dict(zip(MEASURES, numbers, strict=True))}
+            measures = dict(zip(MEASURES, numbers, strict=True))
+            assert by_google(value[len(HEAD) :]) == {**reading, **measures, "next": None}
     assert kinds >= DAMAGED | {Kind.ORDINARY, Kind.LATE, Kind.UNKNOWN_SCHEMA, Kind.NO_DEVICE}
 
 
@@ -79,13 +85,28 @@ contents = {
     4: st.just(b""),
     5: st.binary(min_size=4, max_size=4),
 }
-fields = st.integers(0, 5).flatmap(lambda wire: st.builds(field, st.integers(0, 9), st.just(wire), contents[wire]))
+flat = st.integers(0, 5).flatmap(lambda wire: st.builds(field, st.integers(0, 9), st.just(wire), contents[wire]))
+fields = st.recursive(
+    flat,
+    lambda inner: st.lists(inner, max_size=3).map(b"".join).map(lambda b: field(NEXT, 2, varint(len(b)) + b)),
+    max_leaves=6,
+)
 
 
 @given(st.lists(fields, max_size=6).map(b"".join), st.binary(max_size=3), st.integers(0, 40))
 def test_the_oracle_reads_any_bytes_as_googles_parser_does(whole: bytes, more: bytes, cut: int) -> None:
     for content in (whole, whole + more, whole[:cut]):
         assert repr(by_oracle(content)) == repr(by_google(content)), content
+
+
+def test_messages_in_messages_are_read_as_deep_as_googles_parser_goes() -> None:
+    content, depths = b"", set()
+    for depth in range(300):
+        there = by_google(content) is not None
+        assert (by_oracle(content) is not None) == there, depth
+        depths.add(there)
+        content = field(NEXT, 2, varint(len(content)) + content)
+    assert depths == {True, False}
 
 
 def test_the_path_of_a_message_is_short_for_the_first_one_or_counts_its_numbers() -> None:
