@@ -1,6 +1,7 @@
-"""The inputs of a run: one, of Avro; or two, of which the second has another topic, another format and a filter.
+"""The inputs of a run: one, of Avro; two; or three. Each has its topic, and the devices of all are the same.
 
-Its records are arrays of JSON objects, every full one gzip'd. The devices of both are the same.
+The second one has a filter, and arrays of JSON objects, every full one gzip'd. The third one has Protobuf, and needs a registry
+that has the schema of load/fleet/protobuf.py under its id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,8 @@ from typing import Any
 from load.demo import INPUTS, METERS
 from load.testbed import TOPIC
 
-MOST = len(INPUTS)
+GAUGES = "gauges"
+"""The topic of the third input."""
 ARRAY = 5
 """Readings in a record of the second input, as far as they follow each other."""
 
@@ -33,6 +35,7 @@ class Traffic:
 TRAFFIC: Mapping[int, Sequence[Traffic]] = {
     1: (Traffic(),),
     2: (Traffic(share=0.75), Traffic(METERS, 0.25, "json", ARRAY)),
+    3: (Traffic(share=0.6), Traffic(METERS, 0.2, "json", ARRAY), Traffic(GAUGES, 0.2, "protobuf")),
 }
 """By the number of inputs."""
 
@@ -42,5 +45,6 @@ def sections(given: Mapping[str, Any], inputs: int) -> dict[str, Any]:
     if inputs == 1:
         return dict(given)
     others = {name: section for name, section in given.items() if name != "input"}
-    first, second = INPUTS
-    return {**others, "inputs": [dict(first), {**second, "array": True}]}
+    arrays = {**INPUTS[1], "array": True}
+    messages = {"name": GAUGES, "topics": [GAUGES], "format": "protobuf", "measures": {"humidity": "humidity"}}
+    return {**others, "inputs": [dict(each) for each in (INPUTS[0], arrays, messages)[:inputs]]}

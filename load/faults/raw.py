@@ -39,7 +39,7 @@ def send(run: Run, messages: Iterator[Message], topic: str = TOPIC) -> None:
     for number, message in enumerate(messages):
         while True:
             try:
-                producer.produce(topic, partition=number % PARTITIONS, **message)
+                producer.produce(topic, **{"partition": number % PARTITIONS, **message})
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -50,7 +50,7 @@ DROPOUT_MS, DROPOUT_EVERY_MS = 16_000, 40_000
 class Setup:
     """What a row's run needs: `rate` is in records a second, `testbed` are Testbed's keyword arguments.
 
-    `inputs` are 1 or 2 (inputs.py). With `proxy` the service reaches Redis through run.proxy, which can make it slow.
+    `inputs` are 1 to 3 (inputs.py). With `proxy` the service reaches Redis through run.proxy, which can make it slow.
     """
 
     id: str

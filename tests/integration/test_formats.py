@@ -4,12 +4,12 @@ import gzip
 import json
 import struct
 import time
-import zlib
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from load.faults.bombs import array_bombs, message_bombs
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
@@ -21,33 +21,6 @@ pytestmark = pytest.mark.integration
 
 SCHEMA = {"type": "object", "properties": {"device_id": {"type": "string"}, "temperature": {"type": "number"}}}
 READINGS = 20
-
-
-def _nested(depth: int) -> bytes:
-    """Messages in messages, as long as their lengths have two bytes."""
-    content = b""
-    for _ in range(depth):
-        content = b"\x42" + bytes([len(content) & 0x7F | 0x80, len(content) >> 7]) + content
-    return content
-
-
-def _spaces(size: int) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    return b"".join([packer.compress(b" " * (1 << 20)) for _ in range(size >> 20)]) + packer.flush()
-
-
-MESSAGE_BOMBS = [
-    _nested(4_000),  # deeper than any parser goes
-    b"\x0a\xff\xff\xff\xff\x07",  # text of 2 GiB that is not there
-    b"\x22\x00" * 30_000,  # 30,000 times an empty message, and no device
-]
-ARRAY_BOMBS = [
-    _spaces(200 << 20),  # 200 KB of gzip
-    gzip.compress(b"") * 20_000,
-    b"[" * 500_000,
-    b'[{"' * 300_000,
-    b"[" + b",".join([b"{}"] * 100_001) + b"]",
-]
 
 
 class Formats(DaemonWorld):
@@ -138,9 +111,10 @@ def test_documents_messages_and_arrays_are_values_of_one_service_and_bad_ones_ar
             decided += service.metric("records_filtered_total")
             assert decided - 2 * READINGS == service.metric("records_total")
             pid = service.process.pid
-            world.put("messages", [framed(each, of_messages) for each in MESSAGE_BOMBS])
-            world.put("gateways", ARRAY_BOMBS)
-            bombs = len(MESSAGE_BOMBS) + len(ARRAY_BOMBS)
+            messages, arrays = message_bombs(), array_bombs()
+            world.put("messages", [framed(each, of_messages) for each in messages])
+            world.put("gateways", arrays)
+            bombs = len(messages) + len(arrays)
             until(lambda: service.metric("rejects_total") == 7 + bombs, 60, "the bombs")
             many = [document(n % 1_000) for n in range(100_000)]
             world.put("gateways", [gzip.compress(b"[" + b",".join([*many[1:], b"5"]) + b"]")])

@@ -1,7 +1,8 @@
 """H: a hostile fleet beside a good one: sizes, keys, headers, ids, schema ids, transactions and markup that nobody should send.
 
-What is good here are the devices of the generator. Everything else is sent by the cases below, one after the other; after each
-of them the lag must be back. At last come records that no process can read, which an operator has to skip.
+The service has three inputs: Avro, arrays of JSON, and Protobuf. What is good here are the devices of the generators. Everything
+else is sent by the cases below, one after the other; after each of them the lag must be back. At last come records that no
+process can read, which an operator has to skip.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,21 @@ from typing import Any
 import psutil
 from confluent_kafka import Producer
 
-from load.demo import SECTIONS
-from load.faults import raw
+from load.demo import METERS, VIEWS
+from load.faults import bombs, raw
 from load.faults.hand import Reading, send
 from load.faults.history import now_ms
+from load.faults.inputs import GAUGES
 from load.faults.raw import Message
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.fleet.encode import SCHEMAS
+from load.fleet.fleet import MEASURES
 from load.fleet.payloads import PAGE, TERMINAL
+from load.fleet.protobuf import SCHEMA_ID, framing, schema
 from load.servers.schema_registry import Registry
 from load.testbed import TOPIC, percentile, to_toml
-from service.errors import UnreadableRecordError
+from service.errors import SetupError, UnreadableRecordError
 
 MB = 1_000_000
 CANARY = "kanari-9c1e55"
@@ -51,7 +56,15 @@ _SUITE = {
 }
 
 
-@row("H", "a hostile fleet: sizes, keys, headers, ids, schemas, transactions, markup", testbed={"sections": SECTIONS})
+_BY_LINE = {"name": "line", "by": ["line"], "window": "10 s", "measures": ["power"], "retain": "1 d"}
+
+
+@row(
+    "H",
+    "a hostile fleet: sizes, keys, headers, ids, schemas, transactions, markup, bombs",
+    testbed={"views": (*VIEWS, _BY_LINE)},
+    inputs=3,
+)
 def hostile(run: Run) -> Figures:
     """Short: a tenth of the records of each case."""
     share = 10 if run.short else 1
@@ -64,6 +77,7 @@ def hostile(run: Run) -> Figures:
         process, epoch = run.testbed.service_pid, run.observer.epoch
         before = _during(run, lambda: run.run_on(_BEFORE_S))
         own_elements = _active_elements(run, "")
+        device = _with_power(run)
         cases: dict[str, Iterator[Message]] = {
             "large garbage": _garbage(run.seed, 1_500 // share),
             "large keys and headers": _large_keys(20),
@@ -73,11 +87,17 @@ def hostile(run: Run) -> Figures:
             "strangers, in time": _strangers(100_000 // share, ahead_ms=0),
             "headers of ours": _our_headers(300),
             "markup": _markup(),
+            "as many values as may be": bombs.many_values(device, now_ms(), bombs.VALUES),
+            "a million values": bombs.many_values(device, now_ms(), 1_000_000 // share, bombs.VALUES),
+            "arrays": ({"value": value} for value in (*bombs.array_bombs(), bombs.rejected_readings())),
+            "messages": ({"value": framing(SCHEMA_ID) + each} for each in bombs.message_bombs()),
         }
+        topics = {"as many values as may be": METERS, "a million values": METERS, "arrays": METERS, "messages": GAUGES}
         worst: dict[str, float] = {}
         for name, messages in cases.items():
             with run.fault(name):
-                worst[name] = _during(run, lambda messages=messages: raw.send(run, messages))  # type: ignore[misc]
+                send_all = partial(raw.send, run, messages, topics.get(name, TOPIC))
+                worst[name] = _during(run, send_all)
             run.recover()
         active = _active_elements(run, "alert(1)") - own_elements
         with run.fault("transactions"):
@@ -100,6 +120,7 @@ def hostile(run: Run) -> Figures:
             run.violation("P4", f"{listed_rejects} of {rejects} rejects are listed")
         figures = {
             "process_ends": ends,
+            "values_of_a_column": _values(run),
             "rejects_listed_share": round(listed_rejects / max(1, rejects), 6),
             "rejected_behind": verdict.refused,
             "keys_of_rejected_devices": _strange_keys(run),
@@ -123,7 +144,11 @@ def hostile(run: Run) -> Figures:
 def _configure(run: Run, registry: Registry) -> None:
     for number in (1, 2):
         registry.register(_SUBJECT, json.loads((SCHEMAS / f"{number}.avsc").read_text()))
+    if registry.register(f"{GAUGES}-value", schema(), kind="PROTOBUF") != SCHEMA_ID:
+        what = f"the schema of {GAUGES} has not the id {SCHEMA_ID} that its readings have"
+        raise SetupError(what)
     settings = run.testbed.settings
+    settings["inputs"][1]["columns"] = {"line": {"path": "line", "max_values": bombs.VALUES}}
     run.testbed.first_input["reader_schema"] = 2
     secret, suite = run.folder / "registry.password", run.folder / "readings.expectations.json"
     secret.write_text(CANARY)
@@ -137,6 +162,12 @@ def _configure(run: Run, registry: Registry) -> None:
         rest = database.execute("select * from devices limit 1").fetchone()[1:]
         marks = ", ".join("?" * (1 + len(rest)))
         database.executemany(f"insert into devices values ({marks})", [(name, *rest) for name in PAGE])  # noqa: S608
+
+
+def _with_power(run: Run) -> str:
+    """A device whose readings the filter of the second input admits."""
+    fleet = run.testbed.fleet
+    return fleet.names[int(fleet.has[:, MEASURES.index("power")].argmax())]
 
 
 def _foreign(number: int) -> dict[str, Any]:
@@ -305,6 +336,15 @@ def _active_elements(run: Run, name: str) -> int:
 
 def _raw_escapes(text: str) -> int:
     return sum(1 for each in text if each != "\n" and not each.isprintable() and each != " ")
+
+
+def _values(run: Run) -> int:
+    """Keys of the view by a column that was sent a million values: `max_values`, (other) and (none) at most."""
+    with run.testbed.redis.client() as client:
+        keys = {key.split(":")[4] for key in client.scan_iter("tidemark:window:line:power:*")}
+    if not 1 < len(keys) <= bombs.VALUES + 2:
+        run.violation("P6", f"the view by line has {len(keys)} keys")
+    return len(keys)
 
 
 def _strange_keys(run: Run) -> int:

@@ -1,0 +1,65 @@
+"""Records that are small and would become large: what hostile devices send to inputs of arrays and of Protobuf.
+
+A message bomb is the content of a message, an array bomb a record. All are rejected, and each is one reject.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+
+from load.faults.raw import Message
+from load.fleet.protobuf import NEXT, varint
+
+MOST = 100_000
+"""Readings in an array."""
+VALUES = 1_000
+"""What `max_values` is of the column that gets a million of them."""
+
+
+def nested(depth: int) -> bytes:
+    """Return messages in messages."""
+    content = b""
+    for _ in range(depth):
+        content = varint(NEXT << 3 | 2) + varint(len(content)) + content
+    return content
+
+
+def spaces(size: int) -> bytes:
+    """Return so many blanks, gzip'd: a thousandth."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join([packer.compress(b" " * (1 << 20)) for _ in range(size >> 20)]) + packer.flush()
+
+
+def message_bombs() -> list[bytes]:
+    """Return contents of messages of a schema whose field NEXT is such a message again."""
+    return [
+        nested(4_000),  # deeper than any parser goes
+        b"\x0a\xff\xff\xff\xff\x07",  # text of 2 GiB that is not there
+        (varint(NEXT << 3 | 2) + b"\0") * 30_000,  # 30,000 times an empty message, and no device
+    ]
+
+
+def array_bombs() -> list[bytes]:
+    """Return records of an input of arrays."""
+    return [
+        spaces(200 << 20),  # 200 KB of gzip
+        gzip.compress(b"", mtime=0) * 20_000,
+        b"[" * 500_000,
+        b'[{"' * 300_000,
+        b"[" + b",".join([b"{}"] * (MOST + 1)) + b"]",
+    ]
+
+
+def rejected_readings() -> bytes:
+    """Return a record with as many readings as may be, each of which is rejected."""
+    return gzip.compress(b"[" + b",".join([b"5"] * MOST) + b"]", mtime=0)
+
+
+def many_values(device: str, event_ms: int, count: int, first: int = 0) -> Iterator[Message]:
+    """Yield records with so many readings, in each of which the column `line` has another value; of one partition, in order."""
+    for begin in range(first, first + count, MOST):
+        numbers = range(begin, min(begin + MOST, first + count))
+        reading = json.dumps({"device_id": device, "event_time": event_ms, "power": 200})[:-1]
+        content = ",".join([f'{reading},"line":"{number:07}"}}' for number in numbers])
+        yield {"value": gzip.compress(f"[{content}]".encode(), 1), "partition": 0}
