@@ -99,14 +99,15 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
 
 
 def _readings(value: bytes, form: Input) -> list[bytes]:
-    """The readings of a record: the record itself, or the elements of its array."""
+    """The readings of a record: the record itself, unpacked, or the elements of its array."""
     if not form.array:
         return [value]
     try:
-        found = arrays.elements(arrays.unpacked(value, int(form.max_array_bytes), form.place))
+        text = arrays.unpacked(value, int(form.max_array_bytes), form.place)
+        found = arrays.elements(text)
     except arrays.UnreadableArrayError:
         return [value]
-    return [value] if found is None else found
+    return [text] if found is None else found
 
 
 def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:

@@ -47,9 +47,9 @@ def ids(messages: Sequence[Message]) -> Counter[int]:
 
 
 def are_arrays(messages: Sequence[Message]) -> bool:
-    """Whether most of the records are arrays of JSON, plain or compressed by gzip, which may be empty."""
+    """Whether most of the records need an input with arrays: arrays of JSON, also empty ones, and JSON compressed by gzip."""
     values: list[Any] = [value for message in messages if (value := message.value())]
-    return sum(_elements(value) is not None for value in values) > len(values) / 2
+    return sum(_readings(value) is not None for value in values) > len(values) / 2
 
 
 def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schemas | None) -> Decoded:
@@ -70,7 +70,7 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
         if value is None:
             decoded.refuse("no value")
             continue
-        found = _elements(value) if form.get("array") else None
+        found = _readings(value) if form.get("array") else None
         for each in [value] if found is None else found:
             if len(each) > MAX_BYTES:
                 decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
@@ -79,10 +79,12 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
     return decoded
 
 
-def _elements(value: bytes) -> list[bytes] | None:
-    """The elements of a record that is an array; None for another one."""
+def _readings(value: bytes) -> list[bytes] | None:
+    """The readings of a record that is an array, or an object compressed by gzip; None for another one."""
     try:
-        return arrays.elements(arrays.unpacked(value, _LARGEST_ARRAY))
+        text = arrays.unpacked(value, _LARGEST_ARRAY)
+        found = arrays.elements(text)
+        return [text] if found is None and text != value else found
     except arrays.UnreadableArrayError as error:
         return [] if error.reason == arrays.EMPTY else None
 

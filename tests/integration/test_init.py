@@ -269,7 +269,7 @@ def messages(number: int, count: int = 200) -> list[bytes]:
 
 
 def test_the_format_is_that_of_the_registry_and_arrays_are_seen(
-    broker_server: Broker, redis_server: Redis, tmp_path: Path
+    broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Registry() as registry:
         of_documents = registry.register("init-documents-value", {"type": "object"}, kind="JSON")
@@ -282,6 +282,7 @@ def test_the_format_is_that_of_the_registry_and_arrays_are_seen(
             "init-documents": [head + each for each in documents()],
             "init-messages": messages(of_messages),
             "init-gateways": [gzip.compress(array), array, b"[]", b"broken"],
+            "init-packed": [*map(gzip.compress, documents(39)), array],
         }
         inputs = {}
         for topic, values in samples.items():
@@ -289,14 +290,15 @@ def test_the_format_is_that_of_the_registry_and_arrays_are_seen(
             send(broker_server, topic, [(None, value) for value in values], 1)
             config = tmp_path / f"{topic}.toml"
             words = ["--bootstrap", broker_server.bootstrap, "--topic", topic, "--redis", redis_server.url]
-            registered = [] if topic == "init-gateways" else ["--registry", registry.url]
+            registered = [] if topic in {"init-gateways", "init-packed"} else ["--registry", registry.url]
             assert main(["init", *words, *registered, "--config", str(config), "--yes"]) == 0
             inputs[topic] = tomllib.loads(config.read_text())["input"]
             assert settings.load(config).form.is_json
     common = {"device_id": "device_id", "event_time": "event_time"}
     flow = {**common, "measures": {"flow": "flow"}}
     assert inputs["init-documents"] == {"format": "json-schema", **flow}
-    assert inputs["init-gateways"] == {"format": "json", "array": True, **flow}
+    assert inputs["init-gateways"] == inputs["init-packed"] == {"format": "json", "array": True, **flow}
+    assert "no JSON" not in capsys.readouterr().out.partition("init-packed")[2].partition("init-messages")[0]
     assert inputs["init-messages"] == {
         "format": "protobuf",
         **common,
