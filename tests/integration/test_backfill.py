@@ -1,11 +1,16 @@
 """`tidemark backfill`: values that are computed again from Kafka are those that the stream had published."""
 
+import gzip
+import io
+import json
 import math
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +18,9 @@ from pyspark.sql import functions as F
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
-from service import failpoint
+from load.servers.schema_registry import Registry
+from load.testbed import to_toml
+from service import failpoint, settings
 from service.cli import main
 from service.errors import FencedError, SettingsError
 from service.failpoint import InjectedError, Plan, Point
@@ -21,7 +28,8 @@ from service.recompute import backfill, rebuild
 from service.recompute.archive import Place
 from service.rejects.fence import Fence
 from tests.integration.world import World
-from tests.stream.records import BASE_MS, Record, reading
+from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
+from tests.stream.records import BASE_MS, SCHEMA, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
@@ -83,8 +91,41 @@ class Past(World):
         return backfill.backfill(self.settings, span, views, print, spark=self.spark, **more)
 
 
+def arrays(first: int, last: int) -> list[Record]:
+    """The readings of `minutes` as records of an input with arrays, with some to reject."""
+    records = []
+    every = minutes(first, last)
+    for at in range(0, len(every), 4):
+        some = [json.dumps(_fields(each)) for each in every[at : at + 4]]
+        text = ", ".join([*some, "5"] if at % 3 else some).encode()
+        value = gzip.compress(b"[" + text + b"]") if at % 8 else b"[" + text + b"]"
+        records.append(Record(value, every[min(at + 3, len(every) - 1)].at, b"gateway"))
+    packed, empty = gzip.compress(json.dumps(_fields(every[0])).encode()), b"[]"
+    return [*records, Record(packed, every[0].at), Record(empty, every[0].at), Record(b"[{}", every[0].at)]
+
+
+def messages(first: int, last: int) -> list[Record]:
+    """The readings of `minutes` as Protobuf, with one to reject."""
+    records = []
+    for each in minutes(first, last):
+        fields = _fields(each)
+        made = READING_CLASS(device_id=fields["device_id"])
+        made.event_time.FromMilliseconds(fields["event_time"])
+        made.temperature.value = fields["temperature"]
+        records.append(Record(framed(made.SerializeToString(), 2), each.at))
+    return [*records, Record(framed(b"\xff" * 9, 2), BASE_MS + first * 60_000)]
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    assert record.value is not None
+    read: Any = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), SCHEMA, None)
+    event_ms = int(read["event_time"].timestamp() * 1000)
+    return {"device_id": read["device_id"], "event_time": event_ms, "temperature": read["temperature"]}
+
+
 @pytest.fixture
 def world(
+    request: pytest.FixtureRequest,
     spark: SparkSession,
     broker_server: Broker,
     redis_server: Redis,
@@ -92,6 +133,7 @@ def world(
     prefix: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Past]:
+    """With a parameter: sections of the settings."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     outlets = [
         {"name": "windows", "kind": "parquet", "path": str(tmp_path / "stream-windows")},
@@ -106,6 +148,7 @@ def world(
         outlets=outlets,
         sessions={"max_duration": "2 m"},
         redis={"chunk": 50},
+        **getattr(request, "param", {}),
     )
     yield made
     made.redis.close()
@@ -270,6 +313,47 @@ def test_a_backfill_from_an_archive_equals_the_stream_and_leaves_out_what_the_ar
         name for name in before if name.startswith("window:device:") and int(before[name]["end"]) < BASE_MS + 225_000
     ]
     assert report.windows == len(right) > 5
+
+
+def _equals_the_stream(world: Past, records: Callable[[int, int], list[Record]]) -> None:
+    """What is computed again, from Kafka and from files, is what the stream has published; nothing of it is rejected anew."""
+    world.term(*records(0, 5))
+    world.term(*records(5, 10))
+    stream, before = world.rows("stream", BASE_MS + END_S * 1000), world.final()
+    assert min(len(rows) for rows in stream.values()) > 10
+    assert len(before) > 30
+    world.kafka().write.parquet(str(world.folder / "archive"))
+    for source in (None, Place("parquet", str(world.folder / "archive"))):
+        for name in before:
+            world.redis.delete(f"{world.prefix}:{name}")
+        report = world.backfill(source=source)
+        assert report.written == len(before)
+        assert not report.unrecoverable.total()
+        assert report.rejected.keys() <= {"undecodable"}
+        after = world.final()
+        assert_same({name: _plain(each) for name, each in before.items()}, {n: _plain(v) for n, v in after.items()})
+
+
+@pytest.mark.parametrize("world", [{"input": {"format": "json", "array": True}}], indirect=True)
+def test_a_backfill_of_arrays_equals_the_stream(world: Past) -> None:
+    _equals_the_stream(world, arrays)
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Registry]:
+    with Registry() as running:
+        running.register("env", text(ENV), kind="PROTOBUF")
+        yield running
+
+
+def test_a_backfill_of_protobuf_equals_the_stream(world: Past, registry: Registry) -> None:
+    references = [{"name": "env.proto", "subject": "env", "version": 1}]
+    assert registry.register(f"{world.topic}-value", text(FILE), references, kind="PROTOBUF") == 2
+    document = tomllib.loads(world.config.read_text())
+    document["input"] = {"format": "protobuf", "measures": {"temperature": "temperature"}}
+    world.config.write_text(to_toml({**document, "registry": {"url": registry.url}}))
+    world.settings = settings.load(world.config)
+    _equals_the_stream(world, messages)
 
 
 @pytest.mark.parametrize(
