@@ -3,8 +3,9 @@
     add        a batch of readings: in order, out of order, late, ahead of the broker's time, poisoned, twice
     lag        the same, of partitions that are not read to their end
     replay     the same, after attempts that died half-way
-    change     the same, after a restart with another session gap, other views and other statistics of a view, with or without
-               removal of duplicates
+    change     the same, after a restart with another session gap, other views, another length and other statistics of a view,
+               with or without removal of duplicates
+    fill       the past of views that are new is computed
     silence    the clock goes on and nothing comes
     swap       another reference: sites, session gaps and intervals of devices' own
     trouble    another process takes over; a writer of an earlier epoch goes on; stored state is damaged; Redis loses its epoch
@@ -30,7 +31,19 @@ from load.judge.expected import ENDLESS_MS, View
 from load.judge.statistics import DEFAULT, PLAIN
 from load.walks import plain
 from load.walks.plain import Plain, Reading, Rules
-from load.walks.world import COMPUTED, HALF_WRITTEN, METERS, PREFIX, PUBLISHED, WRITER, WRITTEN, World, differences
+from load.walks.world import (
+    COMPUTED,
+    HALF_WRITTEN,
+    LEFT,
+    METERS,
+    PREFIX,
+    PUBLISHED,
+    STORED,
+    WRITER,
+    WRITTEN,
+    World,
+    differences,
+)
 from schemas import contract
 
 BASE_MS = 1_790_000_040_000
@@ -66,19 +79,20 @@ STATISTICS = (
 
 
 def views(choice: int) -> tuple[View, ...]:
-    """A view that never changes, and others; one that gets another length gets another name, and one other statistics.
+    """A view that never changes, and others; one gets another length under its name, and one other statistics.
 
     One without windows comes, goes, and has other statistics and measures.
     """
     steps = (10_000, 5_000, 20_000)[choice % 3]
     more = [
-        View("slide", ("device",), 20_000, steps, plain.MEASURES, STATISTICS[choice]),
+        View("slide", ("device",), 20_000, (10_000, 20_000)[choice // 4], plain.MEASURES, STATISTICS[choice]),
+        View("length", ("device",), steps, steps, ("t",)),
         View(f"site_{choice % 2}", ("site",), (10_000, 30_000)[choice % 2], 10_000, ("t",) if choice < 3 else ("h",)),
         View("both", ("site", "device"), 15_000, 15_000, ("h",)),
     ]
     ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], STATISTICS[choice])
     without = (ever,) if choice % 3 != 1 else ()
-    return (View("all", (), 10_000, 10_000, ("t",)), *more[: 1 + choice // 2], *without)
+    return (View("all", (), 10_000, 10_000, ("t",)), *more[: 2 + choice // 2], *without)
 
 
 records = st.lists(
@@ -99,7 +113,7 @@ records = st.lists(
 pauses = st.sampled_from((0, 0, 1_000, 5_000, 10_000, 20_000, 40_000))
 chances = st.integers(0, 7)
 deaths = st.lists(
-    st.tuples(st.sampled_from((COMPUTED, HALF_WRITTEN, WRITTEN, PUBLISHED)), st.booleans()),
+    st.tuples(st.sampled_from((COMPUTED, HALF_WRITTEN, WRITTEN, STORED, LEFT, PUBLISHED)), st.booleans()),
     min_size=1,
     max_size=2,
 )
@@ -149,7 +163,7 @@ class Walk(RuleBasedStateMachine):
     @rule(sent=records, pass_ms=pauses, gap_ms=st.sampled_from(GAPS_MS), choice=st.integers(0, 5), chance=chances)
     def change(self, sent: list[Record], pass_ms: int, gap_ms: int, choice: int, chance: int) -> None:
         """A restart with another session gap and other views. All devices have a reading in the batch after it, which by an
-        odd `chance` has died before, with the old settings."""
+        odd `chance` has died before, with the old settings: then it keeps the old views, and the next one has the others."""
         self.backlog += [self._reading(device, self.now_ms, self.now_ms, 0, VALUES[0]) for device in DEVICES]
         settings = {"gap_ms": gap_ms, "views": views(choice), "distinct": choice in {1, 2, 5}}
         self._batch(sent, pass_ms, chance, dies=[(COMPUTED, True)] * (chance % 2), settings=settings)
@@ -171,7 +185,7 @@ class Walk(RuleBasedStateMachine):
         if not readings:
             return
         self.silent_since_ms = -1
-        random = Random(chance)
+        random, views_before = Random(chance), self.world.rules.views
         for point, is_same_process in dies:
             assert self.world.attempt(readings, unread, random, point) is None
             note(f"  died when it was {point}, {'goes on' if is_same_process else 'another process follows'}")
@@ -184,7 +198,8 @@ class Walk(RuleBasedStateMachine):
         outcome = self.world.attempt(readings, unread, random)
         assert outcome is not None
         assert outcome.admitted + sum(outcome.rejected) == len(readings), f"{len(readings)} records, {outcome}"
-        self.plain.batch(readings, unread, self.world.rules)
+        rules = self.world.rules
+        self.plain.batch(readings, unread, replace(rules, views=views_before) if dies else rules)
         assert (outcome.refused_final, outcome.refused_old) == (0, self.plain.refused), outcome
         assert (self.world.time.watermark_ms, self.world.time.newest_ms) == (
             self.plain.watermark_ms,
@@ -207,6 +222,12 @@ class Walk(RuleBasedStateMachine):
     def swap(self, reference: dict[str, dict[str, str | None]]) -> None:
         """Another snapshot serves from the next batch on."""
         self._configure(reference=reference, version=f"v{int(self.world.rules.version[1:]) + 1}")
+
+    @rule()
+    def fill(self) -> None:
+        """The past of views that are new is computed from what was admitted."""
+        self.world.fill(self.plain.all_admitted)
+        self.plain.fill(self.world.rules)
 
     def stop(self) -> None:
         """Another process takes over."""
@@ -235,6 +256,11 @@ class Walk(RuleBasedStateMachine):
         lines = differences(hashes, self.plain.there)
         assert not lines, "\n".join(lines)
         assert self.world.rejects == self.plain.rejects
+        there, left = self.world.outlet.counts, self.plain.left
+        wrong = {place for place in there.keys() | left.keys() if there.get(place) != left.get(place)}
+        lines = [f"outlet: {place}: {there.get(place)} readings, not {left.get(place)}" for place in sorted(wrong)]
+        assert not lines, "\n".join(lines)
+        assert not self.world.outlet.twice
         counts: Counter[str] = Counter()
         for key, fields in hashes.items():
             if key.startswith("session:") and fields["state"] != "merged":
@@ -244,6 +270,7 @@ class Walk(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """The contract holds."""
+        self.world.close()
         assert contract.check(self.client, PREFIX) == []
 
     def _watch(self) -> dict[str, dict[str, str]]:

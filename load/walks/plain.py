@@ -7,6 +7,8 @@ A setting that changes holds from the next batch on. What that means is document
     a device's own gap      the same, from the batch on in which the device has a reading
     a view's statistics     a window that gets a reading has those that its view has then, and that it could keep since it began
     one reading of a time   the first one by partition and offset, in the batches that have the setting
+    a view's length,        another view under a name of its own in keys, which readers get when its past is computed. Its windows
+    or columns              that begin before are marked until then. The same for a view that comes back
     a view without windows  begins with its first batch and ends with the first one without it. Redis has its values until the
                             next batch begins. It counts late readings, too
 
@@ -16,7 +18,7 @@ closes it, or it has as many readings: Redis cannot tell its writer from one tha
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from load.judge.expected import View, key_text
 from load.judge.statistics import PLAIN
@@ -50,6 +52,8 @@ NEEDS: Mapping[str, set[str]] = {
 """What a window keeps for a statistic: one that another statistic needs, too, is there at once."""
 
 Fields = dict[str, str | int | float]
+Place = tuple[str, str, str, int]
+"""View, measure, key and start of a window."""
 Attributes = Mapping[str, str | None]
 
 
@@ -89,6 +93,24 @@ class _Window:
     closed_by: str = ""
     revision: int = 0
     begun: int | None = None
+    mark: int | None = None
+
+
+@dataclass(slots=True)
+class _Version:
+    """What `view` is since its columns, length and slide are what they are, under a name of its own in keys.
+
+    `marks` are the event times from which windows have all readings, by measure. While it `waits`, the former one serves readers.
+    """
+
+    view: View
+    title: str
+    waits: bool = False
+    marks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        return self.view.by, self.view.window_ms, self.view.step_ms
 
 
 @dataclass(slots=True)
@@ -111,6 +133,7 @@ class _Device:
 class Plain:
     """`there` is what must be in Redis, `rejects` are reasons by (partition, offset), `admitted` counts readings by device.
 
+    `left` has the number of readings of each window that has left for the outlet, `all_admitted` all readings in their order.
     `waiting` are sessions of which Redis has more than the state, `refused` is how many the last batch had of them.
     """
 
@@ -124,7 +147,12 @@ class Plain:
         self._terms: dict[str, int] = {}
         self.rejects: dict[tuple[int, int], str] = {}
         self.admitted: Counter[str] = Counter()
-        self._windows: dict[tuple[str, str, str, int], _Window] = {}
+        self._windows: dict[Place, _Window] = {}
+        self.left: dict[Place, int] = {}
+        self.all_admitted: list[Reading] = []
+        self._versions: list[_Version] = []
+        self._numbers: Counter[str] = Counter()
+        self._filled: set[str] = set()
         self._devices: dict[str, _Device] = {}
 
     def batch(self, readings: Sequence[Reading], unread: Collection[int], rules: Rules) -> None:
@@ -139,6 +167,8 @@ class Plain:
         else:
             self._seen.clear()
         late = [each for each in readings if self.rejects.get((each.partition, each.offset)) == "late"]
+        self.all_admitted += on_time
+        rules = replace(rules, views=self._change_views(rules.views))
         self._advance(readings, unread)
         self._begin_views(rules)
         self._count(on_time, rules, [view for view in rules.views if not view.is_endless])
@@ -200,7 +230,7 @@ class Plain:
 
     def _begin_views(self, rules: Rules) -> None:
         """Views without windows begin and end with a batch; the values of those that ended with the last one go."""
-        for key in [key for key in self.there if key.startswith("window:") and "complete_from" in self.there[key]]:
+        for key in [key for key in self.there if key.startswith("window:") and key.endswith(":0")]:
             if tuple(key.split(":")[1:3]) not in self._begun:
                 del self.there[key]
         now = {(view.name, measure) for view in rules.views if view.is_endless for measure in view.measures}
@@ -221,6 +251,7 @@ class Plain:
                         place, begun = (view.name, measure, key, start), self._begun.get((view.name, measure))
                         new = _Window(start + view.window_ms, needs[view.name], begun=begun)
                         window = self._windows.setdefault(place, new)
+                        window.mark = self._mark(place)
                         window.names, window.kept = view.statistics, window.kept & needs[view.name]
                         window.revision += window.closed_by == "idle"
                         window.closed_by = ""
@@ -232,8 +263,88 @@ class Plain:
             if window.closed_by == "watermark":
                 continue
             if window.end <= line_ms:
+                self._leave((view, measure, key, start), window, closed_by)
                 window.closed_by = closed_by
             self.there[f"window:{view}:{measure}:{key}:{start}"] = _shown(start, window)
+
+    def _leave(self, place: Place, window: _Window, closed_by: str) -> None:
+        """A window of a present view that lacks no reading leaves when it is closed, and again if it has changed."""
+        is_there = any(version.view.name == place[0] for version in self._versions)
+        mark = self._mark(place)
+        if is_there and window.begun is None and mark is None:
+            self.left[place] = len(window.readings)
+
+    def _mark(self, place: Place) -> int | None:
+        """The event time from which windows have all readings, of one that begins before it."""
+        marks = [version.marks.get(place[1], 0) for version in self._versions if version.view.name == place[0]]
+        return next((ms for ms in marks if place[3] < ms), None)
+
+    def _change_views(self, wanted: Sequence[View]) -> tuple[View, ...]:
+        """The views of a batch, by their names in keys, where a batch before had others."""
+        if not self.batches:
+            self._versions = [_Version(view, view.name) for view in wanted]
+            self._numbers = Counter(view.name for view in wanted)
+            return tuple(wanted)
+        for each in self._versions:
+            if each.view.name in self._filled:
+                each.marks = {}
+        after: list[_Version] = []
+        for view in wanted:
+            mine = [each for each in self._versions if each.title == view.name]
+            serving = [each for each in mine if not each.waits]
+            shape = _Version(view, view.name).shape
+            same = next((each for each in mine if each.shape == shape), None)
+            if same is None:
+                self._numbers[view.name] += 1
+                number = self._numbers[view.name]
+                name = view.name if number == 1 else f"{view.name}@{number}"
+                made = _Version(replace(view, name=name), view.name, waits=bool(serving))
+                known: set[str] = set()
+            else:
+                made = _Version(replace(view, name=same.view.name), view.name, same.waits)
+                made.marks = {name: ms for name, ms in same.marks.items() if name in view.measures}
+                known = set(same.view.measures)
+            if not view.is_endless:
+                made.marks |= {name: self.newest_ms + 1 for name in view.measures if name not in known}
+            after += serving if made.waits else []
+            after.append(made)
+        if self.newest_ms < 0:
+            for each in after:
+                each.marks = {}
+        ready = {each.title for each in after if each.waits and not each.marks}
+        self._versions = [each for each in after if each.waits or each.title not in ready]
+        for each in self._versions:
+            each.waits = each.waits and each.title not in ready
+        self._filled = set()
+        return tuple(each.view for each in self._versions)
+
+    def fill(self, rules: Rules) -> None:
+        """The past of new views is computed: windows that are closed and lack readings get them."""
+        for version in self._versions:
+            if not version.marks:
+                continue
+            computed: dict[Place, _Window] = {}
+            view, needs = version.view, set[str]().union(*(NEEDS[name] for name in version.view.statistics))
+            for each in self.all_admitted:
+                key = key_text(view.by, each.device, rules.reference.get(each.device, {}))
+                for measure, mark in version.marks.items():
+                    value = each.values[measure]
+                    start = each.event_ms // view.step_ms * view.step_ms
+                    while value is not None and start > each.event_ms - view.window_ms:
+                        if start < mark and start + view.window_ms <= self.watermark_ms:
+                            new = _Window(start + view.window_ms, needs, view.statistics, closed_by="watermark")
+                            window = computed.setdefault((view.name, measure, key, start), new)
+                            window.readings.append((each.event_ms, value, each.device))
+                        start -= view.step_ms
+            if self.watermark_ms >= max(version.marks.values()) + view.window_ms:
+                self._filled.add(view.name)
+                for key in [key for key in self.there if key.startswith(f"window:{view.name}:")]:
+                    if "complete_from" in self.there[key]:
+                        del self.there[key]
+            for (name, measure, key, start), window in computed.items():
+                text = f"window:{name}:{measure}:{key}:{start}"
+                if "complete_from" in self.there.get(text, {"complete_from": 0}):
+                    self.there[text] = _shown(start, window)
 
     def _see(self, device: _Device, each: Reading, rules: Rules) -> None:
         own = rules.reference.get(each.device, {})
@@ -359,11 +470,12 @@ def _status(device: _Device, starts: Collection[int], line_ms: int) -> tuple[int
 def _shown(start: int, window: _Window) -> Fields:
     numbers = {name: PLAIN[name](window.readings) for name in window.names if NEEDS[name] <= window.kept}
     fields: Fields = {name: number for name, number in numbers.items() if number is not None}
+    complete_from = window.mark if window.begun is None else window.begun
     return {
         **fields,
         "start": start,
         "end": window.end,
         "closed_by": window.closed_by,
         "revision": window.revision,
-        **({} if window.begun is None else {"complete_from": window.begun}),
+        **({} if complete_from is None else {"complete_from": complete_from}),
     }

@@ -11,34 +11,42 @@ import shutil
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from typing_extensions import override
 
 from load.judge import published
 from load.judge.expected import View
-from load.walks import admitted, plain
+from load.walks import admitted, past, plain
 from load.walks.entries import Entries
+from load.walks.outlet import Memory, Watcher
 from load.walks.plain import MEASURES, Fields, Reading, Rules
+from service import failpoint
 from service.admission.readings import number_of
 from service.aggregation import seen_keys, sessions
 from service.aggregation.seen_keys import Place, SeenKeys
+from service.checkpoint import view_versions
 from service.checkpoint.beginnings import Beginnings
+from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Seen, Tables
 from service.errors import FencedError
+from service.failpoint import InjectedError, Plan, Point
 from service.micro_batch import MicroBatch
+from service.outlets.outbox import Outbox
+from service.outlets.publication import Outlets
 from service.pipeline import builder
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
-from service.recompute import republish
+from service.recompute import fill, republish
 from service.redis.link import WritesLostError
 from service.reference.attributes import Index
 from service.row_schemas import OUTPUT, REJECTS, TIMES
@@ -58,6 +66,7 @@ WRITER = {"epoch", "batch", "updated"}
 """Fields that say who wrote a value, and when."""
 BUCKETS, LOOK_MS = 2, 10_000
 COMPUTED, HALF_WRITTEN, WRITTEN, PUBLISHED = "computed", "half written", "written", "published"
+STORED, LEFT = "stored for the outlet", "in the outlet"
 """Where an attempt may die: what it has done by then."""
 
 _OUTPUT = to_arrow_schema(OUTPUT)
@@ -84,7 +93,7 @@ class _Worker(BucketProcessor):
     """The operator in a worker with a cache of its own."""
 
     def __init__(self, settings: Settings, cache: Cache) -> None:
-        super().__init__(sessions.rules(settings), sessions.delays(settings))
+        super().__init__(sessions.rules(settings), sessions.delays(settings), sessions.finals(settings))
         self._cache = cache
 
     @override
@@ -115,7 +124,9 @@ class World:
         shutil.rmtree(self.folder, ignore_errors=True)
         seen_keys._CACHE.clear()
         self._beginnings = Beginnings(Local(self.folder))
+        self._log = view_versions.Log(Local(self.folder))
         self.entries, self.caches = Entries(), [Cache(), Cache()]
+        self.outlet = Memory()
         self.epoch, self.batch, self.after = 1, 0, None
         self.time = EventTime()
         self.offsets: dict[int, int] = {}
@@ -127,12 +138,18 @@ class World:
 
     after: tuple[int, int] | None = None
     settled_ms: int | None = None
+    versions: Versions | None = None
     _tables: Tables | None = None
+    _outlets: Outlets | None = None
+    _filled: dict[str, Filled] = field(default_factory=dict)
+    _planned: int = -1
+    """The newest batch that was begun: it has the views that it began with."""
 
     def configure(self, rules: Rules) -> None:
-        """Settings and the reference from now on."""
+        """Settings and the reference from now on; views from the next batch on that was not begun."""
         self.rules = rules
-        self.settings = parse(_document(self.url, rules))
+        self.wanted = parse(_document(self.url, rules))
+        self.settings = self.wanted if self.versions is None else view_versions.applied(self.wanted, self.versions)
         columns = {name: [row.get(name) for row in rules.reference.values()] for name in ("site", "gap", "interval")}
         table = {name: pa.array(column, pa.string()) for name, column in columns.items()}
         self.reference = Index(pa.table({"device": pa.array(list(rules.reference), pa.string()), **table}))
@@ -148,10 +165,30 @@ class World:
     def _begin(self) -> None:
         """A term: what service/recompute/republish.py finds when nothing is lost."""
         self._seen, self._tables = Seen(), None
+        self._filled = {}
+        if self._planned >= 0:
+            self.versions = self._log.at(self._planned)
+        self._open_outlets()
         stored = republish.read(self._sink())
         progress = stored[0].progress
         self.after = (progress.epoch, progress.batch) if progress else None
         self.settled_ms = republish.settled_ms(stored, self.settings)
+
+    def _open_outlets(self) -> None:
+        """Have the outlet written under this epoch, with the views of the settings."""
+        self.close()
+        outbox = Outbox(Local(self.folder))
+        outbox.begin(self.epoch)
+        committed = self.batch - 1
+        self._outlets = Outlets(
+            self.settings, outbox, self.epoch, lambda _: self.outlet, Watcher(), committed=committed
+        )
+        self._outlets.start()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._outlets is not None:
+            self._outlets.close()
 
     def attempt(
         self, readings: Sequence[Reading], unread: Collection[int], chance: Random, dies: str | None = None
@@ -185,6 +222,8 @@ class World:
         if dies == WRITTEN:
             return None
         sink = replace(sink, micro_batch=replace(sink.micro_batch, watermark_ms=after.watermark_ms))
+        if not self._leaves(sink.micro_batch, outcome, dies):
+            return None
         sink.progress(servers)
         self.after = self.epoch, self.batch
         if dies == PUBLISHED:
@@ -195,11 +234,53 @@ class World:
 
     def _begin_views(self) -> Sink:
         """As service/pipeline/builder.py does. A view has all readings from the time that is the number of its first batch."""
+        self._change_views()
         sink = self._sink()
         endless, fence = self.settings.endless, lambda: sink.run_in(0, "read_progress")
         for view, measures in self._beginnings.over(self.batch).items():
             sink.drop(view, measures, whole=all(name != view for name, _ in endless))
         return replace(sink, begun=self._beginnings.of_batch(self.batch, endless, lambda: self.batch, fence))
+
+    def _leaves(self, micro_batch: MicroBatch, outcome: Outcome, dies: str | None) -> bool:
+        """Give finals to the outlet; whether the attempt goes on."""
+        assert self._outlets is not None
+        failpoint._plan = Plan((Point("finals_stored", 1, "raise"),), None) if dies == STORED else None
+        try:
+            self._outlets.publish(micro_batch, outcome.finals)
+        except InjectedError:
+            return False
+        finally:
+            failpoint._plan = None
+        return dies not in {STORED, LEFT}
+
+    def _change_views(self) -> None:
+        """As service/daemon/view_changes.py does."""
+        if self._planned == self.batch:
+            return
+        self._planned, before = self.batch, self.versions
+        if before is None:
+            self.versions = view_versions.begun(self.wanted)
+        else:
+            after = view_versions.changed(view_versions.filled(before, self._filled), self.wanted, self.time.newest_ms)
+            self.versions = view_versions.since(self.batch, before, after)
+        self._filled = {}
+        self.settings = view_versions.applied(self.wanted, self.versions)
+        if self.versions != before:
+            self._log.write(self.batch, self.versions)
+            self._open_outlets()
+
+    def fill(self, admitted: Sequence[Reading]) -> None:
+        """Compute the past of new views from the admitted readings, and write what is closed of it."""
+        views = [view for view in (self.versions or Versions()).views if view.incomplete]
+        if not views:
+            return
+        settings = past.settings_of(self.settings, views)
+        sink = replace(self._sink(), settings=settings, republishing=True, settled_ms=None)
+        sink = replace(sink, micro_batch=replace(sink.micro_batch, batch=self.batch - 1))
+        incomplete = {(view.name, measure): ms for view in views for measure, ms in view.incomplete.items()}
+        done = [view for view in views if self.time.watermark_ms >= fill.ends_ms(view)]
+        past.publish(sink, self.reference, [_columns(admitted, settings)], incomplete, [view.name for view in done])
+        self._filled |= {view.name: Filled(view.incomplete) for view in done}
 
     def _computed(
         self, readings: Sequence[Reading], unread: Collection[int], chance: Random, rejects: dict[tuple[int, int], str]
@@ -262,9 +343,9 @@ class World:
         if line_ms is None or not self.batch:
             return
         if self._tables is None:
-            self._tables = Tables(
-                [replace(s, windows=windows.empty()) for s in self.states()], sessions.rules(self.settings)
-            )
+            states = list(self.states())
+            self._tables = Tables([replace(s, windows=windows.empty()) for s in states], sessions.rules(self.settings))
+            self._windows = [state.windows for state in states]
         micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=line_ms)
         sink = replace(self._sink(), micro_batch=micro_batch, closed_by="idle")
         for number in self._tables.due(line_ms):
@@ -272,6 +353,9 @@ class World:
             sink.write([idle_closer._row(changes)])
             self._tables.keep(number, state)
         sink.run("idle", watermark=str(line_ms))
+        due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
+        assert self._outlets is not None
+        self._outlets.close_idle(sink.micro_batch, [], due)
 
     def states(self) -> Iterable[Any]:
         """The states of the buckets, from what is stored."""
@@ -404,6 +488,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             "expected_interval": "interval",
         },
         "views": [view(each) for each in rules.views],
+        "outlets": [{"name": "memory", "kind": "parquet", "path": "unused", "when_away": "wait"}],
         "sessions": {"gap": gap, "max_duration": longest, "retain": retain, "buckets": BUCKETS},
         "redis": {"url": url, "prefix": PREFIX, "chunk": 10},
     }

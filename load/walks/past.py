@@ -1,0 +1,49 @@
+"""The past of views that are new, computed as service/recompute/fill.py does, without Spark."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from service.aggregation import sessions
+from service.pipeline import builder
+from service.pipeline.batch_publisher import Sink
+from service.recompute import fill, rebuild
+from service.reference.attributes import Index
+from service.row_schemas import PARTS
+from service.settings import Settings, ViewVersion
+from state.watermark import EventTime
+
+
+def settings_of(settings: Settings, views: Sequence[ViewVersion]) -> Settings:
+    """Return the settings for the past of views."""
+    admission = settings.admission.model_copy(update={"distinct": ()})
+    views = tuple(map(fill.plain, views))
+    return settings.model_copy(update={"views": views, "admission": admission, "outlets": ()})
+
+
+def publish(
+    sink: Sink,
+    reference: Index,
+    admitted: Iterable[pa.RecordBatch],
+    incomplete: Mapping[tuple[str, str], int],
+    gone: Sequence[str],
+) -> None:
+    """Write the windows that are closed and begin before the times of `incomplete`, by view and measure.
+
+    `sink` has the settings of `settings_of`. The views in `gone` have no other windows before these times: those are removed.
+    """
+    settings, watermark_ms = sink.settings, sink.micro_batch.watermark_ms
+    fold = replace(builder.folding(settings, reference), batch_state=lambda: (EventTime(), frozenset(), ""))
+    rows = [row for batch in fold(admitted) for row in batch.to_pylist() if row["kind"] == PARTS]
+    rows.sort(key=lambda row: (row["bucket"], row["first"], row["payload"]))
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in ("bucket", "first", "kind", "payload")}
+    spans = {pair: (0, ms) for pair, ms in incomplete.items()}
+    alive = {view.name: watermark_ms - view.retain_ms for view in settings.closing_views}
+    step = rebuild._Closed(sessions.rules(settings), watermark_ms, 0, alive, rebuild.Chosen(spans))
+    servers = sink.servers()
+    sink.write(batch.select(["kind", "payload"]) for batch in step([pa.RecordBatch.from_pydict(columns)]))
+    for name in gone:
+        sink.scan("parts", f"window:{name}", begins="0")
+    sink.run("read_progress", servers)
