@@ -104,7 +104,7 @@ def broken(rule: Rule, *entries: Entry) -> list[str]:
 
 
 def progress(epoch: int, batch: int, at: float = 0, watermark: int = 5, offset: int = 10, final: int = 5) -> Entry:
-    facts = {"watermark": watermark, "final": final, "offsets": {"0": offset}}
+    facts = {"watermark": watermark, "final": final, "offsets": {"readings[0]": offset}}
     return entry("progress", at, epoch=epoch, batch=batch, **facts)
 
 
@@ -204,7 +204,7 @@ def test_data_that_redis_lost_may_be_older_once() -> None:
         (progress(1, 9), "progress is at (epoch, batch) (1, 9) after (2, 7)"),
         (progress(3, 8, watermark=4), "the watermark is 4 after 5"),
         (progress(3, 8, final=4), "windows were final up to 5, now to 4"),
-        (progress(3, 8, offset=9), "progress is at offset 9 of [0] after 10"),
+        (progress(3, 8, offset=9), "progress is at offset 9 of readings[0] after 10"),
         (progress(3, 1), "progress is at batch 1 after 7"),
     ],
 )
