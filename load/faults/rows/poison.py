@@ -18,10 +18,11 @@ BURST = 10_000
 HUGE = 10 << 20
 HUGE_COUNT = 20
 BACK_S = 60.0
-_DECODED = {
-    kind.name.lower()
-    for kind in (Kind.LATE, Kind.AHEAD, Kind.YEAR_2099, Kind.NO_DEVICE, Kind.UNKNOWN_DEVICE, Kind.OUT_OF_RANGE)
-}
+_DECODED = {Kind.LATE, Kind.AHEAD, Kind.YEAR_2099, Kind.NO_DEVICE, Kind.UNKNOWN_DEVICE, Kind.OUT_OF_RANGE}
+_WITHOUT_MEASURE = tuple(
+    {kind.name.lower() for kind in kinds} for kinds in ({Kind.NOT_A_NUMBER, Kind.OUT_OF_RANGE}, _DECODED)
+)
+"""Kinds that are no reject for certain if the device does not have the input's measure: of the first input, and of the second."""
 _ADMITTED = {kind.name.lower() for kind in (Kind.ORDINARY, Kind.DUPLICATE)}
 
 
@@ -53,8 +54,9 @@ def poison(run: Run) -> Figures:
     for entry in read(run.history.path):
         for kind, number in entry["readings"].items() if entry["what"] == "sent" else ():
             most += number * (kind not in _ADMITTED)
-            # The filter of the second input leaves out readings that would be rejected, of devices without power.
-            least += number * (kind not in (_ADMITTED | _DECODED if entry["topic"] == METERS else _ADMITTED))
+            # Two inputs have a measure each, and the second one a filter. A device without the measure is admitted or filtered.
+            is_sure = kind not in (_WITHOUT_MEASURE[entry["topic"] == METERS] if METERS in run.testbed.topics else ())
+            least += number * (kind not in _ADMITTED and is_sure)
     rejects = verdict.compared["rejects"]
     if not least <= rejects <= most:
         run.violation("P4", f"{least} to {most} rejects were injected, {rejects} are expected")
