@@ -65,6 +65,7 @@ METERS = 2
 WRITER = {"epoch", "batch", "updated"}
 """Fields that say who wrote a value, and when."""
 BUCKETS, LOOK_MS = 2, 10_000
+DELIVERED_S = 60.0
 COMPUTED, HALF_WRITTEN, WRITTEN, PUBLISHED = "computed", "half written", "written", "published"
 STORED, LEFT = "stored for the outlet", "in the outlet"
 """Where an attempt may die: what it has done by then."""
@@ -184,6 +185,12 @@ class World:
             self.settings, outbox, self.epoch, lambda _: self.outlet, Watcher(), committed=committed
         )
         self._outlets.start()
+        self._wait_for_outlet()
+
+    def _wait_for_outlet(self) -> None:
+        """Until the outlet has all that has left."""
+        assert self._outlets is not None
+        assert all(delivery.lacks_at_most(0, DELIVERED_S) for delivery in self._outlets.deliveries)
 
     def close(self) -> None:
         """End the threads."""
@@ -356,6 +363,7 @@ class World:
         due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
         assert self._outlets is not None
         self._outlets.close_idle(sink.micro_batch, [], due)
+        self._wait_for_outlet()
 
     def states(self) -> Iterable[Any]:
         """The states of the buckets, from what is stored."""
@@ -488,7 +496,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             "expected_interval": "interval",
         },
         "views": [view(each) for each in rules.views],
-        "outlets": [{"name": "memory", "kind": "parquet", "path": "unused", "when_away": "wait"}],
+        "outlets": [{"name": "memory", "kind": "parquet", "path": "unused", "when_away": "wait", "retry_for": "60 s"}],
         "sessions": {"gap": gap, "max_duration": longest, "retain": retain, "buckets": BUCKETS},
         "redis": {"url": url, "prefix": PREFIX, "chunk": 10},
     }
