@@ -12,6 +12,7 @@ state     what the steady run's state takes, and what was written of it for each
 rows      what a row costs Redis and the service, against plain HSET and PEXPIRE, and on a cluster (load/bench/rows.py)
 statistics  what a window with one, six, twelve and all statistics costs, and its bytes (load/bench/statistics.py)
 inputs    the same records admitted as one input and as two, and the ratio batch_to_one (load/bench/inputs.py)
+formats   what a reading costs as Avro, JSON, in gzip'd arrays of JSON, and as Protobuf (load/bench/formats.py)
 distinct  steady with removal of duplicates, by device and event time; what it costs a reading, and its bytes of state
           (load/bench/distinct.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
@@ -38,6 +39,7 @@ import psutil
 
 from load.bench import RATE
 from load.bench import distinct as bench_distinct
+from load.bench import formats as bench_formats
 from load.bench import inputs as bench_inputs
 from load.bench import rows as bench_rows
 from load.bench import statistics as bench_statistics
@@ -58,7 +60,7 @@ START_MS = 1_790_000_000_000
 SMALL, LARGE, HUGE = 10_000, 100_000, 1_000_000
 """Devices."""
 _TOTAL = "tidemark_batch_seconds"
-PARTS = ("bare", "large", "huge", "rows", "statistics", "inputs", "distinct", "state", "ratios")
+PARTS = ("bare", "large", "huge", "rows", "statistics", "inputs", "formats", "distinct", "state", "ratios")
 """Of the report, those that have no median of their own."""
 
 
@@ -347,7 +349,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
-    parser.add_argument("--only", choices=("catch_up", "rows", "inputs", "steady", "distinct"))
+    parser.add_argument("--only", choices=("catch_up", "rows", "inputs", "formats", "steady", "distinct"))
     parser.add_argument("--outlet", choices=("kafka",), default="", help="of `steady`: closed windows go there")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -369,6 +371,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             entry |= _rows()
         if args.only in {None, "inputs"}:
             entry |= _inputs()
+        if args.only in {None, "formats"}:
+            entry |= _formats()
         if args.only in {None, "catch_up"}:
             entry |= _catch_up(args, SMALL)
             entry["large"] = _catch_up(args, LARGE, is_reference=False)
@@ -408,6 +412,14 @@ def _inputs() -> dict[str, Any]:
         figures = bench_inputs.measure(Path(folder))
     print(f"inputs: {figures}", flush=True)
     return {"inputs": figures}
+
+
+def _formats() -> dict[str, Any]:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        figures = bench_formats.measure(Path(folder))
+    print(f"formats: {figures}", flush=True)
+    return {"formats": figures}
 
 
 def _catch_up(

@@ -7,7 +7,6 @@ count. The process has a JVM of its own.
 """
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -17,14 +16,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from load.bench.process import figures_of
 from load.bench.references import REPORT
 from load.fleet.encode import SCHEMAS, AvroEncoder
 from load.fleet.fleet import Fleet, FleetSettings
-from load.servers.child_process import spawn
-from load.testbed import ROOT
 from load.transcripts.builders import KAFKA
 from service.admission import readings
-from service.errors import TidemarkError
 from service.settings import Settings, parse
 from service.spark import session
 
@@ -36,15 +33,7 @@ SHAPE = {"schemas": str(SCHEMAS), "event_time_unit": "logical"}
 
 def measure(folder: Path) -> dict[str, float]:
     """By a process of its own: ms of the batch with one and with two inputs, and their ratio `batch_to_one`."""
-    log = folder / "inputs.log"
-    command = [sys.executable, "-m", "load.bench.inputs", str(folder)]
-    status = spawn(command, cwd=ROOT, log=log, environ={**os.environ, "SPARK_LOCAL_DIRS": str(folder)}).wait(600)
-    lines = [line for line in log.read_text().splitlines() if line.startswith(REPORT)]
-    if status or not lines:
-        message = f"The inputs could not be measured (status {status}); see {log}"
-        raise TidemarkError(message)
-    figures: dict[str, float] = json.loads(lines[-1].removeprefix(REPORT))
-    return figures
+    return figures_of(__name__, folder)
 
 
 def _measured(folder: Path) -> dict[str, float]:
