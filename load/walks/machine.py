@@ -139,7 +139,7 @@ class Walk(RuleBasedStateMachine):
         self.count["walks"] += 1
         self.world = World(self.client, self.url, Rules(10_000, views(0), {}, "v0"), self.folder)
         self.plain = Plain()
-        self.now_ms, self.silent_since_ms = BASE_MS, -1
+        self.now_ms, self.changed_ms, self.silent_since_ms = BASE_MS, 0, -1
         self.events = {device: [BASE_MS] for device in DEVICES}
         self.offsets: Counter[int] = Counter()
         self.backlog: list[Reading] = []
@@ -164,7 +164,8 @@ class Walk(RuleBasedStateMachine):
     def change(self, sent: list[Record], pass_ms: int, gap_ms: int, choice: int, chance: int) -> None:
         """A restart with another session gap and other views. All devices have a reading in the batch after it, which by an
         odd `chance` has died before, with the old settings: then it keeps the old views, and the next one has the others."""
-        self.backlog += [self._reading(device, self.now_ms, self.now_ms, 0, VALUES[0]) for device in DEVICES]
+        self.changed_ms = max(self.now_ms, self.changed_ms + 1)  # another time than before: no duplicates
+        self.backlog += [self._reading(device, self.changed_ms, self.now_ms, 0, VALUES[0]) for device in DEVICES]
         settings = {"gap_ms": gap_ms, "views": views(choice), "distinct": choice in {1, 2, 5}}
         self._batch(sent, pass_ms, chance, dies=[(COMPUTED, True)] * (chance % 2), settings=settings)
 
@@ -278,8 +279,8 @@ class Walk(RuleBasedStateMachine):
         hashes = self.world.read()
         for key, was in self.before.items():
             now = hashes.get(key)
-            if "complete_from" in was and (now is None or was["complete_from"] != now["complete_from"]):
-                continue  # its view has ended
+            if "complete_from" in was and (now is None or was["complete_from"] != now.get("complete_from")):
+                continue  # its view has ended, or its past is computed
             assert now is not None, f"{key} is gone"
             if was.get("closed_by") == "watermark":
                 assert not differences({key: now}, {key: {n: was[n] for n in was.keys() - WRITER}}), key

@@ -336,15 +336,19 @@ class Plain:
                             window = computed.setdefault((view.name, measure, key, start), new)
                             window.readings.append((each.event_ms, value, each.device))
                         start -= view.step_ms
-            if self.watermark_ms >= max(version.marks.values()) + view.window_ms:
-                self._filled.add(view.name)
-                for key in [key for key in self.there if key.startswith(f"window:{view.name}:")]:
-                    if "complete_from" in self.there[key]:
-                        del self.there[key]
+            is_last = self.watermark_ms >= max(version.marks.values()) + view.window_ms
             for (name, measure, key, start), window in computed.items():
                 text = f"window:{name}:{measure}:{key}:{start}"
-                if "complete_from" in self.there.get(text, {"complete_from": 0}):
+                was = self.there.get(text, {"complete_from": 0, "revision": -1, "count": 0})
+                # A device that has moved may leave fewer readings.
+                if "complete_from" in was and (is_last or int(was["count"]) <= len(window.readings)):
+                    window.revision = int(was["revision"]) + 1
                     self.there[text] = _shown(start, window)
+            if is_last:
+                self._filled.add(view.name)
+                for text in [text for text in self.there if text.startswith(f"window:{view.name}:")]:
+                    if "complete_from" in self.there[text]:
+                        del self.there[text]
 
     def _see(self, device: _Device, each: Reading, rules: Rules) -> None:
         own = rules.reference.get(each.device, {})
