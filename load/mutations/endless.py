@@ -67,6 +67,23 @@ MUTATIONS = (
         (_BEGINNINGS + "test_a_replay_with_the_view_takes_its_end_back",),
     ),
     Mutation(
+        "last-measure-without-keys",
+        "a view leaves its set of keys with the first of two measures that end one after the other",
+        "values of the other measure stay in Redis for ever",
+        ("P1",),
+        (
+            Edit(
+                "service/checkpoint/beginnings.py",
+                "all(each.ended is not None and each.ended < batch for each",
+                "all(each.ended is not None for each",
+            ),
+        ),
+        (
+            _BEGINNINGS + "test_no_measure_of_a_view_is_left_when_the_last_one_is_over",
+            _ENDLESS + "test_no_value_of_a_view_stays_when_its_measures_end_one_after_the_other",
+        ),
+    ),
+    Mutation(
         "beginning-of-a-frozen-writer",
         "a writer notes beginnings without asking whether there is another one",
         "after a freeze it replaces the beginnings of its successor",

@@ -245,7 +245,8 @@ class World:
         sink = self._sink()
         endless, fence = self.settings.endless, lambda: sink.run_in(0, "read_progress")
         for view, measures in self._beginnings.over(self.batch).items():
-            sink.drop(view, measures, whole=all(name != view for name, _ in endless))
+            is_over = self._beginnings.is_over(view, self.batch)
+            sink.drop(view, measures, whole=is_over and all(name != view for name, _ in endless))
         return replace(sink, begun=self._beginnings.of_batch(self.batch, endless, lambda: self.batch, fence))
 
     def _leaves(self, micro_batch: MicroBatch, outcome: Outcome, dies: str | None) -> bool:

@@ -54,6 +54,10 @@ class Beginnings:
                 gone.setdefault(each.view, []).append(each.measure)
         return gone
 
+    def is_over(self, view: str, batch: int) -> bool:
+        """Whether no measure of a view has values in a batch: all ended before it, with the batch before at the latest."""
+        return all(each.ended is not None and each.ended < batch for each in self._all() if each.view == view)
+
     def of_batch(
         self, batch: int, wanted: Collection[Pair], complete_from: Callable[[], int], fence: Callable[[], object]
     ) -> dict[Pair, int]:

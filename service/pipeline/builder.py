@@ -274,7 +274,9 @@ class Publication:
         """Begin and end views without windows, and remove the values of those that ended before this batch."""
         settings, micro_batch = self.term.settings, sink.micro_batch
         for view, measures in self.beginnings.over(micro_batch.batch).items():
-            sink.drop(view, measures, whole=all(name != view for name, _ in settings.endless))
+            # Other measures may have ended with the batch before: the next one finds their keys by the view's set.
+            is_over = self.beginnings.is_over(view, micro_batch.batch)
+            sink.drop(view, measures, whole=is_over and all(name != view for name, _ in settings.endless))
         begun = self.beginnings.of_batch(
             micro_batch.batch,
             settings.endless,

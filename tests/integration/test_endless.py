@@ -110,6 +110,18 @@ def test_a_view_has_all_readings_since_its_first_batch_and_goes_with_the_batch_a
     assert int(world.total("a")["complete_from"]) > began
 
 
+def test_no_value_of_a_view_stays_when_its_measures_end_one_after_the_other(world: Endless) -> None:
+    document = tomllib.loads(world.config.read_text(encoding="utf-8"))
+    document["input"]["measures"]["humidity"] = "humidity"
+    world.config.write_text(to_toml(document), encoding="utf-8")
+    both = {**TOTAL, "measures": ["temperature", "humidity"]}
+    for number, views in enumerate(([both], [{**TOTAL, "measures": ["humidity"]}], [], [])):
+        world.configure(DEVICE, *views)
+        world.term(reading("a", number, 20.0, humidity=40.0))
+    assert list(world.redis.scan_iter(world.key("window:total:*"))) == []
+    assert not world.redis.exists(world.key("keys:total"))
+
+
 def test_a_view_does_not_lose_its_windows_or_get_some_under_its_name(world: Endless) -> None:
     world.term(reading("a", 0, 20.0))
     world.configure({**TOTAL, "window": "1 m"})

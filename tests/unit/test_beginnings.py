@@ -38,6 +38,15 @@ def test_a_view_is_over_in_the_batch_after_its_last(tmp_path: Path) -> None:
     assert over(tmp_path, 7) == {}
 
 
+def test_no_measure_of_a_view_is_left_when_the_last_one_is_over(tmp_path: Path) -> None:
+    begins(tmp_path, 0, A, B)
+    begins(tmp_path, 5, B)
+    begins(tmp_path, 6)
+    assert not Beginnings(Local(tmp_path)).is_over("total", 6), "the other measure has values until batch 7"
+    assert over(tmp_path, 7) == {"total": ["h"]}
+    assert Beginnings(Local(tmp_path)).is_over("total", 7)
+
+
 def test_a_replay_with_the_view_takes_its_end_back(tmp_path: Path) -> None:
     begins(tmp_path, 0, A, at_ms=1)
     begins(tmp_path, 5)
