@@ -60,15 +60,16 @@ class BucketProcessor(StatefulProcessor):
 
     Output: `OUTPUT`: what passes through, event time after the batch, and one row of CHANGES per call that changed something
     (`codec.pack_changes`); with `finals`, one row of FINALS per call that closed something. `codec.CodecError` when a payload or
-    the stored state cannot be read: the batch fails and nothing is lost.
+    the stored state cannot be read: the batch fails and nothing is lost. `query` names the query among those whose states a
+    worker keeps.
     """
 
-    def __init__(self, rules: Rules, delays: Delays, finals: Finals | None = None) -> None:
-        self._rules, self._delays, self._finals = rules, delays, finals
+    def __init__(self, rules: Rules, delays: Delays, finals: Finals | None = None, query: str = "") -> None:
+        self._rules, self._delays, self._finals, self._query = rules, delays, finals, query
 
     @override
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._store = Store(handle.getMapState(STATE_NAME, *STATE_SCHEMAS))
+        self._store = Store(handle.getMapState(STATE_NAME, *STATE_SCHEMAS), query=self._query)
 
     @override
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator["pd.DataFrame"]:

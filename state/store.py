@@ -55,33 +55,37 @@ class Written(NamedTuple):
     changed: int
 
 
+Key = tuple[str, int]
+"""The query, by its checkpoint, and the bucket: a worker runs tasks of all queries of its application."""
+
+
 class Cache:
-    """The states that a worker keeps, by bucket: those used last, of `limit_bytes` together."""
+    """The states that a worker keeps, by query and bucket: those used last, of `limit_bytes` together."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._entries: OrderedDict[int, tuple[Stored, int]] = OrderedDict()
+        self._entries: OrderedDict[Key, tuple[Stored, int]] = OrderedDict()
         self._bytes = 0
 
-    def get(self, bucket: int) -> Stored | None:
+    def get(self, key: Key) -> Stored | None:
         """The stored state that was put last; None if it was dropped."""
-        if bucket not in self._entries:
+        if key not in self._entries:
             return None
-        self._entries.move_to_end(bucket)
-        return self._entries[bucket][0]
+        self._entries.move_to_end(key)
+        return self._entries[key][0]
 
-    def put(self, bucket: int, stored: Stored) -> None:
+    def put(self, key: Key, stored: Stored) -> None:
         """Keep a state, and drop the least recently used ones above the limit."""
-        self.drop(bucket)
+        self.drop(key)
         size = _size(stored.state)
-        self._entries[bucket] = stored, size
+        self._entries[key] = stored, size
         self._bytes += size
         while self._bytes > self._limit_bytes:
             self.drop(next(iter(self._entries)))
 
-    def drop(self, bucket: int) -> None:
-        """Forget the bucket."""
-        _, size = self._entries.pop(bucket, (None, 0))
+    def drop(self, key: Key) -> None:
+        """Forget the state."""
+        _, size = self._entries.pop(key, (None, 0))
         self._bytes -= size
 
 
@@ -91,9 +95,10 @@ _CACHE = Cache()
 class Store:
     """States in a map state, whose current grouping key is the bucket that the calls name."""
 
-    def __init__(self, entries: "MapState", cache: Cache = _CACHE) -> None:
+    def __init__(self, entries: "MapState", cache: Cache = _CACHE, *, query: str = "") -> None:
         self._entries = entries
         self._cache = cache
+        self._query = query
 
     def load(self, bucket: int) -> Stored | None:
         """The stored state, None without one; CodecError when it cannot be read."""
@@ -106,7 +111,7 @@ class Store:
             values = {key: bytes(value) for (key,), (value,) in self._entries.iterator()}
             keys = range(_BASE, _FIRST + head.deltas)
             stored = _restored(head, [values.get(key, b"") for key in keys])
-        self._cache.put(bucket, stored)
+        self._cache.put((self._query, bucket), stored)
         return stored
 
     def save(self, bucket: int, stored: Stored | None, state: BucketState) -> Written:
@@ -114,7 +119,7 @@ class Store:
         if not (state.devices.num_rows or state.windows.num_rows):
             if stored:
                 self._entries.clear()
-            self._cache.drop(bucket)
+            self._cache.drop((self._query, bucket))
             return Written(0, 0, 0)
         delta = diff(stored.state, state) if stored else None
         changed = delta.changed_bytes if delta else _size(state)
@@ -134,12 +139,12 @@ class Store:
         self._put(_BASE + head.deltas, data)
         encoded = codec.encode_head(head)
         self._put(_HEAD, encoded)
-        self._cache.put(bucket, Stored(head, state))
+        self._cache.put((self._query, bucket), Stored(head, state))
         return Written(head.base_bytes + head.delta_bytes + len(encoded), len(data) + len(encoded), changed)
 
     def _known(self, bucket: int, head: Head) -> Stored | None:
         """The kept state with newer deltas applied; None if it cannot become the stored one."""
-        kept = self._cache.get(bucket)
+        kept = self._cache.get((self._query, bucket))
         if kept is None or kept.head.token == head.token:
             return kept
         deltas = [self._get(_BASE + number) for number in range(kept.head.deltas + 1, head.deltas + 1)]

@@ -38,6 +38,8 @@ AT_ONCE = 2_000
 ADDED = 100
 """New values that go to the tasks with each job; more of them become a file, which each executor reads once."""
 
+_KEPT = 4
+"""Decisions that a worker keeps: it runs the tasks of several queries in turns."""
 _PROPERTY = "tidemark.column_values"
 _PREFIX = "values without a decision "
 
@@ -104,7 +106,7 @@ def of_task() -> Known:
     return Known() if not text else _known(text)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=_KEPT)
 def _known(text: str) -> Known:
     name, added, full = json.loads(text)
     lists: dict[str, list[str]] = json.loads(Path(SparkFiles.get(name)).read_bytes()) if name else {}

@@ -13,7 +13,6 @@ import hashlib
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,9 @@ ROOM = 0.95
 Hashes = NDArray[np.uint64]
 Bools = NDArray[np.bool_]
 
+_lists: dict[str, tuple[str, Hashes]] = {}
+"""In a worker: by checkpoint, the name and the content of the list that was used last."""
+
 
 def hashes(devices: pa.Array) -> Hashes:
     """Return 8 bytes of BLAKE2b for each device. A device with the hash of a listed device is admitted too."""
@@ -50,9 +52,12 @@ def are_known(devices: pa.Array, name: str) -> Bools:
     return listed[at] == hashed if len(listed) else np.zeros(len(hashed), np.bool_)
 
 
-@lru_cache(maxsize=1)
 def _load(name: str) -> Hashes:
-    return np.fromfile(SparkFiles.get(name), np.uint64)
+    owner = name.rpartition("-")[0]
+    kept = _lists.get(owner)
+    if kept is None or kept[0] != name:
+        kept = _lists[owner] = name, np.fromfile(SparkFiles.get(name), np.uint64)
+    return kept[1]
 
 
 @dataclass(slots=True)
@@ -89,7 +94,9 @@ class DeviceLimit:
         """
         if noted == NO_LIST:
             return ""
-        name = f"devices-{noted}"
+        # Spark's files have one namespace for all queries of the process.
+        owner = hashlib.blake2b(self.checkpoint.encode(), digest_size=8).hexdigest()
+        name = f"devices-{owner}-{noted}"
         if name != self._list:
             path = Path(tempfile.mkdtemp(prefix="tidemark-")) / name
             path.write_bytes(self._stored(noted))

@@ -44,7 +44,9 @@ def advance(folded: DataFrame, settings: Settings) -> DataFrame:
         folded.select("bucket", "kind", "payload")
         .groupBy("bucket")
         .transformWithStateInPandas(
-            statefulProcessor=BucketProcessor(rules(settings), delays(settings), finals(settings)),
+            statefulProcessor=BucketProcessor(
+                rules(settings), delays(settings), finals(settings), settings.service.checkpoint
+            ),
             outputStructType=OUTPUT,
             outputMode="Update",
             timeMode="None",

@@ -184,7 +184,8 @@ class QueryRun:
                 break
             if now - since > PATIENCE_S and not is_cancelled:
                 _log.warning("The batch still runs after %.0f s and is abandoned. It will be replayed", now - since)
-                self._term.spark.sparkContext.cancelAllJobs()
+                # The jobs of a query have its run's id as their group (Spark 4.1.1).
+                self._term.spark.sparkContext.cancelJobGroup(str(query.runId))
                 is_cancelled = True
             if self._in_batch.is_set():
                 quiet = now

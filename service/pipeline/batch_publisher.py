@@ -77,8 +77,9 @@ _GRAVEST = FencedError, WritesLostError, Exception
 
 
 @cache
-def _threads(_process: int) -> ThreadPoolExecutor:
-    # For each process: a forked worker has none of its parent's threads.
+def _threads(_process: int, _prefix: str) -> ThreadPoolExecutor:
+    # For each process: a forked worker has none of its parent's threads. For each prefix: calls of a Redis that hangs must not
+    # use up the threads of another query.
     return ThreadPoolExecutor(_AT_ONCE, "tidemark-shard")
 
 
@@ -329,7 +330,8 @@ class Sink:
         if len(numbers) == 1:
             return {numbers[0]: action(numbers[0])}
         action = tracing.bound(action)
-        futures = {number: _threads(os.getpid()).submit(action, number) for number in numbers}
+        threads = _threads(os.getpid(), self.settings.redis.prefix)
+        futures = {number: threads.submit(action, number) for number in numbers}
         errors = [error for future in futures.values() if (error := future.exception()) is not None]
         for family in _GRAVEST:
             for error in errors:

@@ -1,6 +1,7 @@
 """Run work repeatedly in another thread than the query's. A failure of it does not end the query."""
 
 import logging
+import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ _log = logging.getLogger(__name__)
 class SideJob:
     """Calls `work` after each `wake` and, if `every_s` is given, every `every_s` seconds; after a failure again in `again_s`.
 
-    Its Spark jobs have the group `name`. `failed` gets the exception that `work` raises, except FencedError and
+    Its Spark jobs have a group of their own. `failed` gets the exception that `work` raises, except FencedError and
     WritesLostError. These two end the thread; the query's thread or the lease meets them as well and ends the term.
     """
 
@@ -32,7 +33,7 @@ class SideJob:
         again_s: float = AGAIN_S,
     ) -> None:
         self._spark = spark
-        self._name = name
+        self._group = f"{name}-{secrets.token_hex(4)}"
         self._work = work
         self._failed = failed
         self._every_s = every_s
@@ -68,11 +69,11 @@ class SideJob:
         interrupt()
         if self._thread.is_alive():
             with suppress(Exception):  # Spark may be gone
-                self._spark.sparkContext.cancelJobGroup(self._name)
+                self._spark.sparkContext.cancelJobGroup(self._group)
             self._thread.join(5.0)
 
     def _serve(self) -> None:
-        self._spark.sparkContext.setJobGroup(self._name, "beside the query", interruptOnCancel=True)
+        self._spark.sparkContext.setJobGroup(self._group, "beside the query", interruptOnCancel=True)
         wait_s = None if self._every_s is None else 0.0
         while True:
             self._wake.wait(wait_s)

@@ -42,7 +42,8 @@ _AWAY = re.compile(
     r"unable to open|locked|too many clients",
     re.IGNORECASE,
 )
-_asking: dict[str, Future[pa.Table]] = {}
+_asking: dict[tuple[str, str], Future[pa.Table]] = {}
+"""The last query of each session to each database."""
 
 
 class UnreadableError(ReferenceDataError):
@@ -78,15 +79,17 @@ def _within_limit(spark: SparkSession, reference: "Reference", query: Callable[[
     limit_s = PATIENCE * reference.timeout_ms / 1000
     place = address(reference.url)
     remedy = "Find what blocks the database, or raise reference.timeout"
-    former = _asking.get(reference.url)
+    key = _session(spark), reference.url
+    group = f"{_GROUP}-{key[0]}"
+    former = _asking.get(key)
     if former is not None and not former.done():
         what = f"reference data cannot be read from {place}: it has not answered the last time either"
         raise UnreadableError(what, remedy=remedy, reason=TIMEOUT)
-    answer = _asking[reference.url] = Future()
+    answer = _asking[key] = Future()
 
     def ask() -> None:
         try:
-            spark.sparkContext.setJobGroup(_GROUP, "reference data", interruptOnCancel=True)
+            spark.sparkContext.setJobGroup(group, "reference data", interruptOnCancel=True)
             answer.set_result(query())
         except BaseException as error:  # the caller raises it
             answer.set_exception(error)
@@ -95,9 +98,14 @@ def _within_limit(spark: SparkSession, reference: "Reference", query: Callable[[
     try:
         return answer.result(limit_s)
     except TimeoutError as error:
-        spark.sparkContext.cancelJobGroup(_GROUP)
+        spark.sparkContext.cancelJobGroup(group)
         what = f"reference data cannot be read from {place}: no complete answer within {limit_s:.0f} s"
         raise UnreadableError(what, remedy=remedy, reason=TIMEOUT) from error
+
+
+def _session(spark: SparkSession) -> str:
+    session: Any = spark
+    return str(session._jsparkSession.sessionUUID())
 
 
 def address(url: str) -> str:

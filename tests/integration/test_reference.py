@@ -477,7 +477,7 @@ def test_a_database_that_hangs_is_given_up_and_asked_again_when_it_wakes(
         assert caught.value.reason == database.TIMEOUT
     finally:
         postgres.resume()
-    wait([database._asking[settings.url]], 30)  # what hangs is not joined by another
+    wait([database._asking[database._session(spark), settings.url]], 30)  # what hangs is not joined by another
     assert fetch(spark, asking(postgres, timeout="20 s")).num_rows == 2
 
 
@@ -491,8 +491,11 @@ def test_a_driver_that_never_returns_is_waited_for_so_long_and_not_asked_twice(
         with pytest.raises(UnreadableError, match=message) as caught:
             fetch(spark, settings)
         assert caught.value.reason == database.TIMEOUT
+    other: SparkSession = spark.newSession()
+    with pytest.raises(UnreadableError, match="no complete answer within 0 s"):
+        fetch(other, settings)  # another query of the process asks for itself
     release.set()
-    wait([database._asking[settings.url]], 10)
+    wait([database._asking[database._session(spark), settings.url]], 10)
     monkeypatch.undo()
     assert fetch(spark, devices.settings()).num_rows == 2
 

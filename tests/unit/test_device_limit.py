@@ -50,7 +50,30 @@ def test_the_devices_of_a_list_are_known_and_no_others(
     names = [f"d\u00e9vice {number}" for number in range(count)]
     np.sort(device_limit.hashes(pa.array(names, pa.string()))).tofile(tmp_path / "list")
     monkeypatch.setattr(SparkFiles, "get", lambda _: str(tmp_path / "list"))
-    device_limit._load.cache_clear()
+    device_limit._lists.clear()
     asked = pa.array(["", *names[::-1], "device", "d\u00e9vice"], pa.string())
     assert device_limit.are_known(asked, "list").tolist() == [False, *[True] * count, False, False]
-    device_limit._load.cache_clear()
+    device_limit._lists.clear()
+
+
+def test_a_worker_keeps_the_newest_list_of_each_of_two_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def place(name: str) -> str:
+        read.append(name)
+        return str(tmp_path / name)
+
+    for name in ("devices-one-1", "devices-other-1", "devices-one-2"):
+        device_limit.hashes(pa.array([name])).tofile(tmp_path / name)
+    monkeypatch.setattr(SparkFiles, "get", place)
+    device_limit._lists.clear()
+    asked = pa.array(["devices-one-1", "devices-other-1", "devices-one-2"])
+    for _ in range(2):
+        assert device_limit.are_known(asked, "devices-one-1").tolist() == [True, False, False]
+        assert device_limit.are_known(asked, "devices-other-1").tolist() == [False, True, False]
+    assert device_limit.are_known(asked, "devices-one-2").tolist() == [False, False, True]
+    assert read == ["devices-one-1", "devices-other-1", "devices-one-2"]
+    assert len(device_limit._lists) == 2
+    device_limit._lists.clear()

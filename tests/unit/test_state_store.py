@@ -31,12 +31,12 @@ def runs_of(*readings, rules=RULES):
 class Worker:
     """A worker process with what it keeps; `step` is a batch of one bucket."""
 
-    def __init__(self, entries, limit_bytes=store.CACHE_BYTES):
-        self.entries, self.cache = entries, Cache(limit_bytes)
+    def __init__(self, entries, limit_bytes=store.CACHE_BYTES, *, cache=None, query=""):
+        self.entries, self.cache, self.query = entries, cache or Cache(limit_bytes), query
 
     def load(self, bucket=0):
         self.entries.key, self.entries.calls = bucket, []
-        self.store = Store(self.entries, self.cache)
+        self.store = Store(self.entries, self.cache, query=self.query)
         return self.store.load(bucket)
 
     def step(self, *readings, watermark=0, bucket=0, rules=RULES):
@@ -93,6 +93,17 @@ def test_another_worker_reads_everything_and_after_that_only_the_deltas_that_it_
     assert entries.calls == ["get", "get", "get", "put", "put"]
     assert before.devices["last_seen"].to_pylist()[1:5] == [103, 104, 105, 100]
     assert everything(entries) == contents(after)
+
+
+def test_a_worker_keeps_the_states_of_two_queries_that_have_the_same_buckets():
+    cache = Cache()
+    one, other = (Worker(Entries(), cache=cache, query=query) for query in ("one", "other"))
+    one.step(*many(50))
+    other.step(*many(20))
+    for ms in (101, 102):
+        for query in (one, other):
+            query.step(("device-000001", ms))
+            assert query.entries.calls == ["get", "put", "put"], "it reads the head alone"
 
 
 def test_a_replay_does_not_use_the_state_of_the_attempt_that_failed():
