@@ -125,7 +125,7 @@ def _no_session_by_chance(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """What the service and its commands get for a session of their own in this test: the shared one, which they cannot end.
 
-    With it `runner.run` and `service.cli.main` run in the tests' process, without the start of another JVM.
+    With it `process.run` and `service.cli.main` run in the tests' process, without the start of another JVM.
     """
     monkeypatch.setattr(session, "build", lambda *_args, **_options: spark)
     monkeypatch.setattr(session, "on_jvm_signals", lambda *_: None)

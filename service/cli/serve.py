@@ -25,13 +25,13 @@ def run(
     from functools import partial
 
     from service import settings
-    from service.daemon import runner
+    from service.daemon import process
 
     os.umask(0o077)  # the JVM inherits it; under spark-submit the scripts set it before the JVM starts
     faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
     loaded = settings.load(config)
     log(is_debug(), loaded)
-    return runner.run(loaded, master=master, load=partial(settings.load, config.absolute()))
+    return process.run(loaded, master=master, load=partial(settings.load, config.absolute()))
 
 
 @command(app, "check", example="tidemark check --config tidemark.toml")

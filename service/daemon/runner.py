@@ -1,37 +1,31 @@
-"""The life of the daemon, in this order:
+"""The life of a pipeline, in this order:
 
-    metrics server -> lease -> Spark -> reference snapshot -> query -> ... -> stop -> release the lease
+    lease -> Spark -> reference snapshot -> query -> ... -> stop -> release the lease
 
-A failure that may pass does not end the process (service/daemon/backoff.py): the lease is acquired again, and the query restarts
+A failure that may pass does not end the pipeline (service/daemon/backoff.py): the lease is acquired again, and the query restarts
 from its checkpoint. Before each attempt the runner calls Kafka and Redis, which costs less than a query that fails. Both are
 also awaited at the start. service/daemon/query_run.py has the life of one query, and how it stops.
 """
 
-import importlib
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
-from pyspark.sql import SparkSession
-
-from service import tracing
 from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import resume
 from service.checkpoint.skips import ReadAnewError
 from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon import owner, starts
+from service.daemon.application import Application
 from service.daemon.backoff import Backoff
 from service.daemon.idle_closer import IdleCloser
 from service.daemon.lease import Lease, Waiting
 from service.daemon.query_run import QueryRun
 from service.daemon.session_parts import SessionParts
-from service.daemon.shutdown import Shutdown
 from service.errors import SinkError, SinkRefusedError, TidemarkError
 from service.kafka import topics
-from service.monitoring import metrics, server
-from service.monitoring.quality_page import Page
-from service.monitoring.status import Status
+from service.monitoring.monitor import Monitor
 from service.outlets import kinds
 from service.outlets.outbox import EpochBehindError
 from service.pipeline import failure
@@ -42,76 +36,53 @@ from service.recompute.republish import Republisher
 from service.redis.link import WritesLostError
 from service.rejects.delivery import UNREADABLE
 from service.settings import Settings
-from service.spark import session
 
 _log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, *, master: str | None = None, load: Callable[[], Settings] | None = None) -> int:
-    """Run until a stop is requested, then return 0. Raises the TidemarkError that ended the service otherwise.
-
-    Call it from the main thread, because only the main thread can set signal handlers. `master` is Spark's, for runs
-    without spark-submit. `load` reads the settings again, which SIGHUP asks for.
-    """
-    return Runner(settings, master, load).run()
-
-
 class Runner:
-    """One run of the service."""
+    """One run of a pipeline: its terms, until `stop`."""
 
     def __init__(
-        self, settings: Settings, master: str | None = None, load: Callable[[], Settings] | None = None
+        self,
+        settings: Settings,
+        application: Application,
+        monitor: Monitor,
+        load: Callable[[], Settings] | None = None,
     ) -> None:
+        """`load` reads the settings again, which `read_views` asks for."""
         self.settings = settings
-        self._load = load
-        self.master = master
-        self.metrics = metrics.Metrics()
-        self.metrics.limits(settings)
-        self.status = Status(settings.service.name)
-        self.status.outlets(self.metrics.outlets.document)
-        self._page = Page(is_on=settings.quality.expectations is not None)
-        self._shutdown = Shutdown(lambda: self.status.becomes("stopping"), self._on_hang_up)
+        self._application, self._monitor, self._load = application, monitor, load
+        self.metrics, self.status = monitor.metrics, monitor.status
         self._parts: SessionParts | None = None
-        self._stop = self._shutdown.requested
+        self._stop = threading.Event()
         self._backoff = Backoff(self.metrics, self.status, self._stop)
         self._lease = Lease(settings, owner.here())
         self._writes_lost = ""
 
-    def run(self) -> int:
+    def run(self) -> None:
+        """Return when a stop was requested. Raises the TidemarkError that ended the pipeline otherwise."""
         settings = self.settings
         with ExitStack() as cleanup:
-            cleanup.enter_context(self._shutdown.handling_signals())
-            if session.submitted():  # supervisors signal the JVM's process, and Ctrl-C reaches the JVM first
-                session.on_jvm_signals(self._shutdown.request, "TERM", "INT")
-            http = server.Server(self.metrics, self.status, settings.metrics.address, settings.metrics.port, self._page)
-            cleanup.callback(http.close)
             self.metrics.unreadable.set(starts.unreadable(settings))
-            _log.info("Metrics are at http://%s:%d/metrics", settings.metrics.address, http.port)
-            cleanup.enter_context(tracing.exporting(tracing.Target.of(settings)))
             cleanup.callback(self._lease.release)
             epoch = self._begin_term()
             if epoch is None or self._stop.is_set():
-                return 0
-            # The reference needs pandas, and Python waits while Spark starts.
-            threading.Thread(
-                target=importlib.import_module, args=["pandas"], name="tidemark-import", daemon=True
-            ).start()
-            spark = session.build(settings, master=self.master)
-            cleanup.callback(_end_spark, spark)
-            parts = SessionParts(spark, settings, self.metrics, self.status, self._page, self._load)
+                return
+            spark, warm_up = self._application.open(settings)
+            parts = SessionParts(spark, settings, self._monitor, warm_up, self._load)
             self._parts = parts
-            self._shutdown.take_signals()  # a new SparkContext replaces SIGINT's handler
-            if session.submitted():
-                session.on_jvm_signals(self._on_hang_up, "HUP")
-            else:
-                session.on_jvm_signals(self._shutdown.request, "TERM")
             cleanup.callback(parts.close)
             while epoch is not None:
                 epoch = self._serve_term(parts, epoch)
-        _log.info("The service has stopped. Its next start continues from the checkpoint")
-        return 0
 
-    def _on_hang_up(self) -> None:
+    def stop(self) -> None:
+        """Request the end of the run; returns at once. For signal handlers and any thread."""
+        self._stop.set()
+        self.status.becomes("stopping")
+
+    def read_views(self) -> None:
+        """Have the views of the settings read again; returns at once. For signal handlers and any thread."""
         if self._parts is not None:
             self._parts.views.ask()
 
@@ -226,15 +197,3 @@ class Runner:
     def _on_skip(self, offsets: int) -> None:
         _log.warning("The query has skipped %d offsets that `tidemark skip` gave up", offsets)
         self.metrics.rejects.labels(UNREADABLE).inc(offsets)
-
-
-def _end_spark(spark: SparkSession) -> None:
-    """Stop Spark, for at most five seconds: the process is about to end, and the JVM with it."""
-
-    def stop() -> None:
-        with suppress(Exception):  # Spark may have ended already
-            spark.stop()
-
-    stopping = threading.Thread(target=stop, name="tidemark-spark-stop", daemon=True)
-    stopping.start()
-    stopping.join(5.0)

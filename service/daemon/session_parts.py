@@ -1,4 +1,4 @@
-"""The parts of the daemon that exist once per Spark session and serve each of its queries."""
+"""The parts of a pipeline that exist once per Spark session and serve each of its queries."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,8 @@ from service.daemon.refresher import Refresher
 from service.daemon.view_changes import ViewChanges
 from service.kafka import source
 from service.monitoring.activity_log import ActivityLog
-from service.monitoring.metrics import Metrics
-from service.monitoring.quality_page import Page
+from service.monitoring.monitor import Monitor
 from service.monitoring.resources import Resources
-from service.monitoring.status import Status
 from service.pipeline import builder, failure
 from service.pipeline.back_pressure import BatchLimit
 from service.pipeline.term import Term
@@ -25,7 +23,7 @@ from service.spark.warm_up import WarmUp
 
 
 class SessionParts:
-    """The warm-up, the limit of batches, the measured resources, the changes of views, the schema catalog, the reference
+    """The limit of batches, the measured resources, the changes of views, the schema catalog, the reference
     refresher and the quality checker of a session.
 
     The last three are created for the first query, and stay when it ends.
@@ -35,24 +33,23 @@ class SessionParts:
         self,
         spark: SparkSession,
         settings: Settings,
-        metrics: Metrics,
-        status: Status,
-        page: Page,
+        monitor: Monitor,
+        warm_up: WarmUp,
         load: Callable[[], Settings] | None = None,
     ) -> None:
         self.spark, self.settings = spark, settings
-        self.metrics, self.status = metrics, status
+        self.metrics, self.status = monitor.metrics, monitor.status
         self.activity_log = ActivityLog(settings)
-        self.warm_up = WarmUp(spark)
+        self.warm_up = warm_up
         self.limit = BatchLimit.of(settings)
-        self.resources = Resources(spark, settings, metrics.resources)
+        self.resources = Resources(spark, settings, self.metrics.resources)
         self.resources.start()
         self.refresher: Refresher | None = None
         self.checker: Checker | None = None
-        self._page = page
+        self._page = monitor.page
         self._catalog: Catalogs | None = None
-        self.views = ViewChanges(spark, settings, metrics, self.check_views, load)
-        status.views(self.views.document)
+        self.views = ViewChanges(spark, settings, self.metrics, self.check_views, load)
+        self.status.views(self.views.document)
 
     def check_views(self, settings: Settings) -> None:
         """Raise SettingsError for views that no query can have: Spark analyses the plan of one, and runs nothing."""

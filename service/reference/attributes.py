@@ -172,7 +172,7 @@ def _present(path: Path) -> Path:
 
 
 def _hash(devices: Any) -> NDArray[np.uint64]:
-    from pandas.util import hash_array  # noqa: PLC0415 - 0.3 s; a start imports it in another thread (service/daemon/runner.py)
+    from pandas.util import hash_array  # noqa: PLC0415 - 0.3 s; a start imports it in another thread (service/daemon/application.py)
 
     texts = np.asarray(devices.to_numpy(zero_copy_only=False) if isinstance(devices, pa.Array) else devices.to_numpy())
     return hash_array(texts.astype(object, copy=False), categorize=False)

@@ -153,14 +153,19 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
         raise SetupError(
             what, remedy="It needs a JDK 17 or 21 (JAVA_HOME or PATH) and its standard error says more"
         ) from error
-    if "spark.sql.shuffle.partitions" not in {**given, **wanted}:
+    _suit(spark, settings, {**given, **wanted})
+    return spark
+
+
+def _suit(spark: SparkSession, settings: Settings | None, given: Mapping[str, object]) -> None:
+    """Set what depends on the settings of a pipeline in its session, unless it is `given`."""
+    if "spark.sql.shuffle.partitions" not in given:
         # A task costs the same however small its work is, so a partition without a bucket would only cost.
         buckets = (settings.sessions.buckets or MOST_BUCKETS) if settings is not None else 1
         spark.conf.set("spark.sql.shuffle.partitions", str(min(spark.sparkContext.defaultParallelism, buckets)))
     by_store = files.manager(settings.service.checkpoint) if settings is not None else ""
-    if by_store and {**given, **wanted}.get(files.MANAGER) == conf()[files.MANAGER]:
+    if by_store and given.get(files.MANAGER) == conf()[files.MANAGER]:
         spark.conf.set(files.MANAGER, by_store)
-    return spark
 
 
 def use_this_python(environment: MutableMapping[str, str] = os.environ) -> None:

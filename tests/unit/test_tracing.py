@@ -85,7 +85,7 @@ def test_batches_that_are_not_sampled_are_not_continued() -> None:
 def test_without_a_target_nothing_of_opentelemetrys_traces_is_imported() -> None:
     """redis-py 8.1 imports OpenTelemetry's metrics by itself, where that is installed."""
     program = (
-        "import sys; from service import tracing; import service.daemon.runner\n"
+        "import sys; from service import tracing; import service.daemon.process\n"
         "with tracing.exporting(None), tracing.span('batch', batch=1), tracing.continued(tracing.current()):\n"
         "    tracing.phases({'run': 1.0}); tracing.bound(print)\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk.trace', 'opentelemetry.exporter'))])\n"
