@@ -37,25 +37,28 @@ def _default() -> Path | None:
     return HERE if HERE.exists() else None
 
 
-def _required(context: typer.Context, path: Path | None) -> Path | None:
-    if path is None and not context.resilient_parsing:
+def required(path: Path | None) -> Path:
+    """Return the file of the settings, HERE if none is named. Raises BadParameter if there is none."""
+    path = path or _default()
+    if path is None:
         message = f"is missing, TIDEMARK_CONFIG is not set, and there is no ./{HERE}"
-        raise typer.BadParameter(message)
+        raise typer.BadParameter(message, param_hint="'--config'")
     return path
 
 
-Config = Annotated[
-    Path,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        envvar="TIDEMARK_CONFIG",
-        default_factory=_default,
-        show_default=str(HERE),
-        callback=_required,
-        help="The settings.",
-    ),
-]
+def _required(context: typer.Context, path: Path | None) -> Path | None:
+    return path if context.resilient_parsing else required(path)
+
+
+def _option(**more: Any) -> Any:
+    return typer.Option(
+        "--config", metavar="FILE", envvar="TIDEMARK_CONFIG", show_default=str(HERE), help="The settings.", **more
+    )
+
+
+Config = Annotated[Path, _option(default_factory=_default, callback=_required)]
+AnyConfig = Annotated[Path | None, _option()]
+"""The same, for a command that takes the settings in another way, too; see `required`."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 _DEBUG = inspect.Parameter(

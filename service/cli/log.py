@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from service import threads
 from service.printing import printable
 from service.redaction import redacted, secrets_of
 
@@ -28,13 +29,13 @@ TASKS = "TIDEMARK_TASK_LOG"
 _OURS = ("service", "state")
 
 
-def log(debug: bool, settings: "Settings | None" = None) -> None:
+def log(debug: bool, *several: "Settings") -> None:
     """Set up the log: Tidemark's from INFO, or DEBUG, that of other libraries from WARNING.
 
-    `settings`, once they are loaded, give the form of the lines and the secrets to replace. Call it before the JVM starts.
+    The settings, once they are loaded, give the form of the lines and the secrets to replace. Call it before the JVM starts.
     """
-    form = settings.service.log if settings is not None else "text"
-    secrets = secrets_of(settings) if settings is not None else []
+    form = several[0].service.log if several else "text"
+    secrets = [secret for settings in several for secret in secrets_of(settings)]
     handler = logging.StreamHandler()
     handler.setFormatter(_Json(secrets) if form == "json" else _Text(secrets))
     # By the name of the logger, not by levels: Great Expectations gives its own loggers the level INFO.
@@ -46,7 +47,7 @@ def log(debug: bool, settings: "Settings | None" = None) -> None:
     logging.getLogger("py4j").setLevel(logging.WARNING if debug else logging.CRITICAL)
     os.environ.setdefault(TRACE, "full" if debug else "none")
     os.environ.setdefault(TASKS, "warn" if debug else "off")
-    if settings is not None:
+    if several:
         os.environ.setdefault(FORM, form)
 
 
@@ -74,6 +75,12 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record), self._secrets)
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        name = threads.pipeline()
+        if name:
+            record.message = f"[{name}] {record.message}"
+        return super().formatMessage(record)
+
 
 class _Json(logging.Formatter):
     """Each record as an object with time, level, logger, message and the fields of `extra={"fields": {...}}`."""
@@ -85,6 +92,8 @@ class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         document: dict[str, Any] = {"time": at, "level": record.levelname, "logger": record.name}
+        if threads.pipeline():
+            document["pipeline"] = threads.pipeline()
         document["message"] = record.getMessage()
         document |= {name: value for name, value in getattr(record, "fields", {}).items() if name not in document}
         if record.exc_info:

@@ -8,20 +8,29 @@ from typing import Annotated
 
 import typer
 
-from service.cli.command import Config, Json, app, command
+from service.cli.command import AnyConfig, Config, Json, app, command, required
 from service.cli.log import is_debug, log
 from service.cli.output import report, say_all
 
 
-@command(app, "run", example="tidemark run --config tidemark.toml")
+@command(app, "run", example="tidemark run tidemark.toml")
 def run(
-    config: Config,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="The settings; of several, each is a pipeline."
+        ),
+    ] = None,
+    config: AnyConfig = None,
     master: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Spark's master, local[*] if not given; spark-submit has its own --master."),
     ] = None,
 ) -> int:
-    """Run the service until SIGTERM or SIGINT. SIGHUP makes it read the views of the settings again."""
+    """Run the service until SIGTERM or SIGINT. SIGHUP makes it read the views of the settings again.
+
+    Several files are pipelines of one process. Each has a name, a prefix, a group and a checkpoint of its own.
+    """
     from functools import partial
 
     from service import settings
@@ -29,9 +38,12 @@ def run(
 
     os.umask(0o077)  # the JVM inherits it; under spark-submit the scripts set it before the JVM starts
     faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
-    loaded = settings.load(config)
-    log(is_debug(), loaded)
-    return process.run(loaded, master=master, load=partial(settings.load, config.absolute()))
+    paths = [path.absolute() for path in files or [required(config)]]
+    load = settings.load if len(paths) == 1 else settings.load_named
+    loaded = [(path, load(path)) for path in paths]
+    settings.require_apart(loaded)
+    log(is_debug(), *(each for _, each in loaded))
+    return process.run(*(process.Plan(each, partial(load, path)) for path, each in loaded), master=master)
 
 
 @command(app, "check", example="tidemark check --config tidemark.toml")

@@ -16,28 +16,38 @@ _ENDS_S = 5.0
 
 
 class Application:
-    """Spark, started on demand. `on_start` is called when it runs, in the thread that has asked for it."""
+    """Spark, started on demand. Its methods may be called from any thread."""
 
-    def __init__(self, master: str | None, on_start: Callable[[], object]) -> None:
-        """`master` is Spark's, for runs without spark-submit."""
-        self._master, self._on_start = master, on_start
-        self._spark: SparkSession | None = None
-        self._warm_up: WarmUp | None = None
+    def __init__(self, master: str | None, on_start: Callable[[], object], *, is_shared: bool = False) -> None:
+        """`master` is Spark's, for runs without spark-submit. `on_start` is called when Spark runs, in the thread that has asked
+        for it. With `is_shared` each pipeline gets a session of its own."""
+        self._master, self._on_start, self._is_shared = master, on_start, is_shared
+        self._lock = threading.Lock()
+        self._running: tuple[SparkSession, WarmUp] | None = None
 
     def open(self, settings: Settings) -> tuple[SparkSession, WarmUp]:
-        """Return a session for a pipeline with these settings, and the warm-up of the application. Raises SetupError."""
+        """Return a session for a pipeline with these settings, and the warm-up of the application. Raises SetupError.
+
+        The jobs of the calling thread then run in the pipeline's pool.
+        """
+        with self._lock:
+            if self._running is None:
+                self._running = self._started(settings)
+                self._on_start()
+            spark, warm_up = self._running
+        return (session.of_pipeline(spark, settings) if self._is_shared else spark), warm_up
+
+    def _started(self, settings: Settings) -> tuple[SparkSession, WarmUp]:
         # The reference needs pandas, and Python waits while Spark starts.
         threading.Thread(target=importlib.import_module, args=["pandas"], name="tidemark-import", daemon=True).start()
-        self._spark = session.build(settings, master=self._master)
-        self._warm_up = WarmUp(self._spark)
-        self._on_start()
-        return self._spark, self._warm_up
+        spark = session.build(settings, master=self._master, is_shared=self._is_shared)
+        return spark, WarmUp(spark)
 
     def close(self) -> None:
         """Stop Spark, for at most five seconds: the process is about to end, and the JVM with it."""
-        spark = self._spark
-        if spark is None:
+        if self._running is None:
             return
+        spark, _ = self._running
 
         def stop() -> None:
             with suppress(Exception):  # Spark may have ended already

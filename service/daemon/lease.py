@@ -24,6 +24,7 @@ from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
 from service.redis.link import Budget, EpochLostError, Place, WritesLostError
 from service.settings import Settings
+from service.threads import Thread
 
 # KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.
 # Returns {1, epoch} or {0, holder, ms left}. The epoch in progress counts, too, because the key of the epoch may be lost.
@@ -228,7 +229,7 @@ class Lease:
         self.lost.clear()
         self.reason = ""
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._keep_renewing, args=(self._done,), name="lease", daemon=True)
+        self._thread = Thread(target=self._keep_renewing, args=(self._done,), name="lease", daemon=True)
         self._thread.start()
 
     def _stop_renewing(self) -> None:

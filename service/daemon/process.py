@@ -1,68 +1,113 @@
-"""The process: signals, the HTTP server, Spark, and the pipeline that runs in it, in this order.
+"""The process: signals, HTTP servers, traces and Spark, for one pipeline or for several.
 
-signals -> HTTP server -> traces -> the pipeline (service/daemon/runner.py), which starts Spark when it has the lease
+    one        service/daemon/runner.py runs it in the main thread, and its error ends the process
+    several    service/daemon/pipeline.py runs each in a thread of its own; the main thread waits for the end
+
+A pipeline among several that fails begins again, and the others go on. The process ends by an error when all pipelines that
+nobody has stopped have failed, or when Spark has ended: then only a new process helps.
 """
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
-from service import tracing
+from service import clock, tracing
 from service.daemon.application import Application
-from service.daemon.runner import Runner
-from service.daemon.shutdown import Shutdown
-from service.monitoring import server
-from service.monitoring.monitor import Monitor
+from service.daemon.pipeline import Pipeline
+from service.daemon.shutdown import LIMIT_S, Shutdown
+from service.errors import SparkLostError, TidemarkError
+from service.monitoring.board import Board
+from service.monitoring.server import Server
 from service.settings import Settings
 from service.spark import session
 
+_POLL_S = 0.2
 _log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, *, master: str | None = None, load: Callable[[], Settings] | None = None) -> int:
-    """Run until a stop is requested, then return 0. Raises the TidemarkError that ended the service otherwise.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pipeline that is to run. `load` reads its settings again, which SIGHUP asks for."""
+
+    settings: Settings
+    load: Callable[[], Settings] | None = None
+
+
+def run(*plans: Plan, master: str | None = None) -> int:
+    """Run the pipelines until a stop is requested, then return 0. Raises the TidemarkError that ended the process otherwise.
 
     Call it from the main thread, because only the main thread can set signal handlers. `master` is Spark's, for runs
-    without spark-submit. `load` reads the settings again, which SIGHUP asks for.
+    without spark-submit.
     """
-    return Process(settings, master, load).run()
+    return Process(plans, master).run()
 
 
 class Process:
     """One run of the service."""
 
-    def __init__(
-        self, settings: Settings, master: str | None = None, load: Callable[[], Settings] | None = None
-    ) -> None:
-        self._settings = settings
-        self._monitor = Monitor(settings)
-        self._application = Application(master, self._take_jvm_signals)
-        self._runner = Runner(settings, self._application, self._monitor, load)
-        self._shutdown = Shutdown(self._runner.stop, self._runner.read_views)
+    def __init__(self, plans: Sequence[Plan], master: str | None = None) -> None:
+        self._settings = [plan.settings for plan in plans]
+        self._application = Application(master, self._take_jvm_signals, is_shared=len(plans) > 1)
+        self._pipelines = [Pipeline(plan.settings, plan.load, self._application) for plan in plans]
+        self._board = Board([each.monitor for each in self._pipelines])
+        self._shutdown = Shutdown(self._end, self._read_views)
 
     def run(self) -> int:
-        settings, monitor = self._settings, self._monitor
         with ExitStack() as cleanup:
             cleanup.enter_context(self._shutdown.handling_signals())
             if session.submitted():  # supervisors signal the JVM's process, and Ctrl-C reaches the JVM first
                 session.on_jvm_signals(self._shutdown.request, "TERM", "INT")
-            http = server.Server(
-                monitor.metrics, monitor.status, settings.metrics.address, settings.metrics.port, monitor.page
-            )
-            cleanup.callback(http.close)
-            _log.info("Metrics are at http://%s:%d/metrics", settings.metrics.address, http.port)
-            cleanup.enter_context(tracing.exporting(tracing.Target.of(settings)))
+            for address, port in dict.fromkeys((each.metrics.address, each.metrics.port) for each in self._settings):
+                http = Server(self._board, address, port)
+                cleanup.callback(http.close)
+                _log.info("Metrics are at http://%s:%d/metrics", address, http.port)
+            cleanup.enter_context(tracing.exporting(tracing.Target.of(self._settings[0])))
             cleanup.callback(self._application.close)
-            self._runner.run()
+            if self._board.is_single:
+                self._pipelines[0].run()
+            else:
+                self._run_all()
         _log.info("The service has stopped. Its next start continues from the checkpoint")
         return 0
+
+    def _run_all(self) -> None:
+        """Run the pipelines in threads until a stop is requested. Raises the error that leaves none to run."""
+        for each in self._pipelines:
+            each.start()
+        error = None
+        while error is None and not self._shutdown.requested.is_set():
+            time.sleep(_POLL_S)
+            error = self._failure()
+        self._end()
+        until_s = clock.monotonic_s() + LIMIT_S
+        for each in self._pipelines:
+            each.join(until_s - clock.monotonic_s())
+        if error is not None and not self._shutdown.requested.is_set():
+            raise error
+
+    def _failure(self) -> TidemarkError | None:
+        """Return the error that ends the process, None while a pipeline may go on."""
+        errors = [each.error for each in self._pipelines if each.error is not None]
+        lost = next((each for each in errors if isinstance(each, SparkLostError)), None)
+        has_all = all(each.monitor.status.has_failed for each in self._pipelines)
+        return lost or (errors[0] if has_all and errors else None)
+
+    def _end(self) -> None:
+        for each in self._pipelines:
+            each.end()
+
+    def _read_views(self) -> None:
+        for each in self._pipelines:
+            each.read_views()
 
     def _take_jvm_signals(self) -> None:
         """Receive the signals of the JVM, and those that a new SparkContext has taken from Python."""
         if threading.current_thread() is threading.main_thread():
             self._shutdown.take_signals()  # SIGINT's handler is replaced
         if session.submitted():
-            session.on_jvm_signals(self._runner.read_views, "HUP")
+            session.on_jvm_signals(self._read_views, "HUP")
         else:
             session.on_jvm_signals(self._shutdown.request, "TERM")

@@ -20,6 +20,7 @@ from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.database import UnreadableError, reason_of
 from service.reference.folder import snapshot_folder
 from service.settings import Reference, Settings
+from service.threads import Thread
 from service.units import format_duration
 
 AGAIN = 10
@@ -54,7 +55,7 @@ class Refresher:
         self._is_repeated = True  # until `rewind` knows
         self._show()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._refresh, name="tidemark-reference", daemon=True)
+        self._thread = Thread(target=self._refresh, name="tidemark-reference", daemon=True)
         self._thread.start()
 
     def rewind(self, *, is_repeated: bool) -> None:

@@ -25,8 +25,11 @@ _STYLE = (
 )
 
 
-def home(document: Mapping[str, Any], samples: Samples, reason: str) -> bytes:
-    """Return the page at /: the state, what needs attention, links. `reason` is why the service is not ready, "" when it is."""
+def home(document: Mapping[str, Any], samples: Samples, reason: str, query: str = "") -> bytes:
+    """Return the page at /: the state, what needs attention, links. `reason` is why the service is not ready, "" when it is.
+
+    `query` follows each link: it names the pipeline, where there are several.
+    """
     span = Span(samples)
     name = escape(document["service"])
     parts = [
@@ -43,13 +46,22 @@ def home(document: Mapping[str, Any], samples: Samples, reason: str) -> bytes:
         parts.append("<h2>Needs attention</h2>" + _table((each.alert, _shown(each)) for each in over))
         parts.append("<p>deploy/runbook.md has a row for each of these names.</p>")
     parts.append("<h2>Now</h2>" + _table(figures(document, span)))
-    links = ((f'<a href="{path}">{path}</a>', escape(text)) for path, text in PLACES)
+    links = ((f'<a href="{path}{query}">{path}</a>', escape(text)) for path, text in PLACES)
     parts.append("<h2>Pages</h2>" + _rows(links))
     parts.append(
         "<p>Counts are those since the start of the process. <code>tidemark status --watch</code> shows the same in a terminal;"
     )
     parts.append("<code>tidemark-dashboard</code> shows devices, views and the pipeline in the browser.</p>")
     return page(name, parts, refresh_s=REFRESH_S)
+
+
+def several(path: str, pipelines: Iterable[tuple[str, str, str]]) -> bytes:
+    """Return a page of links to the page `path` of each pipeline: (name, state, why it is not ready or "")."""
+    rows = []
+    for name, state, reason in pipelines:
+        shown = escape(state) if not reason else f"<span class=bad>{escape(state)}</span>: {escape(reason)}"
+        rows.append((f'<a href="{path}?pipeline={escape(name)}">{escape(name)}</a>', shown))
+    return page("Pipelines", ["<h1>Pipelines</h1>", _rows(rows)], refresh_s=REFRESH_S)
 
 
 def no_quality() -> bytes:

@@ -22,6 +22,7 @@ from service.kafka.clients import TIMEOUT_S
 from service.kafka.offsets import Headrooms, edges, headrooms
 from service.micro_batch import Offsets
 from service.settings import Kafka
+from service.threads import Thread
 
 EVERY_S = 2.0
 HEADROOM_EVERY_S = 30.0
@@ -29,7 +30,7 @@ HEADROOM_EVERY_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class Lag(threading.Thread):
+class Lag(Thread):
     """Asks Kafka every two seconds and calls `publish` with the lags, or `failed` when Kafka does not answer.
 
     `level` gets the time in ms just before the request, and the ends of the topics if no record is left to read, else None.

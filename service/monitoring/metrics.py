@@ -64,6 +64,7 @@ _CHANGES = ("opened", "closed")
 _OUTCOMES = ("written", "unchanged", "refused_old", "refused_final")
 _PARTS = ("lag", "lease", "reference", "redis_data", "republish", "idle", "fill")
 VIEW_CHANGES = ("applied", "refused")
+_BEGINNING = {"lease": "the lease is not held yet", "batch": "the first batch is not done yet"}
 ROLES = ("starting", "standby", "leader", "ready")
 """The lease is not acquired yet; another process holds it; this process holds it; it holds it and /readyz answers 200."""
 
@@ -102,7 +103,7 @@ class Metrics(TermMetrics):
         self.registry = CollectorRegistry()
         self._lock = threading.Lock()
         self._batch_since: float | None = None
-        self._reasons = {"lease": "the lease is not held yet", "batch": "the first batch is not done yet"}
+        self._reasons = dict(_BEGINNING)
         self._standby = False
         self._notes: dict[str, str] = {}
         self._reference = ""
@@ -424,6 +425,19 @@ class Metrics(TermMetrics):
     def ready(self, part: str) -> None:
         with self._lock:
             self._reasons.pop(part, None)
+
+    def begins(self) -> None:
+        """Make /readyz fail until the first batch, as at the start of the process."""
+        with self._lock:
+            self._reasons, self._standby = dict(_BEGINNING), False
+
+    def ended(self, reason: str) -> None:
+        """Make /readyz fail for `reason` until `begins`, and remove what only a running query has."""
+        self.batch_fails()
+        self.query_running.set(0)
+        self.lag.clear()
+        with self._lock:
+            self._reasons, self._notes = {"lease": reason}, {}
 
     def unhealthy(self) -> str:
         """Return why a supervisor should restart the process, "" if it should not."""

@@ -23,12 +23,13 @@ from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.settings import Settings
 from service.spark.files import local
+from service.threads import Thread
 
 EVERY_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class Resources(threading.Thread):
+class Resources(Thread):
     """Measures until `close`. The JVM is the driver's: on a cluster the executors have heaps of their own."""
 
     def __init__(self, spark: SparkSession, settings: Settings, metrics: ResourceMetrics) -> None:

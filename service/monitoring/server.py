@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import make_wsgi_app
@@ -16,10 +17,9 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from service import clock
 from service.errors import SetupError
 from service.monitoring import home_page
-from service.monitoring.metrics import Metrics
-from service.monitoring.quality_page import Page
+from service.monitoring.board import LABEL, Board
+from service.monitoring.monitor import Monitor
 from service.monitoring.samples import Samples
-from service.monitoring.status import Status
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -38,10 +38,10 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 class Server:
     """Serves in a daemon thread; `port` is the port it listens on."""
 
-    def __init__(self, metrics: Metrics, status: Status, address: str, port: int, quality: Page | None = None) -> None:
+    def __init__(self, board: Board, address: str, port: int) -> None:
         """Start serving. Raises SetupError when the server cannot listen on the address and port."""
         try:
-            self._http = _Http((address, port), _pages(metrics, status, quality or Page(is_on=False)))
+            self._http = _Http((address, port), _pages(board))
         except OSError as error:
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
@@ -96,38 +96,67 @@ class _Handler(WSGIRequestHandler):
         """Log no requests."""
 
 
-def _pages(metrics: Metrics, status: Status, quality: Page) -> "WSGIApplication":
-    exposition: WSGIApplication = make_wsgi_app(metrics.registry)
+def _pages(board: Board) -> "WSGIApplication":
+    everything: WSGIApplication = make_wsgi_app(board.registry)
 
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         def start(line: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             return start_response(line, [*headers, ("Content-Security-Policy", POLICY)], *error)
 
-        path = environ["PATH_INFO"]
-        if path == "/metrics" or environ["REQUEST_METHOD"] != "GET":  # the exposition refuses other methods
-            return exposition(environ, start)
-        if path == "/healthz":
-            code, body, kind = _state("healthy", metrics.unhealthy(), {})
-        elif path == "/readyz":
-            code, body, kind = _state("ready", metrics.unready(), metrics.notes)
-        elif path == "/status":
-            code, body, kind = _json(HTTPStatus.OK, status.document())
-        elif path == "/quality":
-            code, body, kind = quality.answer()
-        elif path == "/":
-            samples = Samples.of(metrics.registry.collect(), clock.monotonic_s())
-            code, body, kind = (
-                HTTPStatus.OK,
-                home_page.home(status.document(), samples, metrics.unready()),
-                home_page.TYPE,
-            )
+        path, name = environ["PATH_INFO"], parse_qs(environ.get("QUERY_STRING", "")).get(LABEL, [None])[-1]
+        try:
+            monitor = board.chosen(name)
+        except KeyError:
+            names = ", ".join(each.name for each in board.monitors)
+            code, body, kind = _missing(f"There is no such pipeline. There are: {names}\n")
         else:
-            names = f"There is no such page. There are: {', '.join(['/', *dict(home_page.PLACES)])}\n"
-            code, body, kind = HTTPStatus.NOT_FOUND, names.encode(), "text/plain"
+            if path == "/metrics" or environ["REQUEST_METHOD"] != "GET":  # the exposition refuses other methods
+                one = None if board.is_single else monitor
+                return (everything if one is None else make_wsgi_app(one.metrics.registry))(environ, start)
+            code, body, kind = _of_all(board, path) if monitor is None else _of_one(board, monitor, path)
         start(f"{code.value} {code.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
 
     return answer
+
+
+def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:
+    metrics, status = monitor.metrics, monitor.status
+    if path == "/healthz":
+        return _state("healthy", metrics.unhealthy(), {})
+    if path == "/readyz":
+        return _state("ready", metrics.unready(), metrics.notes)
+    if path == "/status":
+        return _json(HTTPStatus.OK, status.document())
+    if path == "/quality":
+        return monitor.page.answer()
+    if path == "/":
+        samples = Samples.of(metrics.registry.collect(), clock.monotonic_s())
+        query = "" if board.is_single else f"?{LABEL}={monitor.name}"
+        page = home_page.home(status.document(), samples, metrics.unready(), query)
+        return HTTPStatus.OK, page, home_page.TYPE
+    return _no_page()
+
+
+def _of_all(board: Board, path: str) -> Answer:
+    if path == "/healthz":
+        return _state("healthy", board.unhealthy(), {})
+    if path == "/readyz":
+        return _state("ready", board.unready(), board.notes())
+    if path == "/status":
+        return _json(HTTPStatus.OK, board.document())
+    if path in {"/", "/quality"}:
+        states = [(each.name, each.status.state, each.metrics.unready()) for each in board.monitors]
+        return HTTPStatus.OK, home_page.several(path, states), home_page.TYPE
+    return _no_page()
+
+
+def _no_page() -> Answer:
+    return _missing(f"There is no such page. There are: {', '.join(['/', *dict(home_page.PLACES)])}\n")
+
+
+def _missing(text: str) -> Answer:
+    return HTTPStatus.NOT_FOUND, text.encode(), "text/plain"
 
 
 def _state(word: str, reason: str, notes: Mapping[str, str]) -> Answer:

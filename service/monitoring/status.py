@@ -5,6 +5,8 @@
               running     the query runs, or waits for records
               restarting  the query has failed for a reason that may pass, and restarts
               stopping    a stop is requested
+              stopped     of a pipeline among several: an operator has stopped it
+              failed      of a pipeline among several: it has ended by an error, and begins again after a pause
 
 This module imports neither Spark nor a client, so that `tidemark status` starts fast.
 """
@@ -15,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from service import clock
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from service.pipeline.builder import BatchReport
     from service.settings import Metrics
 
-State = Literal["waiting", "starting", "running", "restarting", "stopping"]
+State = Literal["waiting", "starting", "running", "restarting", "stopping", "stopped", "failed"]
+STATES: tuple[State, ...] = get_args(State)
 KEPT = 50
 """The number of batches in the document."""
 _ANSWER_S = 5.0
@@ -38,9 +41,10 @@ class Status:
 
     def __init__(self, service: str) -> None:
         self._lock = threading.RLock()  # a signal handler may run while its own thread holds the lock
-        self._service = service
+        self.service = service
         self._started_ms = clock.now_ms()
         self._state: State = "waiting"
+        self._has_failed = False
         self._epoch: int | None = None
         self._query_since_ms: int | None = None
         self._restarts = 0
@@ -52,10 +56,35 @@ class Status:
         self._checkpoint: Mapping[str, Any] | None = None
 
     def becomes(self, state: State) -> None:
-        """Set the state. After `stopping` it does not change."""
+        """Set the state. After `stopping` it does not change until `ended`."""
         with self._lock:
             if self._state != "stopping":
                 self._state = state
+
+    def begins(self) -> None:
+        """Note that the pipeline begins: for the first time, or again after `ended`."""
+        with self._lock:
+            self._state, self._epoch = "waiting", None
+
+    def ended(self, error: "TidemarkError | None") -> None:
+        """Note that the pipeline has ended: by an error, or because an operator has stopped it."""
+        with self._lock:
+            self._query_since_ms = None
+            self._state, self._has_failed = ("stopped", False) if error is None else ("failed", True)
+            if error is not None:
+                self.failed(error)
+
+    @property
+    def state(self) -> State:
+        """The state now."""
+        with self._lock:
+            return self._state
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the pipeline has ended by an error and its query has not run since."""
+        with self._lock:
+            return self._has_failed
 
     def term(self, epoch: int) -> None:
         """Set the epoch of the acquired lease."""
@@ -66,7 +95,7 @@ class Status:
 
     def query_started(self) -> None:
         with self._lock:
-            self._query_since_ms = clock.now_ms()
+            self._query_since_ms, self._has_failed = clock.now_ms(), False
             self.becomes("running")
 
     def failed(self, error: "TidemarkError") -> None:
@@ -128,7 +157,7 @@ class Status:
         with self._lock:
             reference, views = self._reference, self._views
             return {
-                "service": self._service,
+                "service": self.service,
                 "state": self._state,
                 "epoch": self._epoch,
                 "started_ms": self._started_ms,

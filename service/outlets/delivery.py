@@ -14,6 +14,7 @@ from service.outlets.outbox import Finals, Outbox, Stored
 from service.outlets.outlet import Entry, Outlet, Position
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
+from service.threads import Thread
 from state.finals import of_views
 
 FIRST_AGAIN_S, LONGEST_AGAIN_S = 0.5, 10.0
@@ -63,7 +64,7 @@ class Delivery:
         self._reached: Position | None = None
         self._is_open = False
         self._error: TidemarkError | None = None
-        self._thread = threading.Thread(target=self._serve, name=f"tidemark-outlet-{options.name}", daemon=True)
+        self._thread = Thread(target=self._serve, name=f"tidemark-outlet-{options.name}", daemon=True)
 
     def start(self) -> None:
         """Try the outlet, and start the thread. Raises OutletRefusedError; OutletError if batches have to wait for the outlet."""

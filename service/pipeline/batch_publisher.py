@@ -34,7 +34,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from service import clock, failpoint, tracing
+from service import clock, failpoint, threads, tracing
 from service.admission.readings import REASONS
 from service.aggregation import task_counters
 from service.errors import FencedError
@@ -80,7 +80,7 @@ _GRAVEST = FencedError, WritesLostError, Exception
 def _threads(_process: int, _prefix: str) -> ThreadPoolExecutor:
     # For each process: a forked worker has none of its parent's threads. For each prefix: calls of a Redis that hangs must not
     # use up the threads of another query.
-    return ThreadPoolExecutor(_AT_ONCE, "tidemark-shard")
+    return ThreadPoolExecutor(_AT_ONCE, "tidemark-shard", threads.belong_to, (threads.pipeline(),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +330,8 @@ class Sink:
         if len(numbers) == 1:
             return {numbers[0]: action(numbers[0])}
         action = tracing.bound(action)
-        threads = _threads(os.getpid(), self.settings.redis.prefix)
-        futures = {number: threads.submit(action, number) for number in numbers}
+        pool = _threads(os.getpid(), self.settings.redis.prefix)
+        futures = {number: pool.submit(action, number) for number in numbers}
         errors = [error for future in futures.values() if (error := future.exception()) is not None]
         for family in _GRAVEST:
             for error in errors:

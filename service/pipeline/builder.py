@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from service import clock, failpoint, tracing
+from service import clock, failpoint, threads, tracing
 from service.admission import column_values, readings, unknown_schemas
 from service.admission.catalogs import Catalogs, open_catalog
 from service.admission.column_values import ColumnValues, Known
@@ -173,8 +173,10 @@ class Publication:
     batch_limit: BatchLimit
     care: Care = field(default_factory=Care)
     failure: BaseException | None = None
+    pipeline: str = field(default_factory=threads.pipeline)
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
+        threads.belong_to(self.pipeline)
         try:
             with self.term.write_lock, tracing.span("batch", batch=batch, epoch=self.term.epoch):
                 self._publish(frame, batch)

@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from service.errors import FencedError
 from service.redis.link import WritesLostError
+from service.spark import session
+from service.threads import Thread
 
 AGAIN_S = 10.0
 _log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class SideJob:
         self._again_s = again_s
         self._wake = threading.Event()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread = Thread(target=self._serve, name=name, daemon=True)
 
     @property
     def is_ending(self) -> bool:
@@ -73,6 +75,7 @@ class SideJob:
             self._thread.join(5.0)
 
     def _serve(self) -> None:
+        session.join_pool(self._spark)
         self._spark.sparkContext.setJobGroup(self._group, "beside the query", interruptOnCancel=True)
         wait_s = None if self._every_s is None else 0.0
         while True:

@@ -6,7 +6,6 @@ that hangs in a driver occupies a Spark core, so there is at most one per databa
 """
 
 import re
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,8 @@ from service import clock
 from service.errors import ReferenceDataError
 from service.reference.attributes import DEVICE
 from service.reference.expectations import check_columns
+from service.spark import session
+from service.threads import Thread
 
 if TYPE_CHECKING:
     from service.settings import Reference
@@ -89,12 +90,13 @@ def _within_limit(spark: SparkSession, reference: "Reference", query: Callable[[
 
     def ask() -> None:
         try:
+            session.join_pool(spark)
             spark.sparkContext.setJobGroup(group, "reference data", interruptOnCancel=True)
             answer.set_result(query())
         except BaseException as error:  # the caller raises it
             answer.set_exception(error)
 
-    threading.Thread(target=ask, name="tidemark-database", daemon=True).start()
+    Thread(target=ask, name="tidemark-database", daemon=True).start()
     try:
         return answer.result(limit_s)
     except TimeoutError as error:

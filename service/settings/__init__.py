@@ -30,6 +30,9 @@ from service.settings.section import LARGEST as LARGEST
 from service.settings.section import YEAR_MS as YEAR_MS
 from service.settings.settings import Metrics as Metrics
 from service.settings.settings import Settings as Settings
+from service.settings.several import load_named as load_named
+from service.settings.several import name_of as name_of
+from service.settings.several import require_apart as require_apart
 from service.settings.views import EVENTS as EVENTS
 from service.settings.views import NO_WINDOW as NO_WINDOW
 from service.settings.views import Sessions as Sessions

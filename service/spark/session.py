@@ -27,6 +27,9 @@ DEFAULTS = DEPLOY / "spark-defaults.conf"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 TASKS = "spark.tidemark.tasks"
 """Where the tasks of a driver on a standalone cluster run: `executors` (the default) or `driver`."""
+_SCHEDULER = "spark.scheduler.mode"
+_POOL = "spark.tidemark.pool"
+"""In a session of a pipeline among several: the pool of its jobs."""
 MOST_BUCKETS = 16
 """Of a checkpoint whose settings have no number: on more cores a batch gains less from another task than that costs."""
 LONGEST_FOLDER = 106 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
@@ -114,12 +117,15 @@ def cluster_secret(given: Mapping[str, str]) -> dict[str, str]:
     return {"spark.authenticate.secret": secrets.token_hex(32)} if given["spark.master"].startswith("spark:") else {}
 
 
-def build(settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark") -> SparkSession:
+def build(
+    settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark", is_shared: bool = False
+) -> SparkSession:
     """Return the session with Tidemark's settings. `settings` gives the application's name; `master` is local[*] by default.
 
     Starts a JVM unless spark-submit did. The number of shuffle partitions is the number of cores, at most `sessions.buckets`
-    (MOST_BUCKETS without that), unless the operator sets it; a checkpoint keeps its first number. Raises SetupError without jars
-    or a suitable Java, or when no JVM starts.
+    (MOST_BUCKETS without that), unless the operator sets it; a checkpoint keeps its first number. With `is_shared` several
+    pipelines run in the application: their jobs get fair shares of the cores, and each takes a session from `of_pipeline`.
+    Raises SetupError without jars or a suitable Java, or when no JVM starts.
     """
     use_this_python()
     name = settings.service.name if settings is not None else app_name
@@ -143,6 +149,8 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
         path = class_path()
         builder = builder.master(master)
         builder = builder.config("spark.driver.extraClassPath", path).config("spark.executor.extraClassPath", path)
+    if is_shared:
+        chosen = {**chosen, _SCHEDULER: "FAIR"}
     wanted: dict[str, bool | float | int | str | None] = {
         k: v for k, v in {**conf(), **chosen}.items() if k not in given
     }
@@ -155,6 +163,26 @@ def build(settings: Settings | None = None, *, master: str | None = None, app_na
         ) from error
     _suit(spark, settings, {**given, **wanted})
     return spark
+
+
+def of_pipeline(spark: SparkSession, settings: Settings) -> SparkSession:
+    """Return a session of its own for one of several pipelines of an application: its settings of SQL are its own.
+
+    Spark gives each pool the same share of the cores, whatever waits in the others.
+    """
+    own: SparkSession = spark.newSession()
+    context: Any = spark.sparkContext
+    _suit(own, settings, dict(context._conf.getAll()))
+    own.conf.set(_POOL, settings.service.name)
+    join_pool(own)
+    return own
+
+
+def join_pool(spark: SparkSession) -> None:
+    """Have the Spark jobs of the calling thread run in the pool of the session's pipeline, if the session has one."""
+    pool = spark.conf.get(_POOL, "")
+    if pool:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
 
 
 def _suit(spark: SparkSession, settings: Settings | None, given: Mapping[str, object]) -> None:

@@ -16,6 +16,7 @@ from load.servers.redis import Redis
 from service.commands import check_spark
 from service.commands.check import Line, checks
 from service.daemon import process
+from service.daemon.process import Plan
 from service.errors import SinkRefusedError
 from service.publication.meta import CONTRACT
 from service.settings import Settings, parse
@@ -183,7 +184,7 @@ def test_keys_of_another_program_under_the_prefix_are_named_by_check_and_run(wor
         assert "Remove these keys or choose another prefix" in text
         settings = world.settings()
         with pytest.raises(SinkRefusedError) as refusal:
-            process.run(settings)
+            process.run(Plan(settings))
         assert named in refusal.value.what
     finally:
         world.redis.delete(f"{world.topic}:progress", f"{world.topic}:epoch")

@@ -8,6 +8,7 @@ import pytest
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.daemon import process
+from service.daemon.process import Plan
 from service.errors import CheckpointError, SourceRefusedError
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
@@ -73,7 +74,7 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: DaemonWor
 def test_a_topic_that_does_not_exist_ends_it_by_name(world: DaemonWorld) -> None:
     world.config.write_text(world.config.read_text().replace(f'topics = ["{world.topic}"]', 'topics = ["nowhere"]'))
     with pytest.raises(SourceRefusedError, match=r"^kafka\.topics: nowhere does not exist"):
-        process.run(world.settings())
+        process.run(Plan(world.settings()))
     assert world.redis.get(f"{world.topic}:lease") is None
 
 
@@ -91,5 +92,5 @@ def test_a_damaged_checkpoint_ends_it_by_name_and_the_lease_is_free(world: Daemo
     (offsets / "0").write_text("v1\n{")
     world.send(10)
     with pytest.raises(CheckpointError, match="offsets/0"):
-        process.run(world.settings())
+        process.run(Plan(world.settings()))
     assert world.redis.get(f"{world.topic}:lease") is None

@@ -8,8 +8,9 @@ import pytest
 from load.observe.receiver import problem
 from load.observe.rules import rules
 from load.observe.watch import Watch
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
-from service.monitoring.quality_page import Page
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from tests.integration.daemon import until
@@ -23,7 +24,7 @@ def test_an_alert_fires_reaches_its_receiver_with_its_runbook_and_clears(tmp_pat
     if shutil.which("prometheus") is None:
         pytest.skip("Prometheus is not installed")
     metrics = Metrics()
-    server = Server(metrics, Status("tidemark"), "127.0.0.1", 0, Page(is_on=False))
+    server = Server(Board([Monitor(metrics, Status("tidemark"))]), "127.0.0.1", 0)
     try:
         with Watch(tmp_path, {"job": server.port}, rules()) as watch:
             until(lambda: watch.prometheus.query("tidemark_redis_data_lost_total"), 30, "the first scrape")

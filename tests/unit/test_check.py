@@ -7,14 +7,16 @@ import pytest
 
 from service.commands import check
 from service.errors import SetupError
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from tests.stream.records import make_settings
 
 
 def test_a_port_that_the_running_service_holds_is_no_problem(tmp_path: Path) -> None:
-    server = Server(Metrics(), Status("tidemark"), "127.0.0.1", 0)
+    server = Server(Board([Monitor(Metrics(), Status("tidemark"))]), "127.0.0.1", 0)
     try:
         (line,) = check._metrics_port(make_settings(tmp_path, metrics={"port": server.port}))
         assert (line.status, line.detail) == ("ok", f"127.0.0.1:{server.port} is in use by the running service")

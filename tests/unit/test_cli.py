@@ -16,7 +16,9 @@ from service.cli.output import report
 from service.commands import dashboard, devices
 from service.commands.finding import failed
 from service.errors import SettingsError, SetupError
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import State, Status
 
@@ -168,7 +170,7 @@ def test_status_ends_with_0_when_the_query_runs(
 ) -> None:
     status = Status("tidemark")
     status.becomes(state)
-    server = Server(Metrics(), status, "127.0.0.1", 0)
+    server = Server(Board([Monitor(Metrics(), status)]), "127.0.0.1", 0)
     try:
         path = tmp_path / "tidemark.toml"
         path.write_text(f"{GOOD}[metrics]\nport = {server.port}\n")

@@ -9,7 +9,9 @@ import pytest
 
 from load.fleet.payloads import PAGE
 from service.errors import SinkError
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from tests.reports import REPORT
@@ -38,7 +40,7 @@ class Parsed(HTMLParser):
 class Service:
     def __init__(self, name: str) -> None:
         self.metrics, self.status = Metrics(), Status(name)
-        self.http = Server(self.metrics, self.status, "127.0.0.1", 0)
+        self.http = Server(Board([Monitor(self.metrics, self.status)]), "127.0.0.1", 0)
 
     def get(self, path: str) -> tuple[int, str, Parsed]:
         try:

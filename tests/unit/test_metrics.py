@@ -12,7 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from load.servers.web import answer
 from service.errors import SetupError
 from service.monitoring import metrics
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from service.pipeline.batch_report import Progress
@@ -33,7 +35,7 @@ class Scraped:
     def __init__(self) -> None:
         self.metrics = Metrics()
         self.status = Status("tidemark")
-        self.server = Server(self.metrics, self.status, "127.0.0.1", 0)
+        self.server = Server(Board([Monitor(self.metrics, self.status)]), "127.0.0.1", 0)
 
     def get(self, path: str) -> tuple[int, str]:
         return answer(f"http://127.0.0.1:{self.server.port}{path}")
@@ -156,7 +158,7 @@ def test_other_paths_are_not_found(scraped: Scraped) -> None:
 
 def test_a_port_in_use_is_named(scraped: Scraped) -> None:
     with pytest.raises(SetupError, match=rf"metrics\.port = {scraped.server.port}"):
-        Server(Metrics(), Status("tidemark"), "127.0.0.1", scraped.server.port)
+        Server(Board([Monitor(Metrics(), Status("tidemark"))]), "127.0.0.1", scraped.server.port)
 
 
 def test_a_client_that_hangs_up_leaves_no_traceback(scraped: Scraped, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from load.servers.web import answer
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 
@@ -50,7 +52,7 @@ def test_a_name_ends_with_its_unit() -> None:
 
 
 def test_the_endpoint_serves_no_metric_that_the_page_lacks() -> None:
-    server = Server(Metrics(), Status("tidemark"), "127.0.0.1", 0)
+    server = Server(Board([Monitor(Metrics(), Status("tidemark"))]), "127.0.0.1", 0)
     try:
         text = answer(f"http://127.0.0.1:{server.port}/metrics")[1]
     finally:

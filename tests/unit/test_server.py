@@ -9,7 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from service.monitoring import server
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import CONNECTIONS, Server
 from service.monitoring.status import Status
 
@@ -18,7 +20,7 @@ HOST = "127.0.0.1"
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    running = Server(Metrics(), Status("tidemark"), HOST, 0)
+    running = Server(Board([Monitor(Metrics(), Status("tidemark"))]), HOST, 0)
     yield running.port
     running.close()
 

@@ -5,7 +5,9 @@ import urllib.request
 from dataclasses import replace
 
 from service.errors import SinkError
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import KEPT, Status, table
 from service.pipeline.batch_report import Progress
@@ -14,7 +16,7 @@ from tests.reports import CUT, REPORT
 
 def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() -> None:
     status = Status("tidemark")
-    server = Server(Metrics(), status, "127.0.0.1", 0)
+    server = Server(Board([Monitor(Metrics(), status)]), "127.0.0.1", 0)
     try:
         assert status.document()["state"] == "waiting"
         status.term(3)

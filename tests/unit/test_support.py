@@ -16,7 +16,9 @@ from load.testbed import to_toml
 from service.cli import main
 from service.commands import support
 from service.errors import SettingsError, SinkError
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from tests.reports import REPORT
@@ -90,7 +92,7 @@ def test_no_canary_is_in_the_archive_or_on_the_screen(
 ) -> None:
     status = Status("tidemark")
     status.failed(SinkError(f"Redis at redis://me:{CANARY}-redis@h refuses password={CANARY}-other"))
-    server = Server(Metrics(), status, "127.0.0.1", 0)
+    server = Server(Board([Monitor(Metrics(), status)]), "127.0.0.1", 0)
     document["metrics"]["port"] = server.port
     log = tmp_path / "service.log"
     lines = [
@@ -121,7 +123,7 @@ def test_the_archive_has_settings_versions_state_metrics_checkpoint_and_redis(
         client.set("tidemark:device:d1", "not to be read")
     metrics, status = Metrics(), Status("tidemark")
     status.batch(REPORT)
-    server = Server(metrics, status, "127.0.0.1", 0)
+    server = Server(Board([Monitor(metrics, status)]), "127.0.0.1", 0)
     document["metrics"]["port"] = server.port
     try:
         texts = made(tmp_path, document)

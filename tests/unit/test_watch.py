@@ -17,7 +17,9 @@ from service.cli import main
 from service.commands import watch
 from service.commands.watch import Watch
 from service.errors import SinkError
+from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from service.settings import parse
@@ -32,7 +34,7 @@ class Service:
 
     def __init__(self) -> None:
         self.metrics, self.status = Metrics(), Status("plant7")
-        self.http = Server(self.metrics, self.status, "127.0.0.1", 0)
+        self.http = Server(Board([Monitor(self.metrics, self.status)]), "127.0.0.1", 0)
         self.port = self.http.port
 
     def batch(self, number: int, rows: int) -> None:

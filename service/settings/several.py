@@ -1,0 +1,76 @@
+"""Several settings files for one process: each is a pipeline, and no two share what only one may write."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+
+from service.errors import SettingsError
+from service.settings.loading import load
+from service.settings.outlets import JdbcOutlet, KafkaOutlet, Outlet
+from service.settings.section import NAME
+from service.settings.settings import Settings
+
+
+def name_of(settings: Settings, path: Path) -> str:
+    """Return the name of a pipeline among several: `service.name`, by default the stem of its file. Raises SettingsError."""
+    if "name" in settings.service.model_fields_set:
+        return settings.service.name
+    if not NAME.match(path.stem):
+        msg = f"{path}: service.name is missing, and {path.stem!r} is no name: lower-case letters, digits and _, a letter first"
+        raise SettingsError(msg, remedy="Name the pipeline with service.name")
+    return path.stem
+
+
+def load_named(path: Path) -> Settings:
+    """Read one file of several, with the pipeline's name as `service.name`. Raises SettingsError."""
+    settings = load(path)
+    service = settings.service.model_copy(update={"name": name_of(settings, path)})
+    return settings.model_copy(update={"service": service})
+
+
+def require_apart(pipelines: Sequence[tuple[Path, Settings]]) -> None:
+    """Raise SettingsError with everything that two pipelines of a process may not share, and what they must share."""
+    problems = [
+        f"{one} and {other}: {problem}"
+        for (one, a), (other, b) in combinations(pipelines, 2)
+        for problem in _shared(a, b)
+    ]
+    if problems:
+        msg = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:\n  " + "\n  ".join(problems)
+        raise SettingsError(msg, remedy="Give each pipeline its own, or run one process for each file")
+
+
+def _shared(a: Settings, b: Settings) -> Iterator[str]:
+    if a.service.name == b.service.name:
+        yield f"service.name: both are {a.service.name!r}, which names a pipeline in metrics, in /status and in commands"
+    if a.kafka.group == b.kafka.group:
+        yield f"kafka.group: both are {a.kafka.group!r}, so one would overwrite the offsets of the other"
+    for topic in sorted({*_rejects(a)} & {*_rejects(b)}):
+        yield f"kafka.rejects: both copy rejects to {topic!r}, where nobody could tell them apart"
+    for value, word in (((a.redis.prefix, b.redis.prefix), ":"), ((a.service.checkpoint, b.service.checkpoint), "/")):
+        key = "redis.prefix" if word == ":" else "service.checkpoint"
+        first, second = (each.rstrip(word) for each in value)
+        if first == second:
+            yield f"{key}: both are {first!r}, which only one pipeline may write"
+        elif f"{second}{word}".startswith(f"{first}{word}") or f"{first}{word}".startswith(f"{second}{word}"):
+            yield f"{key}: one of {first!r} and {second!r} is inside the other"
+    for outlet, other in ((x, y) for x in a.outlets for y in b.outlets):
+        if _place(outlet, a) == _place(other, b):
+            yield f"outlets.{outlet.name} and outlets.{other.name}: both write {_place(outlet, a)[-1]}"
+    if a.service.log != b.service.log:
+        yield f"service.log: {a.service.log} and {b.service.log}, and a process has one log"
+    if a.otel != b.otel:
+        yield "otel: a process sends its traces to one collector, with one ratio; give both the same section"
+
+
+def _rejects(settings: Settings) -> Iterator[str]:
+    return map(settings.kafka.rejects_topic, settings.kafka.topics)
+
+
+def _place(outlet: Outlet, settings: Settings) -> tuple[str, ...]:
+    """What an outlet writes: no two may be equal."""
+    if isinstance(outlet, KafkaOutlet):
+        return "topic", outlet.bootstrap or settings.kafka.bootstrap, outlet.topic
+    if isinstance(outlet, JdbcOutlet):
+        return "table", outlet.url, outlet.table
+    return "path", outlet.path.rstrip("/")
