@@ -72,12 +72,13 @@ def status(
     from service.monitoring import status as state
     from service.printing import document
 
-    metrics = settings.load(config).metrics
+    loaded = settings.load(config)
+    metrics, name = loaded.metrics, settings.name_of(loaded, config)
     if watch:
         from service.commands import watch as terminal
 
-        return terminal.watch(metrics, every)
-    reply = state.ask(metrics)
+        return terminal.watch(metrics, every, name=name)
+    reply = state.ask(metrics, name)
     if reply is None:
         print(f"tidemark: no service answers at {state.address(metrics)}", file=sys.stderr)
         return 1

@@ -22,7 +22,8 @@ def list_views(config: Config, json: Json = False) -> None:
     from service import settings
     from service.commands import views
 
-    found = views.listed(settings.load(config))
+    loaded = settings.load(config)
+    found = views.listed(loaded, settings.name_of(loaded, config))
     for line in [document(found)] if json else views.table(found):
         say(line)
 
@@ -59,4 +60,5 @@ def _changed(config: Path, text: str, *, dry_run: bool) -> int:
         say_all([text])
         return 0
     views.write(config, text)
-    return views.tell(settings.load(config), say)
+    loaded = settings.load(config)
+    return views.tell(loaded, say, settings.name_of(loaded, config))

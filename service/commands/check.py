@@ -114,9 +114,13 @@ def _metrics_port(settings: Settings) -> Iterator[Line]:
         try:
             probe.bind((address, port))
         except OSError as error:
-            running = status.ask(settings.metrics)
-            if running is not None and running["service"] == settings.service.name:
+            running = status.ask_all(settings.metrics) or {}
+            if running.get("service") == settings.service.name:
                 yield ok("metrics", f"{address}:{port} is in use by the running service")
+                return
+            if "pipelines" in running:
+                names = ", ".join(running["pipelines"])
+                yield ok("metrics", f"{address}:{port} is in use by the running process of the pipelines {names}")
                 return
             what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error

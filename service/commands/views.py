@@ -93,8 +93,11 @@ def write(path: Path, text: str) -> None:
         raise SettingsError(msg, remedy="Change it where it is kept, and send SIGHUP to the service") from error
 
 
-def tell(settings: Settings, say: Say) -> int:
-    """Send SIGHUP to the service and wait until it has the views of these settings. Returns the exit status."""
+def tell(settings: Settings, say: Say, name: str = "") -> int:
+    """Send SIGHUP to the service and wait until it has the views of these settings. Returns the exit status.
+
+    `name` is that of the pipeline, where the process may have several.
+    """
     keys = shards(settings.redis)[0]
     with reader(settings.redis, keys, "the lease") as (client, budget):
         holder = (budget.attempt(partial(client.get, keys.lease)) or b"").decode()
@@ -109,14 +112,14 @@ def tell(settings: Settings, say: Say) -> int:
         return 1
     asked_ms = clock.now_ms()
     os.kill(pid, signal.SIGHUP)
-    return _wait(settings, asked_ms, pid, say)
+    return _wait(settings, asked_ms, pid, say, name)
 
 
-def _wait(settings: Settings, asked_ms: int, pid: int, say: Say) -> int:
+def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> int:
     wanted = {(view.name, view.window_ms, view.by, view.where) for view in settings.views}
     until = clock.monotonic_s() + PATIENCE_S
     while clock.monotonic_s() < until:
-        answer = (status.ask(settings.metrics) or {}).get("views")
+        answer = (status.ask(settings.metrics, name) or {}).get("views")
         if answer is None:
             say(
                 f"process {pid} was sent SIGHUP; it answers no questions at {status.address(settings.metrics)}: see its log"
@@ -136,9 +139,9 @@ def _wait(settings: Settings, asked_ms: int, pid: int, say: Say) -> int:
     return 1
 
 
-def listed(settings: Settings) -> Sequence[Document]:
-    """Return the views of the running service, or of the settings if none answers."""
-    answer = (status.ask(settings.metrics) or {}).get("views")
+def listed(settings: Settings, name: str = "") -> Sequence[Document]:
+    """Return the views of the running service, or of the settings if none answers. `name` as for `tell`."""
+    answer = (status.ask(settings.metrics, name) or {}).get("views")
     if answer is not None:
         return list(answer["list"])
     return [

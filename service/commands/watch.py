@@ -29,15 +29,16 @@ _ANSWER_S = 5.0
 class Watch:
     """What was seen of one service."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Metrics, name: str = "") -> None:
+        """`name` is that of the pipeline, where the process may have several."""
+        self._metrics, self._name = metrics, name
         self._seen: deque[Samples] = deque()
         self.document: dict[str, Any] | None = None
 
     def look(self) -> None:
         """Ask the service once. If it does not answer, `document` is None, and the counters of the next answer begin anew."""
-        self.document = status.ask(self._metrics)
-        samples = ask(self._metrics) if self.document is not None else None
+        self.document = status.ask(self._metrics, self._name)
+        samples = ask(self._metrics, self._name) if self.document is not None else None
         if samples is None:
             self.document = None
             self._seen.clear()
@@ -56,20 +57,22 @@ class Watch:
         return f"no service answers at {status.address(self._metrics)}"
 
 
-def ask(metrics: Metrics) -> Samples | None:
+def ask(metrics: Metrics, name: str = "") -> Samples | None:
     """Return the samples of the running service, None when it does not answer."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - no other command needs it
 
     with contextlib.suppress(OSError, ValueError):
-        with urllib.request.urlopen(f"http://{status.address(metrics)}/metrics", timeout=_ANSWER_S) as answer:
+        with urllib.request.urlopen(
+            f"http://{status.address(metrics)}/metrics{status.query(name)}", timeout=_ANSWER_S
+        ) as answer:
             text = answer.read().decode()
         return Samples.of(text_string_to_metric_families(text), clock.monotonic_s())
     return None
 
 
-def watch(metrics: Metrics, every_s: float, count: int | None = None) -> int:
+def watch(metrics: Metrics, every_s: float, count: int | None = None, *, name: str = "") -> int:
     """Show the service until Ctrl-C, or `count` times: on a terminal in place, else as lines. Return 0 if it runs, else 1."""
-    shown = Watch(metrics)
+    shown = Watch(metrics, name)
     with contextlib.suppress(KeyboardInterrupt):
         _in_place(shown, every_s, count) if sys.stdout.isatty() else _lines(shown, every_s, count)
     return 0 if shown.document is not None and shown.document["state"] == "running" else 1

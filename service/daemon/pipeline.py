@@ -48,7 +48,7 @@ class Pipeline:
         """Start the thread, and with it the pipeline."""
         self._thread.start()
 
-    def request(self, *, runs: bool) -> None:
+    def request(self, runs: bool) -> None:
         """Have the pipeline run, at once if it pauses after a failure, or stop; returns at once."""
         with self._changed:
             self._is_wanted, self._is_asked = runs, True
@@ -60,7 +60,7 @@ class Pipeline:
         """Stop the pipeline for good; returns at once."""
         with self._changed:
             self._is_ending = True
-            self.request(runs=False)
+            self.request(False)
 
     def join(self, within_s: float) -> None:
         """Wait for the end of the thread."""

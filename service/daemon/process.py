@@ -15,7 +15,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from service import clock, tracing
+from service.daemon import control
 from service.daemon.application import Application
+from service.daemon.control import Control
 from service.daemon.pipeline import Pipeline
 from service.daemon.shutdown import LIMIT_S, Shutdown
 from service.errors import SparkLostError, TidemarkError
@@ -57,21 +59,34 @@ class Process:
 
     def run(self) -> int:
         with ExitStack() as cleanup:
+            ports = []
             cleanup.enter_context(self._shutdown.handling_signals())
             if session.submitted():  # supervisors signal the JVM's process, and Ctrl-C reaches the JVM first
                 session.on_jvm_signals(self._shutdown.request, "TERM", "INT")
             for address, port in dict.fromkeys((each.metrics.address, each.metrics.port) for each in self._settings):
                 http = Server(self._board, address, port)
                 cleanup.callback(http.close)
+                ports.append(http.port)
                 _log.info("Metrics are at http://%s:%d/metrics", address, http.port)
             cleanup.enter_context(tracing.exporting(tracing.Target.of(self._settings[0])))
             cleanup.callback(self._application.close)
             if self._board.is_single:
                 self._pipelines[0].run()
             else:
+                self._take_commands(ports[0], cleanup)
                 self._run_all()
         _log.info("The service has stopped. Its next start continues from the checkpoint")
         return 0
+
+    def _take_commands(self, port: int, cleanup: ExitStack) -> None:
+        path = control.place(port)
+        try:
+            server = Control(path, {each.name: each.request for each in self._pipelines})
+        except OSError as error:
+            _log.warning("No pipeline can be stopped or started by a command: %s: %s", path, error.strerror or error)
+            return
+        cleanup.callback(server.close)
+        self._board.control = str(path)
 
     def _run_all(self) -> None:
         """Run the pipelines in threads until a stop is requested. Raises the error that leaves none to run."""

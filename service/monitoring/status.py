@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import quote
 
 from service import clock
 
@@ -177,14 +178,33 @@ def address(metrics: "Metrics") -> str:
     return f"{_ANY.get(metrics.address, metrics.address)}:{metrics.port}"
 
 
-def ask(metrics: "Metrics") -> dict[str, Any] | None:
-    """Return the document of the running service; None when no Tidemark service answers."""
+def ask(metrics: "Metrics", name: str = "") -> dict[str, Any] | None:
+    """Return the document of the running service; None when no Tidemark service answers.
+
+    `name` is that of the pipeline, where the process may have several; a process of one answers whatever the name.
+    """
+    reply = _ask(f"http://{address(metrics)}/status{query(name)}")
+    return reply if reply is not None and "batches" in reply else None
+
+
+def ask_all(metrics: "Metrics") -> dict[str, Any] | None:
+    """Return the document of the process: of its one service, or `pipelines` with those of several by name."""
+    reply = _ask(f"http://{address(metrics)}/status")
+    return reply if reply is not None and {"batches", "pipelines"} & reply.keys() else None
+
+
+def query(name: str) -> str:
+    """Return what chooses a pipeline in the URL of a page."""
+    return f"?pipeline={quote(name)}" if name else ""
+
+
+def _ask(url: str) -> dict[str, Any] | None:
     try:
-        with urllib.request.urlopen(f"http://{address(metrics)}/status", timeout=_ANSWER_S) as answer:
+        with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:  # noqa: S310 - always http
             reply = json.loads(answer.read())
     except (OSError, ValueError):
         return None
-    return reply if isinstance(reply, dict) and "batches" in reply else None
+    return reply if isinstance(reply, dict) else None
 
 
 def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:

@@ -12,19 +12,18 @@ from service.settings.settings import Settings
 
 
 def name_of(settings: Settings, path: Path) -> str:
-    """Return the name of a pipeline among several: `service.name`, by default the stem of its file. Raises SettingsError."""
-    if "name" in settings.service.model_fields_set:
-        return settings.service.name
-    if not NAME.match(path.stem):
-        msg = f"{path}: service.name is missing, and {path.stem!r} is no name: lower-case letters, digits and _, a letter first"
-        raise SettingsError(msg, remedy="Name the pipeline with service.name")
-    return path.stem
+    """Return the name of a pipeline among several: `service.name`, by default the stem of its file."""
+    return settings.service.name if "name" in settings.service.model_fields_set else path.stem
 
 
 def load_named(path: Path) -> Settings:
     """Read one file of several, with the pipeline's name as `service.name`. Raises SettingsError."""
     settings = load(path)
-    service = settings.service.model_copy(update={"name": name_of(settings, path)})
+    name = name_of(settings, path)
+    if not NAME.match(name):
+        msg = f"{path}: service.name is missing, and {name!r} is no name: lower-case letters, digits and _, a letter first"
+        raise SettingsError(msg, remedy="Name the pipeline with service.name")
+    service = settings.service.model_copy(update={"name": name})
     return settings.model_copy(update={"service": service})
 
 

@@ -43,11 +43,18 @@ class Service:
     """One process of the service, which ends with the tests' process."""
 
     def __init__(
-        self, config: Path, port: int, log: Path, *, submit: bool = False, more: Mapping[str, str] | None = None
+        self,
+        config: Path,
+        port: int,
+        log: Path,
+        *others: Path,
+        submit: bool = False,
+        more: Mapping[str, str] | None = None,
     ) -> None:
+        """With `others`, a process of several pipelines."""
         self.port = port
         self.log = log
-        arguments = ["--config", str(config)]
+        arguments = [str(config), *map(str, others)] if others else ["--config", str(config)]
         environment = {**os.environ, "TIDEMARK_METRICS__PORT": str(port), **(more or {})}
         if submit:
             session.use_this_python(environment)

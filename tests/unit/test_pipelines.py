@@ -1,0 +1,320 @@
+"""Several pipelines in one process: what two may not share, how one begins again, and what is shown of them."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from load.servers.web import answer
+from service import settings, threads
+from service.daemon import pipeline
+from service.daemon.pipeline import Pipeline
+from service.errors import CheckpointError, SettingsError
+from service.monitoring.board import Board
+from service.monitoring.metrics import STUCK_S, Metrics
+from service.monitoring.monitor import Monitor
+from service.monitoring.server import Server
+from service.monitoring.status import Status
+from service.settings import load_named, require_apart
+
+TEXT = """
+[service]
+checkpoint = "checkpoint-{name}"
+[kafka]
+bootstrap = "localhost:9092"
+topics = ["readings-{name}"]
+group = "{name}"
+[input]
+format = "json"
+measures = {{temperature = "temperature"}}
+[[views]]
+name = "device"
+by = ["device"]
+window = "1 min"
+[redis]
+url = "redis://localhost:6379"
+prefix = "{name}"
+"""
+OUTLET = """
+[[outlets]]
+name = "history"
+kind = "{kind}"
+{place}
+"""
+
+
+def write(folder: Path, name: str, *changes: tuple[str, str], more: str = "") -> Path:
+    text = TEXT.format(name=name) + more
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+def together(*paths: Path) -> None:
+    require_apart([(path, load_named(path)) for path in paths])
+
+
+def test_a_pipeline_has_the_name_of_its_file_unless_the_settings_have_one(tmp_path: Path) -> None:
+    one = write(tmp_path, "one")
+    named = write(tmp_path, "named", ("[service]", '[service]\nname = "minutes"'))
+    assert load_named(one).service.name == "one"
+    assert load_named(named).service.name == "minutes"
+    assert settings.load(one).service.name == "tidemark", "alone as before"
+    together(one, named)
+    odd = write(tmp_path, "one").rename(tmp_path / "My file.toml")
+    with pytest.raises(SettingsError, match=r"service\.name is missing, and 'My file' is no name"):
+        load_named(odd)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("[service]", '[service]\nname = "one"'), "service.name: both are 'one'"),
+        (('group = "two"', 'group = "one"'), "kafka.group: both are 'one'"),
+        (('prefix = "two"', 'prefix = "one"'), "redis.prefix: both are 'one'"),
+        (('prefix = "two"', 'prefix = "one:two"'), "redis.prefix: one of 'one' and 'one:two' is inside the other"),
+        (("checkpoint-two", "checkpoint-one"), "service.checkpoint: both are "),
+        (("checkpoint-two", "checkpoint-one/two"), "is inside the other"),
+        (("readings-two", "readings-one"), "kafka.rejects: both copy rejects to 'readings-one.rejects'"),
+        (("[service]", '[service]\nlog = "json"'), "service.log: text and json"),
+        (("[redis]", '[otel]\nendpoint = "http://localhost:4318/v1/traces"\n[redis]'), "otel: a process sends"),
+    ],
+)
+def test_two_pipelines_that_share_what_only_one_may_have_are_refused(
+    tmp_path: Path, change: tuple[str, str], problem: str
+) -> None:
+    one, two = write(tmp_path, "one"), write(tmp_path, "two", change)
+    for paths, text in (((one, two), problem), ((two, one), problem.partition(":")[0])):
+        with pytest.raises(SettingsError) as caught:
+            together(*paths)
+        assert text in caught.value.what
+        assert caught.value.what.startswith("1 problem:")
+        assert "one.toml" in caught.value.what
+        assert "two.toml" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("parquet", 'path = "history"'),
+        ("jdbc", 'url = "jdbc:postgresql://localhost/db"\ntable = "windows"'),
+        ("kafka", 'topic = "finals"\nformat = "json"'),
+    ],
+)
+def test_two_outlets_that_write_the_same_place_are_refused(tmp_path: Path, kind: str, place: str) -> None:
+    more = OUTLET.format(kind=kind, place=place)
+    one, two = write(tmp_path, "one", more=more), write(tmp_path, "two", more=more)
+    with pytest.raises(SettingsError, match=r"outlets\.history and outlets\.history: both write"):
+        together(one, two)
+    together(one, write(tmp_path, "three"))
+
+
+def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
+    one = write(tmp_path, "one")
+    with pytest.raises(SettingsError, match=r"service\.name: both are 'one'"):
+        together(one, one)
+
+
+class Runs:
+    """Stands in for the runs of a pipeline: each waits until a test ends it."""
+
+    def __init__(self) -> None:
+        self.begun: list[Runs.Run] = []
+        self.changed = threading.Condition()
+
+    class Run:
+        def __init__(self, runs: "Runs") -> None:
+            self._runs, self._ended, self._error = runs, threading.Event(), None
+            self.pipeline = ""
+
+        def run(self) -> None:
+            self.pipeline = threads.pipeline()
+            with self._runs.changed:
+                self._runs.begun.append(self)
+                self._runs.changed.notify_all()
+            assert self._ended.wait(30)
+            if self._error is not None:
+                raise self._error
+
+        def fail(self, error: Exception) -> None:
+            self._error = error  # type: ignore[assignment]
+            self._ended.set()
+
+        def stop(self) -> None:
+            self._ended.set()
+
+    def __call__(self, *_: Any) -> "Runs.Run":
+        return Runs.Run(self)
+
+    def wait(self, count: int) -> "Runs.Run":
+        """The run of this number, once it has begun."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.begun) >= count, 30), f"{len(self.begun)} runs, not {count}"
+            assert len(self.begun) == count
+            return self.begun[-1]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    made = Runs()
+    monkeypatch.setattr(pipeline, "Runner", made)
+    return made
+
+
+@pytest.fixture
+def running(tmp_path: Path, runs: Runs) -> Iterator[Pipeline]:
+    application: Any = None
+    started = Pipeline(load_named(write(tmp_path, "one")), None, application)
+    started.start()
+    yield started
+    started.end()
+    started.join(30)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = threading.Event()
+    for _ in range(3_000):
+        if condition():
+            return
+        deadline.wait(0.01)
+    raise AssertionError
+
+
+def test_a_pipeline_that_fails_begins_again_after_a_pause_that_grows(
+    running: Pipeline, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(pipeline, "FIRST_PAUSE_S", 0.01)
+    running._pause_s = 0.01
+    monkeypatch.setattr(
+        pipeline._log, "error", lambda _text, _code, _error, pause_s=0.0: pauses.append(pause_s), raising=True
+    )
+    for number in (1, 2, 3):
+        run = runs.wait(number)
+        assert run.pipeline == "one", "its log has its name"
+        run.fail(CheckpointError("damaged"))
+    runs.wait(4)
+    assert pauses == [0.01, 0.02, 0.04]
+    assert running.monitor.status.has_failed, "until its query runs"
+    running.monitor.status.query_started()
+    assert not running.monitor.status.has_failed
+
+
+def test_an_operator_stops_a_pipeline_starts_it_and_ends_its_pause(running: Pipeline, runs: Runs) -> None:
+    status = running.monitor.status
+    runs.wait(1)
+    running.request(False)
+    until(lambda: status.state == "stopped")
+    assert running.error is None
+    assert running.monitor.metrics.unready() == "an operator has stopped it"
+    running.request(False)
+    running.request(True)
+    runs.wait(2).fail(CheckpointError("damaged"))
+    until(lambda: status.state == "failed")
+    assert "CHECKPOINT: damaged" in running.monitor.metrics.unready()
+    assert isinstance(running.error, CheckpointError)
+    running.request(True)
+    runs.wait(3)
+    running.request(False)
+    until(lambda: status.state == "stopped")
+    running.end()
+    running.join(30)
+    assert len(runs.begun) == 3
+
+
+def test_an_error_without_a_name_and_one_during_a_stop_end_a_run_only(running: Pipeline, runs: Runs) -> None:
+    runs.wait(1).fail(ValueError("odd"))
+    until(lambda: running.monitor.status.state == "failed")
+    assert running.error is not None
+    assert running.error.code == "QUERY"
+    running.request(True)
+    run = runs.wait(2)
+    run._error = CheckpointError("while it stops")  # type: ignore[assignment]
+    running.request(False)
+    until(lambda: running.monitor.status.state == "stopped")
+    assert running.error is None
+
+
+class Shown:
+    """What a server answers about two pipelines."""
+
+    def __init__(self) -> None:
+        self.monitors = [Monitor(Metrics(), Status(name)) for name in ("one", "two")]
+        self.server = Server(Board(self.monitors), "127.0.0.1", 0)
+
+    def get(self, path: str) -> tuple[int, str]:
+        return answer(f"http://127.0.0.1:{self.server.port}{path}", 10)
+
+    def series(self, path: str = "/metrics") -> dict[str, list[dict[str, str]]]:
+        found: dict[str, list[dict[str, str]]] = {}
+        for family in text_string_to_metric_families(self.get(path)[1]):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(dict(sample.labels))
+        return found
+
+
+@pytest.fixture
+def shown() -> Iterator[Shown]:
+    made = Shown()
+    yield made
+    made.server.close()
+
+
+def test_metrics_have_the_label_of_their_pipeline_and_none_of_one_that_is_stopped(shown: Shown) -> None:
+    series = shown.series()
+    assert [each["pipeline"] for each in series["tidemark_records_total"]] == ["one", "two"]
+    text = shown.get("/metrics")[1]
+    assert text.count("# TYPE tidemark_records_total counter") == 1
+    assert {(each["pipeline"], each["state"]) for each in series["tidemark_pipeline_state"]} >= {("one", "running")}
+    assert shown.series("/metrics?pipeline=two")["tidemark_records_total"] == [{}]
+    shown.monitors[1].ended(None)
+    series = shown.series()
+    assert [each["pipeline"] for each in series["tidemark_records_total"]] == ["one"]
+    assert [each["pipeline"] for each in series["tidemark_build_info"]] == ["one", "two"]
+
+
+def test_status_is_of_all_or_of_one_and_names_those_there_are(shown: Shown) -> None:
+    document = json.loads(shown.get("/status")[1])
+    assert {name: each["state"] for name, each in document["pipelines"].items()} == {"one": "waiting", "two": "waiting"}
+    assert json.loads(shown.get("/status?pipeline=two")[1])["service"] == "two"
+    assert shown.get("/status?pipeline=three") == (404, "There is no such pipeline. There are: one, two\n")
+    assert shown.get("/status?pipeline=")[0] == 200
+    for path in ("/", "/quality"):
+        assert f'<a href="{path}?pipeline=two">two</a>' in shown.get(path)[1]
+    assert '<a href="/metrics?pipeline=one">' in shown.get("/?pipeline=one")[1]
+    assert shown.get("/quality?pipeline=one")[0] == 404
+    assert shown.get("/other")[0] == 404
+
+
+def test_ready_are_all_that_nobody_has_stopped_and_healthy_is_the_process_while_one_is(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = shown.monitors
+    for part in ("lease", "batch"):
+        one.metrics.ready(part)
+    code, body = shown.get("/readyz")
+    assert code == 503
+    assert json.loads(body)["reason"] == "two: the lease is not held yet; the first batch is not done yet"
+    two.ended(None)
+    code, body = shown.get("/readyz")
+    assert code == 200
+    assert json.loads(body)["notes"] == {"two": "an operator has stopped it"}
+    two.begins()
+    assert shown.get("/readyz")[0] == 503
+    two.metrics.batch_begins()
+    monkeypatch.setattr(two.metrics, "_running_s", lambda: STUCK_S + 1)
+    assert shown.get("/healthz")[0] == 200
+    assert shown.get("/healthz?pipeline=two")[0] == 503
+    monkeypatch.setattr(one.metrics, "_running_s", lambda: STUCK_S + 1)
+    assert shown.get("/healthz")[0] == 503
+    one.ended(CheckpointError("damaged"))
+    assert shown.get("/healthz")[0] == 503, "the only one that runs is stuck"
+    two.ended(None)
+    assert shown.get("/healthz")[0] == 200, "none runs"
