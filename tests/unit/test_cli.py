@@ -147,7 +147,7 @@ def test_dashboard_takes_redis_and_the_service_from_the_settings_and_further_opt
     assert options == [
         *("--redis", "redis://localhost:1"),
         *("--prefix", "fleet"),
-        *("--service", "http://127.0.0.1:9411"),
+        *("--service", "http://127.0.0.1:9411?pipeline=tidemark"),
         "--rejects",
     ]
     assert main(["dashboard", "--config", str(path), "--address", "192.0.2.1"]) == 2

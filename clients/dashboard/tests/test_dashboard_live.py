@@ -178,6 +178,17 @@ def test_a_service_that_is_killed_makes_values_old_and_back_again(world: World, 
             back.close()
 
 
+def test_a_pipeline_of_several_is_asked_by_its_name(world: World, options: Options) -> None:
+    world.step()
+    answers = Answers(query="?pipeline=minutes")
+    url = f"{answers.url}/?pipeline=minutes"
+    try:
+        with serving(replace(options, service=url)) as served, browsing(f"{served.url}/events/pipeline") as page:
+            wait(lambda: 'data-level="live"' in page.parts["freshness"], "live")
+    finally:
+        answers.close()
+
+
 def test_a_redis_that_goes_away_makes_values_old_and_is_read_again_when_it_is_back(
     tmp_path: Path, shared_answers: Answers
 ) -> None:

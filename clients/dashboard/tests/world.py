@@ -182,9 +182,12 @@ class World:
 
 
 class Answers:
-    """The service's HTTP port. `status` and `metrics` are what it answers; `close` is the end of the service."""
+    """The service's HTTP port. `status` and `metrics` are what it answers; `close` is the end of the service.
 
-    def __init__(self, port: int = 0) -> None:
+    With `query`, only requests that end with it get these answers.
+    """
+
+    def __init__(self, port: int = 0, query: str = "") -> None:
         self.status: dict[str, Any] = json.loads((HERE / "status.json").read_text(encoding="utf-8"))
         self.metrics = (HERE / "metrics.txt").read_text(encoding="utf-8")
         self.alerts: list[dict[str, Any]] = []
@@ -194,8 +197,8 @@ class Answers:
             def do_GET(self) -> None:
                 alerts = {"status": "success", "data": {"alerts": answers.alerts}}
                 bodies = {
-                    "/status": json.dumps(answers.status),
-                    "/metrics": answers.metrics,
+                    f"/status{query}": json.dumps(answers.status),
+                    f"/metrics{query}": answers.metrics,
                     "/api/v1/alerts": json.dumps(alerts),
                 }
                 body = bodies.get(self.path, "").encode()

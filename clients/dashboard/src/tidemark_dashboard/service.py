@@ -43,10 +43,14 @@ class Alert:
 
 
 class Service:
-    """The last answers. `on_change` is called when there are new ones."""
+    """The last answers. `on_change` is called when there are new ones.
+
+    `url` is the service's base URL. For a pipeline of a process of several it ends with `?pipeline=NAME`.
+    """
 
     def __init__(self, url: str, prometheus: str, wanted: asyncio.Event, on_change: Callable[[], None]) -> None:
-        self.url, self.prometheus = url.rstrip("/"), prometheus.rstrip("/")
+        address, mark, query = url.partition("?")
+        self.url, self.prometheus, self._query = address.rstrip("/"), prometheus.rstrip("/"), mark + query
         self._wanted, self._on_change = wanted, on_change
         self.health, self.alerts_health = Health(), Health()
         self.status: Mapping[str, Any] = {}
@@ -95,8 +99,8 @@ class Service:
 
     async def _ask_service(self, client: httpx2.AsyncClient) -> None:
         try:
-            status = json.loads(await _get(client, f"{self.url}/status"))
-            samples = Samples(await _get(client, f"{self.url}/metrics"))
+            status = json.loads(await _get(client, f"{self.url}/status{self._query}"))
+            samples = Samples(await _get(client, f"{self.url}/metrics{self._query}"))
             if not isinstance(status, dict) or "batches" not in status:
                 msg = f"{self.url}/status is not what a service of Tidemark answers"
                 raise ValueError(msg)
