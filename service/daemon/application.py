@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from pyspark.sql import SparkSession
 
+from service.monitoring.resource_metrics import ProcessMetrics
+from service.monitoring.resources import ProcessResources
 from service.settings import Settings
 from service.spark import session
 from service.spark.warm_up import WarmUp
@@ -18,12 +20,16 @@ _ENDS_S = 5.0
 class Application:
     """Spark, started on demand. Its methods may be called from any thread."""
 
-    def __init__(self, master: str | None, on_start: Callable[[], object], *, is_shared: bool = False) -> None:
+    def __init__(
+        self, master: str | None, metrics: ProcessMetrics, on_start: Callable[[], object], *, is_shared: bool = False
+    ) -> None:
         """`master` is Spark's, for runs without spark-submit. `on_start` is called when Spark runs, in the thread that has asked
         for it. With `is_shared` each pipeline gets a session of its own."""
-        self._master, self._on_start, self._is_shared = master, on_start, is_shared
+        self._master, self._metrics, self._on_start, self._is_shared = master, metrics, on_start, is_shared
+        self._resources: ProcessResources | None = None
         self._lock = threading.Lock()
         self._running: tuple[SparkSession, WarmUp] | None = None
+        self._sessions: dict[str, SparkSession] = {}
 
     def open(self, settings: Settings) -> tuple[SparkSession, WarmUp]:
         """Return a session for a pipeline with these settings, and the warm-up of the application. Raises SetupError.
@@ -35,12 +41,22 @@ class Application:
                 self._running = self._started(settings)
                 self._on_start()
             spark, warm_up = self._running
-        return (session.of_pipeline(spark, settings) if self._is_shared else spark), warm_up
+            if not self._is_shared:
+                return spark, warm_up
+            # One for all runs of the pipeline: Spark keeps a listener of each session for ever (4.1.1).
+            name = settings.service.name
+            if name not in self._sessions:
+                self._sessions[name] = session.of_pipeline(spark, settings)
+            own = self._sessions[name]
+        session.begin(own, settings)
+        return own, warm_up
 
     def _started(self, settings: Settings) -> tuple[SparkSession, WarmUp]:
         # The reference needs pandas, and Python waits while Spark starts.
         threading.Thread(target=importlib.import_module, args=["pandas"], name="tidemark-import", daemon=True).start()
         spark = session.build(settings, master=self._master, is_shared=self._is_shared)
+        self._resources = ProcessResources(spark, self._metrics)
+        self._resources.start()
         return spark, WarmUp(spark)
 
     def close(self) -> None:
@@ -48,6 +64,8 @@ class Application:
         if self._running is None:
             return
         spark, _ = self._running
+        if self._resources is not None:
+            self._resources.close()
 
         def stop() -> None:
             with suppress(Exception):  # Spark may have ended already

@@ -25,10 +25,12 @@ _log = logging.getLogger(__name__)
 class Pipeline:
     """The pipeline of one settings file. Its methods may be called from any thread, and from a signal handler."""
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings] | None, application: Application) -> None:
+    def __init__(
+        self, settings: Settings, load: Callable[[], Settings] | None, application: Application, monitor: Monitor
+    ) -> None:
         """`load` reads the settings again."""
         self.name = settings.service.name
-        self.monitor = Monitor.of(settings)
+        self.monitor = monitor
         self.error: TidemarkError | None = None
         """What ended the last run; None for a stop."""
         self._settings, self._load, self._application = settings, load, application

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from prometheus_client import CollectorRegistry
+
 from service import clock, tracing
 from service.daemon import control
 from service.daemon.application import Application
@@ -22,6 +24,9 @@ from service.daemon.pipeline import Pipeline
 from service.daemon.shutdown import LIMIT_S, Shutdown
 from service.errors import SparkLostError, TidemarkError
 from service.monitoring.board import Board
+from service.monitoring.monitor import Monitor
+from service.monitoring.resource_metrics import ProcessMetrics
+from service.monitoring.series import Series
 from service.monitoring.server import Server
 from service.settings import Settings
 from service.spark import session
@@ -52,9 +57,17 @@ class Process:
 
     def __init__(self, plans: Sequence[Plan], master: str | None = None) -> None:
         self._settings = [plan.settings for plan in plans]
-        self._application = Application(master, self._take_jvm_signals, is_shared=len(plans) > 1)
-        self._pipelines = [Pipeline(plan.settings, plan.load, self._application) for plan in plans]
-        self._board = Board([each.monitor for each in self._pipelines])
+        is_shared = len(plans) > 1
+        registry = CollectorRegistry()
+        of_process = ProcessMetrics(Series(registry)) if is_shared else None
+        monitors = [Monitor.of(settings, of_process) for settings in self._settings]
+        self._board = Board(monitors, registry)
+        memory = monitors[0].metrics.process
+        self._application = Application(master, memory, self._take_jvm_signals, is_shared=is_shared)
+        self._pipelines = [
+            Pipeline(plan.settings, plan.load, self._application, monitor)
+            for plan, monitor in zip(plans, monitors, strict=True)
+        ]
         self._shutdown = Shutdown(self._end, self._read_views)
 
     def run(self) -> int:

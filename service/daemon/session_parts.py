@@ -12,7 +12,7 @@ from service.daemon.view_changes import ViewChanges
 from service.kafka import source
 from service.monitoring.activity_log import ActivityLog
 from service.monitoring.monitor import Monitor
-from service.monitoring.resources import Resources
+from service.monitoring.resources import StoreResources
 from service.pipeline import builder, failure
 from service.pipeline.back_pressure import BatchLimit
 from service.pipeline.term import Term
@@ -42,7 +42,7 @@ class SessionParts:
         self.activity_log = ActivityLog(settings)
         self.warm_up = warm_up
         self.limit = BatchLimit.of(settings)
-        self.resources = Resources(spark, settings, self.metrics.resources)
+        self.resources = StoreResources(spark, settings, self.metrics.stores)
         self.resources.start()
         self.refresher: Refresher | None = None
         self.checker: Checker | None = None

@@ -21,14 +21,18 @@ _OF_STOPPED = "tidemark_build"
 
 
 class Board:
-    """The monitors of a process. `control` is the path of the socket that takes commands, None without one."""
+    """The monitors of a process. `process` is the registry of what is of no pipeline, where there are several.
 
-    def __init__(self, monitors: Sequence[Monitor]) -> None:
+    `control` is the path of the socket that takes commands, None without one.
+    """
+
+    def __init__(self, monitors: Sequence[Monitor], process: CollectorRegistry | None = None) -> None:
         self.monitors = tuple(monitors)
         self.control: str | None = None
+        self._process = process or CollectorRegistry()
         self.registry = self.monitors[0].metrics.registry if self.is_single else CollectorRegistry()
         if not self.is_single:
-            self.registry.register(_Together(self.monitors))
+            self.registry.register(_Together(self.monitors, self._process))
 
     @property
     def is_single(self) -> bool:
@@ -40,6 +44,15 @@ class Board:
         if self.is_single:
             return self.monitors[0]
         return {each.name: each for each in self.monitors}[name] if name else None
+
+    def registry_of(self, monitor: Monitor) -> CollectorRegistry:
+        """Return the metrics of a pipeline and of the process, as if it had no other pipeline."""
+        if self.is_single:
+            return self.registry
+        registry = CollectorRegistry()
+        for each in (monitor.metrics.registry, self._process):
+            registry.register(each)  # a registry collects as a collector does
+        return registry
 
     def document(self) -> dict[str, Any]:
         """Return the document of /status of several."""
@@ -66,20 +79,20 @@ class Board:
 
 
 class _Together(Collector):
-    """The metrics of several pipelines, with the label `pipeline`, and the state of each."""
+    """The metrics of several pipelines, with the label `pipeline`, and the state of each; those of the process without it."""
 
-    def __init__(self, monitors: Sequence[Monitor]) -> None:
-        self._monitors = monitors
+    def __init__(self, monitors: Sequence[Monitor], process: CollectorRegistry) -> None:
+        self._monitors, self._process = monitors, process
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
-        for monitor in self._monitors:
-            for family in _shown(monitor):
-                one = families.get(family.name)
-                if one is None:
-                    one = families[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
-                labels = {LABEL: monitor.name}
-                one.samples += [sample._replace(labels={**labels, **sample.labels}) for sample in family.samples]
+        of_process: list[tuple[dict[str, str], Metric]] = [({}, family) for family in self._process.collect()]
+        of_pipelines = [({LABEL: each.name}, family) for each in self._monitors for family in _shown(each)]
+        for labels, family in of_process + of_pipelines:
+            one = families.get(family.name)
+            if one is None:
+                one = families[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
+            one.samples += [sample._replace(labels={**labels, **sample.labels}) for sample in family.samples]
         yield from families.values()
         yield self._states()
 

@@ -22,7 +22,7 @@ from service.admission.schema_catalog import LOOK_UPS
 from service.monitoring.event_time_metrics import EventTime
 from service.monitoring.outlet_metrics import Outlets
 from service.monitoring.quality_metrics import Quality
-from service.monitoring.resource_metrics import ResourceMetrics
+from service.monitoring.resource_metrics import ProcessMetrics, StoreMetrics
 from service.monitoring.schedule import Schedule
 from service.monitoring.series import Series
 from service.monitoring.view_metrics import Views
@@ -99,7 +99,8 @@ class Buckets(Collector):
 class Metrics(TermMetrics):
     """Every metric of the service, its liveness and its readiness."""
 
-    def __init__(self, *, spark: str = "") -> None:  # noqa: PLR0915 - one line for each metric
+    def __init__(self, process: ProcessMetrics | None = None, *, spark: str = "") -> None:  # noqa: PLR0915 - a line for each
+        """`process` are those of the process, where it has several pipelines; None for a pipeline alone."""
         self.registry = CollectorRegistry()
         self._lock = threading.Lock()
         self._batch_since: float | None = None
@@ -190,7 +191,8 @@ class Metrics(TermMetrics):
         self.quality = Quality(series)
         self.views = Views(series)
         self.outlets = Outlets(series)
-        self.resources = ResourceMetrics(series)
+        self.process = process or ProcessMetrics(series)
+        self.stores = StoreMetrics(series, self.process.failures if process is None else None)
         self.state_rows = gauge(
             "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
         )

@@ -6,6 +6,7 @@ from typing import Self
 from service.errors import TidemarkError
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
+from service.monitoring.resource_metrics import ProcessMetrics
 from service.monitoring.status import Status
 from service.settings import Settings
 
@@ -19,9 +20,9 @@ class Monitor:
     page: Page = field(default_factory=lambda: Page(is_on=False))
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return the monitor of a pipeline that begins."""
-        metrics, status = Metrics(), Status(settings.service.name)
+    def of(cls, settings: Settings, process: ProcessMetrics | None = None) -> Self:
+        """Return the monitor of a pipeline that begins; `process` as for Metrics."""
+        metrics, status = Metrics(process), Status(settings.service.name)
         metrics.limits(settings)
         status.outlets(metrics.outlets.document)
         return cls(metrics, status, Page(is_on=settings.quality.expectations is not None))

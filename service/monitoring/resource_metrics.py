@@ -2,6 +2,8 @@
 
 import math
 
+from prometheus_client import Counter
+
 from service.monitoring.series import Series
 
 HEAP = ("used", "committed", "max")
@@ -9,8 +11,8 @@ PROCESSES = ("driver_jvm", "driver_python", "executors", "python_workers")
 FOLDERS = ("checkpoint", "work")
 
 
-class ResourceMetrics:
-    """The part of the service's metrics that the monitoring thread sets. A gauge is NaN while it cannot be measured."""
+class ProcessMetrics:
+    """What the process and its children use, whatever pipelines run in it. A gauge is NaN while it cannot be measured."""
 
     def __init__(self, series: Series) -> None:
         self.heap = series.gauge("jvm_heap_bytes", "Heap of the driver's JVM", "kind")
@@ -22,28 +24,13 @@ class ResourceMetrics:
             "process_memory_bytes", "Memory of the service's processes on this host; shared pages count once", "process"
         )
         self.workers = series.gauge("python_workers", "Python processes that Spark has started on this host")
-        self.disk_free = series.gauge("disk_free_bytes", "Free bytes for the service on the disk of a folder", "folder")
-        self.disk_size = series.gauge("disk_size_bytes", "Size of the disk of a folder", "folder")
-        self.redis_memory = series.gauge("redis_memory_bytes", "used_memory of the Redis that has the shard", "shard")
-        self.redis_limit = series.gauge(
-            "redis_memory_limit_bytes", "maxmemory of the Redis that has the shard; +Inf without a limit", "shard"
-        )
-        self.feed = series.gauge("feed_entries", "Entries of the change feed", "shard")
-        self.failures = series.counter("resource_failures", "Measurements that failed", "part", ("jvm", "redis"))
+        self.failures = _failures(series)
+        self.failures.labels("jvm")
         for kind in HEAP:
             self.heap.labels(kind).set(math.nan)
         for process in PROCESSES:
             self.memory.labels(process).set(math.nan)
-        for folder in FOLDERS:
-            for gauge in (self.disk_free, self.disk_size):
-                gauge.labels(folder).set(math.nan)
         self._collected: dict[str, tuple[int, int]] = {}
-
-    def shards(self, count: int) -> None:
-        """Export the series of every shard from the start."""
-        for shard in range(count):
-            for gauge in (self.redis_memory, self.redis_limit, self.feed):
-                gauge.labels(str(shard)).set(math.nan)
 
     def collected(self, collector: str, count: int, time_ms: int) -> None:
         """Set a collector's totals since the start of the JVM."""
@@ -51,3 +38,32 @@ class ResourceMetrics:
         self.collections.labels(collector).inc(max(0, count - former_count))
         self.gc_seconds.labels(collector).inc(max(0, time_ms - former_ms) / 1000)
         self._collected[collector] = count, time_ms
+
+
+class StoreMetrics:
+    """What a pipeline uses of disks and of Redis. A gauge is NaN while it cannot be measured."""
+
+    def __init__(self, series: Series, failures: Counter | None = None) -> None:
+        """`failures` is the counter of the process, if it is in the same registry."""
+        self.disk_free = series.gauge("disk_free_bytes", "Free bytes for the service on the disk of a folder", "folder")
+        self.disk_size = series.gauge("disk_size_bytes", "Size of the disk of a folder", "folder")
+        self.redis_memory = series.gauge("redis_memory_bytes", "used_memory of the Redis that has the shard", "shard")
+        self.redis_limit = series.gauge(
+            "redis_memory_limit_bytes", "maxmemory of the Redis that has the shard; +Inf without a limit", "shard"
+        )
+        self.feed = series.gauge("feed_entries", "Entries of the change feed", "shard")
+        self.failures = failures or _failures(series)
+        self.failures.labels("redis")
+        for folder in FOLDERS:
+            for gauge in (self.disk_free, self.disk_size):
+                gauge.labels(folder).set(math.nan)
+
+    def shards(self, count: int) -> None:
+        """Export the series of every shard from the start."""
+        for shard in range(count):
+            for gauge in (self.redis_memory, self.redis_limit, self.feed):
+                gauge.labels(str(shard)).set(math.nan)
+
+
+def _failures(series: Series) -> Counter:
+    return series.counter("resource_failures", "Measurements that failed", "part")

@@ -1,4 +1,4 @@
-"""Measure what the service uses, every ten seconds, in a thread of its own: no batch and no scrape waits for it.
+"""Measure what the service uses, every ten seconds, in threads of their own: no batch and no scrape waits for them.
 
 A measurement that fails sets its gauges to NaN and counts in `tidemark_resource_failures_total`; the others go on.
 """
@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from redis.exceptions import RedisError
 
-from service.monitoring.resource_metrics import ResourceMetrics
+from service.monitoring.resource_metrics import ProcessMetrics, StoreMetrics
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.settings import Settings
@@ -29,24 +29,12 @@ EVERY_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class Resources(Thread):
-    """Measures until `close`. The JVM is the driver's: on a cluster the executors have heaps of their own."""
+class _Measuring(Thread):
+    """Measures until `close`."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, metrics: ResourceMetrics) -> None:
-        super().__init__(name="tidemark-resources", daemon=True)
-        self._settings, self._metrics = settings, metrics
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self._ending = threading.Event()
-        context: Any = spark.sparkContext
-        self._jvm: Any = context._jvm
-        self._java = int(self._jvm.java.lang.ProcessHandle.current().pid())
-        self._application = str(spark.sparkContext.applicationId)
-        work = self._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())[0]
-        self._folders = {"checkpoint": local(settings.service.checkpoint), "work": Path(str(work))}
-        self._clients = {
-            number: (redis_client.client(settings.redis, keys, decode_responses=True), keys.changes)
-            for number, keys in enumerate(shards(settings.redis))
-        }
-        metrics.shards(settings.redis.shards)
 
     def run(self) -> None:
         while not self._ending.is_set():
@@ -59,9 +47,26 @@ class Resources(Thread):
 
     def measure(self) -> None:
         """Measure everything once."""
+        raise NotImplementedError
+
+
+class StoreResources(_Measuring):
+    """Disks and Redis, as a pipeline uses them."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, metrics: StoreMetrics) -> None:
+        super().__init__("tidemark-resources")
+        self._metrics = metrics
+        context: Any = spark.sparkContext
+        work = context._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())[0]
+        self._folders = {"checkpoint": local(settings.service.checkpoint), "work": Path(str(work))}
+        self._clients = {
+            number: (redis_client.client(settings.redis, keys, decode_responses=True), keys.changes)
+            for number, keys in enumerate(shards(settings.redis))
+        }
+        metrics.shards(settings.redis.shards)
+
+    def measure(self) -> None:
         self._measure_disks()
-        self._measure_processes()
-        self._measure_jvm()
         self._measure_redis()
 
     def _measure_disks(self) -> None:
@@ -71,6 +76,37 @@ class Resources(Thread):
                 usage = shutil.disk_usage(_existing(path)) if path is not None else None
             self._metrics.disk_free.labels(folder).set(usage.free if usage else math.nan)
             self._metrics.disk_size.labels(folder).set(usage.total if usage else math.nan)
+
+    def _measure_redis(self) -> None:
+        for number, (client, feed) in self._clients.items():
+            shard = str(number)
+            memory = limit = entries = math.nan
+            try:
+                information = client.info("memory")
+                memory, limit = information["used_memory"], information.get("maxmemory") or math.inf
+                entries = client.xlen(feed)
+            except (RedisError, OSError) as error:
+                self._metrics.failures.labels("redis").inc()
+                _log.debug("Redis could not be measured: %s", error)
+            self._metrics.redis_memory.labels(shard).set(memory)
+            self._metrics.redis_limit.labels(shard).set(limit)
+            self._metrics.feed.labels(shard).set(entries)
+
+
+class ProcessResources(_Measuring):
+    """Memory of the process and its children. The JVM is the driver's: on a cluster the executors have heaps of their own."""
+
+    def __init__(self, spark: SparkSession, metrics: ProcessMetrics) -> None:
+        super().__init__("tidemark-memory")
+        self._metrics = metrics
+        context: Any = spark.sparkContext
+        self._jvm: Any = context._jvm
+        self._java = int(self._jvm.java.lang.ProcessHandle.current().pid())
+        self._application = str(spark.sparkContext.applicationId)
+
+    def measure(self) -> None:
+        self._measure_processes()
+        self._measure_jvm()
 
     def _measure_jvm(self) -> None:
         management = self._jvm.java.lang.management.ManagementFactory
@@ -82,7 +118,8 @@ class Resources(Thread):
                 self._metrics.collected(str(collector.getName()), *totals)
         except (Py4JError, OSError) as error:
             sizes = dict.fromkeys(("used", "committed", "max"), math.nan)
-            self._failed("jvm", error)
+            self._metrics.failures.labels("jvm").inc()
+            _log.debug("The JVM could not be measured: %s", error)
         for kind, size in sizes.items():
             self._metrics.heap.labels(kind).set(size)
 
@@ -110,24 +147,6 @@ class Resources(Thread):
             with suppress(psutil.Error):
                 if process.name() == "java" and self._application in process.cmdline():
                     yield process.pid
-
-    def _measure_redis(self) -> None:
-        for number, (client, feed) in self._clients.items():
-            shard = str(number)
-            memory = limit = entries = math.nan
-            try:
-                information = client.info("memory")
-                memory, limit = information["used_memory"], information.get("maxmemory") or math.inf
-                entries = client.xlen(feed)
-            except (RedisError, OSError) as error:
-                self._failed("redis", error)
-            self._metrics.redis_memory.labels(shard).set(memory)
-            self._metrics.redis_limit.labels(shard).set(limit)
-            self._metrics.feed.labels(shard).set(entries)
-
-    def _failed(self, part: str, error: Exception) -> None:
-        self._metrics.failures.labels(part).inc()
-        _log.debug("%s could not be measured: %s", part, error)
 
 
 def _below(pids: Iterable[int]) -> Iterator[psutil.Process]:

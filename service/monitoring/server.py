@@ -111,8 +111,8 @@ def _pages(board: Board) -> "WSGIApplication":
             code, body, kind = _missing(f"There is no such pipeline. There are: {names}\n")
         else:
             if path == "/metrics" or environ["REQUEST_METHOD"] != "GET":  # the exposition refuses other methods
-                one = None if board.is_single else monitor
-                return (everything if one is None else make_wsgi_app(one.metrics.registry))(environ, start)
+                exposition = everything if monitor is None else make_wsgi_app(board.registry_of(monitor))
+                return exposition(environ, start)
             code, body, kind = _of_all(board, path) if monitor is None else _of_one(board, monitor, path)
         start(f"{code.value} {code.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
@@ -131,7 +131,7 @@ def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:
     if path == "/quality":
         return monitor.page.answer()
     if path == "/":
-        samples = Samples.of(metrics.registry.collect(), clock.monotonic_s())
+        samples = Samples.of(board.registry_of(monitor).collect(), clock.monotonic_s())
         query = "" if board.is_single else f"?{LABEL}={monitor.name}"
         page = home_page.home(status.document(), samples, metrics.unready(), query)
         return HTTPStatus.OK, page, home_page.TYPE

@@ -171,11 +171,15 @@ def of_pipeline(spark: SparkSession, settings: Settings) -> SparkSession:
     Spark gives each pool the same share of the cores, whatever waits in the others.
     """
     own: SparkSession = spark.newSession()
-    context: Any = spark.sparkContext
-    _suit(own, settings, dict(context._conf.getAll()))
     own.conf.set(_POOL, settings.service.name)
-    join_pool(own)
     return own
+
+
+def begin(spark: SparkSession, settings: Settings) -> None:
+    """Prepare a session of `of_pipeline` for a run: set what depends on the settings, and have this thread join its pool."""
+    context: Any = spark.sparkContext
+    _suit(spark, settings, dict(context._conf.getAll()))
+    join_pool(spark)
 
 
 def join_pool(spark: SparkSession) -> None:

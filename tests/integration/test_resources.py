@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from load.servers.redis import Redis
 from service.monitoring.metrics import Metrics
-from service.monitoring.resources import Resources
+from service.monitoring.resources import ProcessResources, StoreResources
 from tests.stream.records import make_settings
 
 pytestmark = pytest.mark.integration
@@ -27,7 +27,7 @@ def test_memory_disk_and_redis_are_measured_and_a_redis_that_is_away_hides_nothi
     metrics = Metrics()
     section = {"url": redis.url, "timeout": "1 s"}
     settings = make_settings(tmp_path, redis=section, service={"checkpoint": str(tmp_path / "none" / "yet")})
-    resources = Resources(spark, settings, metrics.resources)
+    memory, resources = ProcessResources(spark, metrics.process), StoreResources(spark, settings, metrics.stores)
 
     def value(name: str, **labels: str) -> float:
         sample = metrics.registry.get_sample_value(f"tidemark_{name}", labels)
@@ -38,6 +38,7 @@ def test_memory_disk_and_redis_are_measured_and_a_redis_that_is_away_hides_nothi
     with redis.client() as client:
         client.config_set("maxmemory", 10 << 20)
         client.xadd("tidemark:changes", {"key": "tidemark:device:d"})
+    memory.measure()
     resources.measure()
     assert 0 < value("jvm_heap_bytes", kind="used") <= value("jvm_heap_bytes", kind="committed")
     assert value("process_memory_bytes", process="driver_jvm") > 50 << 20

@@ -171,7 +171,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 @pytest.fixture
 def running(tmp_path: Path, runs: Runs) -> Iterator[Pipeline]:
     application: Any = None
-    started = Pipeline(load_named(write(tmp_path, "one")), None, application)
+    loaded = load_named(write(tmp_path, "one"))
+    started = Pipeline(loaded, None, application, Monitor.of(loaded))
     started.start()
     yield started
     started.end()
