@@ -1,6 +1,7 @@
 """Several pipelines in one process: each with what is its own, and what happens to one touches no other."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from load.servers.server_process import free_port
+from service.cli import main
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
@@ -49,6 +51,13 @@ class Pair:
         until(lambda: world.counted() == world.sent, 60, "batches")
 
 
+def ask(service: Service, config: Path, *words: str) -> int:
+    """Run `tidemark query`; returns the exit status."""
+    settings = config.with_name("ask.toml")
+    settings.write_text(config.read_text() + f"\n[metrics]\nport = {service.port}\n")
+    return main(["query", *words, "--config", str(settings)])
+
+
 @pytest.fixture
 def pair(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> Pair:
     return Pair(broker_server, redis_server, tmp_path, prefix)
@@ -68,6 +77,21 @@ def test_two_pipelines_run_in_one_process_and_what_one_lacks_does_not_stop_the_o
         assert service.metric("records_total", pipeline="one") == 300
         assert service.metric("records_total", pipeline="two") == 300
         assert {*service.status()["pipelines"]} == {"one", "two"}
+
+        # An operator stops one and starts it again, which goes on where it was.
+        query = partial(ask, service, pair.one.config)
+        assert query("stop", "two") == 0
+        assert two.redis.get(f"{two.topic}:lease") is None
+        assert service.get("/readyz")[0] == 200
+        epoch, batch = map(int, (two.progress()["epoch"], two.progress()["batch"]))
+        two.send(100)
+        pair.go_on(one)
+        assert two.counted() == two.sent - 100
+        assert query("start", "two") == 0
+        until(lambda: two.counted() == two.sent, 60, "it goes on")
+        assert int(two.progress()["epoch"]) == epoch + 1
+        assert int(two.progress()["batch"]) > batch
+        assert query("await", "two") == 0
 
         # Redis hangs, and is gone.
         pair.own.pause()
