@@ -11,7 +11,7 @@ from collections.abc import Callable
 from service import clock, threads
 from service.daemon.application import Application
 from service.daemon.runner import Runner
-from service.errors import TidemarkError
+from service.errors import SourceRefusedError, TidemarkError
 from service.monitoring.monitor import Monitor
 from service.pipeline import failure
 from service.settings import Settings
@@ -102,7 +102,9 @@ class Pipeline:
             return self._runner
 
     def _pause(self, error: TidemarkError, ran_s: float) -> None:
-        pause_s = FIRST_PAUSE_S if ran_s > CALM_S else self._pause_s
+        # A topic that is missing is cheap to ask for, and may be the outlet of a pipeline that has not written to it yet.
+        begins_anew = ran_s > CALM_S or isinstance(error, SourceRefusedError)
+        pause_s = FIRST_PAUSE_S if begins_anew else self._pause_s
         self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         _log.error(
             "%s: %s. The pipeline has ended, and begins again in %.0f s. The others go on", error.code, error, pause_s

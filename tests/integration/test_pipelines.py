@@ -1,6 +1,8 @@
 """Several pipelines in one process: each with what is its own, and what happens to one touches no other."""
 
 import json
+import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,20 +80,7 @@ def test_two_pipelines_run_in_one_process_and_what_one_lacks_does_not_stop_the_o
         assert service.metric("records_total", pipeline="two") == 300
         assert {*service.status()["pipelines"]} == {"one", "two"}
 
-        # An operator stops one and starts it again, which goes on where it was.
-        query = partial(ask, service, pair.one.config)
-        assert query("stop", "two") == 0
-        assert two.redis.get(f"{two.topic}:lease") is None
-        assert service.get("/readyz")[0] == 200
-        epoch, batch = map(int, (two.progress()["epoch"], two.progress()["batch"]))
-        two.send(100)
-        pair.go_on(one)
-        assert two.counted() == two.sent - 100
-        assert query("start", "two") == 0
-        until(lambda: two.counted() == two.sent, 60, "it goes on")
-        assert int(two.progress()["epoch"]) == epoch + 1
-        assert int(two.progress()["batch"]) > batch
-        assert query("await", "two") == 0
+        is_stopped_and_started_by_commands(pair, service)
 
         # Redis hangs, and is gone.
         pair.own.pause()
@@ -127,6 +116,24 @@ def test_two_pipelines_run_in_one_process_and_what_one_lacks_does_not_stop_the_o
             assert again.stop() == 0, again.log.read_text()
 
 
+def is_stopped_and_started_by_commands(pair: Pair, service: Service) -> None:
+    """The second one, which goes on where it was; the first one goes on meanwhile."""
+    one, two = pair.one, pair.two
+    query = partial(ask, service, pair.one.config)
+    assert query("stop", "two") == 0
+    assert two.redis.get(f"{two.topic}:lease") is None
+    assert service.get("/readyz")[0] == 200
+    epoch, batch = map(int, (two.progress()["epoch"], two.progress()["batch"]))
+    two.send(100)
+    pair.go_on(one)
+    assert two.counted() == two.sent - 100
+    assert query("start", "two") == 0
+    until(lambda: two.counted() == two.sent, 60, "it goes on")
+    assert int(two.progress()["epoch"]) == epoch + 1
+    assert int(two.progress()["batch"]) > batch
+    assert query("await", "two") == 0
+
+
 def test_a_pipeline_that_fails_begins_again_and_the_process_ends_when_all_have_failed(pair: Pair) -> None:
     one, two = pair.one, pair.two
     two.config.write_text(two.config.read_text().replace(f'topics = ["{two.topic}"]', f'topics = ["late-{two.topic}"]'))
@@ -146,3 +153,57 @@ def test_a_pipeline_that_fails_begins_again_and_the_process_ends_when_all_have_f
         jvm.kill()
         assert service.wait() == 9, service.log.read_text()
         assert "QUERY_SPARK_LOST" in service.log.read_text().splitlines()[-1]
+
+
+MINUTES = """
+[admission]
+max_delay = "2 s"
+max_ahead = "1 s"
+[[outlets]]
+name = "minutes"
+kind = "kafka"
+topic = "{topic}"
+format = "json"
+"""
+HOURS = """
+[admission]
+max_delay = "2 m"
+"""
+
+
+def test_a_pipeline_reads_what_another_one_writes_to_its_outlet(pair: Pair) -> None:
+    one, two = pair.one, pair.two
+    topic = f"finals-{one.topic}"
+    text = one.config.read_text().replace('window = "10 s"', 'window = "5 s"')
+    one.config.write_text(text + MINUTES.format(topic=topic))
+    text = two.config.read_text().replace(f'topics = ["{two.topic}"]', f'topics = ["{topic}"]')
+    text = text.replace(
+        'measures = {temperature = "temperature"}',
+        'device_id = "key"\nevent_time = "start"\nmeasures = {readings = "count", temperature = "mean"}',
+    )
+    two.config.write_text(text.replace('window = "10 s"', 'window = "20 s"') + HOURS)
+
+    def totals(world: DaemonWorld, measure: str, statistic: str) -> Counter[int]:
+        """By 20 s, what windows that begin in them have together of a measure."""
+        found: Counter[int] = Counter()
+        for key in world.redis.keys(f"{world.topic}:window:device:{measure}:*"):
+            start, count, mean = world.redis.hmget(key, "start", "count", "mean")
+            value = int(str(count)) * (float(str(mean)) if statistic == "sum" else 1)
+            found[int(str(start)) // 20_000] += round(value)
+        return found
+
+    with pair.own, pair.start() as service:
+        begin = int(time.time()) // 20
+        deadline = begin + 3
+
+        def is_complete() -> bool:
+            one.send(40)
+            has_closed = any(each > deadline for each in totals(two, "readings", "sum"))
+            return has_closed and service.is_ready()
+
+        until(is_complete, STARTS_S, "windows of windows")
+        of_readings, of_windows = totals(one, "temperature", "count"), totals(two, "readings", "sum")
+        complete = [each for each in of_windows if each < max(of_windows)]
+        assert complete
+        assert {each: of_windows[each] for each in complete} == {each: of_readings[each] for each in complete}
+        assert service.stop() == 0, service.log.read_text()
