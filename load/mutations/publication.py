@@ -145,10 +145,10 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/builder.py",
-                "            self._publish(frame, batch)\n",
-                "            ready = frame.localCheckpoint()\n"
-                "            late, self.late = self.late, (lambda: self._publish(ready, batch))\n"
-                "            late()\n",
+                "                self._publish(frame, batch)\n",
+                "                ready = frame.localCheckpoint()\n"
+                "                late, self.late = self.late, (lambda: self._publish(ready, batch))\n"
+                "                late()\n",
             ),
             Edit(
                 "service/pipeline/builder.py",
