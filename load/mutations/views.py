@@ -11,6 +11,20 @@ _LUA = "service/publication/publish.lua"
 
 MUTATIONS = (
     Mutation(
+        "moved-device-takes-the-window",
+        "a marked window with more readings than the computed one stays in the last pass, and is removed with those that are left",
+        "where a device has moved to another site, the readings of the others of its former site are in no window",
+        ("P1",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "((is_part and not a.last) or not is_final)",
+                "(is_part or not is_final)",
+            ),
+        ),
+        ("tests/integration/test_marked_windows.py::test_fewer_readings_take_its_place_when_no_more_are_to_come",),
+    ),
+    Mutation(
         "repeated-with-new-views",
         "a batch that was begun is repeated with the views of the settings",
         "its first attempt has written windows that its replay does not complete",

@@ -1,6 +1,6 @@
 """The past of views that are new, computed as service/recompute/fill.py does, without Spark."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,27 +23,23 @@ def settings_of(settings: Settings, views: Sequence[ViewVersion]) -> Settings:
     return settings.model_copy(update={"views": views, "admission": admission, "outlets": ()})
 
 
-def publish(
-    sink: Sink,
-    reference: Index,
-    admitted: Iterable[pa.RecordBatch],
-    incomplete: Mapping[tuple[str, str], int],
-    gone: Sequence[str],
-) -> None:
-    """Write the windows that are closed and begin before the times of `incomplete`, by view and measure.
+def publish(sink: Sink, views: Sequence[ViewVersion], reference: Index, admitted: Iterable[pa.RecordBatch]) -> None:
+    """Write the windows of views that are closed and begin before they have all readings.
 
-    `sink` has the settings of `settings_of`. The views in `gone` have no other windows before these times: those are removed.
+    `sink` has the settings of `settings_of`. In the last pass windows that lack readings, and were not computed, are removed.
     """
+    if not views:
+        return
     settings, watermark_ms = sink.settings, sink.micro_batch.watermark_ms
     fold = replace(builder.folding(settings, reference), batch_state=lambda: (EventTime(), frozenset(), ""))
     rows = [row for batch in fold(admitted) for row in batch.to_pylist() if row["kind"] == PARTS]
     rows.sort(key=lambda row: (row["bucket"], row["first"], row["payload"]))
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in ("bucket", "first", "kind", "payload")}
-    spans = {pair: (0, ms) for pair, ms in incomplete.items()}
+    spans = {(view.name, measure): (0, ms) for view in views for measure, ms in view.incomplete.items()}
     alive = {view.name: watermark_ms - view.retain_ms for view in settings.closing_views}
     step = rebuild._Closed(sessions.rules(settings), watermark_ms, 0, alive, rebuild.Chosen(spans))
     servers = sink.servers()
     sink.write(batch.select(["kind", "payload"]) for batch in step([pa.RecordBatch.from_pydict(columns)]))
-    for name in gone:
-        sink.scan("parts", f"window:{name}", begins="0")
+    for view in views if sink.is_last else ():
+        sink.scan("parts", f"window:{view.name}", begins="0")
     sink.run("read_progress", servers)

@@ -282,12 +282,12 @@ class World:
         views = [view for view in (self.versions or Versions()).views if view.incomplete]
         if not views:
             return
-        settings = past.settings_of(self.settings, views)
-        sink = replace(self._sink(), settings=settings, republishing=True, settled_ms=None)
-        sink = replace(sink, micro_batch=replace(sink.micro_batch, batch=self.batch - 1))
-        incomplete = {(view.name, measure): ms for view in views for measure, ms in view.incomplete.items()}
         done = [view for view in views if self.time.watermark_ms >= fill.ends_ms(view)]
-        past.publish(sink, self.reference, [_columns(admitted, settings)], incomplete, [view.name for view in done])
+        for chosen in ([view for view in views if view not in done], done):
+            settings = past.settings_of(self.settings, chosen)
+            sink = replace(self._sink(), settings=settings, republishing=True, settled_ms=None)
+            sink = replace(sink, micro_batch=replace(sink.micro_batch, batch=self.batch - 1))
+            past.publish(replace(sink, is_last=chosen is done), chosen, self.reference, [_columns(admitted, settings)])
         self._filled |= {view.name: Filled(view.incomplete) for view in done}
 
     def _computed(

@@ -25,7 +25,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
@@ -90,8 +90,9 @@ class Sink:
     Each process that writes keeps its own connections between batches; Redis's password file must exist there.
     `attributes` is the reference. `after` is the (epoch, batch) that progress is known to have reached, or None. With
     `republishing`, complete rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is
-    reduced by their age. They also replace closed windows that lack the readings before their view began. `closed_by` is the
-    reason why closed sessions are closed. Values in a shard's `covered` spans are not written. Once the watermark has passed
+    reduced by their age. They also replace closed windows that lack the readings before their view began, unless those have
+    more readings; with `is_last` also these: no reading is to come, and a device may have moved to another key. `closed_by` is
+    the reason why closed sessions are closed. Values in a shard's `covered` spans are not written. Once the watermark has passed
     `settled_ms`, rows are compared only with stored values that are closed; None for never. `begun` has the event time (ms) from
     which each view and measure without windows has all readings. `only` are the shards to write, None for all. `trace` is the
     batch's trace for a process that is not the driver.
@@ -102,6 +103,7 @@ class Sink:
     attributes: Attributes | None = None
     after: tuple[int, int] | None = None
     republishing: bool = False
+    is_last: bool = False
     closed_by: Literal["watermark", "idle"] = "watermark"
     covered: Mapping[int, Covered] = field(default_factory=dict)
     settled_ms: int | None = None
@@ -318,6 +320,8 @@ class Sink:
         stamp, chunk, gap_ms = self._stamp(), self.settings.redis.chunk, self.settings.sessions.gap_ms
         for rows in self._rows(shard, changes):
             parts = as_of_watermark(rows, self.micro_batch.watermark_ms, gap_ms) if self.republishing else [rows]
+            if self.is_last:
+                parts = [replace(part, shared={**part.shared, "last": True}) for part in parts]
             for part in parts:
                 sizes += [(part.kind, min(chunk, len(part) - start)) for start in range(0, len(part), chunk)]
                 yield from part.calls(stamp, chunk)

@@ -135,7 +135,8 @@ end
 -- again, under the mark `rebuild`, sets that mark at its end.
 -- With a.partly a value may be nil, "no such field": a statistic that the window's view does not have, or began without.
 -- A window with the field `complete_from` lacks the readings before its view began. With a.complete rows replace such a window also
--- if it is closed, unless it has more readings, and the field goes.
+-- if it is closed, unless it has more readings, and the field goes. With a.last fewer readings take its place, too: the others are in
+-- windows of other keys by now.
 -- A new window, or one with a.again (rows are republished), enters its key into the sorted set of its view. a.views has by view: how long (ms) the set is kept after that, and
 -- the start of the newest window of keys that are removed from it, '' for none.
 -- With a.endless the rows are of views without windows: they do not expire and are never closed. `complete_from` is the event time
@@ -214,7 +215,7 @@ local function windows()
         if not is_final and its_end <= idle then
           is_idle = its_epoch < idle_epoch or (its_epoch == idle_epoch and its_batch <= idle_batch)
         end
-        if is_older(its_epoch, its_batch) or (is_poorer and (is_part or not is_final)) then
+        if is_older(its_epoch, its_batch) or (is_poorer and ((is_part and not a.last) or not is_final)) then
           old, must_write = old + 1, false
         elseif not is_part and is_same and (is_final or is_idle or (its_epoch == epoch and its_batch == batch)) then
           unchanged, must_write = unchanged + 1, false

@@ -80,7 +80,8 @@ class Filler:
         settings = term.settings.model_copy(update={"views": tuple(map(plain, views))})
         snapshot = term.snapshot
         micro_batch = replace(committed, epoch=term.epoch, reference=snapshot.version if snapshot else "")
-        sink = Sink(settings, micro_batch, builder.attributes(snapshot, settings), republishing=True)
+        values_of = builder.attributes(snapshot, settings)
+        sink = Sink(settings, micro_batch, values_of, republishing=True, is_last=is_last)
         servers = sink.servers()
         from_ms = min(self._from_ms(view, watermark_ms) for view in views)
         until_ms = max(max(view.incomplete.values()) for view in views)
@@ -99,7 +100,8 @@ class Filler:
             failpoint.hit("half_filled")
             self._job.rest(records_of(source) / settings.service.fill_rate - (clock.monotonic_s() - began_s))
         if is_last:
-            # A device's attributes may have changed since: then its readings are in windows of other keys now.
+            # A device's attributes may have changed since: then its readings are in windows of other keys now, and a window that
+            # had no other readings is not computed.
             for view in views:
                 sink.scan("parts", f"window:{view.name}", begins=str(begins_ms))
         sink.run("read_progress", servers)  # raises if a Redis has lost what was written

@@ -74,6 +74,17 @@ def test_no_window_of_fewer_readings_takes_the_place_of_a_marked_one(target: Tar
     assert (target.read()["count"], target.read()["complete_from"]) == ("2", str(T0 + 1))
 
 
+def test_fewer_readings_take_its_place_when_no_more_are_to_come(target: Target) -> None:
+    write_marked(target, [1.0, 2.0])
+    last = replace(complete(target, 1, T0 + MINUTE), is_last=True)
+    assert last.write([window([1.0])]).written == 1
+    shown = target.read()
+    assert (shown["count"], shown["revision"]) == ("1", "1")
+    assert "complete_from" not in shown
+    assert last.scan("parts", "window:device_1m", begins=str(T0)) == 0
+    assert last.write([window([1.0])]).unchanged == 1, "a pass that is repeated"
+
+
 def test_a_stream_does_not_replace_a_marked_window_that_is_closed(target: Target) -> None:
     write_marked(target, [1.0, 2.0])
     late = target.write(3, window([1.0, 2.0, 3.0]))
