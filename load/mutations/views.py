@@ -12,7 +12,7 @@ _LUA = "service/publication/publish.lua"
 MUTATIONS = (
     Mutation(
         "moved-device-takes-the-window",
-        "a marked window with more readings than the computed one stays in the last pass, and is removed with those that are left",
+        "a marked window with more readings than the computed one stays in the last pass, and is removed then",
         "where a device has moved to another site, the readings of the others of its former site are in no window",
         ("P1",),
         (
