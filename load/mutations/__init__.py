@@ -15,6 +15,7 @@ from load.mutations import (
     outlets,
     publication,
     readings,
+    rebuild,
     recompute,
     rejects,
     state,
@@ -42,6 +43,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *operations.MUTATIONS,
     *views.MUTATIONS,
     *checkpoint.MUTATIONS,
+    *rebuild.MUTATIONS,
 )
 
 

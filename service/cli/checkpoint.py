@@ -101,3 +101,50 @@ def skip(
     from service.commands import skip
 
     skip.skip(settings.load(config), offsets, say, dry=dry_run)
+
+
+@command(app, "rebuild", example="tidemark rebuild --switch")
+def rebuild(
+    config: Config,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Read records since, such as 26h; all by default.")
+    ] = None,
+    rate: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, show_default="service.fill_rate", help="Read so many records a second."),
+    ] = None,
+    switch: Annotated[
+        bool, typer.Option("--switch", help="Let the service go on from it, once you have stopped the service.")
+    ] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Also if values differ.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Go back to the former checkpoint.")] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Remove the checkpoint that the service does not use.")
+    ] = False,
+) -> None:
+    """Make a new checkpoint beside the running service, compare its values, and switch to it.
+
+    The same command goes on where it was cut off.
+    """
+    from datetime import UTC, datetime
+
+    from service import settings
+    from service.cli.log import is_debug, log
+    from service.commands import rebuild
+    from service.commands.rejects import span
+
+    if [undo, forget].count(True) + any((since, rate, switch, accept)) > 1:
+        message = "--undo and --forget take no other option"
+        raise typer.BadParameter(message)
+    os.umask(0o077)  # as `tidemark run` does
+    loaded = settings.load(config)
+    log(is_debug(), loaded)
+    if undo:
+        rebuild.undo(loaded, say)
+    elif forget:
+        rebuild.forget(loaded, say)
+    else:
+        since_ms = span(since, None, names=("--from", "--to"))[0] if since is not None else None
+        begin = datetime.fromtimestamp(since_ms / 1000, UTC) if since_ms is not None else None
+        wanted = rate or loaded.service.fill_rate
+        rebuild.rebuild(loaded, rebuild.Options(begin, wanted, switch, accept), say)

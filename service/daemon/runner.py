@@ -76,6 +76,10 @@ class Runner:
             while epoch is not None:
                 epoch = self._serve_term(parts, epoch)
 
+    def _run_of(self, term: Term, parts: SessionParts) -> QueryRun:
+        """Return the run of the term's query."""
+        return QueryRun(parts, term, self._lease, self._backoff, self._stop)
+
     def stop(self) -> None:
         """Request the end of the run; returns at once. For signal handlers and any thread."""
         self._stop.set()
@@ -192,7 +196,7 @@ class Runner:
                 self.metrics.outlets.watch(term.outlets.progress)
                 term.outlets.start()
             parts.activity_log.query_starts(epoch, position)
-            QueryRun(parts, term, self._lease, self._backoff, self._stop).run(idle_closer, retention_ms, care)
+            self._run_of(term, parts).run(idle_closer, retention_ms, care)
 
     def _on_skip(self, offsets: int) -> None:
         _log.warning("The query has skipped %d offsets that `tidemark skip` gave up", offsets)

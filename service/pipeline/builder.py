@@ -208,7 +208,7 @@ class Publication:
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)
-        sink = self._begin_views(sink)
+        sink = self._begin_views(replace(sink, shadow=term.shadow))
         self._begin_keys(sink)
         servers = sink.servers()
         planned = clock.monotonic_s()

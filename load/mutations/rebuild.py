@@ -1,0 +1,96 @@
+"""Mutations of a rebuild beside the service: how far it reads, what it publishes, what is compared, and the exchange."""
+
+from load.mutations.mutation import Edit, Mutation
+
+_PARTS = "tests/integration/test_rebuilder.py::"
+_COMPARISON = "tests/integration/test_comparison.py::"
+_FOLDERS = "tests/unit/test_rebuilt.py::"
+
+MUTATIONS = (
+    Mutation(
+        "rebuild-ahead",
+        "a rebuild reads records that the service has not published",
+        "their rejects are copied by nobody, and their finals are in no outlet",
+        ("P4",),
+        (
+            Edit(
+                "service/daemon/rebuilder.py",
+                "            if reaches(published(self._service) if last is None else last, end):",
+                "            if last is None or reaches(last, end):",
+            ),
+        ),
+        (_PARTS + "test_a_batch_waits_until_the_service_has_published_all_of_its_records",),
+    ),
+    Mutation(
+        "rebuild-beyond-the-end",
+        "the last batch of a rebuild is not made shorter",
+        "the rebuild never ends at the offsets of the service, and the switch never comes",
+        ("P8",),
+        (Edit("service/daemon/rebuilder.py", "        shorter = least(end, last)", "        shorter = end"),),
+        (_PARTS + "test_the_last_batch_ends_where_the_service_has_ended",),
+    ),
+    Mutation(
+        "rebuild-behind-the-watermark",
+        "a new checkpoint goes on at its own watermark",
+        "readings count that are late for windows that readers have as final",
+        ("P1", "P2"),
+        (
+            Edit(
+                "service/commands/rebuild.py",
+                "        whole = EventTime(watermark_ms, after.newest_ms)",
+                "        whole = EventTime(after.watermark_ms, after.newest_ms)",
+            ),
+        ),
+        (_PARTS + "test_the_new_checkpoint_begins_with_the_services_views_skips_and_watermark",),
+    ),
+    Mutation(
+        "rebuild-ahead-of-the-outlets",
+        "a switch does not ask whether the service has published what the new checkpoint has",
+        "after an undo, windows that readers have are removed as lost",
+        ("P2",),
+        (
+            Edit(
+                "service/commands/rebuild.py",
+                "        if not rebuilder.reaches(rebuilder.published(self.settings), self._reached()):",
+                "        if False:",
+            ),
+        ),
+        (_PARTS + "test_what_only_the_service_can_finish_refuses_the_switch",),
+    ),
+    Mutation(
+        "rebuild-uncompared",
+        "the comparison takes every value that both have for equal",
+        "a switch to other values is not refused",
+        ("P7",),
+        (Edit("service/recompute/comparison.py", "    elif is_alike(mine, other):", "    elif True:"),),
+        (_COMPARISON + "test_every_kind_of_difference_is_counted_and_named",),
+    ),
+    Mutation(
+        "rebuild-rejects-twice",
+        "a rebuild copies rejects",
+        "each reject of the topic's past is in the rejects topic twice, under the epoch of another prefix",
+        ("P4",),
+        (
+            Edit(
+                "service/pipeline/batch_publisher.py",
+                "        if self.shadow is None:  # else the service has copied them",
+                "        if True:",
+            ),
+        ),
+        (_COMPARISON + "test_expired_values_are_not_written_and_no_reject_is_copied",),
+    ),
+    Mutation(
+        "rebuild-schemas-elsewhere",
+        "the state of a new checkpoint names its schemas beside the service's checkpoint",
+        "the service does not start from it",
+        ("P8",),
+        (
+            Edit(
+                "service/checkpoint/rebuilt.py",
+                """                        store["stateSchemaFilePaths"] = [_below(place, path) for path in paths]""",
+                """                        store["stateSchemaFilePaths"] = [*paths]""",
+            ),
+        ),
+        (_FOLDERS + "test_the_state_names_its_schemas_where_the_checkpoint_is",),
+    ),
+)

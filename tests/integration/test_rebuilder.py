@@ -1,0 +1,201 @@
+"""The parts of a rebuild that need no query: the gate, the shortened batch, and what refuses the switch."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from load.servers.redis import Redis
+from service.checkpoint import event_time, logs, manifest, skips, view_versions
+from service.checkpoint.manifest import Manifest
+from service.checkpoint.rebuilt import Folders
+from service.commands import rebuild
+from service.commands.rebuild import Options
+from service.daemon import rebuilder
+from service.daemon.rebuilder import BeyondError, Gate, Rebuilder
+from service.errors import CheckpointError
+from service.micro_batch import Offsets, format_offsets
+from service.settings import Settings
+from service.spark.files import Local
+from state.watermark import EventTime
+from tests.outputs import settings
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "readings"
+
+
+def offsets(*of: int) -> Offsets:
+    return {TOPIC: dict(enumerate(of))}
+
+
+class Rebuilding:
+    """A service's checkpoint and progress, and the folder of a rebuild, without either process."""
+
+    def __init__(self, redis: Redis, folder: Path, prefix: str) -> None:
+        made = settings(redis.url, prefix)
+        service = made.service.model_copy(update={"checkpoint": str(folder / "checkpoint")})
+        self.settings: Settings = made.model_copy(update={"service": service})
+        self.client: Any = redis.client()
+        self.folders = Folders.of(str(folder / "checkpoint"))
+        self.used, self.beside = Local(self.folders.used), Local(self.folders.beside)
+        self.used.replace(manifest.NAME, Manifest.of(self.settings.with_buckets(2), {}, 2).encode())
+
+    def publishes(self, *ends: int, watermark_ms: int = 1_000) -> None:
+        texts = {"offsets": json.dumps({TOPIC: dict(enumerate(ends))}), "watermark": str(watermark_ms)}
+        fields = {"epoch": "1", "batch": "7", "final": str(watermark_ms), "updated": "0", "reference": "", **texts}
+        self.client.hset(f"{self.settings.redis.prefix}:progress", mapping=fields)
+
+    def plans(self, batch: int, *ends: int, is_committed: bool = False) -> None:
+        conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
+        self.beside.replace(f"offsets/{batch}", f"v1\n{conf}\n{format_offsets(offsets(*ends))}".encode())
+        self.beside.replace(logs.FIRST, b"\0v1\n" + format_offsets(offsets(0, 0)).encode())
+        if is_committed:
+            self.beside.replace(f"commits/{batch}", b"v1\n{}")
+
+    def command(self, *, accept: bool = False) -> Any:
+        made: Any = rebuild._Rebuild(self.settings, Options(accept=accept), lambda _: None)
+        made.own, partitions = made._own(made._manifest())
+        made.runner = Rebuilder(self.settings, made.own, partitions)
+        return made
+
+
+@pytest.fixture
+def rebuilding(redis_server: Redis, tmp_path: Path, prefix: str) -> Iterator[Rebuilding]:
+    made = Rebuilding(redis_server, tmp_path, prefix)
+    made.folders.begin()
+    yield made
+    made.client.close()
+
+
+def test_a_batch_waits_until_the_service_has_published_all_of_its_records(rebuilding: Rebuilding) -> None:
+    gate, passed = Gate(rebuilding.settings, rebuilding.folders.beside), threading.Event()
+    rebuilding.plans(4, 10, 20)
+    looks: list[int] = []
+
+    def is_over() -> bool:
+        looks.append(1)
+        return False
+
+    def wait() -> None:
+        gate(4, is_over)
+        passed.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    for ends in ((), (9, 20), (10, 19)):
+        if ends:
+            rebuilding.publishes(*ends)
+        seen = len(looks)
+        while len(looks) < seen + 2:
+            assert not passed.wait(0.05)
+    rebuilding.publishes(10, 20)
+    assert passed.wait(30)
+    thread.join()
+    gate(4, lambda: True)
+
+
+def test_the_last_batch_ends_where_the_service_has_ended(
+    rebuilding: Rebuilding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_time, "_unread", lambda *_: [(TOPIC, 0)])
+    gate, files, kafka = (
+        Gate(rebuilding.settings, rebuilding.folders.beside),
+        rebuilding.beside,
+        rebuilding.settings.kafka,
+    )
+    shorten: Callable[..., bool] = rebuilder.shorten
+    gate.last = offsets(12, 20)
+    assert not shorten(files, kafka, gate.last)
+    rebuilding.plans(4, 10, 15, is_committed=True)
+    rebuilding.plans(5, 13, 18)
+    with pytest.raises(BeyondError):
+        gate(5, lambda: False)
+    assert not shorten(files, kafka, gate.last)
+    assert logs.ends(files, 5) == offsets(12, 18)
+    assert event_time.noted_unread(files, 5) == json.loads(json.dumps([(TOPIC, 0)]))
+    gate(5, lambda: False)
+    rebuilding.plans(5, 12, 18, is_committed=True)
+    rebuilding.plans(6, 14, 20)
+    assert not shorten(files, kafka, gate.last)
+    rebuilding.plans(6, 12, 20, is_committed=True)
+    rebuilding.plans(7, 30, 30)
+    assert shorten(files, kafka, gate.last)
+    assert logs.ends(files, 7) == offsets(30, 30)  # the service reads it
+
+
+def test_the_new_checkpoint_begins_with_the_services_views_skips_and_watermark(rebuilding: Rebuilding) -> None:
+    view_versions.Log(rebuilding.used).write(0, view_versions.begun(rebuilding.settings))
+    views = tuple(
+        view.model_copy(update={"window_ms": 120_000}) if view.name == "all_1m" else view
+        for view in rebuilding.settings.views
+    )
+    longer = rebuilding.settings.model_copy(update={"views": views})
+    live = view_versions.filled(
+        changed := view_versions.changed(view_versions.begun(rebuilding.settings), longer, 5),
+        {view.name: view_versions.Filled(view.incomplete) for view in changed.views},
+    )
+    view_versions.Log(rebuilding.used).write(6, live)
+    rebuilding.settings = longer
+    skips.write(rebuilding.used, [skips.Span(TOPIC, 0, 3, 4)])
+    command = rebuilding.command()
+    command._seed()
+    stored = view_versions.Log(rebuilding.beside).at(0)
+    assert stored is not None
+    assert [(view.of, view.name, view.is_next) for view in stored.views] == [
+        ("device_1m", "device_1m", False),
+        ("all_1m", "all_1m@2", False),
+    ]
+    assert skips.read(rebuilding.beside) == (skips.Span(TOPIC, 0, 3, 4),)
+    command._seed()
+    rebuilding.plans(4, 10, 20, is_committed=True)
+    for before, service, after in ((500, 800, 800), (800, 800, 800)):
+        event_time.Log(rebuilding.beside).note(4, EventTime(before, 900), limit=7)
+        rebuilding.publishes(10, 20, watermark_ms=service)
+        command._finish_event_time()
+        assert event_time.read(rebuilding.beside, 4) == (EventTime(after, 900), event_time.NO_LIST, 7)
+    rebuilding.publishes(10, 20, watermark_ms=799)
+    with pytest.raises(CheckpointError, match="was held by unread records when it stopped"):
+        command._finish_event_time()
+
+
+def test_what_only_the_service_can_finish_refuses_the_switch(rebuilding: Rebuilding) -> None:
+    rebuilding.publishes(10, 20)
+    command = rebuilding.command()
+    command._seed()
+    rebuilding.plans(4, 10, 20, is_committed=True)
+    command._require_in_order()
+    rebuilding.plans(4, 11, 20, is_committed=True)
+    with pytest.raises(CheckpointError, match="has not published again what the new checkpoint has read"):
+        command._require_in_order()
+    rebuilding.publishes(11, 20)
+    fewer = rebuilding.settings.model_copy(update={"views": rebuilding.settings.views[:1]})
+    view_versions.Log(rebuilding.used).write(3, view_versions.begun(fewer))
+    changed = rebuilding.settings.views[0].model_copy(update={"window_ms": 120_000})
+    command.settings = rebuilding.settings.model_copy(update={"views": (changed,)})
+    with pytest.raises(CheckpointError, match=r"views of the service have changed.*begin again"):
+        command._require_in_order()
+
+
+def test_the_command_refuses_by_name_what_it_cannot_rebuild(rebuilding: Rebuilding) -> None:
+    def refused(match: str) -> None:
+        with pytest.raises(CheckpointError, match=match):
+            rebuild.rebuild(rebuilding.settings, Options(), lambda _: None)
+
+    refused("Redis has no progress under")
+    rebuilding.client.hset(f"{rebuilding.settings.redis.prefix}:progress", "offsets", '{"others": {"0": 1}}')
+    refused("The service reads others, the settings name readings")
+    rebuilding.publishes(1)
+    (rebuilding.folders.used / manifest.NAME).unlink()
+    refused("has no manifest.json")
+    with pytest.raises(CheckpointError, match="There is no switch to undo"):
+        rebuild.undo(rebuilding.settings, lambda _: None)
+    said: list[str] = []
+    rebuilding.client.set(f"{rebuilding.settings.redis.prefix}.rebuild:window:a:b:c:0", "x")
+    rebuild.forget(rebuilding.settings, lambda line: said.append(str(line)))
+    assert not rebuilding.folders.beside.exists()
+    assert "removed" in said[-1]
+    assert rebuilding.client.keys(f"{rebuilding.settings.redis.prefix}.rebuild:*") == []
