@@ -76,12 +76,19 @@ local function enter_all(view)
   entered[view] = nil
 end
 
+-- Windows of a key follow each other in a batch that reads a backlog: the newest one is entered.
 local function enter_window(key)
   local view, member, start = key:match('^window:([^:]*):[^:]*:(.*):(%-?%d+)$', #PREFIX + 1)
-  if entered[view] and #entered[view] == 2 * MOST then enter_all(view) end
   local members = entered[view] or {}
-  members[#members + 1] = start
-  members[#members + 1] = member
+  local n = #members
+  if members[n] == member then
+    if tonumber(start) > tonumber(members[n - 1]) then members[n - 1] = start end
+    return
+  elseif n == 2 * MOST then
+    enter_all(view)
+    members, n = {}, 0
+  end
+  members[n + 1], members[n + 2] = start, member
   entered[view] = members
 end
 
@@ -92,10 +99,11 @@ local function begin()
   return {1}
 end
 
--- The list of the sessions of a session's device: its key, and the session's start.
+-- The list of the sessions of a session's device: its key, and the session's start. The pattern begins at the key's end: without
+-- `.*` Lua would try each position.
 local function list_of(session)
-  local start = session:match('(%-?%d+)$')
-  return PREFIX .. 'sessions:' .. session:sub(#PREFIX + #'session:' + 1, -#start - 2), start
+  local device, start = session:match('^(.*):(%-?%d+)$', #PREFIX + #'session:' + 1)
+  return PREFIX .. 'sessions:' .. device, start
 end
 
 -- Adds the session keys[i] to its device's list, and with it those behind it that are of the same device. Returns the number of

@@ -315,6 +315,15 @@ def test_a_session_that_a_writer_who_reads_the_topic_again_never_had_is_gone(tar
     assert str(T0) not in target.client.zrange(target.key("sessions:d1"), 0, -1)
 
 
+def test_of_the_windows_of_a_key_that_come_together_the_newest_is_its_score(target: Target) -> None:
+    starts = {"a": [2, 0, 1], "b": [0], "a:1": [*range(150)]}
+    rows = [("device_1m", name, T0 + MINUTE * number, [1.0]) for name in starts for number in starts[name]]
+    target.write(1, windows([*rows, ("device_1m", "b", T0 + 3 * MINUTE, [1.0])]))
+    scores = dict(target.client.zrange(target.key("keys:device_1m"), 0, -1, withscores=True))
+    assert scores == {"a": T0 + 2 * MINUTE, "b": T0 + 3 * MINUTE, "a:1": T0 + 149 * MINUTE}
+    assert contract.check(target.client, target.prefix) == []
+
+
 def test_the_feed_loses_entries_that_are_too_old(redis_server: Redis, prefix: str) -> None:
     target = Target(redis_server, prefix, feed_retain="1 h")
     entry = {"kind": "window", "keys": '["old"]', "batch": "1", "epoch": "1"}
