@@ -180,10 +180,10 @@ class Publication:
         try:
             with self.term.write_lock, tracing.span("batch", batch=batch, epoch=self.term.epoch):
                 self._publish(frame, batch)
-                memory.settle()
         except BaseException as error:
             self.failure = error
             raise
+        memory.settle()
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         term, settings = self.term, self.term.settings
