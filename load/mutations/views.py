@@ -98,7 +98,13 @@ MUTATIONS = (
         "a window of fewer readings takes the place of one that is marked",
         "a reader sees a count fall",
         ("P2",),
-        (Edit(_LUA, "(is_poorer and (is_part or not is_final))", "(is_poorer and not is_part and not is_final)"),),
+        (
+            Edit(
+                _LUA,
+                "(is_poorer and ((is_part and not a.last) or not is_final))",
+                "(is_poorer and not is_part and not is_final)",
+            ),
+        ),
         (_MARKED + "test_no_window_of_fewer_readings_takes_the_place_of_a_marked_one",),
     ),
     Mutation(
