@@ -95,6 +95,7 @@ class Testbed:
         self._shards = cluster_shards
         self.metrics_port = free_port()
         self.config = self.folder / "tidemark.toml"
+        self._others: list[Path] = []
         self._service: Child | None = None
         start = supervisor or (Cluster if supervised else None)
         self._cluster = start(self.folder / "cluster") if start is not None else None
@@ -161,6 +162,13 @@ class Testbed:
         self.kill_service()
         self._redis.close()
         self.broker.close()
+
+    def add_pipeline(self, config: Path) -> None:
+        """Have the service run the settings of a file as a second pipeline; before `start_service`, without a supervisor.
+
+        What the testbed says of the service stays that of its own settings.
+        """
+        self._others.append(config)
 
     @property
     def topics(self) -> list[str]:
@@ -231,7 +239,8 @@ class Testbed:
             **(environment or {}),
         }
         env.pop("SPARK_LOCAL_IP", None)  # deploy/run has a default
-        command = [str(ROOT / "deploy" / "run"), str(self.config), "--master", self.master, *self.submit_options]
+        configs = ",".join(map(str, [self.config, *self._others]))
+        command = [str(ROOT / "deploy" / "run"), configs, "--master", self.master, *self.submit_options]
         self._service = spawn(command, cwd=self.folder, log=self.log, environ=env)
 
     @property
@@ -314,7 +323,8 @@ class Testbed:
     def get(self, path: str, port: int = 0) -> tuple[int, str]:
         """Status and body from the service's metrics port, or another's; status 0 while nobody answers, or not to the end."""
         address = HOST if self._cluster is None or port else self._cluster.driver_address()
-        return answer(f"http://{address}:{port or self.metrics_port}{path}")
+        query = f"?pipeline={self.config.stem}" if self._others and not port else ""
+        return answer(f"http://{address}:{port or self.metrics_port}{path}{query}")
 
     def metrics(self, port: int = 0) -> dict[str, float]:
         """The service's samples by `name{label="value"}`, or another's; {} while it does not answer."""

@@ -33,6 +33,7 @@ ORDER = (
     "views",
     "backlog",
     "outlets",
+    "pipelines",
 )
 
 _rows: dict[str, "Row"] = {}

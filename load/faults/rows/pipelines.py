@@ -1,0 +1,161 @@
+"""pipelines: two pipelines in one process; the Redis of one hangs or is away, one is stopped and started, the driver is killed.
+
+Both read the same topic and are judged by the oracle. The second one has a Redis, a prefix, views, a checkpoint and a rejects
+topic of its own. Whatever happens to it, the first one must go on with batches.
+"""
+
+import copy
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from load.faults.row import row
+from load.faults.run import STARTS_S, Figures, Run
+from load.judge.compare import compare
+from load.judge.verdict import Verdict
+from load.servers.redis import Redis
+from load.testbed import PARTITIONS, ROOT, TOPIC, to_toml
+from schemas import contract
+
+NAME = "second"
+HUNG_S, AWAY_S, STOPPED_S = 15.0, 10.0, 10.0
+WITHIN_S = 120.0
+LEAST_BATCHES = 3
+"""Batches that the first pipeline must publish while the second one is in trouble."""
+VIEWS = (
+    {"name": "site", "by": ["site"], "window": "30 s", "slide": "10 s", "retain": "1 d"},
+    {"name": "all", "window": "20 s", "retain": "1 d"},
+)
+
+
+@row(
+    "pipelines",
+    "two pipelines in one process, in trouble one after the other, with kills",
+    rate=1_000,
+    devices=300,
+    testbed={"redis": {"appendonly": "yes", "appendfsync": "always"}},
+)
+def pipelines(run: Run) -> Figures:
+    """Short: one round in place of three."""
+    second = Second(run)
+    run.start()
+    run.load()
+    run.steady()
+    second.wait_level("the second pipeline to follow")
+    least: dict[str, int] = {}
+    rounds = run.times(3, short=1)
+    for number in range(rounds):
+        troubles: list[tuple[str, float, Callable[[], object], Callable[[], object]]] = [
+            ("Redis of the second hangs", HUNG_S, second.redis.pause, second.redis.resume),
+            ("Redis of the second is away", AWAY_S, second.redis.kill, second.redis.start),
+            ("the second is stopped", STOPPED_S, partial(second.query, "stop"), partial(second.query, "start")),
+        ]
+        for name, seconds, begin, end in troubles:
+            batches = _beside(run, second, name, seconds, begin, end)
+            least[name] = min(least.get(name, batches), batches)
+        # A kill while the second one cannot write, or is stopped: after the restart it runs, and neither lacks anything.
+        name, _, begin, end = troubles[run.nemesis.pick((0, 1, 2))]
+        begin()
+        run.run_on(run.nemesis.between(0.5, 5.0))
+        run.kill_driver(number % 2)
+        run.recover()
+        if name != "the second is stopped":
+            end()
+        second.wait_level(f"the second pipeline after a kill while {name}")
+    run.drain()
+    second.wait_level("the second pipeline to publish everything")
+    run.stop()
+    run.compare()
+    verdict = second.compare()
+    return {
+        "rounds": rounds,
+        "least_batches_beside": least,
+        "second_batches": second.batch() + 1,
+        "second_mismatches": verdict.mismatches,
+        "second_compared": verdict.compared,
+    }
+
+
+class Second:
+    """The second pipeline."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.redis: Redis = run.part(
+            Redis(run.folder / "second-redis", settings={"appendonly": "yes", "appendfsync": "always"})
+        )
+        testbed = run.testbed
+        settings = copy.deepcopy(testbed.settings)
+        settings["service"] |= {"checkpoint": str(run.folder / "second-checkpoint")}
+        settings["kafka"] |= {"group": NAME, "rejects": "{topic}.second"}
+        settings["redis"] |= {"url": self.redis.url, "prefix": NAME}
+        settings["views"] = [dict(view) for view in VIEWS]
+        self.config: Path = run.folder / f"{NAME}.toml"
+        self.config.write_text(to_toml(settings), encoding="utf-8")
+        testbed.broker.create_topic(f"{TOPIC}.{NAME}", PARTITIONS)
+        testbed.add_pipeline(self.config)
+
+    def progress(self) -> dict[str, str]:
+        with self.redis.client() as client:
+            found: Any = client.hgetall(f"{NAME}:progress")
+        return dict(found)
+
+    def batch(self) -> int:
+        """The number of the newest batch, -1 before the first."""
+        return int(self.progress().get("batch", -1))
+
+    def query(self, command: str) -> None:
+        """Stop or start it as an operator does."""
+        words = [sys.executable, "-m", "service.cli", "query", command, NAME, "--config", str(self.config)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+        self._run.note(
+            "query", command=command, status=done.returncode, said=(done.stdout + done.stderr).split("\n")[-2:]
+        )
+        if done.returncode:
+            self._run.violation("P8", f"tidemark query {command}: {done.stdout}{done.stderr}")
+
+    def wait_level(self, what: str) -> None:
+        """Until it has published all records that were there when this was called."""
+        ends = {str(partition): end for partition, end in self._run.observer.ends().items()}
+
+        def is_level() -> bool:
+            offsets = json.loads(self.progress().get("offsets", "{}")).get(TOPIC, {})
+            return all(offsets.get(partition, -1) >= end for partition, end in ends.items())
+
+        self._run.wait(is_level, STARTS_S, what)
+
+    def compare(self) -> Verdict:
+        """The oracle's verdict on it, for the history."""
+        verdict = compare(self.config)
+        with self.redis.client() as client:
+            violations = contract.check(client, NAME)
+        facts = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
+        self._run.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
+        return verdict
+
+
+def _beside(
+    run: Run, second: Second, name: str, seconds: float, begin: Callable[[], object], end: Callable[[], object]
+) -> int:
+    """Have something happen to the second pipeline; returns the batches that the first one published meanwhile."""
+    run.note("trouble", phase="begin", name=name)
+    begin()
+    before, batch = run.observer.progress[1], second.batch() if "stopped" in name else -1
+    run.run_on(seconds)
+    batches = run.observer.progress[1] - before
+    if batches < LEAST_BATCHES:
+        run.violation("P8", f"{name}: the first pipeline published {batches} batches in {seconds:.0f} s")
+    if "stopped" in name and second.batch() != batch:
+        run.violation("P5", f"{name}, and it published batch {second.batch()}")
+    end()
+    run.note("trouble", phase="end", name=name, batches=batches)
+    began = time.monotonic()
+    second.wait_level(f"the second pipeline after: {name}")
+    run.note("level", name=name, seconds=round(time.monotonic() - began, 1))
+    return batches
