@@ -320,15 +320,18 @@ class Testbed:
 
     # What it says.
 
-    def get(self, path: str, port: int = 0) -> tuple[int, str]:
-        """Status and body from the service's metrics port, or another's; status 0 while nobody answers, or not to the end."""
+    def get(self, path: str, port: int = 0, pipeline: str = "") -> tuple[int, str]:
+        """Status and body from the service's metrics port, or another's; status 0 while nobody answers, or not to the end.
+
+        `pipeline` is that of another than the testbed's own settings, where the service has several.
+        """
         address = HOST if self._cluster is None or port else self._cluster.driver_address()
-        query = f"?pipeline={self.config.stem}" if self._others and not port else ""
+        query = f"?pipeline={pipeline or self.config.stem}" if self._others and not port else ""
         return answer(f"http://{address}:{port or self.metrics_port}{path}{query}")
 
-    def metrics(self, port: int = 0) -> dict[str, float]:
-        """The service's samples by `name{label="value"}`, or another's; {} while it does not answer."""
-        status, text = self.get("/metrics", port)
+    def metrics(self, port: int = 0, pipeline: str = "") -> dict[str, float]:
+        """The service's samples by `name{label="value"}`, or another's; {} while it does not answer. Arguments as for `get`."""
+        status, text = self.get("/metrics", port, pipeline)
         samples: dict[str, float] = {}
         if status == 200:
             for family in text_string_to_metric_families(text):

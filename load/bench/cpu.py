@@ -22,10 +22,10 @@ class Cpu:
         return {name: round((now[name] - self._before[name]) / max(1.0, readings) * 1e6, 2) for name in PARTS}
 
     def _now(self) -> Mapping[str, float]:
-        return {name: _seconds(pid) for name, pid in self._pids.items()}
+        return {name: seconds_of_tree(pid) for name, pid in self._pids.items()}
 
 
-def _seconds(pid: int) -> float:
+def seconds_of_tree(pid: int) -> float:
     """Return the CPU seconds of a process and its children, also of those that it has waited for."""
     total = 0.0
     root = psutil.Process(pid)
