@@ -2,8 +2,9 @@
 
     python -m load.bench.pipelines [--rate 2000] [--devices 1000] [--steady 60s] [--json FILE]
 
-Both pipelines read the same topic, with the views of the testbed, and publish to the same Redis under prefixes of their own. Memory
-is what the services themselves export: of a page that processes share, each counts its part. `together_to_apart` is the ratio.
+Both pipelines read the same topic, with the views of the testbed, and publish to the same Redis under prefixes of their own.
+Memory is what the services themselves export: of a page that processes share, each counts its part. `together_to_apart` is the
+ratio.
 """
 
 import argparse
