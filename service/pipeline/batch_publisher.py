@@ -315,9 +315,9 @@ class Sink:
             begun = None if has_end else self.begun
             for part in _parts(table):
                 yield window_rows(part, keys, self.settings.views, watermark_ms, begun)
-        for part in _parts(last_of(changes.sessions, ["device", "start"])):
+        for part in _parts(changes.sessions, ["device", "start"]):
             yield session_rows(part, keys, self.settings.sessions, self.closed_by)
-        for part in _parts(last_of(changes.devices, ["device"])):
+        for part in _parts(changes.devices, ["device"]):
             yield device_rows(part, keys, retain_ms, self.micro_batch.reference, self.attributes)
 
     def _calls(self, shard: int, changes: Changes, early: Early, sizes: list[tuple[Kind, int]]) -> Iterator[Call]:
@@ -417,8 +417,10 @@ def _by_end(table: pa.Table) -> list[tuple[pa.Table, bool]]:
     return [(windows.compact(part), has_end) for part, has_end in parts if part.num_rows]
 
 
-def _parts(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows of a table, ROWS_AT_ONCE at a time."""
+def _parts(table: pa.Table, key: Sequence[str] = ()) -> Iterator[pa.Table]:
+    """Yield the rows of a table, ROWS_AT_ONCE at a time; of several parts only the last row of each `key`."""
+    if key and table.num_rows > ROWS_AT_ONCE:
+        table = last_of(table, key)
     for start in range(0, table.num_rows, ROWS_AT_ONCE):
         yield table.slice(start, ROWS_AT_ONCE)
 

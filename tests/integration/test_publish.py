@@ -136,6 +136,21 @@ def test_a_batch_of_any_size_has_few_rows_as_text_at_a_time(target: Target, monk
     assert contract.check(target.client, target.prefix) == []
 
 
+def test_of_several_rows_of_a_key_in_a_batch_the_last_counts_however_many_there_are(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_publisher, "ROWS_AT_ONCE", 3)
+    names = [f"d{number}" for number in range(4)]
+    first, second = (
+        changes([session(name, count=count) for name in names], [device(name, T0 + count) for name in names])
+        for count in (1, 2)
+    )
+    outcome = target.write(1, first, second)
+    assert (outcome.sessions, outcome.devices, outcome.written) == (4, 4, 8)
+    assert {target.read(f"session:{name}:{T0}")["count"] for name in names} == {"2"}
+    assert {target.read(f"device:{name}")["last_seen"] for name in names} == {str(T0 + 2)}
+
+
 def _counting(of_table: Callable[..., Any], made: list[int]) -> Callable[..., Any]:
     def counted(*arguments: Any) -> Any:
         rows = of_table(*arguments)
