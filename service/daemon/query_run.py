@@ -43,7 +43,7 @@ _ABANDONED_S = 4.0
 """How long a stop waits for an abandoned batch to end."""
 _BETWEEN_TRIGGERS = "Waiting for"
 """The message of a query's status begins so when a trigger is over, with or without a batch (Spark 4.1.1)."""
-_ENGINE = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+ENGINE = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _log = logging.getLogger(__name__)
 
 
@@ -134,7 +134,7 @@ class QueryRun:
             self._gate(batch, lambda: self._stop.is_set() or self._ending.is_set())
         if self._stop.is_set() or self._ending.is_set():
             if self._stop.is_set():
-                session.silence(self._term.spark, _ENGINE)  # it would log the requested end as an error
+                session.silence(self._term.spark, ENGINE)  # it would log the requested end as an error
             raise Stopping
         if self._parts.refresher is not None:
             self._parts.refresher.begin()

@@ -20,7 +20,7 @@ from pathlib import Path
 from service.checkpoint import event_time, logs
 from service.checkpoint.skips import ReadAnewError
 from service.daemon.application import Application
-from service.daemon.query_run import QueryRun
+from service.daemon.query_run import ENGINE, QueryRun
 from service.daemon.runner import Runner
 from service.daemon.session_parts import SessionParts
 from service.daemon.shutdown import Shutdown
@@ -159,7 +159,13 @@ class Rebuilder(Runner):
     def _run_of(self, term: Term, parts: SessionParts) -> QueryRun:
         watermarks = [int(text) for text in link.progress(self._service.redis, "watermark") if text is not None]
         term.shadow = Shadow.of(term.settings, min(watermarks, default=0))
-        return QueryRun(parts, term, self._lease, self._backoff, self._stop, self.gate)
+
+        def gate(batch: int, is_over: Callable[[], bool]) -> None:
+            if self.gate.last is not None:
+                session.silence(term.spark, ENGINE)  # it would log the end of each query as an error
+            self.gate(batch, is_over)
+
+        return QueryRun(parts, term, self._lease, self._backoff, self._stop, gate)
 
     def _serve(self, parts: SessionParts, epoch: int) -> None:
         self._require()
