@@ -5,6 +5,9 @@ record is decided by itself: not with `admission.distinct`, and not with columns
 """
 
 import multiprocessing
+import os
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -36,12 +39,23 @@ def fill(
     context = multiprocessing.get_context(
         "spawn"
     )  # a fork would have the threads of Kafka's client, and none of them runs
-    with ProcessPoolExecutor(len(shares), context) as pool:
+    with ProcessPoolExecutor(len(shares), context, _end_with, (os.getpid(),)) as pool:
         futures = [
             pool.submit(_taken, settings_path, bootstrap, _only(ends, share), reference, refused) for share in shares
         ]
         for future in futures:
             ledger.join(future.result())
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone: after SIGKILL to the parent it would wait for work for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="oracle-parent", daemon=True).start()
 
 
 def _only(ends: Offsets, share: Sequence[Place]) -> Offsets:
