@@ -24,7 +24,10 @@ from service.spark.places import cache
 
 WARM, BATCHES = 15, 40
 """After `WARM` batches, time, files and bytes of so many batches are measured. Spark removes nothing before batch 100."""
-SHORT = tuple(cell for cell in CELLS if cell[0] in {"half_publish", "after_publish_before_commit", "after_commit"})
+APART = 6
+"""Batches from the last one that is measured to the first crash."""
+SHORT = tuple(cell for cell in CELLS if cell[1] == "raise" or cell[0] == "after_publish_before_commit")
+"""A failure at each point, which begins the query again, and a kill between the progress in Redis and Spark's commit."""
 PATH = "checkpoint"
 JARS = cache() / "cluster" / "jars"
 """Where `make cluster` keeps the jars of all groups. In the usual folder the group `s3` would be on every class path."""
@@ -95,37 +98,32 @@ def _row(name: str, url: str, place: Totals) -> Row:
     sections: dict[str, Mapping[str, Any]] = {**SECTIONS, "reference": {"timeout": "1 m"}}
     if url:
         sections["service"] = {"checkpoint": f"{url}/{PATH}"}
-    testbed = {
-        "sections": sections,
-        "redis": {"protected-mode": "no"},
-    }  # its clients have the address of the servers' host
+    # Redis' clients have the address of the servers' host.
+    testbed = {"sections": sections, "redis": {"protected-mode": "no"}}
     return Row(Setup(name, f"the checkpoint on {name}", RATE, DEVICES, testbed), partial(_play, place))
 
 
 def _play(place: Totals, run: Run) -> Figures:
-    run.start()
-    load = run.load()
+    cells, costs = SHORT if run.short else CELLS, Figures()
     warm, batches = (WARM // 3, BATCHES // 3) if run.short else (WARM, BATCHES)
-    _until_batch(run, warm)
-    began, before, first = time.monotonic(), place(PATH), run.observer.progress[1]
-    _until_batch(run, first + batches)
-    ended, after, last = time.monotonic(), place(PATH), run.observer.progress[1]
-    run.unload(load)
-    run.stop()
-    cells = SHORT if run.short else CELLS
-    crash_points(run, cells=cells)
+
+    def measure() -> None:
+        _until_batch(run, warm)
+        began, before, first = time.monotonic(), place(PATH), run.observer.progress[1]
+        _until_batch(run, first + batches)
+        ended, after, last = time.monotonic(), place(PATH), run.observer.progress[1]
+        costs["batch_ms"] = round((ended - began) * 1000 / (last - first))
+        costs["files_a_batch"] = round((after[0] - before[0]) / (last - first), 1)
+        costs["bytes_a_batch"] = round((after[1] - before[1]) / (last - first))
+
+    crash_points(run, first=warm + batches + APART, cells=cells, before=measure)
     run.drain()
     run.stop()
     run.compare()
     if not run.short:
         _reshape(run)
     _require(run, "verify")
-    return {
-        "crash_points": len(cells),
-        "batch_ms": round((ended - began) * 1000 / (last - first)),
-        "files_a_batch": round((after[0] - before[0]) / (last - first), 1),
-        "bytes_a_batch": round((after[1] - before[1]) / (last - first)),
-    }
+    return {"crash_points": len(cells), **costs}
 
 
 def _reshape(run: Run) -> None:

@@ -1,6 +1,6 @@
 """F1: the driver dies at each crash point, in every order that a seed gives, and then at random times."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from load.faults.row import row
@@ -27,11 +27,17 @@ def driver_killed(run: Run) -> Figures:
     return {"crash_points": len(CELLS), "random_kills": kills}
 
 
-def crash_points(run: Run, first: int = FIRST, following: int = NEXT, cells: Sequence[tuple[str, str]] = CELLS) -> None:
+def crash_points(
+    run: Run,
+    first: int = FIRST,
+    following: int = NEXT,
+    cells: Sequence[tuple[str, str]] = CELLS,
+    before: Callable[[], object] = lambda: None,
+) -> None:
     """Start the service with these crash points armed, one after the other, under load; returns when the lag is back.
 
     The first one fires in batch `first`, each other one in batch `following` after the crash before it. The service itself
-    dies or fails there; with SIGKILL it is not asked before.
+    dies or fails there; with SIGKILL it is not asked before. `before` is called with the load, and ends before the first one.
     """
     cells = run.nemesis.shuffled(cells)
     armed = [f"{name}:{following if at else first}:{action}" for at, (name, action) in enumerate(cells)]
@@ -39,6 +45,7 @@ def crash_points(run: Run, first: int = FIRST, following: int = NEXT, cells: Seq
     switches = {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": ",".join(armed), "TIDEMARK_FAILPOINT_FIRED": str(fired)}
     run.start(switches)
     run.load()
+    before()
     for at, (name, action) in enumerate(cells):
         _wait(run, fired, at + 1)
         with run.fault(f"{name} {action}", restarts=action == "kill"):
