@@ -12,9 +12,7 @@ recomputation counts it as itself if there is room for all that a task meets.
 """
 
 import base64
-import hashlib
 import json
-import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +28,7 @@ from service.admission.decode import OTHER
 from service.errors import CheckpointError, SchemaError
 from service.settings import Settings
 from service.spark.files import RESTORE, Files, Local, unusable
+from service.spark.handed_out import hand_out
 from state.columns import array
 
 NAME = "columns/values.json"
@@ -133,7 +132,6 @@ class ColumnValues:
     _lists: dict[str, list[str]] | None = None
     _file: str = ""
     _added: dict[str, list[str]] = field(default_factory=dict)
-    _folder: Path | None = None
 
     @classmethod
     def of(cls, context: SparkContext, settings: Settings, files: Files | Local) -> Self:
@@ -186,14 +184,7 @@ class ColumnValues:
         return json.dumps([self._file, self._added, full])
 
     def _distribute(self, lists: Lists) -> None:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="tidemark-"))
-        content = json.dumps(lists).encode()
-        # Spark does not replace a file: its name is that of its content.
-        self._file = f"columns-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
-        path = self._folder / self._file
-        path.write_bytes(content)
-        self.context.addFile(str(path))
+        self._file = hand_out(self.context, "columns", json.dumps(lists).encode())
         self._added = {}
 
     def _all(self) -> dict[str, list[str]]:

@@ -10,10 +10,8 @@ The state may exceed the limit by the new devices of one batch.
 """
 
 import hashlib
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from service.checkpoint.event_time import NO_LIST
 from service.spark.files import RESTORE, Files, Local, unusable
+from service.spark.handed_out import hand_out
 from state import reader
 from state.columns import array
 
@@ -70,7 +69,7 @@ class DeviceLimit:
     limit: int
     buckets: int
     _sizes: dict[int, int] = field(default_factory=dict)
-    _list: str = ""
+    _list: tuple[int, str] = NO_LIST, ""
 
     def list_after(self, batch: int, noted: int, sizes: Iterable[tuple[int, int]]) -> int:
         """Return the batch whose list of devices is used from the next batch on, or NO_LIST.
@@ -94,15 +93,10 @@ class DeviceLimit:
         """
         if noted == NO_LIST:
             return ""
-        # Spark's files have one namespace for all queries of the process.
-        owner = hashlib.blake2b(self.checkpoint.encode(), digest_size=8).hexdigest()
-        name = f"devices-{owner}-{noted}"
-        if name != self._list:
-            path = Path(tempfile.mkdtemp(prefix="tidemark-")) / name
-            path.write_bytes(self._stored(noted))
-            self.spark.sparkContext.addFile(str(path))
-            self._list = name
-        return name
+        if noted != self._list[0]:
+            owner = hashlib.blake2b(self.checkpoint.encode(), digest_size=8).hexdigest()
+            self._list = noted, hand_out(self.spark.sparkContext, f"devices-{owner}", self._stored(noted))
+        return self._list[1]
 
     def _stored(self, batch: int) -> bytes:
         try:

@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from pyspark.sql import SparkSession
 
+from service.daemon.backoff import has_ended
+from service.errors import SparkLostError
 from service.monitoring.resource_metrics import ProcessMetrics
 from service.monitoring.resources import ProcessResources
 from service.settings import Settings
@@ -43,6 +45,9 @@ class Application:
             spark, warm_up = self._running
             if not self._is_shared:
                 return spark, warm_up
+            if has_ended(spark):
+                what = "Spark has ended while the pipeline did not run"
+                raise SparkLostError(what, remedy="A new process starts Spark again")
             # One for all runs of the pipeline: Spark keeps a listener of each session for ever (4.1.1).
             name = settings.service.name
             if name not in self._sessions:

@@ -36,7 +36,7 @@ class Backoff:
     def wait_to_restart(self, spark: SparkSession, error: TidemarkError) -> None:
         """Wait before the next query. Raises SparkLostError when Spark has ended, else as `wait`."""
         self._metrics.batch_fails()
-        if _has_ended(spark):
+        if has_ended(spark):
             what = f"Spark has ended; the last error of the query was {error.code}: {error.what}"
             remedy = "A new process starts where this one stopped; see the log of the JVM and of the cluster's master"
             raise SparkLostError(what, remedy=remedy) from error
@@ -62,7 +62,7 @@ class Backoff:
         self._stop.wait(wait_s)
 
 
-def _has_ended(spark: SparkSession) -> bool:
+def has_ended(spark: SparkSession) -> bool:
     """Whether the Spark application has ended, or the JVM with it."""
     context: Any = spark.sparkContext
     try:

@@ -3,8 +3,8 @@
     one        service/daemon/runner.py runs it in the main thread, and its error ends the process
     several    service/daemon/pipeline.py runs each in a thread of its own; the main thread waits for the end
 
-A pipeline among several that fails begins again, and the others go on. The process ends by an error when all pipelines that
-nobody has stopped have failed, or when Spark has ended: then only a new process helps.
+A pipeline among several that fails begins again, and the others go on. The process ends by an error when all pipelines have
+failed, or when Spark has ended: then only a new process helps. A pipeline that an operator has stopped has not failed.
 """
 
 import logging
