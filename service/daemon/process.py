@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -32,6 +32,8 @@ from service.settings import Settings
 from service.spark import session
 
 _POLL_S = 0.2
+_NAME = "tidemark"
+"""The service in traces of several pipelines."""
 _log = logging.getLogger(__name__)
 
 
@@ -81,7 +83,7 @@ class Process:
                 cleanup.callback(http.close)
                 ports.append(http.port)
                 _log.info("Metrics are at http://%s:%d/metrics", address, http.port)
-            cleanup.enter_context(tracing.exporting(tracing.Target.of(self._settings[0])))
+            cleanup.enter_context(tracing.exporting(self._traces()))
             cleanup.callback(self._application.close)
             if self._board.is_single:
                 self._pipelines[0].run()
@@ -90,6 +92,11 @@ class Process:
                 self._run_all()
         _log.info("The service has stopped. Its next start continues from the checkpoint")
         return 0
+
+    def _traces(self) -> tracing.Target | None:
+        target = tracing.Target.of(self._settings[0])
+        # Of several pipelines, each batch's span has the name of its own.
+        return target if target is None or self._board.is_single else replace(target, service=_NAME)
 
     def _take_commands(self, port: int, cleanup: ExitStack) -> None:
         path = control.place(port)

@@ -178,7 +178,8 @@ class Publication:
     def __call__(self, frame: DataFrame, batch: int) -> None:
         threads.belong_to(self.pipeline)
         try:
-            with self.term.write_lock, tracing.span("batch", batch=batch, epoch=self.term.epoch):
+            named = {"pipeline": self.pipeline} if self.pipeline else {}
+            with self.term.write_lock, tracing.span("batch", batch=batch, epoch=self.term.epoch, **named):
                 self._publish(frame, batch)
         except BaseException as error:
             self.failure = error

@@ -37,7 +37,7 @@ VIEWS = (
 @row(
     "pipelines",
     "two pipelines in one process, in trouble one after the other, with kills",
-    rate=1_000,
+    rate=500,
     devices=300,
     testbed={"redis": {"appendonly": "yes", "appendfsync": "always"}},
 )
