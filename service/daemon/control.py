@@ -6,6 +6,7 @@ One line each way, one command a connection. A command is a request: /status sho
 everybody who may scrape metrics reaches it, and the pipelines' Redis may be away.
 """
 
+import errno
 import json
 import logging
 import os
@@ -32,13 +33,12 @@ class Control:
     """Serves in a daemon thread; `path` is the socket."""
 
     def __init__(self, path: Path, pipelines: Mapping[str, Request]) -> None:
-        """Start serving. Raises OSError when the socket cannot be made."""
+        """Start serving. Raises OSError when the socket cannot be made, or another process serves at the path."""
         self.path = path
         self._pipelines = pipelines
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with suppress(FileNotFoundError):
-                path.unlink()  # of a process that was killed: the port in its name is ours now
+            _remove_left(path)
             self._socket.bind(str(path))
             path.chmod(0o600)
             self._socket.listen(_WAITING)  # until here nobody can connect
@@ -86,7 +86,9 @@ class Control:
 
 def place(port: int) -> Path:
     """Return the path of the socket of the process that serves metrics at `port`."""
-    folder = os.environ.get("RUNTIME_DIRECTORY") or tempfile.gettempdir()  # systemd's RuntimeDirectory=
+    folder = (
+        os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0] or tempfile.gettempdir()
+    )  # systemd's RuntimeDirectory=
     return Path(folder) / f"tidemark-{os.getuid()}-{port}.sock"
 
 
@@ -108,6 +110,22 @@ def peer_of(connection: socket.socket) -> int:
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return int(user)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the socket of a process that was killed. Raises OSError if a process still serves there.
+
+    That is a process with the same port in another network namespace, such as a container with the same folder.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def _line(connection: socket.socket) -> bytes:

@@ -101,6 +101,9 @@ def test_a_socket_of_a_killed_process_is_replaced_and_a_closed_one_is_gone(tmp_p
         left.bind(str(path))
     again = Control(path, {})
     assert "there is no pipeline 'one'" in ask(path, "stop", "one")
+    with pytest.raises(OSError, match="in use"):
+        Control(path, {})
+    assert "there is no pipeline 'one'" in ask(path, "stop", "one"), "another process does not take it away"
     again.close()
     assert not path.exists()
     with pytest.raises(OSError, match="too long"):
@@ -108,7 +111,7 @@ def test_a_socket_of_a_killed_process_is_replaced_and_a_closed_one_is_gone(tmp_p
 
 
 def test_the_place_is_of_the_user_and_the_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", f"{tmp_path}:/run/another")
     assert place(9400) == tmp_path / f"tidemark-{os.getuid()}-9400.sock"
 
 
