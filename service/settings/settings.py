@@ -26,6 +26,7 @@ _OTLP_URL = re.compile(rf"https?://{HOST}(/[^@?#\s]*)?")
 
 class Service(Section):
     name: Name = "tidemark"
+    """Of several pipelines in one process, the default is the stem of the file: service/settings/several.py."""
     checkpoint: str
     """A folder or URL that only this service writes: the state, the offsets and the last good reference."""
     trigger_ms: NotNegative = Field(default=0, alias="trigger")
