@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
@@ -17,21 +18,28 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.transcripts.profile import ALL_MEASURES, COLUMNS
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import OTHERS, Output, Record, Step, Transcript, reject
+from load.transcripts.transcript import FIELDS, OTHERS, Output, Record, Step, Transcript, reject
 from service import row_schemas
 from service.admission.column_values import ColumnValues
 from service.aggregation import seen_keys
+from service.aggregation.sessions import finals
 from service.checkpoint import event_time
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
+from service.outlets import tables as outlet_tables
+from service.outlets.outbox import Outbox
+from service.outlets.outlet import Position
+from service.outlets.silence import Silence
 from service.pipeline import builder, failure
 from service.publication.rows import window_rows
 from service.redis.keys import Keys
 from service.reference.attributes import Index
 from service.settings import EVENTS, Settings
-from state import codec, moments
-from state.layout import Changes
+from service.spark.files import Local
+from state import codec, moments, reader
+from state.layout import Changes, session_schema
 from state.watermark import EventTime
+from state.windows import concat
 
 _HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
 KAFKA = t.StructType(
@@ -64,6 +72,8 @@ class Builders:
         self._ends: dict[str, int] = {}
         self._tables: Tables | None = None
         self._times = event_time.Log.of(spark, str(folder / "checkpoint"))
+        self._silence = Silence(Outbox(Local(folder / "checkpoint")))
+        self._windows: list[pa.Table] = []
         self._begin()
         rows = spark.createDataFrame(list(known), ", ".join(f"{name} string" for name in ("device", *COLUMNS)))
         records = spark.readStream.schema(KAFKA).parquet(str(self._input))
@@ -139,11 +149,19 @@ class Builders:
     def _close(self, line_ms: int) -> None:
         """As service/daemon/idle_closer.py does."""
         if self._tables is None:
-            self._tables = idle_closer.tables(self._spark, str(self._folder / "checkpoint"), self._settings)
+            checkpoint = str(self._folder / "checkpoint")
+            self._tables = idle_closer.tables(self._spark, checkpoint, self._settings)
+            self._windows = [state.windows for _, state in reader.states(self._spark, checkpoint)]
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
             self._tables.keep(number, state)
             self._take_changes(changes, "idle")
+        asked = finals(self._settings)
+        assert asked is not None  # noqa: S101
+        due = concat([table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows])
+        entry = self._silence.close(Position(1, self._steps - 1), asked.of(session_schema(()).empty_table(), due))
+        if entry is not None:
+            self._leave(codec.unpack_changes(entry[1]), "idle")
         self._finish(line_ms, "idle")
 
     def _finish(self, line_ms: int, closed_by: str) -> None:
@@ -161,12 +179,22 @@ class Builders:
         for row in values.until_decided(failure.classify, frame.toArrow, lambda: None).to_pylist():
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
+            elif row["kind"] == row_schemas.FINALS:
+                self._leave(self._silence.final(batch, codec.unpack_changes(row["payload"])), "watermark")
             elif row["kind"] == row_schemas.TIMES:
                 self._times.note(batch, EventTime.unpack(row["payload"]))
             elif row["kind"] == row_schemas.REJECTS:
                 for each in codec.unpack(b"J", row["payload"]).to_pylist():
                     item = reject(each["offset"] - self._begins + 1, each["index"])
                     self._output[item] = {"reason": each["reason"]}
+
+    def _leave(self, changes: Changes, closed_by: str) -> None:
+        """As service/outlets/delivery.py does."""
+        statistics = {view.name: view.statistics for view in self._settings.views}
+        for each in outlet_tables.windows(changes.windows, statistics, 1, self._steps, closed_by).to_pylist():
+            start_ms = round(each["start"].timestamp() * 1000)
+            item = f"left {each['view']}/{each['measure']}/{each['key']}/{start_ms}"
+            self._output[item] = {name: each[name] for name in FIELDS["left"]}
 
     def _take_changes(self, changes: Changes, closed_by: str) -> None:
         for each in changes.sessions.to_pylist():

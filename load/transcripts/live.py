@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
 from load.fleet.fleet import Fleet, FleetSettings
@@ -21,9 +22,28 @@ from load.instance import Instance
 from load.judge import feed, oracle, published
 from load.judge.rules import read_reference, read_rules
 from load.testbed import Testbed, to_toml
-from load.transcripts.profile import ALL_MEASURES, IDLE_AFTER_MS, REFERENCE, SECTIONS, VIEWS, write_reference
+from load.transcripts.profile import (
+    ALL_MEASURES,
+    IDLE_AFTER_MS,
+    KEPT,
+    REFERENCE,
+    SECTIONS,
+    VIEWS,
+    outlets,
+    write_reference,
+)
 from load.transcripts.pure import Pure
-from load.transcripts.transcript import ORIGIN_MS, OTHERS, Output, Record, Step, Transcript, TranscriptError, reject
+from load.transcripts.transcript import (
+    FIELDS,
+    ORIGIN_MS,
+    OTHERS,
+    Output,
+    Record,
+    Step,
+    Transcript,
+    TranscriptError,
+    reject,
+)
 
 WITHIN_S = 60.0
 STARTS_S = 120.0
@@ -37,7 +57,7 @@ class Live:
     name = "live"
 
     def __init__(self, folder: Path, transcripts: list[Transcript]) -> None:
-        sections = {**SECTIONS, "reference": REFERENCE}
+        sections = {**SECTIONS, "reference": REFERENCE, "outlets": outlets(folder.absolute())}
         fleet = Fleet(1, FleetSettings(devices=1))
         self.testbed = Testbed(folder, fleet, views=VIEWS, sections=sections, topic_config=_CONFIG)
         self._transcripts = transcripts
@@ -100,7 +120,8 @@ class Live:
         after = dict(self._output())
         self._check_feed(after)
         self._before = after
-        return {**after, **dict(self._rejects())}
+        self.testbed.wait(self._has_left, WITHIN_S, "the outlet to have what has left")
+        return {**after, **dict(self._left()), **dict(self._rejects())}
 
     def replay(self, _transcript: Transcript) -> Output:
         """As a second service ends that reads the whole topic, and sees the end of the silence."""
@@ -108,6 +129,7 @@ class Live:
         clock = Clock(self.testbed.folder / "replay-clock", until_ms - IDLE_AFTER_MS)
         settings = {**self.testbed.settings, "redis": {**self.testbed.settings["redis"], "prefix": REPLAY}}
         settings["kafka"] = {**settings["kafka"], "rejects": "{topic}.replayed"}
+        settings["outlets"] = outlets(self.testbed.folder / REPLAY)
         config = self.testbed.folder / "replay.toml"
         config.write_text(to_toml(settings), encoding="utf-8")
         again = Instance(
@@ -199,6 +221,19 @@ class Live:
                 # Else no reading was admitted: its clock was ahead, and that is all.
                 yield f"device {name}", _device(fields)
 
+    def _has_left(self) -> bool:
+        return self.testbed.metrics().get(f'tidemark_outlet_pending_batches{{outlet="{KEPT}"}}', 1.0) == 0
+
+    def _left(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The newest row of each window in the outlet."""
+        folder = self.testbed.folder / "outlet"
+        files = sorted(folder.rglob("view=*/*/[!.]*.parquet"))
+        rows = [row for file in files for row in _rows_of(file)]
+        for row in sorted(rows, key=lambda row: (row["revision"], row["epoch"], row["batch"])):
+            start_ms = round(row["start"].timestamp() * 1000)
+            item = f"left {KEPT}/{row['measure']}/{row['key']}/{start_ms}"
+            yield item, {name: row[name] for name in FIELDS["left"]}
+
     def _rejects(self) -> Iterator[tuple[str, dict[str, Any]]]:
         rejects = [self._rules.rejects.format(topic=topic) for topic in self._rules.topics]
         for record in oracle.records(self._rules, rejects):
@@ -208,6 +243,12 @@ class Live:
             if place in self._numbers:
                 index = int(headers["tidemark.index"]) if "tidemark.index" in headers else None
                 yield reject(self._numbers[place], index), {"reason": headers["tidemark.reason"].decode()}
+
+
+def _rows_of(file: Path) -> list[dict[str, Any]]:
+    table: Any = pq.ParquetFile(file).read()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 class Clock:

@@ -56,6 +56,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "device", "by": ["device"], "window": "1 m", "measures": ["temperature"]},
     {"name": "humid", "by": ["device"], "window": "1 m", "measures": ["humidity"]},
     {"name": "power", "by": ["device"], "window": "1 m", "measures": ["power"]},
+    {"name": "kept", "by": ["device"], "window": "1 m", "measures": ["temperature"]},
     {"name": "slide", "by": ["device"], "window": "2 m", "slide": "1 m", "measures": ["temperature"]},
     {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
     {"name": "line", "by": ["line"], "window": "1 m", "measures": ["temperature"]},
@@ -71,6 +72,8 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     },
     {"name": "every", "by": ["site"], "window": "1 m", "measures": ["temperature"], "statistics": [*DEFAULT, *OTHERS]},
 )
+KEPT = "kept"
+"""The view whose windows go to the outlet."""
 COLUMNS = ("site", "expects")
 REFERENCE: Mapping[str, Any] = {
     "query": "select device_id, type, installed, site, expects from devices",
@@ -86,10 +89,17 @@ def document(folder: Path) -> dict[str, Any]:
         "service": {"checkpoint": str(folder / "checkpoint")},
         "kafka": {"bootstrap": "127.0.0.1:1"},
         **SECTIONS,
+        "outlets": outlets(folder),
         "reference": {"url": f"jdbc:sqlite:{folder / DATABASE}", **REFERENCE},
         "redis": {"url": "redis://127.0.0.1:1"},
         "views": list(VIEWS),
     }
+
+
+def outlets(folder: Path) -> list[dict[str, Any]]:
+    """The outlet of the settings, of files in a folder."""
+    path = str(folder / "outlet")
+    return [{"name": KEPT, "kind": "parquet", "path": path, "views": [KEPT], "when_away": "wait"}]
 
 
 def known(transcripts: Iterable[Transcript]) -> list[tuple[str, str, str | None]]:

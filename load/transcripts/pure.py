@@ -6,14 +6,16 @@ and the clock add are three rules:
     the watermark is the largest admitted event time less `max_delay + max_ahead`, and never falls
     a reading below the watermark of the step before is late: what it belongs to may be closed
     what silence closes stays closed until it says something else, which revises it, or until the watermark passes it
+    a closed window leaves for the outlet, and leaves again, with a larger revision, if it is closed with other readings
 """
 
 from collections import Counter
 
 from load.judge import oracle
 from load.judge.rules import Reference, Rules
+from load.transcripts.profile import KEPT
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import Fields, Output, Record, Step, Transcript, reject
+from load.transcripts.transcript import FIELDS, Fields, Output, Record, Step, Transcript, reject
 
 Items = dict[str, Fields]
 
@@ -31,6 +33,7 @@ class Pure:
         self.watermark_ms = 0
         self._idle: dict[str, tuple[object, Fields]] = {}
         self._revisions: Counter[str] = Counter()
+        self._left: Items = {}
         self._begin()
 
     def begin(self, transcript: Transcript) -> None:
@@ -87,7 +90,18 @@ class Pure:
         for item, fields in there.items():
             if not item.startswith("device "):
                 there[item] = {**fields, "revision": self._revisions[item]}
-        return {**there, **self._rejects}
+        self._leave(there)
+        return {**there, **self._left, **self._rejects}
+
+    def _leave(self, there: Items) -> None:
+        for item, fields in there.items():
+            if not item.startswith(f"window {KEPT}/") or not fields["closed_by"]:
+                continue
+            left = item.replace("window", "left", 1)
+            before = self._left.get(left)
+            if before is None or before["count"] != fields["count"]:
+                revision = 0 if before is None else before["revision"] + 1
+                self._left[left] = {**{name: fields[name] for name in FIELDS["left"]}, "revision": revision}
 
     def _there(self, line_ms: int = -1) -> tuple[Items, dict[str, object]]:
         """What follows from the readings, and what makes each of it another one than before."""

@@ -15,6 +15,7 @@
           device a: {status: online, temperature: 22}
           reject 3: no_time             # the third record of the transcript
           reject 6#1: no_device         # element 1 of the array in the sixth one
+          left kept/temperature/a/0: {count: 2, revision: 0}    # the newest row of a window in the outlet, of the view `kept`
         watermark: -20                  # in s; only checked when it is given
       - silent: 40                      # nothing arrives for 40 s
         expect: {...}
@@ -61,11 +62,12 @@ OTHERS = tuple(name for name in PLAIN if name not in DEFAULT)
 
 FIELDS = {
     "window": ("count", "mean", "min", "max", "stddev", *OTHERS, "final", "closed_by", "revision"),
+    "left": ("count", "mean", "min", "max", "stddev", "closed_by", "revision"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
     "device": ("status", "last_seen", "temperature", "humidity", "power"),
     "reject": ("reason",),
 }
-SHORT = {"window": "count", "session": "state", "device": "status", "reject": "reason"}
+SHORT = {"window": "count", "left": "count", "session": "state", "device": "status", "reject": "reason"}
 """The field that is meant when an item is given as a plain value."""
 
 _READING = re.compile(
@@ -134,7 +136,7 @@ class Transcript:
         prefix = f"{self.number}."
         for item, fields in output.items():
             kind, _, name = item.partition(" ")
-            if kind == "window":
+            if kind in {"window", "left"}:
                 view, measure, key, start = name.split("/")
                 if start == ENDLESS:
                     if view in self.views and key.startswith(prefix):
@@ -143,7 +145,7 @@ class Transcript:
                 seconds = self.seconds(int(start))
                 if view not in self.views or not -HOUR_MS / 2000 <= seconds < HOUR_MS / 2000:
                     continue
-                yield f"window {view}/{measure}/{key.removeprefix(prefix)}/{seconds:g}", fields
+                yield f"{kind} {view}/{measure}/{key.removeprefix(prefix)}/{seconds:g}", fields
             elif name.startswith(prefix):
                 device, slash, start = name.removeprefix(prefix).partition("/")
                 yield (
