@@ -1,7 +1,9 @@
 """Random walks through the service behind decoding, compared with plain lists after each step. No Spark: half a second each.
 
     plain.py      what must be there, from single readings
-    world.py      the service: fold, operator, state store, publish and silence, on a real Redis
+    world.py      the service: fold, operator, state store, publish, an outlet and silence, on a real Redis
+    past.py       the past of new versions of views, by the steps of service/recompute/fill.py
+    outlet.py     the outlet, in memory
     machine.py    the steps, and what is compared
     __main__.py   `make walks`
 

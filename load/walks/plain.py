@@ -288,6 +288,7 @@ class Plain:
         for each in self._versions:
             if each.view.name in self._filled:
                 each.marks = {}
+        self._versions = _moved(self._versions)
         after: list[_Version] = []
         for view in wanted:
             mine = [each for each in self._versions if each.title == view.name]
@@ -311,10 +312,7 @@ class Plain:
         if self.newest_ms < 0:
             for each in after:
                 each.marks = {}
-        ready = {each.title for each in after if each.waits and not each.marks}
-        self._versions = [each for each in after if each.waits or each.title not in ready]
-        for each in self._versions:
-            each.waits = each.waits and each.title not in ready
+        self._versions = _moved(after)
         self._filled = set()
         return tuple(each.view for each in self._versions)
 
@@ -418,6 +416,16 @@ class Plain:
         for measure, (at, value) in device.values.items():
             shown |= {measure: value, f"{measure}.at": at}
         self.there[f"device:{name}"] = shown
+
+
+def _moved(versions: Sequence[_Version]) -> list[_Version]:
+    """A version without marks serves its name, and the former one is gone."""
+    ready = {each.title for each in versions if each.waits and not each.marks}
+    return [
+        replace(each, waits=False) if each.title in ready else each
+        for each in versions
+        if each.waits or each.title not in ready
+    ]
 
 
 def _joined(groups: Iterable[list[Reading]], gap_ms: int) -> list[list[Reading]]:
