@@ -14,7 +14,7 @@ batch reads all of them, and later records are not older, by the broker's time, 
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,7 +134,11 @@ class Log:
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
-        self._write(f"{micro_batch.batch}.unread", _unread(kafka, micro_batch))
+        self.note_unread(micro_batch.batch, _unread(kafka, micro_batch))
+
+    def note_unread(self, batch: int, partitions: Sequence[tuple[str, int]]) -> None:
+        """Write again which partitions a batch leaves unread."""
+        self._write(f"{batch}.unread", partitions)
 
     def _write(self, name: str, content: Any) -> None:
         try:

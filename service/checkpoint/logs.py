@@ -223,7 +223,7 @@ def ends(folder: Folder, batch: int) -> Offsets:
         raise CheckpointError(what, remedy="The checkpoint is another program's: name an empty folder") from error
 
 
-def replace(files: Files, name: str, offsets: Offsets) -> None:
+def replace(files: Files | Local, name: str, offsets: Offsets) -> None:
     """Replace the offsets of each source in `offsets/N` or FIRST, and nothing else."""
     lines = files.read(name).decode().split("\n")
     head = 1 if name == FIRST else 2

@@ -346,6 +346,13 @@ class _Rebuild:
         if after.watermark_ms > watermark_ms:
             what = f"The service was held by unread records when it stopped, at {format_time(watermark_ms)}"
             raise CheckpointError(what, remedy="Start it, wait until it has caught up, and repeat the command")
+        if self.settings.outlets and after.watermark_ms < watermark_ms and not self.options.accept:
+            closed = format_time(watermark_ms), format_time(after.watermark_ms)
+            what = "The service has closed values up to {}, the new checkpoint up to {}".format(*closed)
+            raise CheckpointError(
+                what,
+                remedy="Start the service and repeat the command; with --accept outlets get the values between twice",
+            )
         whole = EventTime(watermark_ms, after.newest_ms)
         event_time.Log(self.beside).note(batch, whole, devices, limit)
 

@@ -24,12 +24,12 @@ from service.daemon.query_run import ENGINE, QueryRun
 from service.daemon.runner import Runner
 from service.daemon.session_parts import SessionParts
 from service.daemon.shutdown import Shutdown
-from service.micro_batch import MicroBatch, Offsets, parse_offsets
+from service.micro_batch import Offsets, parse_offsets
 from service.monitoring.monitor import Monitor
 from service.pipeline.term import Term
 from service.publication.shadow import Shadow
 from service.redis import link
-from service.settings import Kafka, Settings
+from service.settings import Settings
 from service.spark import session
 from service.spark.files import Files, Local
 
@@ -171,14 +171,15 @@ class Rebuilder(Runner):
         self._require()
         parts.spark.conf.set(_PARTITIONS, str(self._partitions))
         last = self.gate.last
-        if last is None or not shorten(Files(parts.spark, self.settings.service.checkpoint), self.settings.kafka, last):
+        if last is None or not shorten(Files(parts.spark, self.settings.service.checkpoint), last):
             super()._serve(parts, epoch)
 
 
-def shorten(files: Files, kafka: Kafka, last: Offsets) -> bool:
+def shorten(files: Files | Local, last: Offsets) -> bool:
     """Let the batch that was begun and not committed end at the last offsets, or before. Return whether the checkpoint is there.
 
-    The checkpoint's logs must be undamaged. Raises CheckpointError, SourceError.
+    Records behind the last offsets do not hold the watermark of the batch, as they did not hold that of the service, which had
+    read all that there was. The checkpoint's logs must be undamaged. Raises CheckpointError.
     """
     position = logs.position(files)
     if position is None:
@@ -189,6 +190,9 @@ def shorten(files: Files, kafka: Kafka, last: Offsets) -> bool:
         end = logs.ends(files, position.batch)
         shorter = least(end, last)
         if shorter != end:
-            event_time.Log(files).leaves(kafka, MicroBatch(0, position.batch, 0, position.offsets, shorter))
+            unread = [
+                (t, p) for t, ends in last.items() for p, end in ends.items() if shorter.get(t, {}).get(p, 0) < end
+            ]
+            event_time.Log(files).note_unread(position.batch, unread)
             logs.replace(files, f"offsets/{position.batch}", shorter)
     return False

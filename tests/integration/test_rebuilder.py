@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from service.daemon.rebuilder import BeyondError, Gate, Rebuilder
 from service.errors import CheckpointError
 from service.micro_batch import Offsets, format_offsets
 from service.settings import Settings
+from service.settings.outlets import ParquetOutlet
 from service.spark.files import Local
 from state.watermark import EventTime
 from tests.outputs import settings
@@ -98,32 +99,26 @@ def test_a_batch_waits_until_the_service_has_published_all_of_its_records(rebuil
     gate(4, lambda: True)
 
 
-def test_the_last_batch_ends_where_the_service_has_ended(
-    rebuilding: Rebuilding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_time, "_unread", lambda *_: [(TOPIC, 0)])
-    gate, files, kafka = (
-        Gate(rebuilding.settings, rebuilding.folders.beside),
-        rebuilding.beside,
-        rebuilding.settings.kafka,
-    )
-    shorten: Callable[..., bool] = rebuilder.shorten
-    gate.last = offsets(12, 20)
-    assert not shorten(files, kafka, gate.last)
+def test_the_last_batch_ends_where_the_service_has_ended(rebuilding: Rebuilding) -> None:
+    """Its watermark is held by records before that end only: the service had read all that there was."""
+    gate, files = Gate(rebuilding.settings, rebuilding.folders.beside), rebuilding.beside
+    last = gate.last = offsets(12, 20)
+    assert not rebuilder.shorten(files, last)
     rebuilding.plans(4, 10, 15, is_committed=True)
     rebuilding.plans(5, 13, 18)
     with pytest.raises(BeyondError):
         gate(5, lambda: False)
-    assert not shorten(files, kafka, gate.last)
+    assert not rebuilder.shorten(files, last)
     assert logs.ends(files, 5) == offsets(12, 18)
-    assert event_time.noted_unread(files, 5) == json.loads(json.dumps([(TOPIC, 0)]))
+    assert [*map(tuple, event_time.noted_unread(files, 5))] == [(TOPIC, 1)]
     gate(5, lambda: False)
     rebuilding.plans(5, 12, 18, is_committed=True)
-    rebuilding.plans(6, 14, 20)
-    assert not shorten(files, kafka, gate.last)
+    rebuilding.plans(6, 14, 21)
+    assert not rebuilder.shorten(files, last)
+    assert event_time.noted_unread(files, 6) == []
     rebuilding.plans(6, 12, 20, is_committed=True)
     rebuilding.plans(7, 30, 30)
-    assert shorten(files, kafka, gate.last)
+    assert rebuilder.shorten(files, last)
     assert logs.ends(files, 7) == offsets(30, 30)  # the service reads it
 
 
@@ -178,6 +173,30 @@ def test_what_only_the_service_can_finish_refuses_the_switch(rebuilding: Rebuild
     command.settings = rebuilding.settings.model_copy(update={"views": (changed,)})
     with pytest.raises(CheckpointError, match=r"views of the service have changed.*begin again"):
         command._require_in_order()
+
+
+def test_what_an_outlet_lacks_or_would_get_twice_refuses_the_switch(rebuilding: Rebuilding) -> None:
+    rebuilding.publishes(10, 20)
+    command = rebuilding.command()
+    command._seed()
+    rebuilding.plans(4, 10, 20, is_committed=True)
+    outlet = ParquetOutlet(name="files", kind="parquet", path="/nowhere")
+    command.settings = rebuilding.settings.model_copy(update={"outlets": (outlet,)})
+    command._require_in_order()
+    rebuilding.used.replace("outlets/000000000007-0-abc", b"")
+    with pytest.raises(CheckpointError, match=r"1 entry of finals.*Start the service, stop it in order"):
+        command._require_in_order()
+    rebuilding.used.remove("outlets/000000000007-0-abc")
+    rebuilding.used.replace("outlets/term", b"7")
+    rebuilding.used.replace("offsets/0", (rebuilding.folders.beside / "offsets/4").read_bytes())
+    rebuilding.used.replace(logs.FIRST, (rebuilding.folders.beside / logs.FIRST).read_bytes())
+    with pytest.raises(CheckpointError, match="or a batch, are not in every outlet"):
+        command._require_in_order()
+    event_time.Log(rebuilding.beside).note(4, EventTime(999, 2_000))
+    with pytest.raises(CheckpointError, match=r"has closed values up to .*the new checkpoint up to"):
+        command._finish_event_time()
+    command._carry()
+    assert rebuilding.beside.read("outlets/term") == b"7"
 
 
 def test_the_command_refuses_by_name_what_it_cannot_rebuild(rebuilding: Rebuilding) -> None:
