@@ -31,6 +31,7 @@ ORDER = (
     "H",
     "cluster",
     "views",
+    "rebuild",
     "backlog",
     "outlets",
     "pipelines",

@@ -113,7 +113,8 @@ class OneWriter:
     """P5: the feed is in the order of Redis's writes, so terms in it may only grow.
 
     What Redis loses may be the epoch, too: it is an older one until the next. That begins with what its batch had published,
-    and goes on with the final values of that one batch beside the stream.
+    and goes on with the final values of that one batch beside the stream. So does a term that was asked for a republication, with
+    all of its values.
     """
 
     def __init__(self) -> None:
@@ -121,6 +122,7 @@ class OneWriter:
         self._epoch = -1
         self._lost = False
         self._again: int | None = None
+        self._is_asked = self._is_republishing = False
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         if entry["what"] == "epoch":
@@ -129,14 +131,17 @@ class OneWriter:
             self._epoch = max(self._epoch, entry["epoch"])
         elif entry["what"] == "redis_lost":
             self._lost = True
+        elif entry["what"] == "republish":
+            self._is_asked = True
         elif entry["what"] == "feed":
             for epoch, batch, entries in entry["spans"]:
                 if epoch > self._term[0]:
                     self._again, self._lost = batch if self._lost else None, False
+                    self._is_republishing, self._is_asked = self._is_asked, False
                 if epoch < self._term[0]:
                     text = f"{entries} writes of epoch {epoch}, batch {batch} after one of {self._term}"
                     yield Violation("P5", entry["at"], f"overlapping epochs: {text}")
-                elif (epoch, batch) < self._term and batch != self._again:
+                elif (epoch, batch) < self._term and batch != self._again and not self._is_republishing:
                     text = f"{entries} writes of batch {batch} after one of batch {self._term[1]}, epoch {epoch}"
                     yield Violation("P5", entry["at"], text)
                 self._term = max(self._term, (epoch, batch))

@@ -23,7 +23,7 @@ from load.faults.observer import Observer
 from load.faults.recovery import BACK_S, Recovers
 from load.faults.rules import Observed
 from load.fleet.fleet import Fleet, FleetSettings
-from load.instance import Instance
+from load.instance import Instance, send, tree
 from load.judge import published
 from load.judge.compare import compare
 from load.judge.verdict import Verdict
@@ -145,6 +145,7 @@ class Run:
         self._environment: Mapping[str, str] | None = None
         self._loads: list[Load] = []
         self._instances: list[Instance] = []
+        self._children: list[Child] = []
         self._parts = contextlib.ExitStack()
         self._numbers = itertools.count(1)
         self._is_started = False
@@ -171,6 +172,10 @@ class Run:
             load.kill()
         for instance in self._instances:
             instance.kill()
+        for child in self._children:
+            if child.poll() is None:
+                send(signal.SIGKILL, tree([child.pid]))
+                child.wait()
         self.observer.stop()
         self.testbed.close()
         self._parts.close()
@@ -239,6 +244,11 @@ class Run:
         made = Instance(self.testbed, name, self.folder / checkpoint, config, tree)
         self._instances.append(made)
         return made
+
+    def child(self, child: Child) -> Child:
+        """One more process, which ends with the run, with all below it."""
+        self._children.append(child)
+        return child
 
     def part(self, part: P) -> P:
         """One more part of the world, started now; it ends with the run."""
@@ -394,8 +404,9 @@ class Run:
             return self.testbed.supervisor.driver_pids()
         jvm = self.testbed.service_pid
         for child in psutil.Process(jvm).children():
-            if any(argument.endswith("daemon.py") for argument in child.cmdline()):
-                return jvm, child.pid
+            with contextlib.suppress(psutil.Error):  # others may have ended, and wait to be reaped
+                if any(argument.endswith("daemon.py") for argument in child.cmdline()):
+                    return jvm, child.pid
         what = f"The driver {jvm} has no Python yet"
         raise SetupError(what)
 

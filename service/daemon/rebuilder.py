@@ -13,10 +13,14 @@ shorter in Spark's offset log, as for skips (service/checkpoint/narrow.py). The 
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from pyspark import SparkContext
+
+from service import clock
 from service.checkpoint import event_time, logs
 from service.checkpoint.skips import ReadAnewError
 from service.daemon.application import Application
@@ -24,6 +28,7 @@ from service.daemon.query_run import ENGINE, QueryRun
 from service.daemon.runner import Runner
 from service.daemon.session_parts import SessionParts
 from service.daemon.shutdown import Shutdown
+from service.errors import SparkLostError
 from service.micro_batch import Offsets, parse_offsets
 from service.monitoring.monitor import Monitor
 from service.pipeline.term import Term
@@ -35,6 +40,7 @@ from service.spark.files import Files, Local
 
 SUFFIX = ".rebuild"
 LOOK_S = 0.2
+ENDS_S = 30.0
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -150,6 +156,7 @@ class Rebuilder(Runner):
                 self.run()
             finally:
                 self._application.close()
+        _await_end_of_spark()
         return not self._shutdown.requested.is_set()
 
     def _take_signals(self) -> None:
@@ -173,6 +180,16 @@ class Rebuilder(Runner):
         last = self.gate.last
         if last is None or not shorten(Files(parts.spark, self.settings.service.checkpoint), last):
             super()._serve(parts, epoch)
+
+
+def _await_end_of_spark() -> None:
+    """Raise SparkLostError if Spark does not end: its threads would write state files to the folder that gets the new name."""
+    until_s = clock.monotonic_s() + ENDS_S
+    while SparkContext._active_spark_context is not None:
+        if clock.monotonic_s() > until_s:
+            what = f"Spark has not ended within {ENDS_S:.0f} s"
+            raise SparkLostError(what, remedy="Repeat the command")
+        time.sleep(LOOK_S)
 
 
 def shorten(files: Files | Local, last: Offsets) -> bool:

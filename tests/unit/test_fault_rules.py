@@ -307,6 +307,14 @@ def test_what_redis_lost_is_published_again_beside_the_stream_as_of_one_batch() 
     assert len(broken(OneWriter(), before, entry("redis_lost"), after, feed([4, 8, 1], [4, 9, 1], [4, 8, 1]))) == 1
 
 
+def test_a_term_that_was_asked_to_republish_writes_its_state_beside_the_stream() -> None:
+    before, asked, after = feed([2, 5, 9]), entry("republish"), feed([3, 5, 9], [3, 6, 9], [3, 5, 4])
+    assert broken(OneWriter(), before, asked, after) == []
+    assert len(broken(OneWriter(), before, after)) == 1
+    assert len(broken(OneWriter(), before, asked, after, feed([4, 7, 1], [4, 6, 1]))) == 1
+    assert len(broken(OneWriter(), before, asked, after, feed([2, 9, 1]))) == 1
+
+
 def test_an_epoch_that_falls_is_found() -> None:
     third, second = entry("epoch", epoch=3), entry("epoch", epoch=2)
     assert broken(OneWriter(), third, second) == ["the epoch is 2 after 3"]
