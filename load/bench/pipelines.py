@@ -80,21 +80,18 @@ def _measured(args: argparse.Namespace, *, is_together: bool) -> dict[str, Any]:
             each: round(sum(_of(one, f'process_memory_bytes{{process="{each}"}}') for one in processes) / 2**20)
             for each in PROCESSES
         }
-        readings = sum(
-            _of(b, "readings_admitted_total") - _of(a, "readings_admitted_total")
-            for a, b in zip(before, after, strict=True)
-        )
+        grown = [
+            {name: value - a.get(name, 0.0) for name, value in b.items()} for a, b in zip(before, after, strict=True)
+        ]
+        readings = sum(_of(each, "readings_admitted_total") for each in grown)
         return {
             "memory_mb": sum(memory.values()),
             "memory_by_process_mb": memory,
             "python_workers": round(sum(_of(one, "python_workers") for one in processes)),
             "cpu_us_per_reading": round(cpu / max(1.0, readings) * 1e6, 1),
-            "batch_ms": [
-                round(1000 * (_of(b, _SUM) - _of(a, _SUM)) / max(1.0, _of(b, _COUNT) - _of(a, _COUNT)))
-                for a, b in zip(before, after, strict=True)
-            ],
-            "p50_ms": [round(percentile(one, 0.5)) for one in after],
-            "p99_ms": [round(percentile(one, 0.99)) for one in after],
+            "batch_ms": [round(1000 * _of(each, _SUM) / max(1.0, _of(each, _COUNT))) for each in grown],
+            "p50_ms": [round(percentile(each, 0.5)) for each in grown],
+            "p99_ms": [round(percentile(each, 0.99)) for each in grown],
         }
 
 
