@@ -129,6 +129,33 @@ def test_a_protobuf_input_leaves_other_inputs_alone(spark, tmp_path, registry):
     assert json.loads(rows[2]["reject"])["reason"] == "undecodable"
 
 
+def test_the_plan_of_several_inputs_unpacks_a_message_once(spark, tmp_path, registry):
+    shapes = [
+        {**INPUT, "name": "one", "topics": ["readings"]},
+        {
+            "name": "two",
+            "topics": ["plain"],
+            "format": "json",
+            "measures": {"temperature": "t"},
+            "where": "temperature > 1",
+        },
+    ]
+    given = make_document(tmp_path, registry={"url": registry.url})
+    given = {name: each for name, each in given.items() if name != "input"} | {"inputs": shapes}
+    settings = parse({**given, "kafka": {"bootstrap": given["kafka"]["bootstrap"]}})
+    plan = readings.admit(spark.createDataFrame([], KAFKA), settings)._jdf.queryExecution()
+    analyzed, optimized = plan.analyzed(), plan.optimizedPlan()
+    assert optimized.toString().count("unpack(") == analyzed.toString().count("unpack(") == 1
+    assert _expressions(optimized) < 1.5 * _expressions(analyzed)
+
+
+def _expressions(plan):
+    """The number of expressions of a plan, each counted wherever it occurs."""
+    own, children = plan.expressions(), plan.children()
+    count = sum(own.apply(number).toJSON().count('"class"') for number in range(own.size()))
+    return count + sum(_expressions(children.apply(number)) for number in range(children.size()))
+
+
 def test_a_record_is_shown_explained_and_mended(tmp_path, registry):
     settings = parse(make_document(tmp_path, input=INPUT, registry={"url": registry.url}))
     dissector, value = Dissector(settings), framed(body(temperature=20.5, pressure=1.5), NUMBER)
