@@ -26,8 +26,10 @@ from schemas import contract
 NAME = "second"
 HUNG_S, AWAY_S, STOPPED_S = 15.0, 10.0, 10.0
 WITHIN_S = 120.0
-LEAST_BATCHES = 3
-"""Batches that the first pipeline must publish while the second one is in trouble."""
+BATCHES = 3
+"""The first pipeline must publish so many while the second one is in trouble,"""
+LONGER, LEAST_S = 4.0, 10.0
+"""in at most so many times the time that it took for them right before, and at least so many seconds."""
 VIEWS = (
     {"name": "site", "by": ["site"], "window": "30 s", "slide": "10 s", "retain": "1 d"},
     {"name": "all", "window": "20 s", "retain": "1 d"},
@@ -48,7 +50,7 @@ def pipelines(run: Run) -> Figures:
     run.load()
     run.steady()
     second.wait_level("the second pipeline to follow")
-    least: dict[str, int] = {}
+    ratios: dict[str, float] = {}
     rounds = run.times(3, short=1)
     for number in range(rounds):
         troubles: list[tuple[str, float, Callable[[], object], Callable[[], object]]] = [
@@ -57,8 +59,8 @@ def pipelines(run: Run) -> Figures:
             ("the second is stopped", STOPPED_S, partial(second.query, "stop"), partial(second.query, "start")),
         ]
         for name, seconds, begin, end in troubles:
-            batches = _beside(run, second, name, seconds, begin, end)
-            least[name] = min(least.get(name, batches), batches)
+            ratio = _beside(run, second, name, seconds, begin, end)
+            ratios[name] = max(ratios.get(name, ratio), ratio)
         # A kill while the second one cannot write, or is stopped: after the restart it runs, and neither lacks anything.
         name, _, begin, end = troubles[run.nemesis.pick((0, 1, 2))]
         begin()
@@ -75,7 +77,7 @@ def pipelines(run: Run) -> Figures:
     verdict = second.compare()
     return {
         "rounds": rounds,
-        "least_batches_beside": least,
+        "batches_beside_to_before": ratios,
         "second_batches": second.batch() + 1,
         "second_mismatches": verdict.mismatches,
         "second_compared": verdict.compared,
@@ -142,20 +144,33 @@ class Second:
 
 def _beside(
     run: Run, second: Second, name: str, seconds: float, begin: Callable[[], object], end: Callable[[], object]
-) -> int:
-    """Have something happen to the second pipeline; returns the batches that the first one published meanwhile."""
+) -> float:
+    """Have something happen to the second pipeline for some seconds.
+
+    Return how much longer the first one took for its batches meanwhile than right before, as a ratio.
+    """
+    before_s = _batches_s(run, STARTS_S)
     run.note("trouble", phase="begin", name=name)
     begin()
-    before, batch = run.observer.progress[1], second.batch() if "stopped" in name else -1
-    run.run_on(seconds)
-    batches = run.observer.progress[1] - before
-    if batches < LEAST_BATCHES:
-        run.violation("P8", f"{name}: the first pipeline published {batches} batches in {seconds:.0f} s")
+    began, batch = time.monotonic(), second.batch() if "stopped" in name else -1
+    limit_s = max(LEAST_S, LONGER * before_s)
+    took_s = _batches_s(run, limit_s)
+    if took_s > limit_s:
+        text = f"{name}: {BATCHES} batches of the first pipeline took more than {limit_s:.0f} s, and {before_s:.1f} s before"
+        run.violation("P8", text)
+    run.run_on(max(0.0, seconds - (time.monotonic() - began)))
     if "stopped" in name and second.batch() != batch:
         run.violation("P5", f"{name}, and it published batch {second.batch()}")
     end()
-    run.note("trouble", phase="end", name=name, batches=batches)
+    run.note("trouble", phase="end", name=name, before_s=before_s, beside_s=took_s)
     began = time.monotonic()
     second.wait_level(f"the second pipeline after: {name}")
     run.note("level", name=name, seconds=round(time.monotonic() - began, 1))
-    return batches
+    return round(took_s / max(before_s, 0.1), 2)
+
+
+def _batches_s(run: Run, limit_s: float) -> float:
+    """Return how long the first pipeline takes for the next batches, more than `limit_s` if they do not come by then."""
+    began, wanted = time.monotonic(), run.observer.progress[1] + BATCHES
+    run.wait(lambda: run.observer.progress[1] >= wanted or time.monotonic() - began > limit_s, 2 * limit_s, "batches")
+    return round(time.monotonic() - began, 1)
