@@ -3,6 +3,7 @@
 import base64
 import json
 
+import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
@@ -14,11 +15,12 @@ from service.commands import check_input
 from service.commands.dissect import Dissector
 from service.commands.explain import explain
 from service.errors import SchemaError
+from service.reference.attributes import Index
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Registry as Section
 from service.settings import parse
 from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
-from tests.stream.records import BASE_MS, Record, make_document
+from tests.stream.records import BASE_MS, SCHEMA, Record, make_document
 from tests.stream.script import KAFKA
 
 pytestmark = pytest.mark.spark
@@ -130,20 +132,21 @@ def test_a_protobuf_input_leaves_other_inputs_alone(spark, tmp_path, registry):
 
 
 def test_the_plan_of_several_inputs_unpacks_a_message_once(spark, tmp_path, registry):
+    number = registry.register("plain-value", SCHEMA)
     shapes = [
         {**INPUT, "name": "one", "topics": ["readings"]},
-        {
-            "name": "two",
-            "topics": ["plain"],
-            "format": "json",
-            "measures": {"temperature": "t"},
-            "where": "temperature > 1",
-        },
+        {"name": "two", "topics": ["plain"], "measures": {"humidity": "humidity"}, "reader_schema": number},
     ]
-    given = make_document(tmp_path, registry={"url": registry.url})
+    ranges = {"temperature": [-50, 150], "pressure": [0, 2_000], "humidity": [0, 100]}
+    sections = {
+        "registry": {"url": registry.url},
+        "admission": {"ranges": ranges, "unknown_device": "reject"},
+        "reference": {"url": "jdbc:sqlite:unused", "query": "unused"},
+    }
+    given, known = make_document(tmp_path, **sections), Index(pa.table({"device": pa.array(["a"])}))
     given = {name: each for name, each in given.items() if name != "input"} | {"inputs": shapes}
     settings = parse({**given, "kafka": {"bootstrap": given["kafka"]["bootstrap"]}})
-    plan = readings.admit(spark.createDataFrame([], KAFKA), settings)._jdf.queryExecution()
+    plan = readings.admit(spark.createDataFrame([], KAFKA), settings, known)._jdf.queryExecution()
     analyzed, optimized = plan.analyzed(), plan.optimizedPlan()
     assert optimized.toString().count("unpack(") == analyzed.toString().count("unpack(") == 1
     assert _expressions(optimized) < 1.5 * _expressions(analyzed)
