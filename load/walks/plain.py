@@ -202,6 +202,7 @@ class Plain:
     def restart(self) -> None:
         """Another term begins. What silence has closed is closed anew, as far as the state has it open."""
         self.term += 1
+        self._filled = set()  # the next term computes the past again
         for device in self._devices.values():
             device.silent = device.status
 
