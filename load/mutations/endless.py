@@ -106,6 +106,20 @@ MUTATIONS = (
         (_PUBLISH + "test_a_count_without_windows_falls_only_when_it_begins_later",),
     ),
     Mutation(
+        "total-keeps-statistics",
+        "values of views without windows are not compared in a settled term",
+        "a total shows a mean of years ago beside the count of today",
+        ("P1",),
+        (
+            Edit(
+                "service/publication/publish.lua",
+                "ends_at <= closed_until or a.endless then",
+                "ends_at <= closed_until then",
+            ),
+        ),
+        (_PUBLISH + "test_a_value_without_windows_loses_the_statistics_that_its_view_has_lost_terms_ago",),
+    ),
+    Mutation(
         "total-expires",
         "a value of a view without windows expires as a window does",
         "the total of a device that was off for a day is gone",

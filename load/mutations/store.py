@@ -282,7 +282,7 @@ MUTATIONS = (
             ),
             Edit(
                 "service/publication/publish.lua",
-                "if not is_settled or ends_at <= closed_until then",
+                "if not is_settled or ends_at <= closed_until or a.endless then",
                 "if not is_settled then",
             ),
         ),

@@ -205,8 +205,8 @@ local function windows()
   for i = 1, #keys do
     local key, ends_at, must_write, revision, is_earlier = keys[i], tonumber(ends[i]), true, nil, false
     local is_part = false
-    -- In a settled term nothing speaks against a window that is open: it is not compared.
-    if not is_settled or ends_at <= closed_until then
+    -- In a settled term nothing speaks against a window that is open: it is not compared. A value without windows may be of any term.
+    if not is_settled or ends_at <= closed_until or a.endless then
       local values = call('HMGET', key, 'epoch', 'batch', 'count', 'end', 'revision')
       local its_epoch, its_batch = tonumber(values[1] or nil), tonumber(values[2] or nil) or -1
       if its_epoch then

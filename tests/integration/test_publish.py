@@ -1269,6 +1269,19 @@ def test_a_view_without_windows_is_final_at_no_watermark_and_written_again_as_it
     assert endless.client.pttl(endless.key(TOTAL)) == -1
 
 
+def test_a_value_without_windows_loses_the_statistics_that_its_view_has_lost_terms_ago(endless: Target) -> None:
+    begun(endless, 1, 0, watermark_ms=T0).write([total([1.0])])
+    begun(endless, 1, 0, watermark_ms=T0).progress()
+    endless.client.set(endless.key("epoch"), 2)
+    *views, view = endless.settings.views
+    views.append(view.model_copy(update={"statistics": ("count", "last")}))
+    endless.settings = endless.settings.model_copy(update={"views": tuple(views)})
+    sink = begun(endless, 2, 0, epoch=2, watermark_ms=T0 + MINUTE)
+    assert replace(sink, after=(1, 1), settled_ms=T0).write([total([1.0, 2.0])]).written == 1
+    assert "mean" not in endless.read(TOTAL)
+    assert contract.check(endless.client, endless.prefix) == []
+
+
 def test_the_values_of_a_view_that_is_over_are_removed_and_announced(endless: Target) -> None:
     sink = replace(begun(endless, 1, 0), settings=endless.settings.model_copy(update={"redis": small(endless)}))
     keys = [f"d{number}" for number in range(25)]
