@@ -186,7 +186,9 @@ class Walk(RuleBasedStateMachine):
         if not readings:
             return
         self.silent_since_ms = -1
-        random, views_before = Random(chance), self.world.rules.views
+        random = Random(chance)
+        if dies:
+            self.plain.begin(self.world.rules.views)
         for point, is_same_process in dies:
             assert self.world.attempt(readings, unread, random, point) is None
             note(f"  died when it was {point}, {'goes on' if is_same_process else 'another process follows'}")
@@ -199,8 +201,7 @@ class Walk(RuleBasedStateMachine):
         outcome = self.world.attempt(readings, unread, random)
         assert outcome is not None
         assert outcome.admitted + sum(outcome.rejected) == len(readings), f"{len(readings)} records, {outcome}"
-        rules = self.world.rules
-        self.plain.batch(readings, unread, replace(rules, views=views_before) if dies else rules)
+        self.plain.batch(readings, unread, self.world.rules)
         assert (outcome.refused_final, outcome.refused_old) == (0, self.plain.refused), outcome
         assert (self.world.time.watermark_ms, self.world.time.newest_ms) == (
             self.plain.watermark_ms,

@@ -154,6 +154,13 @@ class Plain:
         self._numbers: Counter[str] = Counter()
         self._filled: set[str] = set()
         self._devices: dict[str, _Device] = {}
+        self._planned: tuple[View, ...] | None = None
+
+    def begin(self, views: Sequence[View]) -> tuple[View, ...]:
+        """An attempt at a batch begins with these views. Return those that the batch has: of its first attempt."""
+        if self._planned is None:
+            self._planned = self._change_views(views)
+        return self._planned
 
     def batch(self, readings: Sequence[Reading], unread: Collection[int], rules: Rules) -> None:
         """A batch of these readings, after which these partitions still have records."""
@@ -168,7 +175,7 @@ class Plain:
             self._seen.clear()
         late = [each for each in readings if self.rejects.get((each.partition, each.offset)) == "late"]
         self.all_admitted += on_time
-        rules = replace(rules, views=self._change_views(rules.views))
+        rules, self._planned = replace(rules, views=self.begin(rules.views)), None
         self._advance(readings, unread)
         self._begin_views(rules)
         self._count(on_time, rules, [view for view in rules.views if not view.is_endless])

@@ -164,12 +164,16 @@ class World:
         self._begin()
 
     def _begin(self) -> None:
-        """A term: what service/recompute/republish.py finds when nothing is lost."""
-        self._seen, self._tables = Seen(), None
+        """A process takes over: nothing of its own is computed yet, and the checkpoint has the views."""
         self._filled = {}
         if self._planned >= 0:
             self.versions = self._log.at(self._planned)
         self._open_outlets()
+        self._begin_query()
+
+    def _begin_query(self) -> None:
+        """A query starts, with other views or by another process: what republish.py finds when nothing is lost."""
+        self._seen, self._tables = Seen(), None
         stored = republish.read(self._sink())
         progress = stored[0].progress
         self.after = (progress.epoch, progress.batch) if progress else None
@@ -276,6 +280,7 @@ class World:
         if self.versions != before:
             self._log.write(self.batch, self.versions)
             self._open_outlets()
+            self._begin_query()
 
     def fill(self, admitted: Sequence[Reading]) -> None:
         """Compute the past of new views from the admitted readings, and write what is closed of it."""
