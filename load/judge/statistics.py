@@ -67,6 +67,27 @@ PLAIN: Mapping[str, Callable[[Sequence[Reading]], float | None]] = {
 }
 """Of at least one reading, in any order; None is "absent"."""
 
+_SUMS, _FIRST, _LAST, _QUANTILES = {"sums"}, {"first", "first value"}, {"last value"}, {"min", "max", "quantiles"}
+NEEDS: Mapping[str, set[str]] = {
+    "count": set(),
+    "last": set(),
+    "sum": _SUMS,
+    "mean": _SUMS,
+    "min": {"min"},
+    "max": {"max"},
+    "stddev": {*_SUMS, "squares", "min", "max"},
+    "first": {"first"},
+    "first_value": _FIRST,
+    "last_value": _LAST,
+    "delta": _FIRST | _LAST,
+    "rate": _FIRST | _LAST,
+    "median": _QUANTILES,
+    "p95": _QUANTILES,
+    "p99": _QUANTILES,
+    "distinct": {"devices"},
+}
+"""What a window keeps for a statistic: one that another statistic needs, too, is there at once."""
+
 _SHARES: Mapping[str, float] = {"rate": 1e-9, "median": 0.01, "p95": 0.01, "p99": 0.01}
 _EXACT_DEVICES, _STANDARD_ERRORS = 2_047, 5 * 0.0222
 

@@ -1,6 +1,6 @@
 """The steps of a walk, as Hypothesis' rule-based state machine: a failure shrinks, and prints its script.
 
-    add        a batch of readings: in order, out of order, late, ahead of the broker's time, poisoned, twice
+    add        a batch of readings: in order, out of order, late, ahead of the broker's time, poisoned, twice, in arrays
     lag        the same, of partitions that are not read to their end
     replay     the same, after attempts that died half-way
     change     the same, after a restart with another session gap, other views, another length and other statistics of a view,
@@ -30,7 +30,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from load.judge.expected import ENDLESS_MS, View
 from load.judge.statistics import DEFAULT, PLAIN
 from load.walks import plain
-from load.walks.plain import Plain, Reading, Rules
+from load.walks.plain import Plain, Reading, RecordPlace, Rules
 from load.walks.world import (
     COMPUTED,
     HALF_WRITTEN,
@@ -55,7 +55,8 @@ VALUES: tuple[tuple[float | None, float | None], ...] = ((20.0, None), (21.5, 40
 
 class Record(NamedTuple):
     """A record of a step. Its time is `by_ms` from now (`near` = 0), from one of the latest three readings of its device (1 to
-    3), or from half-way between the latest two (4)."""
+    3), or from half-way between the latest two (4). In the topic with arrays one with `is_element` is in an array, in that of the
+    record before it if there is one."""
 
     device: str
     near: int
@@ -65,6 +66,7 @@ class Record(NamedTuple):
     behind_ms: int
     poison: str
     times: int
+    is_element: bool
 
 
 STATISTICS = (
@@ -106,6 +108,7 @@ records = st.lists(
         st.sampled_from((0, 0, 0, 20_000, 60_000)),
         st.sampled_from(("", "", "", "", "", "late", "undecodable")),
         st.sampled_from((1, 1, 1, 2)),
+        st.booleans(),
     ),
     min_size=1,
     max_size=5,
@@ -143,6 +146,7 @@ class Walk(RuleBasedStateMachine):
         self.events = {device: [BASE_MS] for device in DEVICES}
         self.offsets: Counter[int] = Counter()
         self.backlog: list[Reading] = []
+        self.sent = 0
         self.before: dict[str, dict[str, str]] = {}
 
     @rule(sent=records, pass_ms=pauses, chance=chances)
@@ -165,7 +169,9 @@ class Walk(RuleBasedStateMachine):
         """A restart with another session gap and other views. All devices have a reading in the batch after it, which by an
         odd `chance` has died before, with the old settings: then it keeps the old views, and the next one has the others."""
         self.changed_ms = max(self.now_ms, self.changed_ms + 1)  # another time than before: no duplicates
-        self.backlog += [self._reading(device, self.changed_ms, self.now_ms, 0, VALUES[0]) for device in DEVICES]
+        self.backlog += [
+            self._reading(device, self.changed_ms, self.now_ms, self._place(0), VALUES[0]) for device in DEVICES
+        ]
         settings = {"gap_ms": gap_ms, "views": views(choice), "distinct": choice in {1, 2, 5}}
         self._batch(sent, pass_ms, chance, dies=[(COMPUTED, True)] * (chance % 2), settings=settings)
 
@@ -180,7 +186,7 @@ class Walk(RuleBasedStateMachine):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.now_ms += pass_ms
-        self.backlog += [each for record in sent for each in self._readings(record)]
+        self.backlog += self._arriving(sent)
         readings = self._read(limits)
         unread = {each.partition for each in self.backlog}
         if not readings:
@@ -200,7 +206,8 @@ class Walk(RuleBasedStateMachine):
             self.stop()
         outcome = self.world.attempt(readings, unread, random)
         assert outcome is not None
-        assert outcome.admitted + sum(outcome.rejected) == len(readings), f"{len(readings)} records, {outcome}"
+        assert outcome.admitted + sum(outcome.rejected) == len(readings), f"{len(readings)} readings, {outcome}"
+        assert outcome.records == len({(each.partition, each.offset) for each in readings}), outcome
         self.plain.batch(readings, unread, self.world.rules)
         assert (outcome.refused_final, outcome.refused_old) == (0, self.plain.refused), outcome
         assert (self.world.time.watermark_ms, self.world.time.newest_ms) == (
@@ -268,7 +275,7 @@ class Walk(RuleBasedStateMachine):
             if key.startswith("session:") and fields["state"] != "merged":
                 counts[key.removeprefix("session:").rpartition(":")[0]] += int(fields["count"])
         assert counts == self.plain.admitted or self.plain.waiting
-        assert self.plain.admitted.total() + len(self.plain.rejects) == self.offsets.total() - len(self.backlog)
+        assert self.plain.admitted.total() + len(self.plain.rejects) == self.sent - len(self.backlog)
 
     def teardown(self) -> None:
         """The contract holds."""
@@ -298,43 +305,62 @@ class Walk(RuleBasedStateMachine):
         self.world.configure(replace(self.world.rules, **fields))
         note(f"  {fields}")
 
-    def _readings(self, record: Record) -> list[Reading]:
-        broker_ms = self.now_ms - record.behind_ms
+    def _arriving(self, sent: Sequence[Record]) -> list[Reading]:
+        arriving: list[Reading] = []
+        for record in sent:
+            is_element = record.is_element and record.partition == METERS
+            array = _array(arriving) if is_element else None
+            broker_ms = array.broker_ms if array else self.now_ms - record.behind_ms
+            at_ms = self._event_ms(record, broker_ms)
+            for _ in range(record.times):
+                place = self._place(record.partition, _array(arriving), is_element=is_element)
+                arriving.append(self._reading(record.device, at_ms, broker_ms, place, record.values, record.poison))
+        return arriving
+
+    def _event_ms(self, record: Record, broker_ms: int) -> int:
         newest = self.events[record.device]
         near = (self.now_ms, *reversed(newest))[record.near % 4 % (len(newest) + 1)]
         if record.near == 4:
             near = sum(newest[-2:]) // len(newest[-2:])
         at_ms = min(max(near + record.by_ms, broker_ms - plain.MAX_DELAY_MS), broker_ms + plain.MAX_AHEAD_MS)
-        made = [
-            self._reading(record.device, at_ms, broker_ms, record.partition, record.values, record.poison)
-            for _ in range(record.times)
-        ]
         if not record.poison:
             self.events[record.device] = sorted({*newest, at_ms})[-3:]
-        return made
+        return at_ms
 
-    def _reading(
-        self, device: str, at_ms: int, broker_ms: int, partition: int, values: tuple[Any, ...], poison: str = ""
-    ) -> Reading:
-        if partition == METERS:  # its input has one measure
-            values = (None, next((value for value in reversed(values) if value is not None), None))
+    def _place(self, partition: int, array: Reading | None = None, *, is_element: bool = False) -> RecordPlace:
+        """The next place in a partition: for an element, behind the last reading of an array."""
+        self.sent += 1
+        if is_element and array is not None and array.index is not None:
+            return partition, array.offset, array.index + 1
         offset = self.offsets[partition]
         self.offsets[partition] += 1
+        return partition, offset, 0 if is_element else None
+
+    def _reading(
+        self, device: str, at_ms: int, broker_ms: int, place: RecordPlace, values: tuple[Any, ...], poison: str = ""
+    ) -> Reading:
+        partition, offset, index = place
+        if partition == METERS:  # its input has one measure
+            values = (None, next((value for value in reversed(values) if value is not None), None))
         content = poison or ", ".join(f"{name} {value}" for name, value in zip(plain.MEASURES, values, strict=True))
         at, broker = ((ms - BASE_MS) / 1000 for ms in (at_ms, broker_ms))
-        note(f"  {partition}@{offset}: {device!r} at {at} s, in Kafka at {broker} s: {content}")
-        return Reading(
-            device, at_ms, broker_ms, partition, offset, dict(zip(plain.MEASURES, values, strict=True)), poison
-        )
+        number = "" if index is None else f"#{index}"
+        note(f"  {partition}@{offset}{number}: {device!r} at {at} s, in Kafka at {broker} s: {content}")
+        of = dict(zip(plain.MEASURES, values, strict=True))
+        return Reading(device, at_ms, broker_ms, partition, offset, of, poison, index)
 
     def _read(self, limits: tuple[int, ...]) -> list[Reading]:
-        """The records of the next batch; the others stay."""
-        counts: Counter[int] = Counter()
-        read: list[Reading] = []
+        """The readings of the records of the next batch; the others stay."""
+        offsets: dict[int, dict[int, None]] = {}
         for each in self.backlog:
-            if not limits or counts[each.partition] < limits[each.partition]:
-                read.append(each)
-            counts[each.partition] += 1
+            offsets.setdefault(each.partition, {})[each.offset] = None
+        chosen = {number: set([*of][: limits[number]] if limits else of) for number, of in offsets.items()}
+        read = [each for each in self.backlog if each.offset in chosen[each.partition]]
         self.backlog = [each for each in self.backlog if each not in read]
         note(f"  reads {len(read)}, leaves {len(self.backlog)}")
         return read
+
+
+def _array(arriving: Sequence[Reading]) -> Reading | None:
+    """The last reading that arrives, if it is an element of an array."""
+    return arriving[-1] if arriving and arriving[-1].index is not None else None

@@ -6,7 +6,7 @@ A setting that changes holds from the next batch on. What that means is document
     sessions.gap            open sessions are joined and parted anew. What was joined inside one cell stays joined
     a device's own gap      the same, from the batch on in which the device has a reading
     a view's statistics     a window that gets a reading has those that its view has then, and that it could keep since it began
-    one reading of a time   the first one by partition and offset, in the batches that have the setting
+    one reading of a time   the first one by partition, offset and index in an array, in the batches that have the setting
     a view's length,        another view under a name of its own in keys, which readers get when its past is computed. Its windows
     or columns              that begin before are marked until then. The same for a view that comes back
     a view without windows  begins with its first batch and ends with the first one without it. Redis has its values until the
@@ -21,7 +21,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from load.judge.expected import View, key_text
-from load.judge.statistics import PLAIN
+from load.judge.statistics import NEEDS, PLAIN
+from load.judge.versions import Versions
 
 MAX_DELAY_MS, MAX_AHEAD_MS, MAX_HOLD_MS, IDLE_AFTER_MS = 30_000, 5_000, 20_000, 5_000
 CELL_MS = 10_000
@@ -30,36 +31,18 @@ RETAIN_MS = 300_000
 DISTINCT_FOR_MS = 15_000
 MEASURES = ("t", "h")
 
-_SUMS, _FIRST, _LAST, _QUANTILES = {"sums"}, {"first", "first value"}, {"last value"}, {"min", "max", "quantiles"}
-NEEDS: Mapping[str, set[str]] = {
-    "count": set(),
-    "last": set(),
-    "sum": _SUMS,
-    "mean": _SUMS,
-    "min": {"min"},
-    "max": {"max"},
-    "stddev": {*_SUMS, "squares", "min", "max"},
-    "first": {"first"},
-    "first_value": _FIRST,
-    "last_value": _LAST,
-    "delta": _FIRST | _LAST,
-    "rate": _FIRST | _LAST,
-    "median": _QUANTILES,
-    "p95": _QUANTILES,
-    "p99": _QUANTILES,
-    "distinct": {"devices"},
-}
-"""What a window keeps for a statistic: one that another statistic needs, too, is there at once."""
-
 Fields = dict[str, str | int | float]
 Place = tuple[str, str, str, int]
 """View, measure, key and start of a window."""
+RecordPlace = tuple[int, int, int | None]
+"""Partition, offset and the index of a reading in an array, None for a record that is a reading."""
 Attributes = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A record; `poison` is the reason for which admission rejects it, "" where it does not."""
+    """A reading: a record, or the element `index` of one that is an array. `poison` is the reason for which admission rejects it,
+    "" where it does not."""
 
     device: str
     event_ms: int
@@ -68,6 +51,11 @@ class Reading:
     offset: int
     values: Mapping[str, float | None]
     poison: str = ""
+    index: int | None = None
+
+    @property
+    def place(self) -> "RecordPlace":
+        return self.partition, self.offset, self.index
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +85,6 @@ class _Window:
 
 
 @dataclass(slots=True)
-class _Version:
-    """What `view` is since its columns, length and slide are what they are, under a name of its own in keys.
-
-    `marks` are the event times from which windows have all readings, by measure. While it `waits`, the former one serves readers.
-    """
-
-    view: View
-    title: str
-    waits: bool = False
-    marks: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        return self.view.by, self.view.window_ms, self.view.step_ms
-
-
-@dataclass(slots=True)
 class _Device:
     """`groups` are what was joined inside one cell, of open sessions; `open` are those sessions after the last batch.
 
@@ -131,7 +102,7 @@ class _Device:
 
 
 class Plain:
-    """`there` is what must be in Redis, `rejects` are reasons by (partition, offset), `admitted` counts readings by device.
+    """`there` is what must be in Redis, `rejects` are reasons by the place of a reading, `admitted` counts readings by device.
 
     `left` has the number of readings of each window that has left for the outlet, `all_admitted` all readings in their order.
     `waiting` are sessions of which Redis has more than the state, `refused` is how many the last batch had of them.
@@ -145,13 +116,12 @@ class Plain:
         self.there: dict[str, Fields] = {}
         self.waiting: set[str] = set()
         self._terms: dict[str, int] = {}
-        self.rejects: dict[tuple[int, int], str] = {}
+        self.rejects: dict[RecordPlace, str] = {}
         self.admitted: Counter[str] = Counter()
         self._windows: dict[Place, _Window] = {}
         self.left: dict[Place, int] = {}
         self.all_admitted: list[Reading] = []
-        self._versions: list[_Version] = []
-        self._numbers: Counter[str] = Counter()
+        self._versions = Versions(())
         self._filled: set[str] = set()
         self._devices: dict[str, _Device] = {}
         self._planned: tuple[View, ...] | None = None
@@ -167,13 +137,13 @@ class Plain:
         self.refused = 0
         for each in readings:
             if each.poison or each.event_ms < self.watermark_ms:
-                self.rejects[each.partition, each.offset] = each.poison or "late"
-        on_time = [each for each in readings if (each.partition, each.offset) not in self.rejects]
+                self.rejects[each.place] = each.poison or "late"
+        on_time = [each for each in readings if each.place not in self.rejects]
         if rules.distinct:
             on_time = self._without_copies(on_time)
         else:
             self._seen.clear()
-        late = [each for each in readings if self.rejects.get((each.partition, each.offset)) == "late"]
+        late = [each for each in readings if self.rejects.get(each.place) == "late"]
         self.all_admitted += on_time
         rules, self._planned = replace(rules, views=self.begin(rules.views)), None
         self._advance(readings, unread)
@@ -222,10 +192,10 @@ class Plain:
         self.watermark_ms = max(self.watermark_ms, bound_ms, line_ms - MAX_HOLD_MS)
 
     def _without_copies(self, on_time: Iterable[Reading]) -> list[Reading]:
-        """The first reading of each device and time, by partition and offset; one far behind the newest time is forgotten."""
+        """The first reading of each device and time, by its place; one far behind the newest time is forgotten."""
         first = []
         floor_ms = self.newest_ms - DISTINCT_FOR_MS
-        for each in sorted(on_time, key=lambda each: (each.partition, each.offset)):
+        for each in sorted(on_time, key=lambda each: (each.partition, each.offset, each.index or 0)):
             key, is_new = (each.device, each.event_ms), True
             if key in self._seen:
                 is_new = each.event_ms < floor_ms and self._seen[key] != self.batches
@@ -233,7 +203,7 @@ class Plain:
                 self._seen[key] = self.batches
                 first.append(each)
             else:
-                self.rejects[each.partition, each.offset] = "duplicate"
+                self.rejects[each.place] = "duplicate"
         return first
 
     def _begin_views(self, rules: Rules) -> None:
@@ -277,56 +247,26 @@ class Plain:
 
     def _leave(self, place: Place, window: _Window, closed_by: str) -> None:
         """A window of a present view that lacks no reading leaves when it is closed, and again if it has changed."""
-        is_there = any(version.view.name == place[0] for version in self._versions)
-        mark = self._mark(place)
-        if is_there and window.begun is None and mark is None:
+        if self._versions.of(place[0]) and window.begun is None and self._mark(place) is None:
             self.left[place] = len(window.readings)
 
     def _mark(self, place: Place) -> int | None:
-        """The event time from which windows have all readings, of one that begins before it."""
-        marks = [version.marks.get(place[1], 0) for version in self._versions if version.view.name == place[0]]
-        return next((ms for ms in marks if place[3] < ms), None)
+        view, measure, _, start = place
+        return self._versions.mark(view, measure, start)
 
     def _change_views(self, wanted: Sequence[View]) -> tuple[View, ...]:
         """The views of a batch, by their names in keys, where a batch before had others."""
         if not self.batches:
-            self._versions = [_Version(view, view.name) for view in wanted]
-            self._numbers = Counter(view.name for view in wanted)
-            return tuple(wanted)
-        for each in self._versions:
-            if each.view.name in self._filled:
-                each.marks = {}
-        self._versions = _moved(self._versions)
-        after: list[_Version] = []
-        for view in wanted:
-            mine = [each for each in self._versions if each.title == view.name]
-            serving = [each for each in mine if not each.waits]
-            shape = _Version(view, view.name).shape
-            same = next((each for each in mine if each.shape == shape), None)
-            if same is None:
-                self._numbers[view.name] += 1
-                number = self._numbers[view.name]
-                name = view.name if number == 1 else f"{view.name}@{number}"
-                made = _Version(replace(view, name=name), view.name, waits=bool(serving))
-                known: set[str] = set()
-            else:
-                made = _Version(replace(view, name=same.view.name), view.name, same.waits)
-                made.marks = {name: ms for name, ms in same.marks.items() if name in view.measures}
-                known = set(same.view.measures)
-            if not view.is_endless:
-                made.marks |= {name: self.newest_ms + 1 for name in view.measures if name not in known}
-            after += serving if made.waits else []
-            after.append(made)
-        if self.newest_ms < 0:
-            for each in after:
-                each.marks = {}
-        self._versions = _moved(after)
+            self._versions = Versions(wanted)
+        else:
+            self._versions.complete(self._filled)
+            self._versions.change(wanted, self.newest_ms)
         self._filled = set()
-        return tuple(each.view for each in self._versions)
+        return self._versions.views
 
     def fill(self, rules: Rules) -> None:
         """The past of new views is computed: windows that are closed and lack readings get them."""
-        for version in self._versions:
+        for version in self._versions.all:
             if not version.marks:
                 continue
             computed: dict[Place, _Window] = {}
@@ -342,7 +282,7 @@ class Plain:
                             window = computed.setdefault((view.name, measure, key, start), new)
                             window.readings.append((each.event_ms, value, each.device))
                         start -= view.step_ms
-            is_last = self.watermark_ms >= max(version.marks.values()) + view.window_ms
+            is_last = self.watermark_ms >= version.ends_ms
             for (name, measure, key, start), window in computed.items():
                 text = f"window:{name}:{measure}:{key}:{start}"
                 was = self.there.get(text, {"complete_from": 0, "revision": -1, "count": 0})
@@ -424,16 +364,6 @@ class Plain:
         for measure, (at, value) in device.values.items():
             shown |= {measure: value, f"{measure}.at": at}
         self.there[f"device:{name}"] = shown
-
-
-def _moved(versions: Sequence[_Version]) -> list[_Version]:
-    """A version without marks serves its name, and the former one is gone."""
-    ready = {each.title for each in versions if each.waits and not each.marks}
-    return [
-        replace(each, waits=False) if each.title in ready else each
-        for each in versions
-        if each.waits or each.title not in ready
-    ]
 
 
 def _joined(groups: Iterable[list[Reading]], gap_ms: int) -> list[list[Reading]]:

@@ -28,8 +28,9 @@ from load.judge.expected import View
 from load.walks import admitted, past, plain
 from load.walks.entries import Entries
 from load.walks.outlet import Memory, Watcher
-from load.walks.plain import MEASURES, Fields, Reading, Rules
+from load.walks.plain import MEASURES, Fields, Reading, RecordPlace, Rules
 from service import failpoint
+from service.admission.expansion import INDEX
 from service.admission.readings import number_of
 from service.aggregation import seen_keys, sessions
 from service.aggregation.seen_keys import Place, SeenKeys
@@ -61,7 +62,7 @@ from state.watermark import EventTime, report
 PREFIX = "walk"
 TOPICS = ("readings", "meters")
 METERS = 2
-"""The partition of the walk that is the second topic, whose records have another shape."""
+"""The partition of the walk that is the second topic, whose records have another shape: arrays of readings, too."""
 WRITER = {"epoch", "batch", "updated"}
 """Fields that say who wrote a value, and when."""
 BUCKETS, LOOK_MS = 2, 10_000
@@ -71,7 +72,7 @@ STORED, LEFT = "stored for the outlet", "in the outlet"
 """Where an attempt may die: what it has done by then."""
 
 _OUTPUT = to_arrow_schema(OUTPUT)
-_ADMITTED = admitted.schema(MEASURES)
+_ADMITTED = admitted.schema(MEASURES).append(pa.field(INDEX, pa.int32()))
 
 Written = tuple[Sink, list[list[pa.RecordBatch]]]
 
@@ -131,7 +132,7 @@ class World:
         self.epoch, self.batch, self.after = 1, 0, None
         self.time = EventTime()
         self.offsets: dict[int, int] = {}
-        self.rejects: dict[tuple[int, int], str] = {}
+        self.rejects: dict[RecordPlace, str] = {}
         self.frozen: list[Written] = []
         self.client.set(f"{PREFIX}:epoch", self.epoch)
         self.configure(self.rules)
@@ -219,7 +220,7 @@ class World:
     ) -> Outcome | None:
         for each in readings:
             self.offsets[each.partition] = max(each.offset + 1, self.offsets.get(each.partition, 0))
-        sink, outcome, rejects = self._begin_views(), Outcome(), dict[tuple[int, int], str]()
+        sink, outcome, rejects = self._begin_views(), Outcome(), dict[RecordPlace, str]()
         servers = sink.servers()
         parts = self._computed(readings, unread, chance, rejects)
         self.frozen = [*self.frozen, (sink, parts)][-3:]
@@ -296,7 +297,7 @@ class World:
         self._filled |= {view.name: Filled(view.incomplete) for view in done}
 
     def _computed(
-        self, readings: Sequence[Reading], unread: Collection[int], chance: Random, rejects: dict[tuple[int, int], str]
+        self, readings: Sequence[Reading], unread: Collection[int], chance: Random, rejects: dict[RecordPlace, str]
     ) -> list[list[pa.RecordBatch]]:
         """Rows of OUTPUT by bucket, in any order. Rejects go to Kafka, before anything else: they are taken out here."""
         rows: dict[int, list[tuple[int, bytes]]] = {}
@@ -308,7 +309,7 @@ class World:
             for kind, payload in output:
                 for each in codec.unpack(b"J", payload).to_pylist() if kind == REJECTS else ():
                     partition = METERS if each["topic"] == TOPICS[1] else each["partition"]
-                    rejects[partition, each["offset"]] = each["reason"]
+                    rejects[partition, each["offset"], each["index"]] = each["reason"]
             kinds, payloads = zip(*[row for row in output if row[0] != REJECTS], strict=True)
             arrays = [pa.array(kinds, pa.int8()), pa.array(payloads, pa.binary())]
             parts.append([pa.RecordBatch.from_arrays(arrays, schema=_OUTPUT)])
@@ -458,9 +459,11 @@ def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
     for each in readings:
         code, (topic, partition) = _code(each.partition), place_of(each.partition)
         row: dict[str, Any] = {"broker_ms": each.broker_ms, "from_partition": code, "offset": each.offset}
+        row[INDEX] = each.index
         if each.poison:
             place = {"topic": topic, "partition": partition, "offset": each.offset}
-            row["reject"] = json.dumps({"reason": each.poison, **place, "broker_ms": each.broker_ms})
+            index = {} if each.index is None else {"index": each.index}
+            row["reject"] = json.dumps({"reason": each.poison, **place, **index, "broker_ms": each.broker_ms})
         if not each.poison or (each.poison == "late" and settings.endless):
             row |= {"bucket": bucket_of(each.device), "device": each.device, "event_ms": each.event_ms, **each.values}
         rows.append(row)
@@ -484,7 +487,13 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
         "kafka": {"bootstrap": "127.0.0.1:1"},
         "inputs": [
             {"name": TOPICS[0], "topics": [TOPICS[0]], "measures": {name: name for name in MEASURES}},
-            {"name": TOPICS[1], "topics": [TOPICS[1]], "format": "json", "measures": {MEASURES[1]: "value"}},
+            {
+                "name": TOPICS[1],
+                "topics": [TOPICS[1]],
+                "format": "json",
+                "array": True,
+                "measures": {MEASURES[1]: "value"},
+            },
         ],
         "admission": {
             "max_delay": f"{plain.MAX_DELAY_MS} ms",

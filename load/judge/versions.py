@@ -1,0 +1,96 @@
+"""The versions of views: which windows serve readers under a name, and which are computed beside them. A model, by
+docs/data-engineer.md, for the programs that change views; it imports nothing of the service."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from load.judge.expected import View
+
+
+@dataclass(slots=True)
+class Version:
+    """A view with one set of columns, length, slide and filter; `view` has its name in keys, `title` is that in the settings.
+
+    `marks` are the event times (ms) from which windows have all readings, by measure. While it `waits`, the former one serves.
+    """
+
+    view: View
+    title: str
+    waits: bool = False
+    marks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        return self.view.by, self.view.window_ms, self.view.step_ms, self.view.where
+
+    @property
+    def ends_ms(self) -> int:
+        """The event time by which all windows that lack readings have ended; there must be `marks`."""
+        return max(self.marks.values()) + self.view.window_ms
+
+
+class Versions:
+    """`all` is in the order of the settings. A version that still serves precedes the next one."""
+
+    def __init__(self, views: Sequence[View]) -> None:
+        self.all = [Version(view, view.name) for view in views]
+        self._numbers = Counter(view.name for view in views)
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """What is computed, by names in keys."""
+        return tuple(each.view for each in self.all)
+
+    def of(self, name: str) -> Version | None:
+        """The version with this name in keys."""
+        return next((each for each in self.all if each.view.name == name), None)
+
+    def mark(self, name: str, measure: str, start: int) -> int | None:
+        """The event time from which a version's windows have all readings, of a window that begins before it."""
+        version = self.of(name)
+        mark = version.marks.get(measure, 0) if version is not None else 0
+        return mark if start < mark else None
+
+    def complete(self, names: Collection[str]) -> None:
+        """The past of these versions, by name in keys, is computed: they serve."""
+        for each in self.all:
+            if each.view.name in names:
+                each.marks = {}
+        self.all = _moved(self.all)
+
+    def change(self, wanted: Sequence[View], newest_ms: int) -> None:
+        """The settings have these views now; `newest_ms` is the newest event time that was admitted before, -1 for none."""
+        after: list[Version] = []
+        for view in wanted:
+            mine = [each for each in self.all if each.title == view.name]
+            serving = [each for each in mine if not each.waits]
+            same = next((each for each in mine if each.shape == Version(view, view.name).shape), None)
+            if same is None:
+                self._numbers[view.name] += 1
+                number = self._numbers[view.name]
+                name = view.name if number == 1 else f"{view.name}@{number}"
+                made = Version(replace(view, name=name), view.name, waits=bool(serving))
+                known: set[str] = set()
+            else:
+                made = Version(replace(view, name=same.view.name), view.name, same.waits)
+                made.marks = {name: ms for name, ms in same.marks.items() if name in view.measures}
+                known = set(same.view.measures)
+            if not view.is_endless and newest_ms >= 0:
+                made.marks |= {name: newest_ms + 1 for name in view.measures if name not in known}
+            after += serving if made.waits else []
+            after.append(made)
+        if newest_ms < 0:
+            for each in after:
+                each.marks = {}
+        self.all = _moved(after)
+
+
+def _moved(versions: Sequence[Version]) -> list[Version]:
+    """A version without marks serves its name, and the former one is gone."""
+    ready = {each.title for each in versions if each.waits and not each.marks}
+    return [
+        replace(each, waits=False) if each.title in ready else each
+        for each in versions
+        if each.waits or each.title not in ready
+    ]
