@@ -13,6 +13,14 @@ _REJECTS = "tests/integration/test_backfill.py::test_a_backfill_of_a_view_counts
 
 MUTATIONS = (
     Mutation(
+        "outlet-position-of-another",
+        "outlets of two pipelines that have the same name share a position in the database, or in the topic of positions",
+        "the one with the smaller epoch is refused, or its finals are left out as if they were there",
+        ("P1",),
+        (Edit("service/outlets/outlet.py", '    return f"{settings.redis.prefix}.{name}"\n', "    return name\n"),),
+        (_STREAM + "test_a_writer_of_an_older_epoch_cannot_write_to_a_table_or_a_topic",),
+    ),
+    Mutation(
         "outlet-replay-twice",
         "a batch that is replayed under a larger epoch is taken for another one",
         "a topic has each final value of the batch twice",

@@ -3,7 +3,7 @@
 One transaction has the rows of an entry and the position, so that readers see an entry in full or not at all, and no entry is
 written twice. The row of the position is locked first: a writer of an older epoch finds a newer one there and is refused.
 
-    tidemark_outlets    outlet, position      beside the table; one row for each outlet
+    tidemark_outlets    outlet, position      beside the table; one row for each outlet, <redis.prefix>.<name>
 
 The rows go to a temporary table by COPY, and from there into the table. The JDBC driver of the reference is used, in Spark's JVM,
 so no other client is needed.
@@ -44,6 +44,7 @@ class Jdbc:
         self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
         measures = settings.measures
         self._schema = tables.sessions_schema(measures) if options.sessions else tables.windows_schema()
+        self._id = outlet.identity(options.name, settings)
         self._place = f"The outlet {options.name} at {options.url.partition('?')[0]}"
         self._epoch = 0
         self._connection: Any = None
@@ -74,7 +75,7 @@ class Jdbc:
             self._create()
             self._run(
                 f"insert into {self._positions} (outlet, position) values (?, ?) on conflict do nothing",
-                self._options.name,
+                self._id,
                 "",
             )
             reached = self._locked_position()
@@ -157,11 +158,11 @@ class Jdbc:
         self._connection.commit()
 
     def _locked_position(self) -> Position | None:
-        text = self._one(f"select position from {self._positions} where outlet = ? for update", self._options.name)
+        text = self._one(f"select position from {self._positions} where outlet = ? for update", self._id)
         return outlet.parse(text, self._place) if text else None
 
     def _note(self, position: Position) -> None:
-        self._run(f"update {self._positions} set position = ? where outlet = ?", position.to_json(), self._options.name)
+        self._run(f"update {self._positions} set position = ? where outlet = ?", position.to_json(), self._id)
 
     def _copy(self, content: bytes, names: Sequence[str]) -> None:
         self._run(f"truncate {_STAGING}")

@@ -57,7 +57,7 @@ class Kafka:
         self._schema = tables.sessions_schema(settings.measures) if options.sessions else tables.windows_schema()
         self._subject = options.subject or f"{options.topic}-value"
         self._positions = f"{options.topic}.position"
-        self._id = f"{settings.redis.prefix}.{options.name}"
+        self._id = outlet.identity(options.name, settings)
         self._place = f"The outlet {options.name}, topic {options.topic} at {self._kafka.bootstrap}"
         self._epoch = 0
         self._producer: Producer | None = None

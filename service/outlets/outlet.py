@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from service.errors import FencedError, OutletError
 from service.micro_batch import MicroBatch, format_offsets
+from service.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,11 @@ class Outlet(Protocol):
 
     def close(self) -> None:
         """Drop the connections. Never raises."""
+
+
+def identity(name: str, settings: Settings) -> str:
+    """Return a name of an outlet that no outlet of another pipeline has, for positions that are stored in one place."""
+    return f"{settings.redis.prefix}.{name}"
 
 
 def require_newest(reached: Position | None, epoch: int, place: str) -> None:

@@ -362,7 +362,10 @@ def test_a_writer_of_an_older_epoch_cannot_write_to_a_table_or_a_topic(
         assert again.write(replace(entry, position=entry.position.by(6))) > 0
         again.close()
         assert again.open(6) == entry.position.by(6)
-        for each in (older, newer, again):
+        prefix_of_another = world.settings.redis.model_copy(update={"prefix": f"{prefix}-b"})
+        another = kinds.outlet(options, world.settings.model_copy(update={"redis": prefix_of_another}), world.spark)
+        assert another.open(1) is None, "an outlet of another pipeline that has the same name"
+        for each in (older, newer, again, another):
             each.close()
     assert len(topic_rows(broker_server, f"finals-{prefix}")) == 1
     assert len(table_rows(postgres, f"w_{prefix}")) == 1
