@@ -82,6 +82,7 @@ def test_a_pipeline_has_the_name_of_its_file_unless_the_settings_have_one(tmp_pa
         (('prefix = "two"', 'prefix = "one:two"'), "redis.prefix: one of 'one' and 'one:two' is inside the other"),
         (("checkpoint-two", "checkpoint-one"), "service.checkpoint: both are "),
         (("checkpoint-two", "checkpoint-one/two"), "is inside the other"),
+        (("checkpoint-two", "file://{folder}/checkpoint-one"), "service.checkpoint: both are "),
         (("readings-two", "readings-one"), "kafka.rejects: both copy rejects to 'readings-one.rejects'"),
         (("[service]", '[service]\nlog = "json"'), "service.log: text and json"),
         (("[redis]", '[otel]\nendpoint = "http://localhost:4318/v1/traces"\n[redis]'), "otel: a process sends"),
@@ -90,6 +91,7 @@ def test_a_pipeline_has_the_name_of_its_file_unless_the_settings_have_one(tmp_pa
 def test_two_pipelines_that_share_what_only_one_may_have_are_refused(
     tmp_path: Path, change: tuple[str, str], problem: str
 ) -> None:
+    change = change[0], change[1].format(folder=tmp_path)
     one, two = write(tmp_path, "one"), write(tmp_path, "two", change)
     for paths, text in (((one, two), problem), ((two, one), problem.partition(":")[0])):
         with pytest.raises(SettingsError) as caught:
@@ -111,9 +113,23 @@ def test_two_pipelines_that_share_what_only_one_may_have_are_refused(
 def test_two_outlets_that_write_the_same_place_are_refused(tmp_path: Path, kind: str, place: str) -> None:
     more = OUTLET.format(kind=kind, place=place)
     one, two = write(tmp_path, "one", more=more), write(tmp_path, "two", more=more)
-    with pytest.raises(SettingsError, match=r"outlets\.history and outlets\.history: both write"):
+    with pytest.raises(SettingsError, match=r"outlets\.history and outlets\.history: both"):
         together(one, two)
     together(one, write(tmp_path, "three"))
+
+
+def test_an_outlet_inside_another_or_in_a_rejects_topic_is_refused(tmp_path: Path) -> None:
+    one = write(tmp_path, "one", more=OUTLET.format(kind="parquet", place='path = "history"'))
+    two = write(tmp_path, "two", more=OUTLET.format(kind="parquet", place=f'path = "file://{tmp_path}/history/two/"'))
+    with pytest.raises(SettingsError, match=r"outlets\.history and outlets\.history: one of .* is inside the other"):
+        together(one, two)
+    rejects = 'topic = "readings-one.rejects"\nformat = "json"'
+    three = write(tmp_path, "three", more=OUTLET.format(kind="kafka", place=rejects))
+    for paths in ((one, three), (three, one)):
+        with pytest.raises(
+            SettingsError, match=r"three writes finals to 'readings-one\.rejects', a rejects topic of one"
+        ):
+            together(*paths)
 
 
 def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
