@@ -8,6 +8,56 @@ _FOLDERS = "tests/unit/test_rebuilt.py::"
 
 MUTATIONS = (
     Mutation(
+        "rebuild-without-lease",
+        "a rebuild follows the service before it has its own lease",
+        "a second command takes the lease of the service, the first one never reaches the end, and the service cannot start",
+        ("P5", "P8"),
+        (
+            Edit(
+                "service/commands/rebuild.py",
+                "            is_whole = self.runner.serve()",
+                "            self._begin()\n            is_whole = self.runner.serve()",
+            ),
+        ),
+        (_PARTS + "test_a_second_command_does_nothing_while_the_first_has_the_lease_of_the_rebuild",),
+    ),
+    Mutation(
+        "rebuild-over-keys",
+        "a rebuild begins although its prefix has keys",
+        "it overwrites what another service or program has there, and --forget deletes it",
+        ("P5", "P7"),
+        (
+            Edit(
+                "service/commands/rebuild.py",
+                "        if not self.folders.is_begun and not self.folders.is_switched:\n",
+                "        if False:\n",
+            ),
+        ),
+        (_PARTS + "test_the_command_refuses_by_name_what_it_cannot_rebuild",),
+    ),
+    Mutation(
+        "rebuild-counts-less",
+        "a switch is not refused if views without windows lose readings",
+        "readers see their counts fall",
+        ("P2",),
+        (
+            Edit(
+                "service/commands/rebuild.py",
+                "        if any(begin_ms < from_ms for begin_ms in self._endless().values()):\n            what",
+                "        if False:\n            what",
+            ),
+        ),
+        (_PARTS + "test_counts_of_views_without_windows_become_smaller_only_if_that_is_accepted",),
+    ),
+    Mutation(
+        "undo-without-records",
+        "an undo does not ask whether Kafka has the records since the switch",
+        "the service is left with a checkpoint that it cannot start from",
+        ("P7",),
+        (Edit("service/commands/rebuild.py", "        if former is not None:\n", "        if False:\n"),),
+        (_PARTS + "test_an_undo_is_refused_if_the_records_since_the_switch_are_deleted",),
+    ),
+    Mutation(
         "rebuild-ahead",
         "a rebuild reads records that the service has not published",
         "their rejects are copied by nobody, and their finals are in no outlet",

@@ -171,6 +171,10 @@ class Folders:
             what = f"{self.beside}/{_METADATA} cannot be changed: {error}"
             raise unusable(what, remedy=f"Give the rebuild up: {_FORGET}, and begin another one") from error
 
+    def give_up(self) -> None:
+        """Note that the folder that the service does not use is being removed."""
+        self.write(Record(Step.FORGOTTEN))
+
     def remove(self) -> None:
         """Remove the folder that the service does not use, and the record. May be repeated after a crash."""
         try:
@@ -178,7 +182,7 @@ class Folders:
                 if self.beside.exists() and not any(self.beside.iterdir()):
                     self.beside.rmdir()
                 return
-            self.write(Record(Step.FORGOTTEN))
+            self.give_up()
             for path in list(self.beside.iterdir()) if self.beside.exists() else []:
                 if path.name != NAME:  # the last file: without it the folder would not be known as a rebuild's
                     shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -59,12 +59,17 @@ class Gap:
 
 
 def prepare(
-    spark: SparkSession, settings: Settings, on_skip: Callable[[int], object] = lambda _: None
+    spark: SparkSession,
+    settings: Settings,
+    on_skip: Callable[[int], object] = lambda _: None,
+    *,
+    has_predecessor: bool = True,
 ) -> Sequence[Gap]:
     """Check that the query can continue. Returns the gaps that are accepted (kafka.on_data_loss = "continue").
 
     Writes the manifest of a new checkpoint, and sets the session's shuffle partitions to those of an old one. `on_skip` gets the
-    number of offsets that the query has skipped since the last time.
+    number of offsets that the query has skipped since the last time. A new checkpoint without a predecessor may read a part of
+    the records.
     Raises CheckpointError, DataLossError; SourceError and SinkError when Kafka or Redis does not answer.
     """
     files = _files(spark, settings)
@@ -87,7 +92,7 @@ def prepare(
         # A checkpoint with a manifest and without a batch counts as new: its logs and state may have been deleted.
         if position is None:
             starting.require(settings.kafka)
-        if position is None and not (current is not None and current.by_hand):
+        if position is None and has_predecessor and not (current is not None and current.by_hand):
             _require_all_of_it(settings)
         if current is None:
             files.create(manifest.NAME, expected.encode())
@@ -95,7 +100,7 @@ def prepare(
         if skipped:
             on_skip(skipped)
             position = logs.position(files)
-    return _gaps(settings.kafka, position.offsets) if position is not None else []
+    return require_records(settings.kafka, position.offsets) if position is not None else []
 
 
 def with_buckets(spark: SparkSession, settings: Settings) -> Settings:
@@ -236,7 +241,11 @@ def _require_all_of_it(settings: Settings) -> None:
 # Records that Kafka has deleted meanwhile
 
 
-def _gaps(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
+def require_records(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
+    """Return the records from some offsets on that Kafka has deleted, which the settings accept.
+
+    Raises DataLossError for others, and SourceError.
+    """
     with _consumer(kafka) as consumer:
         ends = edges(consumer, kafka)
     beyond = [

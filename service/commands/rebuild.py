@@ -25,7 +25,7 @@ from typing import Any
 
 from service import clock, failpoint
 from service.admission import column_values
-from service.checkpoint import beginnings, event_time, logs, manifest, skips, view_versions
+from service.checkpoint import beginnings, event_time, logs, manifest, resume, skips, view_versions
 from service.checkpoint.rebuilt import Folders, Record, Step
 from service.checkpoint.view_versions import Versions
 from service.commands import offline
@@ -42,6 +42,7 @@ from service.recompute.comparison import Comparison
 from service.recompute.spans import longest_gap_ms
 from service.redis import link
 from service.redis.keys import Keys, shards
+from service.redis.link import Budget
 from service.settings import Settings
 from service.spark.files import Local
 from service.units import format_time
@@ -85,6 +86,9 @@ def undo(settings: Settings, say: Say) -> None:
         if not folders.is_switched:
             what = f"{folders.used} is the checkpoint that the service had"
             raise CheckpointError(what, remedy="There is no switch to undo")
+        former = logs.position(Local(folders.beside))
+        if former is not None:
+            resume.require_records(settings.kafka, former.offsets)
         _mark(settings, lease.epoch, is_read_again=True)
         offline.confirm(lease, "The checkpoint is as it was")
         folders.exchange()
@@ -94,13 +98,17 @@ def undo(settings: Settings, say: Say) -> None:
 
 
 def forget(settings: Settings, say: Say) -> None:
-    """Remove the checkpoint that the service does not use, and the keys of the rebuild. Raises TidemarkError."""
+    """Remove the checkpoint that the service does not use, and the keys of the rebuild. Raises TidemarkError.
+
+    The keys go first: without a rebuild in the folders, keys under its prefix are those of another program.
+    """
     folders = Folders.of(settings.service.checkpoint)
+    folders.read()
     own = rebuilder.derived(settings, folders.beside, rate=1, buckets=1)
     with offline.term(own, say):  # no rebuild runs
-        if folders.is_begun or folders.is_switched or folders.beside.exists():
-            folders.remove()
+        folders.give_up()
         removed = _remove_keys(own)
+        folders.remove()
     say(f"{folders.beside} and {counted(removed, 'key')} under {own.redis.prefix} are removed")
 
 
@@ -110,6 +118,7 @@ class _Rebuild:
         self.folders = Folders.of(settings.service.checkpoint)
         self.used, self.beside = Local(self.folders.used), Local(self.folders.beside)
         self._failure: BaseException | None = None
+        self._follower: threading.Thread | None = None
         self._lease: Lease | None = None
         self._comparison: Comparison | None = None
 
@@ -124,19 +133,17 @@ class _Rebuild:
             raise CheckpointError(
                 what, remedy="Rebuild with the topics of the service, and change them at its next start"
             )
+        self.own, partitions = self._own(stored)
+        if not self.folders.is_begun and not self.folders.is_switched:
+            _require_no_keys(self.own)
         self.folders.begin()
         self.folders.require_usable()
         self._seed()
-        self.folders.settle(self.folders.beside)
         failpoint.hit("rebuild_begun")
-        own, partitions = self._own(stored)
-        self.own = own
-        self.runner = Rebuilder(self.settings, own, partitions, self._require_beside)
-        follower = threading.Thread(target=self._follow, name="tidemark-rebuild", daemon=True)
+        self.runner = Rebuilder(self.settings, self.own, partitions, self._begin)
         try:
-            follower.start()
             is_whole = self.runner.serve()
-            follower.join(GONE_S)
+            self._end_follower()
             if self._failure is not None:
                 raise self._failure
             if is_whole and self._lease is not None and self._is_at_end():
@@ -145,15 +152,26 @@ class _Rebuild:
                 self.say("stopped. The same command goes on from here")
         finally:
             self.runner.stop()
-            follower.join(GONE_S)
+            self._end_follower()
             if self._lease is not None:
                 self._lease.release()
 
-    def _require_beside(self) -> None:
-        """Raise CheckpointError if another command has exchanged the folders while this one waited for its lease."""
+    def _begin(self) -> None:
+        """Prepare the new checkpoint for a query, and follow it. Called under the lease of the rebuild, which one command has.
+
+        Raises CheckpointError if another command has exchanged the folders while this one waited for its lease.
+        """
         if self.folders.is_switched or not self.folders.is_begun:
             what = f"{self.folders.beside} is not a new checkpoint any more: another command has switched or removed it"
             raise CheckpointError(what, remedy="Look at what that command has said")
+        self.folders.settle(self.folders.beside)
+        if self._follower is None:
+            self._follower = threading.Thread(target=self._follow, name="tidemark-rebuild", daemon=True)
+            self._follower.start()
+
+    def _end_follower(self) -> None:
+        if self._follower is not None:
+            self._follower.join(GONE_S)
 
     # Step 1
 
@@ -258,6 +276,9 @@ class _Rebuild:
                 what,
                 remedy="Closed values keep what readers have seen. Switch nevertheless with --accept, or give up with --forget",
             )
+        if any(begin_ms < from_ms for begin_ms in self._endless().values()):
+            what = f"Views without windows would begin at {format_time(from_ms)}, and their counts would become smaller"
+            raise CheckpointError(what, remedy="Read from an earlier time, or let readers see that with --accept")
         open_from_ms = self._watermark_ms() - _longest_ms(self.settings)
         if from_ms > max(open_from_ms, 0):
             what = (
@@ -269,16 +290,21 @@ class _Rebuild:
                 remedy="Read from an earlier time, or wait until those are closed; or let them lack readings with --accept",
             )
 
+    def _endless(self) -> dict[tuple[str, str], int]:
+        """Return the event time (ms) from which each view and measure without windows has all readings at the service."""
+        return beginnings.stored(self.used, self.settings.endless)
+
     def _not_carried(self, from_ms: int, found: Comparison) -> Iterator[str]:
         if from_ms:
             yield f"values that begin before {format_time(from_ms)} stay as they are, without later corrections from the state"
-            if self.settings.endless:
+            if any(begin_ms < from_ms for begin_ms in self._endless().values()):
                 yield f"views without windows will begin at {format_time(from_ms)}: their counts become smaller"
         if found.counts["corrected"]:
             yield f"{counted(found.counts['corrected'], 'corrected value')} will stay as corrected"
 
     def _take_over(self) -> None:
         """Step 4 and the beginning of 5."""
+        self._require_views()
         self.say("stop the service now, and its standbys: the new checkpoint takes over when the lease is free")
         lease, holders = Lease(self.settings, owner.here()), set[str]()
         if lease.acquire(lambda other: holders.add(other.holder), self.runner.stopping) is None:
@@ -300,6 +326,13 @@ class _Rebuild:
     def _is_at_end(self) -> bool:
         return self.runner.gate.last is not None and rebuilder.reaches(self._reached(), self.runner.gate.last)
 
+    def _require_views(self) -> None:
+        """Raise CheckpointError if the service has changed its views since the rebuild began."""
+        log = view_versions.Log(self.beside)
+        if self._versions() != log.at(max(log.numbers())):
+            what = "The views of the service have changed since the rebuild began"
+            raise CheckpointError(what, remedy="Give it up with --forget, and begin again")
+
     def _require_in_order(self) -> None:
         """Raise CheckpointError if the service has left something that only it can finish."""
         again = "Start the service, stop it in order, and repeat the command"
@@ -307,9 +340,7 @@ class _Rebuild:
         if len(reached) > 1:
             what = "The service was killed when a part of the shards had its last batch"
             raise CheckpointError(what, remedy=again)
-        if self._versions() != view_versions.Log(self.beside).at(max(view_versions.Log(self.beside).numbers())):
-            what = "The views of the service have changed since the rebuild began"
-            raise CheckpointError(what, remedy="Give it up with --forget, and begin again")
+        self._require_views()
         if not rebuilder.reaches(rebuilder.published(self.settings), self._reached()):
             what = "The service has not published again what the new checkpoint has read"
             raise CheckpointError(what, remedy="Start the service, wait until it has caught up, and repeat the command")
@@ -410,19 +441,33 @@ def _mark(settings: Settings, epoch: int, *, is_read_again: bool) -> None:
         sink.run("mark", mark=republish.mark(republish.ASKED))
 
 
+def _require_no_keys(own: Settings) -> None:
+    """Raise CheckpointError if there are keys under the prefix of a rebuild that has not begun."""
+    found = next((name for *_, names in _keys(own) for name in names), None)
+    if found is not None:
+        what = f"Redis has keys under {own.redis.prefix}, such as {found.decode(errors='replace')}, and no rebuild has begun"
+        raise CheckpointError(
+            what,
+            remedy="If another program has them, give the service another redis.prefix. "
+            "If they are of a rebuild whose folder was removed by hand, delete them",
+        )
+
+
 def _remove_keys(own: Settings) -> int:
     """Remove every key of the rebuild's prefix but its lease."""
     removed = 0
+    for keys, client, budget, names in _keys(own):
+        if names := [name for name in names if name != keys.lease.encode()]:
+            removed += budget.attempt(partial(client.unlink, *names))
+    return removed
+
+
+def _keys(own: Settings) -> Iterator[tuple[Keys, Any, Budget, list[bytes]]]:
+    """Yield the keys of the rebuild's prefix, by pages; a key may occur twice."""
     for keys in shards(own.redis):
         with link.reader(own.redis, keys, "the keys of the rebuild") as (client, budget):
             cursor: int | None = None
             while cursor != 0:
-                cursor, count = budget.attempt(partial(_remove_page, client, keys, cursor or 0, own.redis.chunk))
-                removed += count
-    return removed
-
-
-def _remove_page(client: Any, keys: Keys, cursor: int, limit: int) -> tuple[int, int]:
-    following, names = client.scan(cursor, match=keys.matching("*"), count=limit)
-    names = [name for name in names if name != keys.lease.encode()]
-    return int(following), int(client.unlink(*names)) if names else 0
+                ask = partial(client.scan, cursor or 0, match=keys.matching("*"), count=own.redis.chunk)
+                cursor, names = budget.attempt(ask)
+                yield keys, client, budget, names

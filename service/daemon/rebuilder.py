@@ -130,18 +130,20 @@ class Gate:
 class Rebuilder(Runner):
     """One run of the second service, in a process of its own: until `stop`, or until it is at the last offsets of the service.
 
-    `require` is called when it has its lease, and raises if the new checkpoint must not be used. `partitions` are the shuffle
-    partitions of a new checkpoint.
+    `begin` is called before each query, under the lease of the rebuild, and raises if the new checkpoint must not be used.
+    `partitions` are the shuffle partitions of a new checkpoint.
     """
 
+    has_predecessor = False  # its group has the offsets of a former rebuild
+
     def __init__(
-        self, service: Settings, own: Settings, partitions: int, require: Callable[[], object] = lambda: None
+        self, service: Settings, own: Settings, partitions: int, begin: Callable[[], object] = lambda: None
     ) -> None:
         monitor = Monitor.of(own)
         self._shutdown = Shutdown(self.stop)
         master = f"local[{max(1, (os.cpu_count() or 2) // 2)}]"
         super().__init__(own, Application(master, monitor.metrics.process, self._take_signals), monitor)
-        self._service, self._partitions, self._require = service, partitions, require
+        self._service, self._partitions, self._begin = service, partitions, begin
         self.gate = Gate(service, Path(own.service.checkpoint))
 
     @property
@@ -175,7 +177,7 @@ class Rebuilder(Runner):
         return QueryRun(parts, term, self._lease, self._backoff, self._stop, gate)
 
     def _serve(self, parts: SessionParts, epoch: int) -> None:
-        self._require()
+        self._begin()
         parts.spark.conf.set(_PARTITIONS, str(self._partitions))
         last = self.gate.last
         if last is None or not shorten(Files(parts.spark, self.settings.service.checkpoint), last):

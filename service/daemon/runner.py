@@ -43,6 +43,9 @@ _log = logging.getLogger(__name__)
 class Runner:
     """One run of a pipeline: its terms, until `stop`."""
 
+    has_predecessor = True
+    """Whether a new checkpoint has to read all that is published under the prefix, or committed by the group."""
+
     def __init__(
         self,
         settings: Settings,
@@ -168,7 +171,7 @@ class Runner:
         self.metrics.keeps(retention_ms)
         if not self._lease.confirm():
             raise self._lease.loss()
-        for gap in resume.prepare(spark, settings, self._on_skip):
+        for gap in resume.prepare(spark, settings, self._on_skip, has_predecessor=self.has_predecessor):
             _log.warning("The query continues without lost records: %s", gap)
         position = resume.position(spark, settings)
         settings = parts.views.open(position, settings)

@@ -3,24 +3,31 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
 
+from load.servers.kafka import Broker
 from load.servers.redis import Redis
-from service.checkpoint import event_time, logs, manifest, skips, view_versions
+from service.checkpoint import beginnings, event_time, logs, manifest, skips, view_versions
+from service.checkpoint.beginnings import Beginning
 from service.checkpoint.manifest import Manifest
 from service.checkpoint.rebuilt import Folders
 from service.commands import rebuild
 from service.commands.rebuild import Options
-from service.daemon import rebuilder
+from service.daemon import owner, rebuilder
+from service.daemon.lease import Lease
 from service.daemon.rebuilder import BeyondError, Gate, Rebuilder
-from service.errors import CheckpointError
+from service.errors import CheckpointError, DataLossError
 from service.micro_batch import Offsets, format_offsets
+from service.recompute.comparison import Comparison
 from service.settings import Settings
 from service.settings.outlets import ParquetOutlet
 from service.spark.files import Local
+from state.rules import ENDLESS_MS
 from state.watermark import EventTime
 from tests.outputs import settings
 
@@ -199,6 +206,70 @@ def test_what_an_outlet_lacks_or_would_get_twice_refuses_the_switch(rebuilding: 
     assert rebuilding.beside.read("outlets/term") == b"7"
 
 
+def test_a_second_command_does_nothing_while_the_first_has_the_lease_of_the_rebuild(rebuilding: Rebuilding) -> None:
+    rebuilding.publishes(10, 20)
+    command = rebuilding.command()
+    first = Lease(command.own, owner.here())
+    first.acquire()
+    said: list[object] = []
+
+    def stop() -> None:
+        while not (command.runner and first.token in command.runner.metrics.unready()):
+            if ended.wait(0.05):
+                return
+        said.append(command._follower)
+        command.runner.stop()
+
+    command.runner, ended = None, threading.Event()
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        command.run()
+    finally:
+        ended.set()
+        thread.join()
+        first.release()
+    assert said == [None]
+
+
+def test_counts_of_views_without_windows_become_smaller_only_if_that_is_accepted(rebuilding: Rebuilding) -> None:
+    total = rebuilding.settings.views[0].model_copy(update={"name": "total", "window_ms": ENDLESS_MS})
+    rebuilding.settings = rebuilding.settings.model_copy(update={"views": (total,)})
+    ((view, measure), *_) = rebuilding.settings.endless
+    rebuilding.publishes(10, 20, watermark_ms=10**12)
+    command = rebuilding.command()
+    for service_ms in (0, 5_000):
+        rebuilding.used.replace(beginnings.NAME, json.dumps([asdict(Beginning(view, measure, service_ms, 0))]).encode())
+        command._require_alike(service_ms, Comparison())
+        assert list(command._not_carried(service_ms, Comparison()))[1:] == []
+        with pytest.raises(CheckpointError, match=r"Views without windows would begin at .*become smaller.*--accept"):
+            command._require_alike(service_ms + 1, Comparison())
+        assert "their counts become smaller" in list(command._not_carried(service_ms + 1, Comparison()))[1]
+
+
+def test_an_undo_is_refused_if_the_records_since_the_switch_are_deleted(
+    rebuilding: Rebuilding, broker_server: Broker, prefix: str
+) -> None:
+    topic = f"undone-{prefix}"
+    broker_server.create_topic(topic, partitions=1)
+    producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0})
+    for _ in range(3):
+        producer.produce(topic, b"x", partition=0)
+    assert producer.flush(30) == 0
+    kafka = rebuilding.settings.kafka.model_copy(update={"bootstrap": broker_server.bootstrap, "topics": (topic,)})
+    made = rebuilding.settings.model_copy(update={"kafka": kafka})
+    conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
+    rebuilding.used.replace("offsets/0", f"v1\n{conf}\n{format_offsets({topic: {0: 1}})}".encode())
+    rebuilding.used.replace("commits/0", b"v1\n{}")
+    rebuilding.publishes(3)
+    rebuilding.folders.exchange()
+    place = TopicPartition(topic, 0, 2)
+    broker_server.admin.delete_records([place])[place].result(30)
+    with pytest.raises(DataLossError, match=rf"{topic}\[0\]: committed offset 1, earliest available 2"):
+        rebuild.undo(made, lambda _: None)
+    assert rebuilding.folders.is_switched
+
+
 def test_the_command_refuses_by_name_what_it_cannot_rebuild(rebuilding: Rebuilding) -> None:
     def refused(match: str) -> None:
         with pytest.raises(CheckpointError, match=match):
@@ -210,6 +281,7 @@ def test_the_command_refuses_by_name_what_it_cannot_rebuild(rebuilding: Rebuildi
     rebuilding.publishes(1)
     (rebuilding.folders.used / manifest.NAME).unlink()
     refused("has no manifest.json")
+    rebuilding.used.replace(manifest.NAME, Manifest.of(rebuilding.settings.with_buckets(2), {}, 2).encode())
     with pytest.raises(CheckpointError, match="There is no switch to undo"):
         rebuild.undo(rebuilding.settings, lambda _: None)
     said: list[str] = []
@@ -218,3 +290,15 @@ def test_the_command_refuses_by_name_what_it_cannot_rebuild(rebuilding: Rebuildi
     assert not rebuilding.folders.beside.exists()
     assert "removed" in said[-1]
     assert rebuilding.client.keys(f"{rebuilding.settings.redis.prefix}.rebuild:*") == []
+    # Another program may have the prefix.
+    other = f"{rebuilding.settings.redis.prefix}.rebuild:window:a:b:c:0"
+    rebuilding.client.set(other, "x")
+    rebuilding.folders.beside.mkdir()
+    (rebuilding.folders.beside / "offsets").write_text("of another program")
+    refused(rf"Redis has keys under .*, such as {other}, and no rebuild has begun")
+    rebuilding.client.delete(other)
+    refused("exists and has no rebuild.json: it is not of a rebuild")
+    rebuilding.client.set(other, "x")
+    with pytest.raises(CheckpointError, match="has no rebuild"):
+        rebuild.forget(rebuilding.settings, lambda _: None)
+    assert rebuilding.client.get(other) == "x"
