@@ -145,11 +145,13 @@ def test_a_bar_is_shown_on_a_terminal_when_the_work_takes_long(after_s: int, sho
     terminal, inner = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     subprocess.run([sys.executable, "-c", program], stderr=inner, env=environment, check=True)
-    os.write(inner, b".")  # so that the read below returns where there is no bar
-    said = os.read(terminal, 65_536).decode()
+    os.write(inner, b"the end")
+    said = b""
+    while not said.endswith(b"the end"):
+        said += os.read(terminal, 65_536)
     os.close(inner)
     os.close(terminal)
-    assert ("500/1000" in said and "records" in said) == shown
+    assert (b"500/1000" in said and b"records" in said) == shown
 
 
 def test_no_bar_is_shown_where_standard_error_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
