@@ -68,9 +68,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A shard of a prefix: what its progress and meta say."""
+    """A shard of a prefix: what its progress and meta say, and its client. In a cluster two prefixes are on different nodes."""
 
     keys: Keys
+    client: Any
+    budget: Budget
     final_ms: int
     watermark_ms: int
     views: Mapping[str, Mapping[str, Any]]
@@ -117,11 +119,13 @@ def compare(
     """
     result = Comparison()
     for ours, theirs in zip(shards(service.redis), shards(rebuilt.redis), strict=True):
-        with reader(service.redis, ours, "the values to compare") as (client, budget):
-            sides = [budget.attempt(partial(_side, client, keys)) for keys in (ours, theirs)]
-            if None in sides:
+        with (
+            reader(service.redis, ours, "the values to compare") as of_service,
+            reader(rebuilt.redis, theirs, "the values to compare") as of_rebuilt,
+        ):
+            before, after = _side(ours, *of_service), _side(theirs, *of_rebuilt)
+            if before is None or after is None:
                 continue
-            before, after = (side for side in sides if side is not None)
             rules = _Rules(
                 {
                     name: max(int(view["retain_ms"]), int(after.views[name]["retain_ms"]))
@@ -135,8 +139,8 @@ def compare(
                 service.sessions.retain_ms,
             )
             take = partial(_take, result, rules)
-            _scan(client, budget, before.keys, after.keys, partial(take, is_ours=True), watch)
-            _scan(client, budget, after.keys, before.keys, partial(take, is_ours=False), watch)
+            _scan(before, after, partial(take, is_ours=True), watch)
+            _scan(after, before, partial(take, is_ours=False), watch)
     return result
 
 
@@ -190,23 +194,18 @@ def _shown(fields: Hash) -> str:
     return ", ".join(f"{name} {fields[name]}" for name in names if name in fields)
 
 
-def _side(client: Any, keys: Keys) -> _Side | None:
-    progress, text = client.hmget(keys.progress, "final", "watermark"), client.get(keys.meta)
+def _side(keys: Keys, client: Any, budget: Budget) -> _Side | None:
+    progress = budget.attempt(partial(client.hmget, keys.progress, "final", "watermark"))
+    text = budget.attempt(partial(client.get, keys.meta))
     if None in progress or text is None:
         return None
     views = {view["name"]: view for view in json.loads(text)["views"] if not view.get("next")}
-    return _Side(keys, int(progress[0]), int(progress[1]), views)
+    return _Side(keys, client, budget, int(progress[0]), int(progress[1]), views)
 
 
-def _scan(
-    client: Any,
-    budget: Budget,
-    keys: Keys,
-    others: Keys,
-    take: Callable[[str, Hash, Hash], object],
-    watch: Callable[[int], object],
-) -> None:
+def _scan(side: _Side, other: _Side, take: Callable[[str, Hash, Hash], object], watch: Callable[[int], object]) -> None:
     """Call `take` once for each window and session of a prefix, with the hash of the same name of the other prefix."""
+    keys, client, budget = side.keys, side.client, side.budget
     server = budget.attempt(partial(server_id, client, keys))
     read = 0
     for kind in ("window", "session"):
@@ -218,9 +217,9 @@ def _scan(
             )
             names = [key[len(keys.prefix) + 1 :] for key in dict.fromkeys(page) if key not in taken]
             taken.update(page)
-            pairs = budget.attempt(partial(_hashes, client, keys, others, names))
-            for name, mine, other in pairs:
-                take(name, mine, other)
+            mine, others = (each.budget.attempt(partial(_hashes, each, names)) for each in (side, other))
+            for name, one, another in zip(names, mine, others, strict=True):
+                take(name.decode("utf-8", "replace"), one, another)
             read += len(names)
             watch(read)
     if budget.attempt(partial(server_id, client, keys)) != server:
@@ -228,13 +227,10 @@ def _scan(
         raise SinkError(what, remedy="Repeat the command")
 
 
-def _hashes(client: Any, keys: Keys, others: Keys, names: list[bytes]) -> list[tuple[str, Hash, Hash]]:
-    pipe = client.pipeline(transaction=False)
+def _hashes(side: _Side, names: list[bytes]) -> list[Hash]:
+    pipe = side.client.pipeline(transaction=False)
     for name in names:
-        for each in (keys, others):
-            pipe.hgetall(each.prefix.encode() + b":" + name)
-    answers = [
+        pipe.hgetall(side.keys.prefix.encode() + b":" + name)
+    return [
         {field.decode(): value.decode("utf-8", "replace") for field, value in each.items()} for each in pipe.execute()
     ]
-    shown = [name.decode("utf-8", "replace") for name in names]
-    return list(zip(shown, answers[::2], answers[1::2], strict=True))
