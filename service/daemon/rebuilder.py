@@ -158,7 +158,8 @@ class Rebuilder(Runner):
                 self.run()
             finally:
                 self._application.close()
-        _await_end_of_spark()
+        if self._parts is not None:  # else it has not begun
+            _await_end_of_spark()
         return not self._shutdown.requested.is_set()
 
     def _take_signals(self) -> None:
