@@ -37,6 +37,14 @@ MUTATIONS = (
         (_UNIT + "test_a_pipeline_that_fails_begins_again_after_a_pause_that_grows",),
     ),
     Mutation(
+        "failed-pipeline-not-stopped",
+        "a pipeline that is stopped while it pauses after a failure stays failed",
+        "`tidemark query stop` waits in vain, its alert fires, and the process ends when the others fail",
+        ("P8",),
+        (Edit("service/daemon/pipeline.py", "            if not self._is_wanted:\n", "            if False:\n"),),
+        (_UNIT + "test_an_operator_stops_a_pipeline_starts_it_and_ends_its_pause",),
+    ),
+    Mutation(
         "one-failed-pipeline-ends-all",
         "the process ends when one pipeline has failed",
         "a topic that is missing stops the pipelines that have theirs",

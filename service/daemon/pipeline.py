@@ -81,8 +81,7 @@ class Pipeline:
             error = _run(runner)
             with self._changed:
                 self._runner = None
-                self.error = error if self._is_wanted else None
-                self.monitor.ended(self.error)
+                self._note(error if self._is_wanted else None)
             if error is None:
                 _log.info("The pipeline has stopped. Its next start continues from the checkpoint")
             elif self.error is None:
@@ -112,6 +111,13 @@ class Pipeline:
         with self._changed:
             if self._changed.wait_for(lambda: self._is_ending or self._is_asked, pause_s):
                 self._pause_s = FIRST_PAUSE_S
+            if not self._is_wanted:
+                self._note(None)
+
+    def _note(self, error: TidemarkError | None) -> None:
+        """Show the pipeline as failed, or as stopped without an error."""
+        self.error = error
+        self.monitor.ended(error)
 
 
 def _run(runner: Runner) -> TidemarkError | None:

@@ -237,6 +237,10 @@ def test_an_operator_stops_a_pipeline_starts_it_and_ends_its_pause(running: Pipe
     until(lambda: status.state == "failed")
     assert "CHECKPOINT: damaged" in running.monitor.metrics.unready()
     assert isinstance(running.error, CheckpointError)
+    running.request(False)
+    until(lambda: status.state == "stopped")
+    assert running.error is None
+    assert not status.has_failed
     running.request(True)
     runs.wait(3)
     running.request(False)
