@@ -37,7 +37,7 @@ from service.micro_batch import MicroBatch, Offsets
 from service.outlets import outbox
 from service.pipeline.batch_publisher import Sink
 from service.printing import counted
-from service.recompute import comparison, republish
+from service.recompute import backfill_log, comparison, republish
 from service.recompute.comparison import Comparison
 from service.recompute.spans import longest_gap_ms
 from service.redis import link
@@ -389,10 +389,11 @@ class _Rebuild:
 
     def _carry(self) -> None:
         """Give the new checkpoint what belongs to the prefix and the outlets, not to the batches."""
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self.folders.beside / outbox.FOLDER)
-        if (self.folders.used / outbox.FOLDER).exists():
-            shutil.copytree(self.folders.used / outbox.FOLDER, self.folders.beside / outbox.FOLDER)
+        for name in (backfill_log.FOLDER, outbox.FOLDER):  # in this order: a backfill moves entries to the outbox
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self.folders.beside / name)
+            if (self.folders.used / name).exists():
+                shutil.copytree(self.folders.used / name, self.folders.beside / name)
         self.beside.remove(starts.NAME)
         manifest.set_format(self.beside, self._versions().format)
 
