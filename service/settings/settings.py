@@ -166,6 +166,12 @@ class Settings(Section):
         ]
         outlets = Counter(outlet.name for outlet in self.outlets)
         problems += [f"outlets: the name {n!r} is used more than once" for n in sorted(outlets) if outlets[n] > 1]
+        folders = Counter(outlet.path.rstrip("/") for outlet in self.outlets if outlet.kind == "parquet")
+        problems += [
+            f"outlets: {folders[path]} of them write to the folder {path!r}, which has the position of one"
+            for path in sorted(folders)
+            if folders[path] > 1
+        ]
         for outlet in self.outlets:
             problems += unknown(f"outlets.{outlet.name}.views", outlet.views or (), names, "view")
             endless = [view.name for view in self.views if view.is_endless and view.name in (outlet.views or ())]

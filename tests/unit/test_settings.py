@@ -290,6 +290,16 @@ def test_the_name_of_a_view_is_used_once():
     assert "views: the name 'a' is used more than once" in line
 
 
+def test_a_folder_is_that_of_one_outlet():
+    """It has one position: of what the second outlet writes, each batch would seem to be there."""
+    one, other = (
+        {"name": name, "kind": "parquet", "path": path} for name, path in (("a", "history"), ("b", "history/"))
+    )
+    (line,) = problems(outlets=[one, other])
+    assert "outlets: 2 of them write to the folder 'history', which has the position of one" in line
+    parse(document(outlets=[one, {**other, "path": "sessions"}]))
+
+
 def test_there_must_be_a_view():
     assert problems(views=[]) == ["views: needs at least 1 entry, has 0"]
 
