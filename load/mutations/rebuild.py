@@ -55,7 +55,7 @@ MUTATIONS = (
         "the service is left with a checkpoint that it cannot start from",
         ("P7",),
         (Edit("service/commands/rebuild.py", "        if former is not None:\n", "        if False:\n"),),
-        (_PARTS + "test_an_undo_is_refused_if_the_records_since_the_switch_are_deleted",),
+        (_PARTS + "test_an_undo_is_refused_if_it_would_lose_records_or_corrected_values",),
     ),
     Mutation(
         "rebuild-ahead",

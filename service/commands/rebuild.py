@@ -34,7 +34,8 @@ from service.daemon.lease import Lease
 from service.daemon.rebuilder import Rebuilder
 from service.errors import CheckpointError, FencedError
 from service.micro_batch import MicroBatch, Offsets
-from service.outlets import outbox
+from service.outlets import corrections, outbox
+from service.outlets.outbox import Outbox
 from service.pipeline.batch_publisher import Sink
 from service.printing import counted
 from service.recompute import backfill_log, comparison, republish
@@ -89,6 +90,11 @@ def undo(settings: Settings, say: Say) -> None:
         former = logs.position(Local(folders.beside))
         if former is not None:
             resume.require_records(settings.kafka, former.offsets)
+        if settings.outlets and (left := corrections.names(Outbox(Local(folders.used)))):
+            what = f"{folders.used}: corrected values in {counted(len(left), 'file')} are not in the outlets yet"
+            raise CheckpointError(
+                what, remedy="Start the service, stop it when it has written them, and repeat the command"
+            )
         _mark(settings, lease.epoch, is_read_again=True)
         offline.confirm(lease, "The checkpoint is as it was")
         folders.exchange()
@@ -349,7 +355,7 @@ class _Rebuild:
             left = [name for name in self.used.names(outbox.FOLDER) if name[:1].isdigit()]
             if left or (position is not None and position.is_repeated):
                 what = (
-                    f"{self.folders.used}: {counted(len(left), 'entry')} of finals, or a batch, are not in every outlet"
+                    f"{self.folders.used}: finals in {counted(len(left), 'file')}, or a batch, are not in every outlet"
                 )
                 raise CheckpointError(what, remedy=again)
 

@@ -191,7 +191,7 @@ def test_what_an_outlet_lacks_or_would_get_twice_refuses_the_switch(rebuilding: 
     command.settings = rebuilding.settings.model_copy(update={"outlets": (outlet,)})
     command._require_in_order()
     rebuilding.used.replace("outlets/000000000007-0-abc", b"")
-    with pytest.raises(CheckpointError, match=r"1 entry of finals.*Start the service, stop it in order"):
+    with pytest.raises(CheckpointError, match=r"finals in 1 file, or a batch.*Start the service, stop it in order"):
         command._require_in_order()
     rebuilding.used.remove("outlets/000000000007-0-abc")
     rebuilding.used.replace("outlets/term", b"7")
@@ -250,7 +250,7 @@ def test_counts_of_views_without_windows_become_smaller_only_if_that_is_accepted
         assert "their counts become smaller" in list(command._not_carried(service_ms + 1, Comparison()))[1]
 
 
-def test_an_undo_is_refused_if_the_records_since_the_switch_are_deleted(
+def test_an_undo_is_refused_if_it_would_lose_records_or_corrected_values(
     rebuilding: Rebuilding, broker_server: Broker, prefix: str
 ) -> None:
     topic = f"undone-{prefix}"
@@ -266,6 +266,10 @@ def test_an_undo_is_refused_if_the_records_since_the_switch_are_deleted(
     rebuilding.used.replace("commits/0", b"v1\n{}")
     rebuilding.publishes(3)
     rebuilding.folders.exchange()
+    rebuilding.used.replace("outlets/corrected-1-000001", b"")
+    outlet = ParquetOutlet(name="files", kind="parquet", path="/nowhere")
+    with pytest.raises(CheckpointError, match="corrected values in 1 file are not in the outlets yet"):
+        rebuild.undo(made.model_copy(update={"outlets": (outlet,)}), lambda _: None)
     place = TopicPartition(topic, 0, 2)
     broker_server.admin.delete_records([place])[place].result(30)
     with pytest.raises(DataLossError, match=rf"{topic}\[0\]: committed offset 1, earliest available 2"):
