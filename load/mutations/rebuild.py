@@ -8,6 +8,20 @@ _FOLDERS = "tests/unit/test_rebuilt.py::"
 
 MUTATIONS = (
     Mutation(
+        "rebuild-after-a-cut",
+        "a switch is made although the service was cut off while it wrote a batch",
+        "outlets get the finals of that batch twice",
+        ("P1",),
+        (
+            Edit(
+                "service/commands/rebuild.py",
+                'if any(link.progress(self.settings.redis, "writing")):',
+                "if False:",
+            ),
+        ),
+        (_PARTS + "test_what_an_outlet_lacks_or_would_get_twice_refuses_the_switch",),
+    ),
+    Mutation(
         "rebuild-without-lease",
         "a rebuild follows the service before it has its own lease",
         "a second command takes the lease of the service, the first one never reaches the end, and the service cannot start",

@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,16 @@ from service.checkpoint import rebuilt
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
 
 pytestmark = pytest.mark.integration
+
+OUTLET = """
+[admission]
+max_delay = "10 s"
+[[outlets]]
+name = "finals"
+kind = "kafka"
+topic = "{topic}-finals"
+format = "json"
+"""
 
 
 class Rebuilt(DaemonWorld):
@@ -88,6 +97,8 @@ def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: st
 
 
 def test_a_service_goes_on_from_a_checkpoint_that_was_made_beside_it_and_back(world: Rebuilt) -> None:
+    text = world.config.read_text()
+    world.config.write_text(text + OUTLET.format(topic=world.topic))
     world.send(5_000)
     with world.start("first") as first:
         until(first.is_ready, STARTS_S, "the first batch")
@@ -99,8 +110,13 @@ def test_a_service_goes_on_from_a_checkpoint_that_was_made_beside_it_and_back(wo
             with world.start("second") as second:
                 assert child.wait(120) == 0, world.log("rebuild")
                 until(second.is_ready, STARTS_S, "the first batch from the new checkpoint")
-                time.sleep(2)
+                final = int(world.progress()["final"])
+                until(lambda: int(world.progress()["final"]) > final, STARTS_S, "finals from the new checkpoint")
                 assert second.stop() == 0, second.log.read_text()
+    verdict = compare(world.config)
+    assert verdict.ok, verdict.examples
+    assert verdict.compared["outlet finals"]
+    world.config.write_text(text)  # an outlet would get again what the former checkpoint closes again
     assert (world.used / rebuilt.NAME).exists()
     assert int(world.progress()["epoch"]) > epoch
     assert world.rebuild("undo", "--undo").wait(60) == 0, world.log("undo")

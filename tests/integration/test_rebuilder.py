@@ -191,14 +191,21 @@ def test_what_an_outlet_lacks_or_would_get_twice_refuses_the_switch(rebuilding: 
     command.settings = rebuilding.settings.model_copy(update={"outlets": (outlet,)})
     command._require_in_order()
     rebuilding.used.replace("outlets/000000000007-0-abc", b"")
-    with pytest.raises(CheckpointError, match=r"finals in 1 file, or a batch.*Start the service, stop it in order"):
+    with pytest.raises(
+        CheckpointError, match=r"finals in 1 file are not in every outlet.*Start the service, stop it in order"
+    ):
         command._require_in_order()
     rebuilding.used.remove("outlets/000000000007-0-abc")
     rebuilding.used.replace("outlets/term", b"7")
+    # A batch that is planned is what a stop in order leaves; one that was being written may be in an outlet.
     rebuilding.used.replace("offsets/0", (rebuilding.folders.beside / "offsets/4").read_bytes())
     rebuilding.used.replace(logs.FIRST, (rebuilding.folders.beside / logs.FIRST).read_bytes())
-    with pytest.raises(CheckpointError, match="or a batch, are not in every outlet"):
+    command._require_in_order()
+    progress = f"{rebuilding.settings.redis.prefix}:progress"
+    rebuilding.client.hset(progress, "writing", "1 8")
+    with pytest.raises(CheckpointError, match=r"cut off in a batch whose finals may be in an outlet"):
         command._require_in_order()
+    rebuilding.client.hdel(progress, "writing")
     event_time.Log(rebuilding.beside).note(4, EventTime(999, 2_000))
     with pytest.raises(CheckpointError, match=r"has closed values up to .*the new checkpoint up to"):
         command._finish_event_time()
