@@ -103,6 +103,20 @@ MUTATIONS = (
         (_PROTOBUF,),
     ),
     Mutation(
+        "method-of-a-message",
+        "a method of a Protobuf message is called on the message",
+        "a schema with a field of the method's name stops the service",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/protobuf.py",
+                "field = kind.DESCRIPTOR.fields_by_name.get(part)",
+                "field = message.DESCRIPTOR.fields_by_name.get(part)",
+            ),
+        ),
+        ("tests/stream/test_protobuf.py::test_a_field_may_have_the_name_of_a_method_of_its_message",),
+    ),
+    Mutation(
         "json-of-any-id",
         "JSON behind a schema id is decoded whatever the id is",
         "records of other subjects count as readings",

@@ -5,6 +5,9 @@ schema is kept as {"files": [[name, FileDescriptorProto in base64], ...]}, each 
 
 The parser of google.protobuf refuses more than 100 nested messages and text that is not UTF-8. What it allocates is bounded by
 the record's size, and so by admission.max_bytes. Fields that a schema lacks are ignored: a newer producer may send them.
+
+A field may have the name of a method of its message, and then takes its place (protobuf 7.36: `HasField`, `DESCRIPTOR`). So
+methods are called on the class.
 """
 
 import base64
@@ -102,9 +105,10 @@ def check(schema: Mapping[str, Any]) -> None:
 def parsed(value: bytes, files: tuple[File, ...]) -> Message:
     """Return the message of a record by its schema. Raises UnreadableError."""
     path, at = _path(value)
-    message = _message(files, path)()
+    kind = _message(files, path)
+    message: Message = kind()
     try:
-        message.ParseFromString(value[at:])
+        kind.ParseFromString(message, value[at:])
     except DecodeError as error:
         raise UnreadableError(" ".join(str(error).split())) from error
     return message
@@ -117,7 +121,7 @@ def head(value: bytes) -> bytes:
 
 def fields(message: Message) -> dict[str, Any]:
     """Return the fields that a message has, by name, for people: messages as dicts, enums by name."""
-    return {field.name: _shown(field, value) for field, value in message.ListFields()}
+    return {field.name: _shown(field, value) for field, value in _set(message)}
 
 
 def plain(message: Message) -> dict[str, Any]:
@@ -130,8 +134,13 @@ def plain(message: Message) -> dict[str, Any]:
         else value.hex()
         if isinstance(value, bytes)
         else _value(field, value, "iso")
-        for field, value in message.ListFields()
+        for field, value in _set(message)
     }
+
+
+def _set(message: Message) -> list[tuple[Any, Any]]:
+    """Return the fields that a message has, with their values."""
+    return list(type(message).ListFields(message))
 
 
 def _has_value(kind: Any) -> bool:
@@ -225,8 +234,9 @@ def _message(files: tuple[File, ...], path: tuple[int, ...]) -> Any:
 def _field(message: Any, path: Sequence[str], unit: str) -> Any:
     """Return the value at a path, None without one. Raises UnreadableError for one that is no number, text or truth value."""
     for place, part in enumerate(path):
-        field = message.DESCRIPTOR.fields_by_name.get(part)
-        if field is None or (field.has_presence and not message.HasField(part)):
+        kind = type(message)
+        field = kind.DESCRIPTOR.fields_by_name.get(part)
+        if field is None or (field.has_presence and not kind.HasField(message, part)):
             return None
         if field.is_repeated:
             msg = f"{'.'.join(path[: place + 1])} is repeated"

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import struct
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from service.reference.attributes import Index
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Registry as Section
 from service.settings import parse
-from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
+from tests.stream.messages import ENV, FILE, READING_CLASS, F, framed, message, text
 from tests.stream.records import BASE_MS, SCHEMA, Record, make_document
 from tests.stream.script import KAFKA
 
@@ -195,3 +196,26 @@ def test_what_a_bomb_takes_is_bounded_by_its_bytes(tmp_path, registry):
     assert json.loads(unpacker.text(many))["device_id"] == "a"
     assert unpacker.text(framed(nested(20_000), NUMBER)) is None
     assert unpacker.text(framed(b"\x0a\xff\xff\xff\xff\x07", NUMBER)) is None  # text of 2 GiB that is not there
+
+
+def test_a_field_may_have_the_name_of_a_method_of_its_message():
+    names = ("HasField", "DESCRIPTOR", "ParseFromString", "ListFields", "SerializeToString")
+    fields = {name: (number, F.TYPE_DOUBLE) for number, name in enumerate(names, start=1)}
+    file = descriptor_pb2.FileDescriptorProto(name="m.proto", package="m", syntax="proto2")
+    file.message_type.append(message("M", {**fields, "next": (9, ".m.M")}))
+    files = (("m.proto", text(file)),)
+    own = b"".join(bytes([number << 3 | 1]) + struct.pack("<d", number) for number, _ in fields.values())
+    value = framed(own + b"\x4a" + bytes([len(own)]) + own, path=b"\x00")
+    unpacker = protobuf.Unpacker(
+        {1: files}, (("HasField",), ("next", "DESCRIPTOR"), ("next", "next", "HasField")), "ms"
+    )
+    assert json.loads(unpacker.text(value)) == {
+        "HasField": 1.0,
+        "next": {"DESCRIPTOR": 2.0, "next": {"HasField": None}},
+    }
+    parsed = protobuf.parsed(value, files)
+    assert (
+        protobuf.fields(parsed)["next"]
+        == protobuf.plain(parsed)["next"]
+        == {name: n for name, (n, _) in fields.items()}
+    )
