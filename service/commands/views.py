@@ -116,7 +116,6 @@ def tell(settings: Settings, say: Say, name: str = "") -> int:
 
 
 def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> int:
-    wanted = {(view.name, view.window_ms, view.by, view.where) for view in settings.views}
     until = clock.monotonic_s() + PATIENCE_S
     while clock.monotonic_s() < until:
         answer = (status.ask(settings.metrics, name) or {}).get("views")
@@ -129,8 +128,7 @@ def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> i
         if refused is not None and refused["at_ms"] >= asked_ms:
             msg = f"the service refuses the file: {refused['text']}"
             raise SettingsError(msg)
-        newest = {each["name"]: each for each in answer["list"]}
-        if {(n, v["window_ms"], tuple(v["by"]), v["where"]) for n, v in newest.items()} == wanted:
+        if are_taken(settings, answer["list"]):
             for line in table(answer["list"]):
                 say(line)
             return 0
@@ -139,14 +137,20 @@ def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> i
     return 1
 
 
+def are_taken(settings: Settings, answered: Sequence[Document]) -> bool:
+    """Whether a service that answers with these views has those of the settings."""
+    newest = {each["name"]: each for each in answered}
+    wanted = {view.name: settings.view_definition(view) for view in settings.views}
+    return newest.keys() == wanted.keys() and all(newest[name].items() >= each.items() for name, each in wanted.items())
+
+
 def listed(settings: Settings, name: str = "") -> Sequence[Document]:
     """Return the views of the running service, or of the settings if none answers. `name` as for `tell`."""
     answer = (status.ask(settings.metrics, name) or {}).get("views")
     if answer is not None:
         return list(answer["list"])
     return [
-        {"name": view.name, "keys": None, "window_ms": view.window_ms, "by": list(view.by), "next": False}
-        | {"complete_from_ms": None, "where": view.where}
+        {"name": view.name, "keys": None, **settings.view_definition(view), "next": False, "complete_from_ms": None}
         for view in settings.views
     ]
 

@@ -133,9 +133,7 @@ class ViewChanges:
                 {
                     "name": view.of,
                     "keys": view.name,
-                    "window_ms": view.window_ms,
-                    "by": list(view.by),
-                    "where": view.where,
+                    **self._settings.view_definition(view),
                     "next": view.is_next,
                     "complete_from_ms": max(view.incomplete.values(), default=None),
                 }

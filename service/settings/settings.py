@@ -317,3 +317,15 @@ class Settings(Section):
         if view.measures == ():
             return (EVENTS,)
         return tuple(m for m in self.measures if view.measures is None or m in view.measures)
+
+    def view_definition(self, view: View) -> dict[str, Any]:
+        """Return what a view computes, as JSON has it: all of its settings but the name."""
+        return {
+            "by": list(view.by),
+            "window_ms": view.window_ms,
+            "slide_ms": view.step_ms,
+            "measures": list(self.view_measures(view)),
+            "where": view.where,
+            "statistics": list(view.statistics),
+            "retain_ms": view.retain_ms,
+        }

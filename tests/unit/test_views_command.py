@@ -3,14 +3,20 @@
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
+from service.checkpoint.view_versions import Log, begun
 from service.cli import main
 from service.commands import views
 from service.daemon import owner
+from service.daemon.view_changes import ViewChanges
 from service.errors import SettingsError
+from service.monitoring.metrics import Metrics
+from service.settings import parse
+from service.spark.files import Local
 
 TEXT = """# The service of the plant.
 [service]
@@ -127,3 +133,29 @@ def test_a_signal_is_for_a_process_of_this_system_only() -> None:
     assert owner.pid_of(f"{host}:{pid}:{start}:0{machine[1:]}x") is None
     assert owner.pid_of(f"{host}:{pid}:{int(start) + 1}:{machine}") is None, "the pid is another process's by now"
     assert owner.pid_of("elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"window": "2 m"},
+        {"slide": "30 s"},
+        {"by": []},
+        {"where": "temperature > 0"},
+        {"measures": []},
+        {"statistics": ["count", "p95"]},
+        {"retain": "2 d"},
+    ],
+)
+def test_a_service_has_the_views_when_it_answers_with_all_of_their_settings(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    document = tomllib.loads(TEXT) | {"service": {"checkpoint": str(tmp_path / "checkpoint")}}
+    before = parse(document)
+    after = parse({**document, "views": [{**document["views"][0], **change}, document["views"][1]]})
+    Log(Local(tmp_path / "checkpoint")).write(0, begun(before))
+    service = ViewChanges(cast(SparkSession, None), before, Metrics(), lambda _: None)
+    service.open(None, before)
+    answer = service.document()["list"]
+    assert views.are_taken(before, answer)
+    assert not views.are_taken(after, answer)
