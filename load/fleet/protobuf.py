@@ -13,8 +13,9 @@ message Reading {
 import base64
 import struct
 from collections.abc import Mapping
+from typing import Any
 
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from load.fleet.fleet import MEASURES, Fleet, Ints, Readings
 
@@ -29,6 +30,17 @@ _F = descriptor_pb2.FieldDescriptorProto
 
 def schema() -> str:
     """Return the file as a registry keeps it: a FileDescriptorProto in base64."""
+    return base64.b64encode(_file().SerializeToString()).decode()
+
+
+def message() -> Any:
+    """Return a new message of the file."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(_file())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fleet.Reading"))()
+
+
+def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(name="reading.proto", package="fleet", syntax="proto3")
     message = file.message_type.add(name="Reading")
     for number, (name, kind) in enumerate((("device_id", _F.TYPE_STRING), ("event_time", _F.TYPE_INT64)), start=1):
@@ -39,7 +51,7 @@ def schema() -> str:
         message.field.add(name=name, number=_FIRST_MEASURE + at, label=_F.LABEL_OPTIONAL, **of_measure)
     of_message = {"type": _F.TYPE_MESSAGE, "type_name": ".fleet.Reading"}
     message.field.add(name="next", number=NEXT, label=_F.LABEL_OPTIONAL, **of_message)
-    return base64.b64encode(file.SerializeToString()).decode()
+    return file
 
 
 class ProtobufEncoder:

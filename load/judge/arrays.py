@@ -33,6 +33,8 @@ def text_of(value: bytes, limit: int) -> bytes:
         raise NoReadingsError(OVERSIZED)
     if value[:2] != b"\x1f\x8b":
         return value
+    if value[3:4] > b"\x1f":  # reserved flags, which Python's gzip overlooks (RFC 1952, 2.3.1.2)
+        raise NoReadingsError(UNDECODABLE)
     try:
         text = gzip.decompress(value)
     except (EOFError, OSError, zlib.error) as error:

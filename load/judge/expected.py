@@ -168,7 +168,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
     """
 
     def __init__(self, watermark_ms: int, idle_ms: int) -> None:
-        self._watermark_ms, self._idle_ms = watermark_ms, idle_ms
+        self.watermark_ms, self.idle_ms = watermark_ms, idle_ms
         self._parts: dict[tuple[str, str], _Part] = {}
         self._lengths: dict[tuple[str, str], int] = {}
         self._size = 0
@@ -210,7 +210,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
         part = self._parts[key[0], key[1]]
         count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
         end = key[3] + self._lengths[key[0], key[1]]
-        closed_by = "watermark" if end <= self._watermark_ms else "idle" if end <= self._idle_ms else ""
+        closed_by = "watermark" if end <= self.watermark_ms else "idle" if end <= self.idle_ms else ""
         kept = part.readings.of(number - part.before) if part.readings is not None else []
         others = {name: PLAIN[name](kept) for name in part.others}
         return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others)

@@ -455,6 +455,16 @@ class Ledger:
         self.partitions.update(taken.partitions)
 
     @property
+    def admitted(self) -> Readings:
+        """The readings that were admitted, in the order in which they were taken."""
+        return self._admitted.readings()
+
+    @property
+    def with_late(self) -> Readings:
+        """The readings that views without windows count, in the order in which they were taken."""
+        return self._endless.readings()
+
+    @property
     def newest_ms(self) -> int | None:
         """The latest event time that was admitted."""
         return max(self._admitted.event_ms, default=None)

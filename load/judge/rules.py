@@ -7,7 +7,7 @@ import os
 import re
 import sqlite3
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +91,11 @@ class Rules:
         return tuple(topic for shape in self.shapes for topic in shape.topics)
 
 
+def views_of(documents: Iterable[Mapping[str, Any]], measures: tuple[str, ...]) -> tuple[View, ...]:
+    """The views of [[views]], for the measures of all inputs."""
+    return tuple(_view(each, measures) for each in documents)
+
+
 def amount(value: object) -> int:
     """Milliseconds or bytes of a number and a unit, such as "10 s" or "64 KiB"; a plain number is taken as it is."""
     match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", str(value))
@@ -127,7 +132,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         ranges={measure: (low, high) for measure, (low, high) in admission.get("ranges", {}).items()},
         reject_unknown=reference is not None and admission.get("unknown_device", "keep") == "reject",
         distinct=_distinct(admission.get("distinct", ())),
-        views=tuple(_view(view, measures) for view in document["views"]),
+        views=views_of(document["views"], measures),
         gap_ms=amount(session.get("gap", "5 m")),
         max_duration_ms=amount(session.get("max_duration", "1 d")),
         own_ranges={m: (low, high) for m, (low, high) in (reference or {}).get("ranges", {}).items()},

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,11 +23,10 @@ from load.servers.machine import check_machine
 from load.testbed import ROOT, to_toml
 from load.transcripts.builders import Builders
 from load.transcripts.live import Live
-from load.transcripts.profile import IDLE_AFTER_MS, document, known, write_reference
+from load.transcripts.profile import IDLE_AFTER_MS, document, known, registry, write_reference
 from load.transcripts.pure import Pure
 from load.transcripts.simulated_clock import without_revision
 from load.transcripts.transcript import Output, Step, Transcript, TranscriptError, changes, judge, load
-from service import settings
 from service.errors import TidemarkError
 from service.spark import session
 
@@ -79,27 +78,24 @@ def executor(
 ) -> Iterator[Executor]:
     """The executor of that name, in `folder`; a session for the second one is made if there is none."""
     folder.mkdir(parents=True)
-    if name == "live":
-        with Live(folder / "stage", transcripts) as live:
-            yield live
-        return
-    if name == "pure":
-        config = folder / "tidemark.toml"
-        config.write_text(to_toml(document(folder)), encoding="utf-8")
-        write_reference(folder, transcripts)
-        rules = read_rules(config)
-        yield Pure(rules, read_reference(rules), IDLE_AFTER_MS)
-        return
-    spark = spark_of or session.build(master="local[2]")
-    try:
-        builders = Builders(spark, settings.parse(document(folder)), folder, known(transcripts))
-        try:
-            yield builders
-        finally:
-            builders.close()
-    finally:
+    with ExitStack() as stack:
+        url = stack.enter_context(registry())
+        if name == "live":
+            yield stack.enter_context(Live(folder / "stage", transcripts, url))
+            return
+        if name == "pure":
+            config = folder / "tidemark.toml"
+            config.write_text(to_toml(document(folder, url)), encoding="utf-8")
+            write_reference(folder, transcripts)
+            rules = read_rules(config)
+            yield Pure(rules, read_reference(rules), IDLE_AFTER_MS)
+            return
+        spark = spark_of or session.build(master="local[2]")
         if spark is not spark_of:
-            spark.stop()
+            stack.callback(spark.stop)
+        builders = Builders(spark, document(folder, url), folder, known(transcripts))
+        stack.callback(builders.close)
+        yield builders
 
 
 def files(*names: str) -> list[Path]:

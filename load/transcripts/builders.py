@@ -4,7 +4,7 @@ Each step is one file of records, and so one batch, and what it leads to. The ou
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from load.transcripts.profile import ALL_MEASURES, COLUMNS
+from load.transcripts.profile import ALL_MEASURES, COLUMNS, changed
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import FIELDS, OTHERS, Output, Record, Step, Transcript, reject
-from service import row_schemas
+from load.transcripts.transcript import FIELDS, Output, Record, Step, Transcript, reject, view_of
+from service import row_schemas, settings
+from service.admission import column_values
 from service.admission.column_values import ColumnValues
 from service.aggregation import seen_keys
 from service.aggregation.sessions import finals
-from service.checkpoint import event_time
+from service.checkpoint import event_time, view_versions
+from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
 from service.outlets import tables as outlet_tables
@@ -32,11 +34,12 @@ from service.outlets.outlet import Position
 from service.outlets.silence import Silence
 from service.pipeline import builder, failure
 from service.publication.rows import window_rows
+from service.recompute import fill, rebuild
 from service.redis.keys import Keys
 from service.reference.attributes import Index
-from service.settings import EVENTS, Settings
+from service.settings import View, ViewVersion
 from service.spark.files import Local
-from state import codec, moments, reader
+from state import codec, reader
 from state.layout import Changes, session_schema
 from state.watermark import EventTime
 from state.windows import concat
@@ -57,16 +60,22 @@ KAFKA = t.StructType(
 
 
 class Builders:
-    """One query for a whole run. `known` is the reference: device and profile.COLUMNS; ends with `close`."""
+    """One query for a whole run, and one more after a change of views. Ends with `close`.
+
+    `document` are the settings, `known` is the reference: device and profile.COLUMNS.
+    """
 
     name = "builders"
 
-    def __init__(self, spark: SparkSession, settings: Settings, folder: Path, known: Sequence[tuple[Any, ...]]) -> None:
-        self._spark, self._settings, self._folder, self._known = spark, settings, folder, known
+    def __init__(
+        self, spark: SparkSession, document: Mapping[str, Any], folder: Path, known: Sequence[tuple[Any, ...]]
+    ) -> None:
+        self._spark, self._document, self._folder, self._known = spark, document, folder, known
+        self._settings = settings.parse({**document, "service": {"checkpoint": str(folder / "checkpoint")}})
         self._input = folder / "input"
         self._input.mkdir(parents=True)
         self._schema = to_arrow_schema(KAFKA)
-        self._hush = SimulatedClock(settings.admission.idle_after_ms)
+        self._hush = SimulatedClock(self._settings.admission.idle_after_ms)
         self._steps = 0
         self._output: dict[str, dict[str, Any]] = {}
         self._ends: dict[str, int] = {}
@@ -76,11 +85,21 @@ class Builders:
         self._windows: list[pa.Table] = []
         self._begin()
         rows = spark.createDataFrame(list(known), ", ".join(f"{name} string" for name in ("device", *COLUMNS)))
-        records = spark.readStream.schema(KAFKA).parquet(str(self._input))
-        output = builder.build(records, settings, Index(rows.toArrow()), tasks=1)
+        self._reference = Index(rows.toArrow())
+        self._versions = view_versions.begun(self._settings)
+        self._start_query()
+
+    def _start_query(self) -> None:
+        """With the versions of the views that there are now; windows of others are gone."""
+        self._settings = view_versions.applied(self._settings, self._versions)
+        views = {view.name for view in self._settings.views}
+        self._output = {item: fields for item, fields in self._output.items() if view_of(item) in {"", *views}}
+        self._ends = {item: end for item, end in self._ends.items() if view_of(item) in views}
+        records = self._spark.readStream.schema(KAFKA).parquet(str(self._input))
+        output = builder.build(records, self._settings, self._reference, tasks=1)
         self._query = (
             output.writeStream.outputMode("update")
-            .option("checkpointLocation", str(folder / "checkpoint"))
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
             .foreachBatch(self._take)
             .start()
         )
@@ -107,22 +126,64 @@ class Builders:
 
     def step(self, _transcript: Transcript, step: Step) -> Output:
         """Everything there is after the step, of all transcripts."""
+        if step.change:
+            self._document = {**self._document, "views": changed(self._document["views"], step.change)}
+            newest_ms = self._times.before(self._steps).newest_ms
+            self._serve(view_versions.changed(self._versions, settings.parse(self._document), newest_ms))
         self._hush.arrive((*step.add, *step.unread))
         self._records += [*step.add, *step.unread]
         self._read((*self._unread, *step.add))
         self._unread = step.unread
+        self._fill_last()
         self._hush.wait(step.silent_ms, len(self._unread))
         line_ms = self._hush.line_ms(self.watermark_ms)
         if line_ms is not None:
             self._close(line_ms)
-        return {item: dict(fields) for item, fields in self._output.items()}
+        views = dict(self._views())
+        return {item: dict(fields) for item, fields in {**self._output, **views}.items()}
+
+    def _serve(self, versions: Versions) -> None:
+        """Go on with other versions, as service/daemon/view_changes.py does."""
+        self._query.stop()
+        self._versions = versions
+        self._start_query()
+        self._fill(versions.incomplete)
+
+    def _fill_last(self) -> None:
+        """The last pass of service/recompute/fill.py: the watermark has passed the windows that lack readings."""
+        due = [view for view in self._versions.incomplete if self.watermark_ms >= fill.ends_ms(view)]
+        if due:
+            self._fill(due)
+            self._serve(view_versions.filled(self._versions, {view.name: Filled(view.incomplete) for view in due}))
+
+    def _fill(self, views: Sequence[ViewVersion]) -> None:
+        """The closed windows of the past of views, by the engine that service/recompute/fill.py uses."""
+        if not views:
+            return
+        chosen = self._settings.model_copy(update={"views": tuple(map(fill.plain, views))})
+        values = column_values.stored(chosen, self._times.files)
+        run = rebuild.Recomputation(self._spark, chosen, self._reference, values=values)
+        records = self._spark.read.schema(KAFKA).parquet(str(self._input))
+        spans = {(view.name, measure): (0, ms) for view in views for measure, ms in view.incomplete.items()}
+        closed = rebuild.closed_values(run, run.admit(records), self.watermark_ms, 0, rebuild.Chosen(spans))
+        for row in closed.frame.toArrow().to_pylist():
+            self._take_windows(codec.unpack_changes(row["payload"]).windows, chosen.views, is_past=True)
+        self._finish(self.watermark_ms, "watermark")
+
+    def _views(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for view in self._versions.views:
+            if not view.is_next:
+                following = self._versions.of(view.of, is_next=True)
+                marks = (following or view).incomplete.values()
+                names = {"keys": view.name, "next": following.name if following else None}
+                yield f"view {view.of}", {**names, "complete_from": max(marks, default=None)}
 
     def replay(self, transcript: Transcript) -> Output:
         """As another query ends that reads all records of the transcript at once, and sees the end of the silence."""
-        again = Builders(self._spark, self._settings, self._folder / f"replay-{transcript.number}", self._known)
+        again = Builders(self._spark, self._document, self._folder / f"replay-{transcript.number}", self._known)
         try:
             again._hush.now_ms = self._hush.now_ms - self._hush.after_ms
-            return again.step(transcript, Step(tuple(self._records), silent_ms=self._hush.after_ms))
+            return again.step(transcript, Step(add=tuple(self._records), silent_ms=self._hush.after_ms))
         finally:
             again.close()
 
@@ -211,27 +272,21 @@ class Builders:
                 "last_seen": each["last_seen"],
                 **values,
             }
-        others = self._others(changes.windows)
-        for number, each in enumerate(changes.windows.to_pylist()):
+        self._take_windows(changes.windows, self._settings.views)
+
+    def _take_windows(self, table: pa.Table, views: Collection[View], *, is_past: bool = False) -> None:
+        """As publish would write them: those of views that there are. Windows of the past take the place of incomplete ones."""
+        table = table.filter(pc.is_in(table["view"], pa.array([view.name for view in views], pa.string())))
+        fields = window_rows(table, Keys(""), views, 0).fields
+        columns = {name: fields[name] for name in FIELDS["window"] if name in fields}
+        for number, each in enumerate(table.to_pylist()):
             item = f"window {each['view']}/{each['measure']}/{each['key']}/{each['start']}"
-            shown = {"count": each["count"], **others[number], "final": False, "closed_by": ""}
-            if each["measure"] != EVENTS:
-                arrays = [pa.array([each[name]]).to_numpy() for name in ("count", *moments.NAMES)]
-                _, mean, stddev = moments.finish(*arrays)
-                shown |= {"mean": float(mean[0]), "stddev": float(stddev[0]), "min": each["min"], "max": each["max"]}
-            self._put(item, shown)
+            texts = {name: column[number] for name, column in columns.items()}
+            shown = {name: json.loads(text) for name, text in texts.items() if text is not None}
+            self._put(item, {**shown, "final": False, "closed_by": ""}, is_past=is_past)
             self._ends[item] = each["end"]
 
-    def _others(self, table: pa.Table) -> list[dict[str, Any]]:
-        """The statistics OTHERS of each window, as publish would write them."""
-        fields = window_rows(table, Keys(""), self._settings.views, 0).fields
-        columns = {name: fields[name] for name in OTHERS if name in fields}
-        return [
-            {name: json.loads(text) for name, column in columns.items() if (text := column[number]) is not None}
-            for number in range(table.num_rows)
-        ]
-
-    def _put(self, item: str, fields: dict[str, Any]) -> None:
+    def _put(self, item: str, fields: dict[str, Any], *, is_past: bool = False) -> None:
         """As publish.lua does: what silence has closed stays so until it says something else, or the watermark has passed it."""
         current = self._output.get(item, {"closed_by": "", "revision": 0})
         if current["closed_by"] == "idle":
@@ -239,4 +294,5 @@ class Builders:
             if is_same and fields["closed_by"] != "watermark":
                 return
             current["revision"] += not is_same
+        current["revision"] += is_past and "complete_from" in current
         self._output[item] = {**fields, "revision": current["revision"]}

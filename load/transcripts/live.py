@@ -7,7 +7,9 @@ says which these are. What changed and is not in the change feed is an error.
 
 import json
 import os
+import re
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,27 +29,32 @@ from load.transcripts.profile import (
     IDLE_AFTER_MS,
     KEPT,
     REFERENCE,
-    SECTIONS,
     VIEWS,
+    changed,
     outlets,
+    sections,
     write_reference,
 )
 from load.transcripts.pure import Pure
 from load.transcripts.transcript import (
     FIELDS,
     ORIGIN_MS,
-    OTHERS,
     Output,
     Record,
     Step,
     Transcript,
     TranscriptError,
     reject,
+    view_of,
 )
+from service import settings
+from service.commands import views as views_command
+from service.errors import SetupError
 
 WITHIN_S = 60.0
 STARTS_S = 120.0
 REPLAY = "replay"
+_FILLED = re.compile(r"windows of the past of (.*) are published")
 _CONFIG = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 
 
@@ -56,10 +63,10 @@ class Live:
 
     name = "live"
 
-    def __init__(self, folder: Path, transcripts: list[Transcript]) -> None:
-        sections = {**SECTIONS, "reference": REFERENCE, "outlets": outlets(folder.absolute())}
+    def __init__(self, folder: Path, transcripts: list[Transcript], registry_url: str) -> None:
+        own = {**sections(registry_url), "reference": REFERENCE, "outlets": outlets(folder.absolute())}
         fleet = Fleet(1, FleetSettings(devices=1))
-        self.testbed = Testbed(folder, fleet, views=VIEWS, sections=sections, topic_config=_CONFIG)
+        self.testbed = Testbed(folder, fleet, views=VIEWS, sections=own, topic_config=_CONFIG)
         self._transcripts = transcripts
         self._clock = Clock(self.testbed.folder / "clock", ORIGIN_MS)
         self._sent: dict[str, dict[str, int]] = {}
@@ -67,6 +74,7 @@ class Live:
         self._before: Output = {}
         self._fed = feed.FIRST
         self._stopped_workers: list[psutil.Process] = []
+        self._views = tuple(VIEWS)
         self.watermark_ms = 0
 
     def __enter__(self) -> Self:
@@ -98,6 +106,8 @@ class Live:
         """Everything there is after the step, of all transcripts."""
         lag = len(step.unread)
         self._pure.step(transcript, step)
+        if step.change:
+            self._change(step.change)
         until_ms = self._pure.simulated_clock.now_ms
         self._clock.set(until_ms - step.silent_ms - 1)  # so that a look at the time itself comes after all is published
         self._read_on()
@@ -117,26 +127,30 @@ class Live:
             line_ms = self._pure.simulated_clock.line_ms(self.watermark_ms)
             if line_ms is not None:
                 self.testbed.wait(lambda: self._idle_ms() == line_ms, WITHIN_S, "what silence closes")
-        after = dict(self._output())
+        self.testbed.wait(self._has_views, WITHIN_S, f"the views to be {dict(self._pure.views.items())}")
+        served = {view["keys"] for view in self._status_views()}
+        after = {item: fields for item, fields in self._output() if view_of(item) in {"", *served}}
+        self._before = {item: fields for item, fields in self._before.items() if view_of(item) in {"", *served}}
         self._check_feed(after)
         self._before = after
         self.testbed.wait(self._has_left, WITHIN_S, "the outlet to have what has left")
-        return {**after, **dict(self._left()), **dict(self._rejects())}
+        return {**after, **dict(self._left()), **dict(self._rejects()), **dict(self._pure.views.items())}
 
     def replay(self, _transcript: Transcript) -> Output:
         """As a second service ends that reads the whole topic, and sees the end of the silence."""
         until_ms = self._pure.simulated_clock.now_ms
         clock = Clock(self.testbed.folder / "replay-clock", until_ms - IDLE_AFTER_MS)
-        settings = {**self.testbed.settings, "redis": {**self.testbed.settings["redis"], "prefix": REPLAY}}
-        settings["kafka"] = {**settings["kafka"], "rejects": "{topic}.replayed"}
-        settings["outlets"] = outlets(self.testbed.folder / REPLAY)
+        document = {**self.testbed.settings, "redis": {**self.testbed.settings["redis"], "prefix": REPLAY}}
+        document["kafka"] = {**document["kafka"], "rejects": "{topic}.replayed"}
+        document["outlets"] = outlets(self.testbed.folder / REPLAY)
         config = self.testbed.folder / "replay.toml"
-        config.write_text(to_toml(settings), encoding="utf-8")
+        config.write_text(to_toml(document), encoding="utf-8")
         again = Instance(
             self.testbed, REPLAY, self.testbed.folder / "replay-checkpoint", config, environment=clock.environment
         )
         again.start()
         try:
+            self.testbed.wait(partial(_has_batch, again), STARTS_S, "the first batch of the replay")
             self.testbed.wait(
                 lambda: self._has_looked(until_ms - IDLE_AFTER_MS, 0, again), STARTS_S, "the replay to read all"
             )
@@ -146,6 +160,30 @@ class Live:
             return dict(self._output(REPLAY))
         finally:
             again.kill()
+
+    def _change(self, change: Mapping[str, Any]) -> None:
+        """As `tidemark views` does."""
+        self._views = changed(self._views, change)
+        self.testbed.settings["views"] = list(self._views)
+        self.testbed.config.write_text(to_toml(self.testbed.settings), encoding="utf-8")
+        self.testbed.wait(self._status_views, STARTS_S, "the service to have views")
+        views_command.tell(settings.load(self.testbed.config), lambda _: None)
+
+    def _status_views(self) -> list[dict[str, Any]]:
+        status, text = self.testbed.get("/status")
+        views = json.loads(text)["views"] if status == 200 else None
+        return [] if views is None else views["list"]
+
+    def _has_views(self) -> bool:
+        """Whether the service has the views that it should have, and has computed their past as often as it should."""
+        serving: dict[str, dict[str, Any]] = {}
+        for view in self._status_views():
+            names = {"next": view["keys"]} if view["next"] else {"keys": view["keys"], "next": None}
+            of = serving.setdefault(f"view {view['name']}", {})
+            of |= {**names, "complete_from": view["complete_from_ms"]}
+        lines = _FILLED.findall(self.testbed.log.read_text(errors="replace"))
+        passes = Counter(name for line in lines for name in line.split(", "))
+        return serving == dict(self._pure.views.items()) and passes >= self._pure.views.passes
 
     def _send(self, records: tuple[Record, ...]) -> None:
         for record in records:
@@ -272,6 +310,14 @@ class Clock:
         new.replace(self._file)
 
 
+def _has_batch(service: Instance) -> bool:
+    """Whether the service has published a batch; raises SetupError when it has ended."""
+    if not service.is_running:
+        what = f"The replay has ended: {service.last_words()}"
+        raise SetupError(what)
+    return service.metrics().get("tidemark_records_total", 0) > 0
+
+
 def _is_worker(process: psutil.Process) -> bool:
     try:
         return "service.spark.pyworker" in process.cmdline()
@@ -287,7 +333,7 @@ def _written(fields: Mapping[str, object] | None) -> Mapping[str, object] | None
 
 
 def _window(fields: Mapping[str, str]) -> dict[str, Any]:
-    names = "count", "mean", "min", "max", "stddev", "revision", *OTHERS
+    names = (name for name in FIELDS["window"] if name not in {"final", "closed_by"})
     numbers = {name: json.loads(fields[name]) for name in names if name in fields}
     return {**numbers, "final": fields["closed_by"] != "", "closed_by": fields["closed_by"]}
 

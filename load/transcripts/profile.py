@@ -1,12 +1,14 @@
 """The settings of all transcripts, and what stands for a service around them."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from load.fleet import protobuf
 from load.judge.statistics import DEFAULT
+from load.servers.schema_registry import Registry
 from load.transcripts.transcript import OTHERS, Transcript
 
 DATABASE = "reference.db"
@@ -39,6 +41,10 @@ INPUTS: tuple[Mapping[str, Any], ...] = (
         "columns": {"line": {"path": "meter.line", "max_values": 4}},
         "where": "humidity is null or humidity < 90",
     },
+    *(
+        {"name": name, "topics": [name], "format": form, "measures": {"temperature": "temperature"}}
+        for name, form in (("documents", "json-schema"), ("messages", "protobuf"))
+    ),
 )
 SECTIONS: Mapping[str, Any] = {
     "inputs": list(INPUTS),
@@ -83,17 +89,42 @@ REFERENCE: Mapping[str, Any] = {
 }
 
 
-def document(folder: Path) -> dict[str, Any]:
+@contextmanager
+def registry() -> Iterator[str]:
+    """A registry with the schemas of the inputs, by its address: id 1 is of documents, id 2 of messages."""
+    with Registry() as served:
+        served.register("documents-value", {"type": "object"}, kind="JSON")
+        served.register("messages-value", protobuf.schema(), kind="PROTOBUF")
+        yield served.url
+
+
+def sections(registry_url: str) -> dict[str, Any]:
+    """The settings of all executors."""
+    return {**SECTIONS, "registry": {"url": registry_url}}
+
+
+def document(folder: Path, registry_url: str) -> dict[str, Any]:
     """Settings without a Kafka and a Redis that answer; the reference is what `write_reference` puts in `folder`."""
     return {
         "service": {"checkpoint": str(folder / "checkpoint")},
         "kafka": {"bootstrap": "127.0.0.1:1"},
-        **SECTIONS,
+        **sections(registry_url),
         "outlets": outlets(folder),
         "reference": {"url": f"jdbc:sqlite:{folder / DATABASE}", **REFERENCE},
         "redis": {"url": "redis://127.0.0.1:1"},
         "views": list(VIEWS),
     }
+
+
+def changed(views: Iterable[Mapping[str, Any]], change: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The views after a step's `change`."""
+    documents = {view["name"]: view for view in views}
+    for name, fields in change.items():
+        if fields is None:
+            del documents[name]
+        else:
+            documents[name] = {"name": name, **documents.get(name, {}), **fields}
+    return tuple(documents.values())
 
 
 def outlets(folder: Path) -> list[dict[str, Any]]:

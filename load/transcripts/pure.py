@@ -7,15 +7,21 @@ and the clock add are three rules:
     a reading below the watermark of the step before is late: what it belongs to may be closed
     what silence closes stays closed until it says something else, which revises it, or until the watermark passes it
     a closed window leaves for the outlet, and leaves again, with a larger revision, if it is closed with other readings
+
+Views that change are in view_changes.py. All records are taken again then: the filter of a view is asked about each of them.
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from load.judge import oracle
-from load.judge.rules import Reference, Rules
-from load.transcripts.profile import KEPT
+from load.judge.rules import Reference, Rules, views_of
+from load.transcripts.profile import KEPT, VIEWS, changed
 from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import FIELDS, Fields, Output, Record, Step, Transcript, reject
+from load.transcripts.view_changes import Shown, ViewChanges
 
 Items = dict[str, Fields]
 
@@ -27,7 +33,11 @@ class Pure:
 
     def __init__(self, rules: Rules, reference: Reference, idle_after_ms: int) -> None:
         self._rules, self._reference = rules, reference
-        self._ledger = oracle.Ledger(rules, reference)
+        self._documents = tuple(VIEWS)
+        self.views = ViewChanges(rules.views)
+        self._taken: list[tuple[int, oracle.Record]] = []
+        self._ledger = self._retaken()
+        self._parts: set[str] = set()
         self._delay_ms = rules.max_delay_ms + rules.max_ahead_ms
         self.simulated_clock = SimulatedClock(idle_after_ms)
         self.watermark_ms = 0
@@ -49,6 +59,8 @@ class Pure:
 
     def step(self, _transcript: Transcript, step: Step) -> Output:
         """Everything there is after the step, of all transcripts."""
+        if step.change:
+            self._change(step.change)
         self._ledger.watermark_ms = self.watermark_ms
         self.simulated_clock.arrive((*step.add, *step.unread))
         for record in (*self._unread, *step.add):
@@ -58,6 +70,10 @@ class Pure:
         newest = self._ledger.newest_ms
         if newest is not None:
             self.watermark_ms = max(self.watermark_ms, newest - self._delay_ms)
+        if self.views.has_parts:
+            self._parts |= {item for item, fields in self._there()[0].items() if "complete_from" in fields}
+            if self.views.reach(self.watermark_ms):
+                self._ledger = self._retaken()
         self.simulated_clock.wait(step.silent_ms, len(self._unread))
         return self._output()
 
@@ -65,11 +81,25 @@ class Pure:
         """As another run ends that reads all records of the transcript at once, and sees the end of the silence."""
         again = Pure(self._rules, self._reference, self.simulated_clock.after_ms)
         again.simulated_clock.now_ms = self.simulated_clock.now_ms - self.simulated_clock.after_ms
-        return again.step(transcript, Step(tuple(self._records), silent_ms=self.simulated_clock.after_ms))
+        return again.step(transcript, Step(add=tuple(self._records), silent_ms=self.simulated_clock.after_ms))
+
+    def _change(self, change: Mapping[str, Any]) -> None:
+        self._documents = changed(self._documents, change)
+        self.views.change(views_of(self._documents, self._rules.measures), self._ledger, self.watermark_ms)
+        self._ledger = self._retaken()
+
+    def _retaken(self) -> oracle.Ledger:
+        """A ledger with the views that are computed now, which has taken what came before."""
+        ledger = oracle.Ledger(replace(self._rules, views=self.views.views), self._reference)
+        for watermark_ms, record in self._taken:
+            ledger.watermark_ms = watermark_ms
+            ledger.take_all(record)
+        return ledger
 
     def _take(self, record: Record) -> None:
         self._number += 1
         taken = oracle.Record(record.topic, record.partition, self._number, record.at_ms, None, record.value)
+        self._taken.append((self.watermark_ms, taken))
         for index, reason in self._ledger.take_all(taken):
             if reason is not None:
                 self._rejects[reject(self._number, index)] = {"reason": reason}
@@ -82,6 +112,9 @@ class Pure:
                 self._revisions[item] += item in there
             elif there[item].get("closed_by") or there[item].get("status", "online") != "online":
                 del self._idle[item]
+        completed = {item for item in self._parts if item in there and "complete_from" not in there[item]}
+        self._revisions.update(completed)
+        self._parts -= completed
         line_ms = self.simulated_clock.line_ms(self.watermark_ms)
         if line_ms is not None:
             silenced, _ = self._there(line_ms)
@@ -91,7 +124,7 @@ class Pure:
             if not item.startswith("device "):
                 there[item] = {**fields, "revision": self._revisions[item]}
         self._leave(there)
-        return {**there, **self._left, **self._rejects}
+        return {**there, **self._left, **self._rejects, **dict(self.views.items())}
 
     def _leave(self, there: Items) -> None:
         for item, fields in there.items():
@@ -108,11 +141,8 @@ class Pure:
         expected = self._ledger.close(self.watermark_ms, line_ms)
         items: Items = {}
         contents: dict[str, object] = {}
-        for (view, measure, key, start), window in expected.windows.items():
-            numbers = {name: getattr(window, name) for name in ("count", "mean", "min", "max", "stddev")}
-            numbers |= {name: value for name, value in window.others.items() if value is not None}
-            shown = {**numbers, "final": window.final, "closed_by": window.closed_by}
-            items[f"window {view}/{measure}/{key}/{start}"] = shown
+        for (view, measure, key, start), each in self.views.windows(expected.windows, self._ledger, self._reference):
+            items[f"window {view}/{measure}/{key}/{start}"] = _window(each)
         of_device: dict[str, list[object]] = {}
         for (device, start), session in expected.sessions.items():
             shown = {name: getattr(session, name) for name in ("state", "count", "last", "reason", "closed_by")}
@@ -124,3 +154,13 @@ class Pure:
             items[f"device {name}"] = {"status": known.status, "last_seen": known.last_seen, **values}
             contents[f"device {name}"] = known.last_seen, values, of_device.get(name)
         return items, contents
+
+
+def _window(shown: Shown) -> Fields:
+    window = shown.value
+    numbers: dict[str, Any] = {}
+    for name in shown.statistics:
+        value = window.others[name] if name in window.others else getattr(window, name)
+        numbers |= {} if value is None or name not in FIELDS["window"] else {name: value}
+    mark = {} if shown.complete_from is None else {"complete_from": shown.complete_from}
+    return {**numbers, **mark, "final": window.final, "closed_by": window.closed_by}

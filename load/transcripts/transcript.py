@@ -9,6 +9,7 @@
           - '{"device_id": 1} @7'       # any text; <a> stands for device a's name, <t5> for the time 5 s in ms, <s5> in s
       - '{"at": <s5>} @5 #meters'   # a record of another topic, by default "readings"
       - '[{}, {}] @5 #meters gzip'  # a record that is compressed
+      - '{"device_id": "<a>"} @5 #messages ^2'  # behind the id of a schema; what is JSON on `messages` becomes Protobuf
         expect:
           window device/temperature/a/0: {count: 2, mean: 21, final: false}
           session a/0: {state: open, count: 2}
@@ -17,11 +18,15 @@
           reject 6#1: no_device         # element 1 of the array in the sixth one
           left kept/temperature/a/0: {count: 2, revision: 0}    # the newest row of a window in the outlet, of the view `kept`
         watermark: -20                  # in s; only checked when it is given
+      - change: {hot: {by: [device], window: 1 m}}      # keys of views in the settings; null removes a view
+        expect:
+          view hot: {keys: hot, next: null, complete_from: null}
       - silent: 40                      # nothing arrives for 40 s
         expect: {...}
 
 A step is any of these, in this order:
 
+    change   the settings of views are changed, and the service has them
     add      records arrive and are read
     unread   records arrive, and nothing is read until the next step
     silent   so many seconds pass. The clock stands else: it shows the latest time of the broker's, until it is moved on
@@ -29,7 +34,9 @@ A step is any of these, in this order:
              the clock shows what it shows now: what it ends with, but for revisions, in place of what there is. The last step
 
 `expect` names every window, session, device and reject that is new or different after the step, with as many of its fields
-as matter; output that nobody expected is an error. `site` gives devices their site in the reference, `interval` the seconds in
+as matter; output that nobody expected is an error. A window is `null` when its view has ended. A transcript that changes views
+also names these: the view's name in keys, that of a version that is to follow, and from when on windows have all readings. It
+changes views of its own: they stay. `site` gives devices their site in the reference, `interval` the seconds in
 which they are expected to send. Times are seconds from the transcript's own origin, a whole hour. All transcripts share the
 settings in profile.py and one timeline.
 """
@@ -37,12 +44,15 @@ settings in profile.py and one timeline.
 import gzip
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from google.protobuf import json_format
 
+from load.fleet import protobuf
 from load.judge.statistics import DEFAULT, PLAIN
 
 ORIGIN_MS = 2_208_988_800_000
@@ -61,24 +71,38 @@ OTHERS = tuple(name for name in PLAIN if name not in DEFAULT)
 """The statistics that a window of the view `every` has in addition; one that is absent is null."""
 
 FIELDS = {
-    "window": ("count", "mean", "min", "max", "stddev", *OTHERS, "final", "closed_by", "revision"),
+    "window": ("count", "mean", "min", "max", "stddev", *OTHERS, "final", "closed_by", "revision", "complete_from"),
     "left": ("count", "mean", "min", "max", "stddev", "closed_by", "revision"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
     "device": ("status", "last_seen", "temperature", "humidity", "power"),
     "reject": ("reason",),
+    "view": ("keys", "next", "complete_from"),
 }
-SHORT = {"window": "count", "left": "count", "session": "state", "device": "status", "reject": "reason"}
+SHORT = {
+    "window": "count",
+    "left": "count",
+    "session": "state",
+    "device": "status",
+    "reject": "reason",
+    "view": "keys",
+}
 """The field that is meant when an item is given as a plain value."""
 
 _READING = re.compile(
     r"(\w+) (-?[\d.]+)(?: (-?[\d.]+(?:e\d+)?|NaN|Infinity))?((?: \w+=\S+)*)(?: @(-?[\d.]+))?(?: >(\d))?"
 )
-_TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?(?: #(\w+))?( gzip)?", re.DOTALL)
+_TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?(?: #(\w+))?(?: \^(\d+))?( gzip)?", re.DOTALL)
 
 
 def reject(number: int, index: int | None) -> str:
     """The item of a reject: of the record with this number, or of one reading of its array."""
     return f"reject {number}" if index is None else f"reject {number}#{index}"
+
+
+def view_of(item: str) -> str:
+    """The view of a window's item, by its name in keys; "" for other items."""
+    kind, _, name = item.partition(" ")
+    return name.partition("/")[0] if kind == "window" else ""
 
 
 class TranscriptError(Exception):
@@ -99,6 +123,7 @@ class Record:
 class Step:
     """What happens, and the output that it changes."""
 
+    change: Mapping[str, Any] = field(default_factory=dict)
     add: tuple[Record, ...] = ()
     unread: tuple[Record, ...] = ()
     silent_ms: int = 0
@@ -128,6 +153,11 @@ class Transcript:
         """A device of this transcript's own."""
         return f"{self.number}.{name}"
 
+    @property
+    def changes_views(self) -> bool:
+        """Whether views change in a step."""
+        return any(step.change for step in self.steps)
+
     def mine(self, output: Output) -> Output:
         """Of the items of all transcripts, in the names of the settings, those that this one looks at, in its own."""
         return dict(self._mine(output))
@@ -138,14 +168,18 @@ class Transcript:
             kind, _, name = item.partition(" ")
             if kind in {"window", "left"}:
                 view, measure, key, start = name.split("/")
+                is_mine = view.partition("@")[0] in self.views
                 if start == ENDLESS:
-                    if view in self.views and key.startswith(prefix):
+                    if is_mine and key.startswith(prefix):
                         yield f"window {view}/{measure}/{key.removeprefix(prefix)}/ever", fields
                     continue
                 seconds = self.seconds(int(start))
-                if view not in self.views or not -HOUR_MS / 2000 <= seconds < HOUR_MS / 2000:
+                if not is_mine or not -HOUR_MS / 2000 <= seconds < HOUR_MS / 2000:
                     continue
-                yield f"{kind} {view}/{measure}/{key.removeprefix(prefix)}/{seconds:g}", fields
+                yield f"{kind} {view}/{measure}/{key.removeprefix(prefix)}/{seconds:g}", self._marked(fields)
+            elif kind == "view":
+                if self.changes_views and name in self.views:
+                    yield item, self._marked(fields)
             elif name.startswith(prefix):
                 device, slash, start = name.removeprefix(prefix).partition("/")
                 yield (
@@ -158,16 +192,25 @@ class Transcript:
             elif kind == "reject":
                 yield item, fields
 
+    def _marked(self, fields: Fields) -> Fields:
+        """With `complete_from` in seconds, if it is in the hour of this transcript."""
+        if fields.get("complete_from") is None:
+            return fields
+        seconds = self.seconds(fields["complete_from"])
+        return {**fields, "complete_from": seconds if abs(seconds) < HOUR_MS / 2000 else None}
+
     def seconds(self, ms: int) -> float:
         """Since the origin."""
         return (ms - self.origin_ms) / 1000
 
 
 def changes(before: Output, after: Output) -> Output:
-    """What is new or different; a session that is no longer there was merged into another one."""
+    """What is new or different; a session that is no longer there was merged into another one, and the view of a window ended."""
     changed = {item: fields for item, fields in after.items() if before.get(item) != fields}
-    merged = {item: {"state": "merged"} for item in before if item not in after and item.startswith("session ")}
-    return {**changed, **{item: fields for item, fields in merged.items() if before[item] != fields}}
+    gone = [item for item in before if item not in after]
+    lacking: dict[str, Fields] = {item: {"state": "merged"} for item in gone if item.startswith("session ")}
+    lacking |= {item: {SHORT[kind]: None} for item in gone if (kind := item.partition(" ")[0]) in {"window", "view"}}
+    return {**changed, **{item: fields for item, fields in lacking.items() if before[item] != fields}}
 
 
 def judge(transcript: Transcript, number: int, changed: Output, watermark_ms: int | None) -> None:
@@ -233,14 +276,15 @@ def _transcript(document: dict[str, Any], place: str, number: int) -> Transcript
 
 
 def _step(made: Transcript, step: dict[str, Any]) -> Step:
-    _known(step, "add", "unread", "silent", "replay", "expect", "watermark")
-    if not step.keys() & {"add", "unread", "silent", "replay"}:
+    _known(step, "change", "add", "unread", "silent", "replay", "expect", "watermark")
+    if not step.keys() & {"change", "add", "unread", "silent", "replay"}:
         msg = f"nothing happens in the step {step}"
         raise ValueError(msg)
     add, unread = (tuple(_record(made, text) for text in step.get(name, ())) for name in ("add", "unread"))
     expect = {item: _fields(item, value) for item, value in (step.get("expect") or {}).items()}
     silent_ms = round(step.get("silent", 0) * 1000)
-    return Step(add, unread, silent_ms, step.get("replay", False), expect, step.get("watermark"))
+    change, replay = step.get("change", {}), step.get("replay", False)
+    return Step(change, add, unread, silent_ms, replay, expect, step.get("watermark"))
 
 
 def _fields(item: str, value: Any) -> Fields:
@@ -271,5 +315,16 @@ def _record(transcript: Transcript, text: str) -> Record:
     value = re.sub(r"<t(-?[\d.]+)>", lambda at: str(ms(at[1])), match[1])
     value = re.sub(r"<s(-?[\d.]+)>", lambda at: str(ms(at[1]) / 1000), value)
     value = re.sub(r"<(\w+)>", lambda name: transcript.device(name[1]), value)
-    content = gzip.compress(value.encode(), mtime=0) if match[4] else value.encode()
-    return Record(content, ms(match[2] or "0"), topic=match[3] or "readings")
+    content = gzip.compress(value.encode(), mtime=0) if match[5] else value.encode()
+    topic = match[3] or "readings"
+    if match[4] is not None:
+        content = _framed(content, int(match[4]), topic)
+    return Record(content, ms(match[2] or "0"), topic=topic)
+
+
+def _framed(content: bytes, number: int, topic: str) -> bytes:
+    if topic != "messages":
+        return b"\0" + number.to_bytes(4, "big") + content
+    with suppress(json_format.ParseError):
+        content = json_format.Parse(content, protobuf.message()).SerializeToString()
+    return protobuf.framing(number) + content

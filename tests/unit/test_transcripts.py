@@ -26,7 +26,10 @@ def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tm
     ("text", "message"),
     [
         ("name: x\nstep: []", "allowed are name, views, site, interval, steps"),
-        ("name: x\nsteps: [{add: [a 0 1], expects: {}}]", "allowed are add, unread, silent, replay, expect, watermark"),
+        (
+            "name: x\nsteps: [{add: [a 0 1], expects: {}}]",
+            "allowed are change, add, unread, silent, replay, expect, watermark",
+        ),
         ("name: x\nsteps: [{add: [a 0 1], expect: {window device/temperature/a/0: {average: 1}}}]", "average"),
         ("name: x\nsteps: [{add: [a 0 1], expect: {widow a: 1}}]", "widow"),
         ("name: x\nsteps: [{expect: {}}]", "nothing happens"),
