@@ -3,8 +3,8 @@
     add        a batch of readings: in order, out of order, late, ahead of the broker's time, poisoned, twice, in arrays
     lag        the same, of partitions that are not read to their end
     replay     the same, after attempts that died half-way
-    change     the same, after a restart with another session gap, other views, another length and other statistics of a view,
-               with or without removal of duplicates
+    change     the same, after a restart with another session gap, other views, another length, filter and other statistics of a
+               view, with or without removal of duplicates
     fill       the past of views that are new is computed
     silence    the clock goes on and nothing comes
     swap       another reference: sites, session gaps and intervals of devices' own
@@ -81,7 +81,7 @@ STATISTICS = (
 
 
 def views(choice: int) -> tuple[View, ...]:
-    """A view that never changes, and others; one gets another length under its name, and one other statistics.
+    """A view that never changes, and others: one gets another length under its name, one other statistics, one another filter.
 
     One without windows comes, goes, and has other statistics and measures.
     """
@@ -94,7 +94,8 @@ def views(choice: int) -> tuple[View, ...]:
     ]
     ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], STATISTICS[choice])
     without = (ever,) if choice % 3 != 1 else ()
-    return (View("all", (), 10_000, 10_000, ("t",)), *more[: 2 + choice // 2], *without)
+    warm = View("warm", ("device",), 10_000, 10_000, ("t",), where=("t > 20", "h is null or device <> 'a'")[choice % 2])
+    return (View("all", (), 10_000, 10_000, ("t",)), warm, *more[: 2 + choice // 2], *without)
 
 
 records = st.lists(

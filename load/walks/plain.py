@@ -8,7 +8,7 @@ A setting that changes holds from the next batch on. What that means is document
     a view's statistics     a window that gets a reading has those that its view has then, and that it could keep since it began
     one reading of a time   the first one by partition, offset and index in an array, in the batches that have the setting
     a view's length,        another view under a name of its own in keys, which readers get when its past is computed. Its windows
-    or columns              that begin before are marked until then. The same for a view that comes back
+    columns or filter       that begin before are marked until then. The same for a view that comes back
     a view without windows  begins with its first batch and ends with the first one without it. Redis has its values until the
                             next batch begins. It counts late readings, too
 
@@ -19,8 +19,10 @@ closes it, or it has as many readings: Redis cannot tell its writer from one tha
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from load.judge.expected import View, key_text
+from load.judge.predicates import Predicate
 from load.judge.statistics import NEEDS, PLAIN
 from load.judge.versions import Versions
 
@@ -56,6 +58,10 @@ class Reading:
     @property
     def place(self) -> "RecordPlace":
         return self.partition, self.offset, self.index
+
+    def meets(self, where: str | None) -> bool:
+        """Whether it is in a view with this filter."""
+        return where is None or _predicate(where)({"device": self.device, **self.values})
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +226,7 @@ class Plain:
     def _count(self, readings: Iterable[Reading], rules: Rules, views: Sequence[View]) -> None:
         needs = {view.name: set[str]().union(*(NEEDS[name] for name in view.statistics)) for view in views}
         for each in readings:
-            for view in views:
+            for view in [view for view in views if each.meets(view.where)]:
                 key = key_text(view.by, each.device, rules.reference.get(each.device, {}))
                 for measure in view.measures:
                     value = each.values[measure]
@@ -271,7 +277,7 @@ class Plain:
                 continue
             computed: dict[Place, _Window] = {}
             view, needs = version.view, set[str]().union(*(NEEDS[name] for name in version.view.statistics))
-            for each in self.all_admitted:
+            for each in [each for each in self.all_admitted if each.meets(view.where)]:
                 key = key_text(view.by, each.device, rules.reference.get(each.device, {}))
                 for measure, mark in version.marks.items():
                     value = each.values[measure]
@@ -364,6 +370,11 @@ class Plain:
         for measure, (at, value) in device.values.items():
             shown |= {measure: value, f"{measure}.at": at}
         self.there[f"device:{name}"] = shown
+
+
+@cache
+def _predicate(where: str) -> Predicate:
+    return Predicate(where, ("device", *MEASURES))
 
 
 def _joined(groups: Iterable[list[Reading]], gap_ms: int) -> list[list[Reading]]:

@@ -31,7 +31,7 @@ from load.walks.outlet import Memory, Watcher
 from load.walks.plain import MEASURES, Fields, Reading, RecordPlace, Rules
 from service import failpoint
 from service.admission.expansion import INDEX
-from service.admission.readings import number_of
+from service.admission.readings import MEETS, number_of
 from service.aggregation import seen_keys, sessions
 from service.aggregation.seen_keys import Place, SeenKeys
 from service.checkpoint import view_versions
@@ -455,11 +455,12 @@ def _is_same(text: str | None, value: str | float | None) -> bool:
 
 
 def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
+    filters = {view.name: view.where for view in settings.views if view.where is not None}
     rows = []
     for each in readings:
         code, (topic, partition) = _code(each.partition), place_of(each.partition)
         row: dict[str, Any] = {"broker_ms": each.broker_ms, "from_partition": code, "offset": each.offset}
-        row[INDEX] = each.index
+        row |= {INDEX: each.index, **{MEETS + name: each.meets(where) for name, where in filters.items()}}
         if each.poison:
             place = {"topic": topic, "partition": partition, "offset": each.offset}
             index = {} if each.index is None else {"index": each.index}
@@ -467,7 +468,8 @@ def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
         if not each.poison or (each.poison == "late" and settings.endless):
             row |= {"bucket": bucket_of(each.device), "device": each.device, "event_ms": each.event_ms, **each.values}
         rows.append(row)
-    return pa.RecordBatch.from_pylist(rows, schema=_ADMITTED)
+    schema = pa.schema([*_ADMITTED, *(pa.field(MEETS + name, pa.bool_()) for name in filters)])
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def _document(url: str, rules: Rules) -> dict[str, Any]:
@@ -478,6 +480,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             "by": each.by,
             "measures": each.measures,
             "statistics": each.statistics,
+            "where": each.where,
             **({"window": "none"} if each.is_endless else times),
         }
 
