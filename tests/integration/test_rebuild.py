@@ -19,9 +19,11 @@ from tests.integration.daemon import STARTS_S, DaemonWorld, until
 
 pytestmark = pytest.mark.integration
 
-OUTLET = """
+CLOSING = """
 [admission]
 max_delay = "10 s"
+"""
+OUTLET = """
 [[outlets]]
 name = "finals"
 kind = "kafka"
@@ -97,7 +99,7 @@ def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: st
 
 
 def test_a_service_goes_on_from_a_checkpoint_that_was_made_beside_it_and_back(world: Rebuilt) -> None:
-    text = world.config.read_text()
+    text = world.config.read_text() + CLOSING
     world.config.write_text(text + OUTLET.format(topic=world.topic))
     world.send(5_000)
     with world.start("first") as first:
