@@ -246,8 +246,10 @@ def to_ms(value: object, unit: str) -> int | None:
         return _iso_ms(value.strip(BLANKS))
     if type(value) is int:
         return value if unit == "ms" else value * 1000 if unit == "s" else value // 1000
+    if type(value) is float and math.isinf(value):  # JSON's 1e400 is beyond all times
+        return (1 << 62) if value > 0 else -(1 << 62)
     if type(value) is float:
-        return math.floor(Decimal(repr(value)) * UNITS[unit]) if math.isfinite(value) else None
+        return None if math.isnan(value) else math.floor(Decimal(repr(value)) * UNITS[unit])
     raise RejectedError(UNDECODABLE)
 
 

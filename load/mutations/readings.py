@@ -117,6 +117,20 @@ MUTATIONS = (
         ("tests/stream/test_protobuf.py::test_a_field_may_have_the_name_of_a_method_of_its_message",),
     ),
     Mutation(
+        "half-of-a-character",
+        "an id of JSON may be half of a character",
+        "devices with different ids count as one device, '?'",
+        ("P4",),
+        (
+            Edit(
+                "service/admission/decode.py",
+                'text.contains("?") & self._text_of_json().rlike(_HALF)',
+                'text.contains("?") & F.lit(False)',
+            ),
+        ),
+        ("tests/stream/test_json.py::test_a_value_is_admitted_or_rejected_for_what_it_holds",),
+    ),
+    Mutation(
         "json-of-any-id",
         "JSON behind a schema id is decoded whatever the id is",
         "records of other subjects count as readings",
