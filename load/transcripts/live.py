@@ -130,9 +130,10 @@ class Live:
         self.testbed.wait(self._has_views, WITHIN_S, f"the views to be {dict(self._pure.views.items())}")
         served = {view["keys"] for view in self._status_views()}
         after = {item: fields for item, fields in self._output() if view_of(item) in {"", *served}}
-        self._before = {item: fields for item, fields in self._before.items() if view_of(item) in {"", *served}}
-        self._check_feed(after)
+        # A window is only gone when its view has ended, or when it has expired: the past of a view has some that soon do.
+        before = {item: fields for item, fields in self._before.items() if not view_of(item) or item in after}
         self._before = after
+        self._check_feed(transcript, before, after)
         self.testbed.wait(self._has_left, WITHIN_S, "the outlet to have what has left")
         return {**after, **dict(self._left()), **dict(self._rejects()), **dict(self._pure.views.items())}
 
@@ -230,19 +231,19 @@ class Live:
             idle_ms: Any = client.hget(f"{prefix}:progress", "idle")
         return None if idle_ms is None else int(idle_ms)
 
-    def _check_feed(self, after: Output) -> None:
+    def _check_feed(self, transcript: Transcript, before: Output, after: Output) -> None:
         """Raise TranscriptError when something has changed and the change feed says nothing of it."""
         with self.testbed.redis.client() as client:
             entries = feed.changes(client, after=self._fed)
         keys = {entry["key"] for _, entry in entries}
         self._fed = entries[-1][0] if entries else self._fed
-        items = {*after, *self._before}
-        changed = {item for item in items if _written(after.get(item)) != _written(self._before.get(item))}
+        items = {*after, *before}
+        changed = {item for item in items if _written(after.get(item)) != _written(before.get(item))}
         silent = {item for item in changed if "tidemark:" + item.replace(" ", ":", 1).replace("/", ":") not in keys}
         if "tidemark:progress" not in keys:
-            silent |= {item for item in items if after.get(item) != self._before.get(item)} - changed
+            silent |= {item for item in items if after.get(item) != before.get(item)} - changed
         if silent:
-            msg = f"the change feed does not say that {sorted(silent)} changed"
+            msg = f"{transcript.place}: {transcript.name}: the change feed does not say that {sorted(silent)} changed"
             raise TranscriptError(msg)
 
     def _output(self, prefix: str = "tidemark") -> Iterator[tuple[str, dict[str, Any]]]:
