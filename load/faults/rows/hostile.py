@@ -155,7 +155,8 @@ def _configure(run: Run, registry: Registry) -> None:
     secret.chmod(0o600)
     suite.write_text(json.dumps(_SUITE))
     settings["registry"] = {"url": registry.url, "user": "tidemark", "password_file": str(secret)}
-    settings["quality"] = {"expectations": str(suite), "every": "2 s", "sample": 2_000}
+    # A sample is spread over the partitions of all inputs: this is more than a second of each.
+    settings["quality"] = {"expectations": str(suite), "every": "2 s", "sample": 10_000}
     run.testbed.config.write_text(to_toml(settings), encoding="utf-8")
     # Devices that are known, and whose names are markup: what they send is admitted and shown.
     with contextlib.closing(sqlite3.connect(run.folder / "reference.db")) as database, database:
