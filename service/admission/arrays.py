@@ -57,22 +57,23 @@ def unpacked(value: bytes, limit: int = LARGEST_ARRAY, place: str = "input") -> 
         raise UnreadableArrayError(OVERSIZED, f"{len(value)} bytes, {allowed}")
     if not value.startswith(_GZIP):
         return value
-    text, rest, members = bytearray(), value, 0
+    parts: list[bytes] = []
+    size, rest = 0, value
     while rest:
-        members += 1
-        if members > _MAX_MEMBERS:
+        if len(parts) == _MAX_MEMBERS:
             raise UnreadableArrayError(UNDECODABLE, f"gzip: more than {_MAX_MEMBERS} members")
         member = zlib.decompressobj(_GZIP_BITS)
         try:
-            text += member.decompress(rest, limit + 1 - len(text))
+            parts.append(member.decompress(rest, limit + 1 - size))
         except zlib.error as error:
             raise UnreadableArrayError(UNDECODABLE, f"gzip: {error}") from error
-        if len(text) > limit:
+        size += len(parts[-1])
+        if size > limit:
             raise UnreadableArrayError(OVERSIZED, f"{len(value)} bytes of gzip, unpacked {allowed}")
         if not member.eof:
             raise UnreadableArrayError(UNDECODABLE, "gzip: the stream ends early")
         rest = member.unused_data.lstrip(b"\0")  # gzip pads with zeros
-    return bytes(text)
+    return b"".join(parts)  # of one part: the part itself, not a copy
 
 
 def elements(text: bytes) -> list[bytes] | None:
