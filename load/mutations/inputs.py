@@ -155,7 +155,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/arrays.py",
-                "member.decompress(rest, limit + 1 - len(text))",
+                "member.decompress(rest, limit + 1 - size)",
                 "member.decompress(rest)",
             ),
         ),
