@@ -78,10 +78,7 @@ MUTATIONS = (
                 "all(each.ended is not None for each",
             ),
         ),
-        (
-            _BEGINNINGS + "test_no_measure_of_a_view_is_left_when_the_last_one_is_over",
-            _ENDLESS + "test_no_value_of_a_view_stays_when_its_measures_end_one_after_the_other",
-        ),
+        (_BEGINNINGS + "test_no_measure_of_a_view_is_left_when_the_last_one_is_over",),
     ),
     Mutation(
         "beginning-of-a-frozen-writer",
