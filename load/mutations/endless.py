@@ -5,7 +5,6 @@ from load.mutations.mutation import Edit, Mutation
 _BEGINNINGS = "tests/unit/test_beginnings.py::"
 _FOLD = "tests/unit/test_partial_aggregation.py::"
 _PUBLISH = "tests/integration/test_publish.py::"
-_ENDLESS = "tests/integration/test_endless.py::"
 
 MUTATIONS = (
     Mutation(
