@@ -331,7 +331,8 @@ def _active_elements(run: Run, name: str) -> int:
         return page if status == 200 and name in page else ""
 
     elements = _Elements()
-    elements.feed(run.wait(shown, 60, "a page with their names"))
+    # A check is a job of one task beside a stream that is busy: with three inputs one took a minute.
+    elements.feed(run.wait(shown, 300, "a page with their names"))
     return elements.active
 
 
