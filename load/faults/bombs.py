@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import Iterator
 
+from load.faults.history import now_ms
 from load.faults.raw import Message
 from load.fleet.protobuf import NEXT, varint
 
@@ -56,10 +57,10 @@ def rejected_readings() -> bytes:
     return gzip.compress(b"[" + b",".join([b"5"] * MOST) + b"]", mtime=0)
 
 
-def many_values(device: str, event_ms: int, count: int, first: int = 0) -> Iterator[Message]:
+def many_values(device: str, count: int, first: int = 0) -> Iterator[Message]:
     """Yield records with so many readings, in each of which the column `line` has another value; of one partition, in order."""
     for begin in range(first, first + count, MOST):
         numbers = range(begin, min(begin + MOST, first + count))
-        reading = json.dumps({"device_id": device, "event_time": event_ms, "power": 200})[:-1]
+        reading = json.dumps({"device_id": device, "event_time": now_ms(), "power": 200})[:-1]
         content = ",".join([f'{reading},"line":"{number:07}"}}' for number in numbers])
         yield {"value": gzip.compress(f"[{content}]".encode(), 1), "partition": 0}
