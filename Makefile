@@ -3,7 +3,7 @@
 #   make demo    the main job on embedded servers, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json KEEP=1)
 #   make tutorial  the parts of docs/tutorial.md in the folder tutorial, until Ctrl-C
 #   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
-#   make check   ruff, mypy, unit tests: under a minute
+#   make check   ruff, mypy, unit tests: five minutes on two slow cores
 #   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
 #   make sql     ten questions in SQL over 100,000 devices, against the oracle (JSON=sql.json)
 #   make parity  an hour of the stream against its backfills, three outlets after faults against the oracle (SEED=7 JSON=parity.json)
