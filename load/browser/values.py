@@ -30,12 +30,11 @@ def values_under_load(stage: Stage) -> None:
         stage.compare("pipeline", page, lambda: comparison.progress_facts(page))
         status = json.loads(stage.testbed.get("/status")[1])
         stage.note("pipeline", comparison.batches(page, status))
-
-        def differing() -> list[str]:
-            return list(comparison.rejects(page, before, stage.testbed.metrics()))
-
         # What the page shows first may be older than `before`: a page rests after each rendering.
-        stage.until(lambda: not differing(), f"the rejects that the service counts, {differing()}")
+        stage.until(
+            lambda: not list(comparison.rejects(page, before, stage.testbed.metrics())),
+            "the page to show as many rejects as the service counts",
+        )
 
 
 def newest_rejects(stage: Stage) -> None:

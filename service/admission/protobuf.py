@@ -121,7 +121,7 @@ def head(value: bytes) -> bytes:
 
 def fields(message: Message) -> dict[str, Any]:
     """Return the fields that a message has, by name, for people: messages as dicts, enums by name."""
-    return {field.name: _shown(field, value) for field, value in _set(message)}
+    return {field.name: _shown(field, value) for field, value in _present(message)}
 
 
 def plain(message: Message) -> dict[str, Any]:
@@ -134,11 +134,11 @@ def plain(message: Message) -> dict[str, Any]:
         else value.hex()
         if isinstance(value, bytes)
         else _value(field, value, "iso")
-        for field, value in _set(message)
+        for field, value in _present(message)
     }
 
 
-def _set(message: Message) -> list[tuple[Any, Any]]:
+def _present(message: Message) -> list[tuple[Any, Any]]:
     """Return the fields that a message has, with their values."""
     return list(type(message).ListFields(message))
 
