@@ -11,7 +11,7 @@ MUTATIONS = (
         "two pipelines may have the same prefix or checkpoint",
         "each fences the other, and one overwrites the checkpoint of the other",
         ("P5",),
-        (Edit("service/settings/several.py", "    if first == second:\n", "    if not first:\n"),),
+        (Edit("service/settings/place.py", "    if first == second:\n", "    if not first:\n"),),
         (_UNIT + "test_two_pipelines_that_share_what_only_one_may_have_are_refused",),
     ),
     Mutation(

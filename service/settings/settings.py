@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +15,7 @@ from pydantic_core import PydanticKnownError
 from service.settings.input import EVENT_TIME, Admission, Input, NamedInput, Registry
 from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
+from service.settings.place import folder, nested
 from service.settings.redis import Redis
 from service.settings.reference import Reference
 from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section
@@ -22,6 +24,11 @@ from service.units import Duration
 from state.rules import ENDLESS_MS
 
 _OTLP_URL = re.compile(rf"https?://{HOST}(/[^@?#\s]*)?")
+
+
+def _unknown(place: str, names: Iterable[str], known: Collection[str], what: str) -> list[str]:
+    choice = ", ".join(sorted(known))
+    return [f"{place}: {name!r} is no {what}; there are {choice}" for name in names if name not in known]
 
 
 class Service(Section):
@@ -112,10 +119,6 @@ class Settings(Section):
         problems = [f"views: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1]
         problems += self._crossing_inputs()
 
-        def unknown(place: str, names: Iterable[str], known: Collection[str], what: str) -> list[str]:
-            choice = ", ".join(sorted(known))
-            return [f"{place}: {name!r} is no {what}; there are {choice}" for name in names if name not in known]
-
         measures, section = self.measures, "[[inputs]]" if self.inputs else "[input]"
         of_reference = () if self.reference is None else (*self.reference.columns, *self.reference.limit_columns)
         for form in self.forms:
@@ -126,7 +129,7 @@ class Settings(Section):
                 ]
             problems += [*form.shared_paths(), *form.crossing_paths()]
         for view in self.views:
-            problems += unknown(f"views.{view.name}.measures", view.measures or (), measures, f"measure of {section}")
+            problems += _unknown(f"views.{view.name}.measures", view.measures or (), measures, f"measure of {section}")
             if view.measures is None and not measures:
                 problems.append(
                     f"views.{view.name}: {section} has no measures. Name some, or count readings with measures = []"
@@ -141,14 +144,14 @@ class Settings(Section):
                     *self.columns,
                     *(self.reference.columns if self.reference is not None else ()),
                 }
-                problems += unknown(f"views.{view.name}.by", view.by, columns, "column to group by")
-        problems += unknown("admission.ranges", self.admission.ranges, measures, f"measure of {section}")
-        problems += unknown(
+                problems += _unknown(f"views.{view.name}.by", view.by, columns, "column to group by")
+        problems += _unknown("admission.ranges", self.admission.ranges, measures, f"measure of {section}")
+        problems += _unknown(
             "admission.distinct", self.admission.distinct, {"device", EVENT_TIME, *self.columns}, f"column of {section}"
         )
         problems += self.admission.duplicate_problems()
         if self.reference is not None:
-            problems += unknown("reference.ranges", self.reference.ranges, measures, f"measure of {section}")
+            problems += _unknown("reference.ranges", self.reference.ranges, measures, f"measure of {section}")
         problems += [
             f"{form.place}.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
             for form in self.forms
@@ -164,24 +167,7 @@ class Settings(Section):
             for form in self.forms
             if form.array and form.format != "json"
         ]
-        outlets = Counter(outlet.name for outlet in self.outlets)
-        problems += [f"outlets: the name {n!r} is used more than once" for n in sorted(outlets) if outlets[n] > 1]
-        folders = Counter(outlet.path.rstrip("/") for outlet in self.outlets if outlet.kind == "parquet")
-        problems += [
-            f"outlets: {folders[path]} of them write to the folder {path!r}, which has the position of one"
-            for path in sorted(folders)
-            if folders[path] > 1
-        ]
-        for outlet in self.outlets:
-            problems += unknown(f"outlets.{outlet.name}.views", outlet.views or (), names, "view")
-            endless = [view.name for view in self.views if view.is_endless and view.name in (outlet.views or ())]
-            problems += [
-                f"outlets.{outlet.name}.views: {name!r} has no windows, so nothing is final" for name in endless
-            ]
-            if outlet.kind == "kafka" and outlet.format == "avro" and self.registry is None:
-                problems.append(f"outlets.{outlet.name}.format: avro needs a [registry]; or choose json")
-            if outlet.kind == "kafka" and outlet.topic in self.kafka.topics:
-                problems.append(f"outlets.{outlet.name}.topic: {outlet.topic!r} is a topic of [kafka], which is read")
+        problems += self._crossing_outlets()
         if self.pane_ms < 1_000:
             problems.append(
                 f"views: the windows' lengths and slides have the common measure {self.pane_ms} ms, the limit is 1 s; "
@@ -190,6 +176,23 @@ class Settings(Section):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    def _crossing_outlets(self) -> Iterator[str]:
+        """Yield a problem for each name or folder of two outlets, and for each that the other sections do not allow."""
+        names = Counter(outlet.name for outlet in self.outlets)
+        yield from (f"outlets: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1)
+        for one, other in combinations((outlet for outlet in self.outlets if outlet.kind == "parquet"), 2):
+            yield from nested(f"outlets.{one.name} and outlets.{other.name}", folder(one.path), folder(other.path), "/")
+        endless = {view.name for view in self.views if view.is_endless}
+        for outlet in self.outlets:
+            views = outlet.views or ()
+            yield from _unknown(f"outlets.{outlet.name}.views", views, {view.name for view in self.views}, "view")
+            for name in sorted(endless.intersection(views)):
+                yield f"outlets.{outlet.name}.views: {name!r} has no windows, so nothing is final"
+            if outlet.kind == "kafka" and outlet.format == "avro" and self.registry is None:
+                yield f"outlets.{outlet.name}.format: avro needs a [registry]; or choose json"
+            if outlet.kind == "kafka" and outlet.topic in self.kafka.topics:
+                yield f"outlets.{outlet.name}.topic: {outlet.topic!r} is a topic of [kafka], which is read"
 
     def _crossing_inputs(self) -> Iterator[str]:
         """Yield a problem for each name, topic or column that two inputs, or [input] and another section, give otherwise."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from service.errors import SettingsError
 from service.settings.loading import load
 from service.settings.outlets import JdbcOutlet, KafkaOutlet, Outlet, ParquetOutlet
+from service.settings.place import folder, nested
 from service.settings.section import NAME
 from service.settings.settings import Settings
 
@@ -46,12 +47,12 @@ def _shared(a: Settings, b: Settings) -> Iterator[str]:
         yield f"kafka.group: both are {a.kafka.group!r}, so one would overwrite the offsets of the other"
     for topic in sorted({*_rejects(a)} & {*_rejects(b)}):
         yield f"kafka.rejects: both copy rejects to {topic!r}, where nobody could tell them apart"
-    yield from _nested("redis.prefix", a.redis.prefix, b.redis.prefix, ":")
-    yield from _nested("service.checkpoint", _folder(a.service.checkpoint), _folder(b.service.checkpoint), "/")
+    yield from nested("redis.prefix", a.redis.prefix, b.redis.prefix, ":")
+    yield from nested("service.checkpoint", folder(a.service.checkpoint), folder(b.service.checkpoint), "/")
     for outlet, other in ((x, y) for x in a.outlets for y in b.outlets):
         names = f"outlets.{outlet.name} and outlets.{other.name}"
         if isinstance(outlet, ParquetOutlet) and isinstance(other, ParquetOutlet):
-            yield from _nested(names, _folder(outlet.path), _folder(other.path), "/")
+            yield from nested(names, folder(outlet.path), folder(other.path), "/")
         elif _place(outlet, a) == _place(other, b):
             yield f"{names}: both write {_place(outlet, a)[-1]}"
     for one, another in ((a, b), (b, a)):
@@ -63,20 +64,6 @@ def _shared(a: Settings, b: Settings) -> Iterator[str]:
         yield f"service.log: {a.service.log} and {b.service.log}, and a process has one log"
     if a.otel != b.otel:
         yield "otel: a process sends its traces to one collector, with one ratio; give both the same section"
-
-
-def _nested(key: str, first: str, second: str, end: str) -> Iterator[str]:
-    """Yield a problem if two names are equal, or one is inside the other; `end` separates the parts of a name."""
-    first, second = first.rstrip(end), second.rstrip(end)
-    if first == second:
-        yield f"{key}: both are {first!r}, which only one pipeline may write"
-    elif f"{second}{end}".startswith(f"{first}{end}") or f"{first}{end}".startswith(f"{second}{end}"):
-        yield f"{key}: one of {first!r} and {second!r} is inside the other"
-
-
-def _folder(place: str) -> str:
-    """Return the path of a folder of this machine, whose name may be a URL; another URL as it is."""
-    return str(Path(f"/{place.removeprefix('file:').lstrip('/')}").resolve()) if place.startswith("file:") else place
 
 
 def _rejects(settings: Settings) -> Iterator[str]:

@@ -292,11 +292,14 @@ def test_the_name_of_a_view_is_used_once():
 
 def test_a_folder_is_that_of_one_outlet():
     """It has one position: of what the second outlet writes, each batch would seem to be there."""
-    one, other = (
-        {"name": name, "kind": "parquet", "path": path} for name, path in (("a", "history"), ("b", "history/"))
-    )
-    (line,) = problems(outlets=[one, other])
-    assert "outlets: 2 of them write to the folder 'history', which has the position of one" in line
+    one, other = ({"name": name, "kind": "parquet", "path": "history"} for name in ("a", "b"))
+    for path, problem in (
+        ("history/", "both are 'history', which only one may write"),
+        ("./history", "both are 'history', which only one may write"),
+        ("history/sessions", "one of 'history' and 'history/sessions' is inside the other"),
+    ):
+        (line,) = problems(outlets=[one, {**other, "path": path}])
+        assert line.endswith(f"outlets.a and outlets.b: {problem}")
     parse(document(outlets=[one, {**other, "path": "sessions"}]))
 
 
