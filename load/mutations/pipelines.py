@@ -41,7 +41,13 @@ MUTATIONS = (
         "a pipeline that is stopped while it pauses after a failure stays failed",
         "`tidemark query stop` waits in vain, its alert fires, and the process ends when the others fail",
         ("P8",),
-        (Edit("service/daemon/pipeline.py", "            if not self._is_wanted:\n", "            if False:\n"),),
+        (
+            Edit(
+                "service/daemon/pipeline.py",
+                "                self._show(None)\n            elif",
+                "                pass\n            elif",
+            ),
+        ),
         (_UNIT + "test_an_operator_stops_a_pipeline_starts_it_and_ends_its_pause",),
     ),
     Mutation(

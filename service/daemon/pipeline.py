@@ -32,7 +32,7 @@ class Pipeline:
         self.name = settings.service.name
         self.monitor = monitor
         self.error: TidemarkError | None = None
-        """What ended the last run; None for a stop."""
+        """What ended the last run; None for a stop, and while it runs again."""
         self._settings, self._load, self._application = settings, load, application
         self._changed = threading.Condition()  # its lock is reentrant: a signal handler may interrupt its holder
         self._is_wanted, self._is_ending, self._is_asked = True, False, False
@@ -51,10 +51,15 @@ class Pipeline:
         self._thread.start()
 
     def request(self, runs: bool) -> None:
-        """Have the pipeline run, at once if it pauses after a failure, or stop; returns at once."""
+        """Have the pipeline run, at once if it pauses after a failure, or stop; returns at once.
+
+        Who asks for its state then sees it as it will be, although its thread has not begun or ended it yet.
+        """
         with self._changed:
             self._is_wanted, self._is_asked = runs, True
-            if not runs and self._runner is not None:
+            if self._runner is None:
+                self._show(None)
+            elif not runs:
                 self._runner.stop()
             self._changed.notify_all()
 
@@ -81,7 +86,7 @@ class Pipeline:
             error = _run(runner)
             with self._changed:
                 self._runner = None
-                self._note(error if self._is_wanted else None)
+                self._show(error)
             if error is None:
                 _log.info("The pipeline has stopped. Its next start continues from the checkpoint")
             elif self.error is None:
@@ -96,7 +101,7 @@ class Pipeline:
             if self._is_ending:
                 return None
             self._is_asked = False
-            self.monitor.begins()
+            self._show(None)
             self._runner = Runner(self._settings, self._application, self.monitor, self._load)
             return self._runner
 
@@ -111,13 +116,14 @@ class Pipeline:
         with self._changed:
             if self._changed.wait_for(lambda: self._is_ending or self._is_asked, pause_s):
                 self._pause_s = FIRST_PAUSE_S
-            if not self._is_wanted:
-                self._note(None)
 
-    def _note(self, error: TidemarkError | None) -> None:
-        """Show the pipeline as failed, or as stopped without an error."""
-        self.error = error
-        self.monitor.ended(error)
+    def _show(self, error: TidemarkError | None) -> None:
+        """Show the pipeline without a run: as failed, as about to begin, or as stopped, whatever its last run ended with."""
+        self.error = error if self._is_wanted else None
+        if self._is_wanted and error is None:
+            self.monitor.begins()
+        else:
+            self.monitor.ended(self.error)
 
 
 def _run(runner: Runner) -> TidemarkError | None:

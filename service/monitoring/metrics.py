@@ -430,16 +430,21 @@ class Metrics(TermMetrics):
 
     def begins(self) -> None:
         """Make /readyz fail until the first batch, as at the start of the process."""
+        self._forget_query()
         with self._lock:
             self._reasons, self._standby = dict(_BEGINNING), False
 
     def ended(self, reason: str) -> None:
-        """Make /readyz fail for `reason` until `begins`, and remove what only a running query has."""
+        """Make /readyz fail for `reason` until `begins`."""
+        self._forget_query()
+        with self._lock:
+            self._reasons, self._notes = {"lease": reason}, {}
+
+    def _forget_query(self) -> None:
+        """Remove what only a running query has."""
         self.batch_fails()
         self.query_running.set(0)
         self.lag.clear()
-        with self._lock:
-            self._reasons, self._notes = {"lease": reason}, {}
 
     def unhealthy(self) -> str:
         """Return why a supervisor should restart the process, "" if it should not."""

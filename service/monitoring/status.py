@@ -65,7 +65,7 @@ class Status:
     def begins(self) -> None:
         """Note that the pipeline begins: for the first time, or again after `ended`."""
         with self._lock:
-            self._state, self._epoch = "waiting", None
+            self._state, self._epoch, self._query_since_ms = "waiting", None, None
 
     def ended(self, error: "TidemarkError | None") -> None:
         """Note that the pipeline has ended: by an error, or because an operator has stopped it."""

@@ -250,6 +250,33 @@ def test_an_operator_stops_a_pipeline_starts_it_and_ends_its_pause(running: Pipe
     assert len(runs.begun) == 3
 
 
+def test_who_asks_right_after_a_command_sees_no_former_state(
+    running: Pipeline, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, ended = running.monitor.status, list[object]()
+    runs.wait(1)
+    running.request(False)
+    until(lambda: status.state == "stopped")
+    with running._changed:  # its thread waits
+        running.request(True)
+        assert status.state == "waiting"
+        running.request(False)
+        assert status.state == "stopped"
+        running.request(True)
+    runs.wait(2).fail(CheckpointError("damaged"))
+    until(lambda: status.state == "failed")
+    with running._changed:
+        running.request(True)
+        assert status.state == "waiting"
+    runs.wait(3)
+    monkeypatch.setattr(status, "ended", ended.append)
+    with running._changed:
+        running.request(False)
+        running.request(True)
+    runs.wait(4)
+    assert not ended, "it has not been shown as stopped in between"
+
+
 def test_an_error_without_a_name_and_one_during_a_stop_end_a_run_only(running: Pipeline, runs: Runs) -> None:
     runs.wait(1).fail(ValueError("odd"))
     until(lambda: running.monitor.status.state == "failed")
