@@ -311,11 +311,12 @@ class Publication:
         one is written while it is computed.
 
         Schema ids without a verdict fail the batch in its first stage, before anything is written. The driver looks them up and
-        runs the batch again, at most LOOK_UPS times.
+        runs the batch again, at most LOOK_UPS times. Each time the batch is decoded once more: if a task has more ids than it can
+        report, they are garbage for the most part, and the next run refuses all that are left.
         """
-        batch = sink.micro_batch.batch
-        for attempt in range(LOOK_UPS + 1):
-            refused = unknown_schemas.ALL if attempt == LOOK_UPS else self.catalog.refused(batch)
+        batch, left = sink.micro_batch.batch, LOOK_UPS
+        while True:
+            refused = self.catalog.refused(batch) if left else unknown_schemas.ALL
             self.term.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, refused)
             if refused:
                 self.catalog.record_refused(batch, refused)
@@ -333,7 +334,7 @@ class Publication:
                 if not isinstance(undecided, UndecidedError):
                     raise
                 self.catalog.look_up(undecided.ids)
-        raise AssertionError  # the last attempt refuses all undecided ids
+                left = left - 1 if len(undecided.ids) < unknown_schemas.IDS_AT_ONCE else 0
 
 
 def attributes(snapshot: Snapshot | None, settings: Settings) -> Attributes | None:
