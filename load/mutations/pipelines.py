@@ -51,6 +51,20 @@ MUTATIONS = (
         (_UNIT + "test_an_operator_stops_a_pipeline_starts_it_and_ends_its_pause",),
     ),
     Mutation(
+        "stopped-in-between",
+        "a pipeline that is started while it stops is shown as stopped first",
+        "`tidemark query start` ends with an error, though the pipeline runs",
+        ("P8",),
+        (
+            Edit(
+                "service/daemon/pipeline.py",
+                "error is None:\n            self.monitor.begins()\n",
+                "error is None:\n            self.monitor.ended(None)\n            self.monitor.begins()\n",
+            ),
+        ),
+        (_UNIT + "test_who_asks_right_after_a_command_sees_no_former_state",),
+    ),
+    Mutation(
         "one-failed-pipeline-ends-all",
         "the process ends when one pipeline has failed",
         "a topic that is missing stops the pipelines that have theirs",

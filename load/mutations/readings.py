@@ -288,6 +288,23 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "garbage-ids-a-few-at-a-time",
+        "a batch full of unknown schema ids is decoded again for each few of them",
+        "a device that sends garbage holds all others up four times as long as the decoding takes",
+        ("P8",),
+        (
+            Edit(
+                "service/pipeline/builder.py",
+                "left - 1 if len(undecided.ids) < unknown_schemas.IDS_AT_ONCE else 0",
+                "left - 1",
+            ),
+        ),
+        (
+            "tests/unit/test_look_ups.py::"
+            "test_a_batch_runs_once_more_for_each_task_with_new_ids_and_once_for_one_with_too_many",
+        ),
+    ),
+    Mutation(
         "final-window-reopened",
         "a reading below the watermark is admitted",
         "a window that was published as final begins again with a part of its readings",
