@@ -31,6 +31,7 @@ may also call in between) and lets the checker read the history. What a rule mus
     run.note("redis_lost")                   a value may be older than it was, or gone, until the fault around this ends (P2);
                                              with `shard=2`, one of that shard only
     run.note("republish")                    the next term writes values of its state beside the stream (P5)
+    run.note("views", names=[...])           from here on a term may compute the past of a view beside the stream (P5)
     run.note("rebuild")                      progress may begin again with the next epoch: it is on a new checkpoint
     run.note("gap", records=120)             records that no reader can have any more (P7), and what the service counted:
     run.note("lost", records=120)

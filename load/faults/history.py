@@ -16,7 +16,7 @@ An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is
     redis     up                                       on change, as the observer finds it
     verdict   ok, mismatches, kinds, examples, ...     the oracle's
     gap, lost records                                  see load/faults/__init__.py
-    redis_lost, rebuild, republish
+    redis_lost, rebuild, republish, views
     violation rule, text                               what a row or the runner itself recorded
 
 With several shards, `run` has their number `shards`, and an epoch, progress, feed or value has its `shard`. A progress without

@@ -114,7 +114,8 @@ class OneWriter:
 
     What Redis loses may be the epoch, too: it is an older one until the next. That begins with what its batch had published,
     and goes on with the final values of that one batch beside the stream. So does a term that was asked for a republication, with
-    all of its values.
+    all of its values. Once views have changed, each term may compute their past beside the stream, under the batch at which that
+    begins.
     """
 
     def __init__(self) -> None:
@@ -122,7 +123,7 @@ class OneWriter:
         self._epoch = -1
         self._lost = False
         self._again: int | None = None
-        self._is_asked = self._is_republishing = False
+        self._is_asked = self._is_republishing = self._is_filling = False
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         if entry["what"] == "epoch":
@@ -133,15 +134,18 @@ class OneWriter:
             self._lost = True
         elif entry["what"] == "republish":
             self._is_asked = True
+        elif entry["what"] == "views":
+            self._is_filling = True
         elif entry["what"] == "feed":
             for epoch, batch, entries in entry["spans"]:
                 if epoch > self._term[0]:
                     self._again, self._lost = batch if self._lost else None, False
                     self._is_republishing, self._is_asked = self._is_asked, False
+                is_beside = self._is_republishing or self._is_filling
                 if epoch < self._term[0]:
                     text = f"{entries} writes of epoch {epoch}, batch {batch} after one of {self._term}"
                     yield Violation("P5", entry["at"], f"overlapping epochs: {text}")
-                elif (epoch, batch) < self._term and batch != self._again and not self._is_republishing:
+                elif (epoch, batch) < self._term and batch != self._again and not is_beside:
                     text = f"{entries} writes of batch {batch} after one of batch {self._term[1]}, epoch {epoch}"
                     yield Violation("P5", entry["at"], text)
                 self._term = max(self._term, (epoch, batch))

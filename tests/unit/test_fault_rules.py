@@ -307,6 +307,14 @@ def test_what_redis_lost_is_published_again_beside_the_stream_as_of_one_batch() 
     assert len(broken(OneWriter(), before, entry("redis_lost"), after, feed([4, 8, 1], [4, 9, 1], [4, 8, 1]))) == 1
 
 
+def test_terms_compute_the_past_of_views_that_have_changed_beside_the_stream() -> None:
+    before, changed, after = feed([2, 5, 9]), entry("views", names=[]), feed([2, 7, 9], [2, 6, 4], [3, 9, 1], [3, 8, 2])
+    assert broken(OneWriter(), before, changed, after) == []
+    assert len(broken(OneWriter(), before, after)) == 2
+    (text,) = broken(OneWriter(), before, changed, after, feed([2, 9, 1]))
+    assert "overlapping epochs" in text
+
+
 def test_a_term_that_was_asked_to_republish_writes_its_state_beside_the_stream() -> None:
     before, asked, after = feed([2, 5, 9]), entry("republish"), feed([3, 5, 9], [3, 6, 9], [3, 5, 4])
     assert broken(OneWriter(), before, asked, after) == []
