@@ -44,8 +44,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/daemon/pipeline.py",
-                "                self._show(None)\n            elif",
-                "                pass\n            elif",
+                "                    self._show(None)\n            elif",
+                "                    pass\n            elif",
             ),
         ),
         (_UNIT + "test_an_operator_stops_a_pipeline_starts_it_and_ends_its_pause",),

@@ -58,7 +58,8 @@ class Pipeline:
         with self._changed:
             self._is_wanted, self._is_asked = runs, True
             if self._runner is None:
-                self._show(None)
+                if not self._is_ending:  # a signal handler must not wait for locks that its thread may hold
+                    self._show(None)
             elif not runs:
                 self._runner.stop()
             self._changed.notify_all()

@@ -277,6 +277,19 @@ def test_who_asks_right_after_a_command_sees_no_former_state(
     assert not ended, "it has not been shown as stopped in between"
 
 
+def test_the_end_takes_no_lock_of_metrics_which_a_signal_handler_may_have_interrupted(
+    running: Pipeline, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.wait(1).fail(CheckpointError("damaged"))
+    until(lambda: running.monitor.status.state == "failed")
+    shown = list[object]()
+    monkeypatch.setattr(running.monitor.status, "ended", shown.append)
+    running.end()
+    running.join(30)
+    assert not running._thread.is_alive()
+    assert not shown
+
+
 def test_an_error_without_a_name_and_one_during_a_stop_end_a_run_only(running: Pipeline, runs: Runs) -> None:
     runs.wait(1).fail(ValueError("odd"))
     until(lambda: running.monitor.status.state == "failed")
