@@ -227,7 +227,7 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
             seen, last = records, ended
             print(f"  batch {batches[-1].batch}: {batches[-1].records:,} in {batches[-1].seconds:.2f} s", flush=True)
         _ = testbed.service_pid
-        time.sleep(0.05)
+        time.sleep(0.5)  # twenty looks a second took a third of a core, and a fifth of the driver's
     seconds = last - began
     after = testbed.metrics()
     per_reading = _per_reading(after, total) | cpu.us_per_reading(total)

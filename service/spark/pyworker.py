@@ -23,8 +23,6 @@ import sys
 import traceback
 from typing import Any
 
-from service.spark import memory
-
 ARCHIVES = (".zip", ".jar")
 PRELOADED = (
     "pyspark.worker",
@@ -40,7 +38,11 @@ CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
 def drop_archives() -> None:
-    """Take zips and jars off `sys.path` and forget their importers; workers inherit both by fork."""
+    """Take zips and jars off `sys.path` and forget their importers; workers inherit both by fork.
+
+    To be called before other modules are imported: pickle looks for `org.python`, and a folder `org` that is found in the
+    spark-core jar stays a package with an importer of its own.
+    """
     sys.path[:] = [entry for entry in sys.path if not entry.endswith(ARCHIVES)]
     for entry in [entry for entry in sys.path_importer_cache if entry.endswith(ARCHIVES)]:
         del sys.path_importer_cache[entry]
@@ -68,6 +70,6 @@ if __name__ == "__main__":
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    gc.callbacks.append(memory.settle_after_collection)
+    gc.callbacks.append(importlib.import_module("service.spark.memory").settle_after_collection)
     # Not an import: pyspark.daemon starts its manager only as __main__, and reads the worker's module from sys.argv.
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
