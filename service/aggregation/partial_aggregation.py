@@ -60,8 +60,9 @@ _REJECT = to_arrow_schema(REJECT_TYPE)
 GONE = "a removed topic"
 """Takes the place of the name of a topic that the settings do not have any more."""
 
-STRETCH = 1_000
-"""Rejects of so many successive offsets of a partition go to one bucket."""
+STRETCH = 20_000
+"""Rejects of so many successive offsets of a partition go to one bucket. Its task reads the records between them, too, and then
+seeks the next stretch, which takes as long as some 2,500 records (service/rejects/fetch.py)."""
 
 OFFSET_BITS = 46
 """Room for an offset beside the number of an element in a key for duplicates: a partition with 74 records a millisecond has room

@@ -1,7 +1,7 @@
 """Read rejected records from the input topics again, by their coordinates, to copy them into the rejects topics.
 
 The pass carries a reject's coordinates without its bytes, so that its memory does not depend on what devices send. This module
-holds one record at a time, and the client's read-ahead, which is bounded in bytes.
+holds what the client has read ahead, which is bounded in bytes, and once more what it takes of that at a time.
 """
 
 import os
@@ -17,10 +17,13 @@ from service.kafka import clients, scan
 from service.kafka.offsets import place_of
 from service.settings import Kafka
 
-JUMP = 1_000
+JUMP = 2_500
 """The largest gap of records between two rejects that is read through. Over a larger gap the consumer seeks, which takes about
 as long as reading this many."""
+AT_ONCE = 1_000
+"""Records of the client's read-ahead that are taken in one call. A poll for each takes half as long again: 1.5 us, not 1.0."""
 _SILENCE_S = 30.0
+_EXPECTED = {KafkaError._BAD_COMPRESSION, KafkaError._PARTITION_EOF}
 _OPTIONS: clients.Options = {
     "queued.max.messages.kbytes": 16 << 10,
     "fetch.message.max.bytes": 1 << 20,
@@ -98,36 +101,40 @@ def _read(
     consumer.assign([TopicPartition(*place, rows[0]["offset"]) for place, rows in stretches.items()])
     until_s = clock.monotonic_s() + _SILENCE_S
     while left:
-        message = consumer.poll(0.1)
-        if message is None:
+        first = consumer.poll(0.1)
+        if first is None:
             if clock.monotonic_s() > until_s:
                 what = f"Kafka at {kafka.bootstrap}: no record for {_SILENCE_S:.0f} s, rejects of {sorted(left)} are not read"
                 raise SourceError(what, remedy="Check the brokers; the batch is replayed")
             continue
         until_s = clock.monotonic_s() + _SILENCE_S
-        error, offset, place = message.error(), int(message.offset() or 0), place_of(message)
-        rows = left.get(place)
-        if error is not None and error.code() == KafkaError._BAD_COMPRESSION:
-            # The error is of a record batch. It has the next row if the client has sought that row's offset.
-            if rows and rows[0]["offset"] == sought[place]:
-                yield rows.popleft(), None
-            if rows:
-                sought[place] = int(rows[0]["offset"])
-                consumer.seek(TopicPartition(*place, sought[place]))
+        passed = set[_Place]()
+        for message in (first, *consumer.consume(AT_ONCE, 0)):
+            error, place = message.error(), place_of(message)
+            if error is not None and error.code() not in _EXPECTED:
+                raise KafkaException(error)
+            rows = left.get(place)
+            if rows is None or place in passed:
                 continue
-        elif error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
-        if rows is None:
-            continue
-        # From an offset without a record the consumer goes to the oldest record: a later one or, in a partition that has become
-        # shorter, an earlier one.
-        ended = error is not None or offset < stretches[place][0]["offset"]
-        while rows and (ended or rows[0]["offset"] <= offset):
-            row = rows.popleft()
-            yield row, None if ended or row["offset"] != offset else Record.of(message)
-        if not rows:
-            del left[place]
-            consumer.pause([TopicPartition(*place)])
+            if error is not None and error.code() == KafkaError._BAD_COMPRESSION:
+                # The error is of a record batch. It has the next row if the client has sought that row's offset.
+                if rows[0]["offset"] == sought[place]:
+                    yield rows.popleft(), None
+                if rows:
+                    sought[place] = int(rows[0]["offset"])
+                    consumer.seek(TopicPartition(*place, sought[place]))
+                    passed.add(place)
+                    continue
+            # From an offset without a record the consumer goes to the oldest record: a later one or, in a partition that has
+            # become shorter, an earlier one.
+            offset = int(message.offset() or 0)
+            ended = error is not None or offset < stretches[place][0]["offset"]
+            while rows and (ended or rows[0]["offset"] <= offset):
+                row = rows.popleft()
+                yield row, None if ended or row["offset"] != offset else Record.of(message)
+            if not rows:
+                del left[place]
+                consumer.pause([TopicPartition(*place)])
     # A pause outlives its assignment (librdkafka 2.16).
     consumer.resume([TopicPartition(*place) for place in stretches])
 

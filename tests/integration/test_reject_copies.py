@@ -113,7 +113,7 @@ def test_a_copy_has_the_bytes_of_its_record_and_no_other(broker_server: Broker, 
     world.send(records.values())
     # All of a stretch, some of a stretch, one that is far from all others, and the last of a partition.
     chosen = [(0, offset) for offset in range(100, 200)]
-    chosen += [(1, 7), *((1, offset) for offset in range(2 * JUMP, 3 * JUMP, 7)), (1, 3 * JUMP - 1)]
+    chosen += [(1, 7), *((1, offset) for offset in range(2 * JUMP, 3 * JUMP - 1, 7)), (1, 3 * JUMP - 1)]
     chosen += [(2, 0), (2, JUMP), (2, 2 * JUMP + 1)]
     numbers.shuffle(chosen)
     world.copy(world.row(offset, partition) for partition, offset in chosen)
