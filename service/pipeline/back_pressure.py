@@ -1,9 +1,10 @@
 """Back-pressure: how many records the next batch may have, from the time that the last batches took.
 
-A line through the last RECENT measured batches, of seconds over records, gives a batch's fixed cost and the cost of a record. The
-limit is the number of records with which a batch takes `service.target_batch`. Where the fixed cost is more than half of the
-target, it is the number with which a batch takes twice the fixed cost: smaller ones would lower the throughput for little time.
-The same is computed over bytes, for records as large as the largest of the last batches, and the smaller limit counts.
+A line through the last RECENT measured batches, of seconds over records, gives a batch's fixed cost and the cost of a record. One
+batch that was slow by itself does not move it. The limit is the number of records with which a batch takes
+`service.target_batch`. Where the fixed cost is more than half of the target, it is the number with which a batch takes twice the
+fixed cost: smaller ones would lower the throughput for little time. The same is computed over bytes, for records as large as the
+largest of the last batches, and the smaller limit counts.
 
 Measured is a batch that reached its limit, or that took longer than the target. Other batches have read all that there was: they
 leave the limit as it is. It at most doubles from one batch to the next, and never exceeds `kafka.max_per_batch`.
@@ -17,6 +18,7 @@ docs/decisions/0031-batches-by-time.md has the figures.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, combinations
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -46,8 +48,8 @@ _ALIKE, _OTHER = 0.7, 2.0
 """A batch with as much to do, give or take 30 %, in less than half of the time was of another time of the machine."""
 _SPREAD = 0.1
 """The relative deviation of sizes below which they say nothing of the fixed cost."""
-_LEAST_SLOPE = 0.1
-"""The share of a mean batch that its records cost at least."""
+_LEAST_SLOPE = 0.25
+"""The share of a mean batch that its records cost at least: at most the rest of it is taken for fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +135,35 @@ class BatchLimit:
 
 
 def amount(target_s: float, batches: Sequence[tuple[float, float]]) -> float:
-    """Return how much a batch may have to take the target, or twice its fixed cost, from (amount, seconds), the newest last."""
-    weights = [_WEIGHT**age for age in reversed(range(len(batches)))]
-    total = sum(weights)
-    mean = sum(w * size for w, (size, _) in zip(weights, batches, strict=True)) / total
-    mean_s = sum(w * seconds for w, (_, seconds) in zip(weights, batches, strict=True)) / total
-    moments = [(w, size - mean, seconds - mean_s) for w, (size, seconds) in zip(weights, batches, strict=True)]
-    spread = sum(w * x * x for w, x, _ in moments)
-    of_one_s = mean_s / mean
-    if spread > total * (_SPREAD * mean) ** 2:
-        slope_s = sum(w * x * y for w, x, y in moments) / spread
-        of_one_s = min(max(slope_s, _LEAST_SLOPE * of_one_s), of_one_s)
-    fixed_s = mean_s - of_one_s * mean
-    return max(target_s - fixed_s, fixed_s) / of_one_s
+    """Return how much a batch may have to take the target, or twice its fixed cost, from (amount, seconds), the newest last.
+
+    The slope of the line is the median of those between two batches, weighted by their distance, and the fixed cost the median
+    of what it leaves: a batch that was slow by itself moves them little. Where all amounts are alike, the fixed cost is 0.
+    """
+    weighted = [(_WEIGHT**age, *batch) for age, batch in enumerate(reversed(batches))]
+    total = sum(weight for weight, _, _ in weighted)
+    mean = sum(weight * size for weight, size, _ in weighted) / total
+    of_one_s = sum(weight * seconds for weight, _, seconds in weighted) / total / mean
+    if sum(weight * (size - mean) ** 2 for weight, size, _ in weighted) <= total * (_SPREAD * mean) ** 2:
+        return target_s / of_one_s
+    slope_s = _median(
+        [
+            (weight * of_other * abs(other - size), (other_s - seconds) / (other - size))
+            for (weight, size, seconds), (of_other, other, other_s) in combinations(weighted, 2)
+            if other != size
+        ]
+    )
+    slope_s = min(max(slope_s, _LEAST_SLOPE * of_one_s), of_one_s)
+    fixed_s = max(0.0, _median([(weight, seconds - slope_s * size) for weight, size, seconds in weighted]))
+    return max(target_s - fixed_s, fixed_s) / slope_s
+
+
+def _median(weighted: Sequence[tuple[float, float]]) -> float:
+    """Return the median of (weight, value)."""
+    ascending = sorted(weighted, key=lambda each: each[1])
+    weights = accumulate(weight for weight, _ in ascending)
+    half = sum(weight for weight, _ in ascending) / 2
+    return next(value for (_, value), below in zip(ascending, weights, strict=True) if below >= half)
 
 
 def set_read_limit(spark: SparkSession, query_name: str, records: int) -> None:

@@ -228,3 +228,13 @@ def test_a_longer_trigger_is_the_target_because_a_batch_may_fill_it() -> None:
     assert of(target_batch="2 s").target_s == 2
     assert of(target_batch="2 s", trigger="1 m").target_s == 60
     assert of(target_batch="0 s", trigger="1 m").target_s == 0
+
+
+def test_one_slow_batch_among_like_ones_does_not_make_the_next_ones_large() -> None:
+    """Of a million devices: it had the fewest records, and a line of least squares took a large fixed cost from it."""
+    taken = [(127_362, 7.665), (81_803, 6.14), (70_981, 4.854), (74_055, 5.195), (73_478, 4.667), (75_978, 5.183)]
+    limit = new()
+    for records, seconds in [*taken[:1] * 8, (101_602, 6.629), (117_755, 7.171), *taken, (74_810, 11.555)]:
+        limit.measure(Measured(records, records * 56, seconds), is_full=True)
+    took = [batch.seconds for batch in batches(linear(0.0, 15_000), limit, 3, size=56)]
+    assert max(took) < 2 * TARGET_S
