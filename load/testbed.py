@@ -194,6 +194,11 @@ class Testbed:
         assert isinstance(self._redis, RedisCluster), "the testbed has no Redis Cluster"  # noqa: S101
         return self._redis
 
+    @property
+    def redis_pids(self) -> list[int]:
+        """Of the Redis, or of all nodes of the cluster."""
+        return [self.redis.pid] if isinstance(self._redis, Redis) else [node.pid for node in self._redis.nodes]
+
     def redis_client(self, **options: Any) -> Any:
         """A new client of the Redis or of the Redis Cluster; answers are `str` unless `decode_responses=False` is given."""
         return self._redis.client(**options)
@@ -256,6 +261,11 @@ class Testbed:
             what = f"The service is not running (status {status}); the last lines of {self.log}:\n{self.log_tail()}"
             raise SetupError(what)
         return self._service.pid
+
+    @property
+    def service_tree(self) -> int:
+        """The process above all of the service's: the driver's JVM, or with a cluster the worker, which has executors, too."""
+        return self.service_pid if self._cluster is None else self.cluster.pids()[1]
 
     @property
     def exit_status(self) -> int | None:

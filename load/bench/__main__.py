@@ -17,6 +17,7 @@ distinct  steady with removal of duplicates, by device and event time; what it c
           (load/bench/distinct.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
 huge      catch-up of a million devices (`--huge` readings), and the service's memory by process
+executors  catch-up on a standalone cluster, by executors of one core and primaries of Redis (load/bench/executors.py)
 ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, the same of keys that are new
           (new_row_to_new_hset, new_row_redis_to_new_hset_redis), redis_cluster_publish; of the
           large fleet over the other: steady_100k_to_10k (p50), catch_up_100k_to_10k, catch_up_1m_to_10k; and of the large one
@@ -39,10 +40,12 @@ import psutil
 
 from load.bench import RATE
 from load.bench import distinct as bench_distinct
+from load.bench import executors as bench_executors
 from load.bench import formats as bench_formats
 from load.bench import inputs as bench_inputs
 from load.bench import rows as bench_rows
 from load.bench import statistics as bench_statistics
+from load.bench.cpu import PARTS as CPU_PARTS
 from load.bench.cpu import Cpu
 from load.bench.references import BARE_S, reference
 from load.fleet.fleet import Fleet, FleetSettings
@@ -60,7 +63,7 @@ START_MS = 1_790_000_000_000
 SMALL, LARGE, HUGE = 10_000, 100_000, 1_000_000
 """Devices."""
 _TOTAL = "tidemark_batch_seconds"
-PARTS = ("bare", "large", "huge", "rows", "statistics", "inputs", "formats", "distinct", "state", "ratios")
+PARTS = ("bare", "large", "huge", "rows", "statistics", "inputs", "formats", "distinct", "executors", "state", "ratios")
 """Of the report, those that have no median of their own."""
 
 
@@ -209,7 +212,7 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
     """Start the service on the prepared topic and wait until all of it is published."""
     total = sum(ends.values())
     testbed.start_service()
-    memory = Memory(testbed.service_pid)
+    memory = Memory(testbed.service_tree)
     memory.start()
     running_s = testbed.wait(
         lambda: testbed.metrics().get("tidemark_batch_running_seconds", 0.0), 240, "the first batch"
@@ -349,7 +352,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
-    parser.add_argument("--only", choices=("catch_up", "rows", "inputs", "formats", "steady", "distinct"))
+    parser.add_argument("--only", choices=("catch_up", "rows", "inputs", "formats", "steady", "distinct", "executors"))
     parser.add_argument("--outlet", choices=("kafka",), default="", help="of `steady`: closed windows go there")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -382,6 +385,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             entry["large"] = entry.get("large", {}) | _steady(args, LARGE, is_reference=False)
         if args.only in {None, "distinct"}:
             entry["distinct"] = _distinct(args, entry)
+        if args.only in {None, "executors"}:
+            entry["executors"] = _executors(args)
         entry["ratios"] = _ratios(entry)
         print(f"run {number}: {entry['ratios']}", flush=True)
         runs.append(entry)
@@ -457,6 +462,32 @@ def _distinct(args: argparse.Namespace, entry: Mapping[str, Any]) -> dict[str, f
     return figures
 
 
+def _executors(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The catch-up of half of the readings on each stage: rate, and CPU of a reading by part."""
+    readings = args.readings // 2
+    fleet = Fleet(args.seed, FleetSettings(devices=SMALL, rate=readings / (SPAN_MS / 1000), shares={}))
+    figures = []
+    for executors, primaries in bench_executors.STAGES:
+        with bench_executors.stage(FOLDER / "executors", fleet, executors, primaries) as testbed:
+            measured = catch_up(testbed, prepare(testbed, readings))
+        used = {part: measured.per_reading[part] for part in CPU_PARTS}
+        figures.append(
+            {
+                "executors": executors,
+                "primaries": primaries,
+                "per_second": measured.per_second,
+                "warm_per_second": bench_executors.warm_rate(
+                    [(each.records, each.seconds) for each in measured.batches]
+                ),
+                "cpu_us": used,
+                "busy_cores": round(sum(used.values()) * measured.per_second / 1e6, 2),
+                "peak_memory_mb": measured.peak_memory_mb,
+            }
+        )
+        print(f"executors: {figures[-1]}", flush=True)
+    return figures
+
+
 def _batch_mean_ms(args: argparse.Namespace, *, distinct: bool) -> float:
     figures, _, _ = steady(SMALL, args.steady, args.warm_up, args.seed, is_reference=False, distinct=distinct)
     print(f"duplicates {'removed' if distinct else 'counted'}: {figures}", flush=True)
@@ -475,6 +506,8 @@ def _ratios(entry: Mapping[str, Any]) -> dict[str, float]:
         ratios["catch_up_to_floor"] = entry["catch_up"]["per_second"] / entry["floor"]["per_second"]
         ratios["catch_up_100k_to_10k"] = large["catch_up"]["per_second"] / entry["catch_up"]["per_second"]
         ratios["catch_up_1m_to_10k"] = entry["huge"]["catch_up"]["per_second"] / entry["catch_up"]["per_second"]
+    if "executors" in entry:
+        ratios |= bench_executors.ratios(entry["executors"])
     if "rows" in entry:
         ratios |= bench_rows.ratios(entry["rows"]) | bench_rows.cluster_ratios(entry["rows"])
     return {name: round(ratio, 3) for name, ratio in ratios.items()}

@@ -13,7 +13,8 @@ class Cpu:
     """Counts from its creation on, for a service that runs."""
 
     def __init__(self, testbed: Testbed) -> None:
-        self._pids = dict(zip(PARTS, (testbed.service_pid, testbed.redis.pid, testbed.broker.pid), strict=True))
+        trees = [testbed.service_tree], testbed.redis_pids, [testbed.broker.pid]
+        self._pids = dict(zip(PARTS, trees, strict=True))
         self._before = self._now()
 
     def us_per_reading(self, readings: float) -> dict[str, float]:
@@ -22,7 +23,7 @@ class Cpu:
         return {name: round((now[name] - self._before[name]) / max(1.0, readings) * 1e6, 2) for name in PARTS}
 
     def _now(self) -> Mapping[str, float]:
-        return {name: seconds_of_tree(pid) for name, pid in self._pids.items()}
+        return {name: sum(map(seconds_of_tree, pids)) for name, pids in self._pids.items()}
 
 
 def seconds_of_tree(pid: int) -> float:
