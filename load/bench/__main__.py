@@ -32,6 +32,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -166,12 +167,12 @@ class Memory(Sampler):
 
     def look(self) -> None:
         """Add up what they have now."""
-        try:
+        now = []
+        with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self._pid)
-            processes = [process, *process.children(recursive=True)]
-            now = [(_role(each), each.memory_info().rss) for each in processes]
-        except psutil.NoSuchProcess:
-            return
+            for each in (process, *process.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):  # it has ended, or nobody has waited for it yet
+                    now.append((_role(each), each.memory_info().rss))
         self._peak = max(self._peak, now, key=_bytes)
 
     def peak_mb(self) -> float:

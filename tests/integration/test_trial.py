@@ -52,20 +52,26 @@ def fill(world: DaemonWorld) -> None:
     assert world.producer.flush(30) == 0
 
 
+@pytest.fixture
+def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> DaemonWorld:
+    """A service's settings, and its topic with records."""
+    made = DaemonWorld(broker_server, redis_server, tmp_path, prefix)
+    fill(made)
+    return made
+
+
 def topics(broker: Broker) -> set[str]:
     """The topics, without the broker's own."""
     return {name for name in broker.admin.list_topics(timeout=10).topics if not name.startswith("__")}
 
 
 def test_the_values_are_those_that_the_service_then_writes(
-    broker_server: Broker,
+    world: DaemonWorld,
     redis_server: Redis,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     shared_spark: SparkSession,
 ) -> None:
-    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-same")
-    fill(world)
     document = tried(world.config, capsys)
     assert (document["records"], document["admitted"], document["devices"]) == (207, 200, 5)
     with Service(world.config, free_port(), tmp_path / "log") as service:
@@ -83,17 +89,15 @@ def test_the_values_are_those_that_the_service_then_writes(
 
 
 def test_rejects_are_explained_and_nothing_is_written(
-    broker_server: Broker,
+    world: DaemonWorld,
     redis_server: Redis,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     shared_spark: SparkSession,
 ) -> None:
-    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-rejects")
     # Nothing answers at this address: the command does not need Redis.
     world.config.write_text(world.config.read_text().replace(redis_server.url, "redis://127.0.0.1:1"))
-    fill(world)
-    files, names = sorted(tmp_path.rglob("*")), topics(broker_server)
+    files, names = sorted(tmp_path.rglob("*")), topics(world.broker)
     document = tried(world.config, capsys)
     reasons = {each["reason"]: each["detail"] for each in document["rejects"]}
     assert set(reasons) == {"undecodable", "late", "early", "bad_device", "no_time", "oversized"}
@@ -103,22 +107,16 @@ def test_rejects_are_explained_and_nothing_is_written(
     assert "97.66 KiB (100000 bytes), limit 64 KiB" in reasons["oversized"]
     assert main(["try", "--config", str(world.config), "-n", "50"]) == 0
     shown = capsys.readouterr().out
-    assert "50 records of trial-rejects: 43 admitted, of 5 devices" in shown
+    assert f"50 records of {world.topic}: 43 admitted, of 5 devices" in shown
     assert "Nothing was written, to Kafka, Redis or the checkpoint." in shown
-    assert "trial-rejects:window:device:temperature:d" in shown
+    assert f"{world.topic}:window:device:temperature:d" in shown
     assert sorted(tmp_path.rglob("*")) == files
-    assert topics(broker_server) == names
+    assert topics(world.broker) == names
 
 
 def test_windows_of_a_reference_s_column_are_grouped_by_it(
-    broker_server: Broker,
-    redis_server: Redis,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    shared_spark: SparkSession,
+    world: DaemonWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_spark: SparkSession
 ) -> None:
-    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-reference")
-    fill(world)
     with sqlite3.connect(tmp_path / "fleet.db") as database:
         database.execute("create table devices (device_id text, plant text)")
         database.executemany("insert into devices values (?, ?)", [(f"d{n}", f"plant{n % 2}") for n in range(5)])
@@ -131,14 +129,8 @@ def test_windows_of_a_reference_s_column_are_grouped_by_it(
 
 
 def test_records_that_the_input_s_filter_leaves_out_are_counted_apart(
-    broker_server: Broker,
-    redis_server: Redis,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    shared_spark: SparkSession,
+    world: DaemonWorld, capsys: pytest.CaptureFixture[str], shared_spark: SparkSession
 ) -> None:
-    world = DaemonWorld(broker_server, redis_server, tmp_path, "trial-where")
-    fill(world)
     text = world.config.read_text()
     world.config.write_text(text.replace("[sessions]", "where = \"device != 'd1'\"\n[sessions]"))
     document = tried(world.config, capsys)
