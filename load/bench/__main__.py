@@ -158,7 +158,7 @@ class Batches(Sampler):
 
 
 class Memory(Sampler):
-    """The largest resident memory of a process and its children. Pages that several of them have count for each."""
+    """The largest resident memory of a process and its children. Pages that several of them have count once: workers are forked."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(0.5)
@@ -172,7 +172,7 @@ class Memory(Sampler):
             process = psutil.Process(self._pid)
             for each in (process, *process.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):  # it has ended, or nobody has waited for it yet
-                    now.append((_role(each), each.memory_info().rss))
+                    now.append((_role(each), each.memory_full_info().pss))
         self._peak = max(self._peak, now, key=_bytes)
 
     def peak_mb(self) -> float:

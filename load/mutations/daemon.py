@@ -51,8 +51,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/back_pressure.py",
-                "return max(target_s - fixed_s, fixed_s) / slope_s",
-                "return max(target_s - fixed_s, 0.0) / slope_s",
+                "wanted = max(target_s - fixed_s, fixed_s) / slope_s",
+                "wanted = max(target_s - fixed_s, 0.0) / slope_s",
             ),
         ),
         (

@@ -46,6 +46,8 @@ _WEIGHT = 0.9
 """The weight of a batch, over that of the one after it."""
 _ALIKE, _OTHER = 0.7, 2.0
 """A batch with as much to do, give or take 30 %, in less than half of the time was of another time of the machine."""
+_SLOW_BY_ITSELF = 1.5
+"""Times what the line says that a batch takes, if it was slow by itself."""
 _SPREAD = 0.1
 """The relative deviation of sizes below which they say nothing of the fixed cost."""
 _LEAST_SLOPE = 0.25
@@ -139,6 +141,7 @@ def amount(target_s: float, batches: Sequence[tuple[float, float]]) -> float:
 
     The slope of the line is the median of those between two batches, weighted by their distance, and the fixed cost the median
     of what it leaves: a batch that was slow by itself moves them little. Where all amounts are alike, the fixed cost is 0.
+    After a batch that took far longer than the line says it is at most what that one had.
     """
     weighted = [(_WEIGHT**age, *batch) for age, batch in enumerate(reversed(batches))]
     total = sum(weight for weight, _, _ in weighted)
@@ -155,7 +158,9 @@ def amount(target_s: float, batches: Sequence[tuple[float, float]]) -> float:
     )
     slope_s = min(max(slope_s, _LEAST_SLOPE * of_one_s), of_one_s)
     fixed_s = max(0.0, _median([(weight, seconds - slope_s * size) for weight, size, seconds in weighted]))
-    return max(target_s - fixed_s, fixed_s) / slope_s
+    wanted = max(target_s - fixed_s, fixed_s) / slope_s
+    _, newest, newest_s = weighted[0]
+    return min(wanted, newest) if newest_s > _SLOW_BY_ITSELF * (fixed_s + slope_s * newest) else wanted
 
 
 def _median(weighted: Sequence[tuple[float, float]]) -> float:
