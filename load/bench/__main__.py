@@ -158,7 +158,7 @@ class Batches(Sampler):
 
 
 class Memory(Sampler):
-    """The largest resident memory of a process and its children. Pages that several of them have count once: workers are forked."""
+    """The largest resident memory of a process and its children. Pages that forked workers share count once."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(0.5)
