@@ -78,11 +78,12 @@ class Upgrade:
         try:
             self._wait(instance, lambda: self._batch() > before, "a batch")
             if until_end:
+                # Before the load ends: the watermark must pass the windows that the versions begin with.
+                self._wait(instance, self._views_are_complete, "the versions of views to be complete")
                 self._unload()
                 edges = edges_now(settings.load(self.testbed.config).kafka)[TOPIC]
                 ends = {str(partition): end for partition, (_, end) in edges.items()}
                 self._wait(instance, lambda: self._offsets() == ends, f"progress to be {ends}")
-                self._wait(instance, self._views_are_complete, "the versions of views to be complete")
             else:
                 since = time.monotonic()
                 self._wait(instance, lambda: time.monotonic() - since > self.seconds, "time to pass")
