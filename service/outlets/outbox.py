@@ -10,6 +10,7 @@ of the batch makes the same entry under the same name.
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,7 @@ class Outbox:
 
     def __init__(self, files: Files | Local) -> None:
         self.files = files
+        self._first_ms: dict[tuple[int, int], int] = {}  # by (batch, part), of entries that come again
 
     def store(self, position: Position, payloads: Sequence[bytes], closed_by: str, views: Views) -> Stored:
         """Write an entry; `payloads` are those of `codec.pack_changes`, `views` those of the batch."""
@@ -87,7 +89,7 @@ class Outbox:
         header = {
             "position": json.loads(position.to_json()),
             "closed_by": closed_by,
-            "stored_ms": clock.now_ms(),
+            "stored_ms": self._first_ms.get((position.batch, position.part), clock.now_ms()),
             "views": {name: [view.of, list(view.statistics)] for name, view in views.items()},
             "sizes": [len(payload) for payload in payloads],
         }
@@ -134,17 +136,21 @@ class Outbox:
         return Finals(_position(header), windows, _sessions(changes), str(header["closed_by"]), views)
 
     def entries(self, newest: int) -> list[Stored]:
-        """Return the entries in order. Those after batch `newest` are removed: their batch is not committed and comes again."""
+        """Return the entries in order. Those after batch `newest` are removed: their batch is not committed and comes again.
+
+        What comes again keeps the time of the first attempt: an outlet lacks it since then.
+        """
         found = []
         for name in self.files.names(FOLDER):
             if not name[:12].isdigit():
                 continue
             if int(name[:12]) > newest:
+                with suppress(CheckpointError):  # damaged: only its time is lost
+                    again = self._stored(name)
+                    self._first_ms[again.position.batch, again.position.part] = again.at_ms
                 self.files.remove(f"{FOLDER}/{name}")
             else:
-                content = self._content(f"{FOLDER}/{name}")
-                header, _ = self._parse(f"{FOLDER}/{name}", content)
-                found.append(Stored(_position(header), len(content), int(header["stored_ms"])))
+                found.append(self._stored(name))
         return sorted(found, key=lambda stored: _order(stored.position))
 
     def remove(self, stored: Stored) -> None:
@@ -154,6 +160,11 @@ class Outbox:
         except OSError as error:
             what = f"{self.files}/{stored.name}: {error}"
             raise unusable(what, remedy=RESTORE) from error
+
+    def _stored(self, name: str) -> Stored:
+        content = self._content(f"{FOLDER}/{name}")
+        header, _ = self._parse(f"{FOLDER}/{name}", content)
+        return Stored(_position(header), len(content), int(header["stored_ms"]))
 
     def _content(self, name: str) -> bytes:
         try:

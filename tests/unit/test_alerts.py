@@ -147,6 +147,16 @@ def lacks(it: Instance) -> None:
     it.metrics.outlets.watch(lambda: {"files": Progress(9, 600_000, since_ms, "away", is_behind=True)})
 
 
+def waits_for_an_outlet(it: Instance) -> None:
+    """Every other scrape finds the query between two attempts."""
+    it.fails("OUTLET")
+    it.behind += RECORDS
+    it.asks()
+    lacks(it)
+    if it.behind % (2 * RECORDS):
+        it.metrics.outlets.watch(dict)
+
+
 def hangs(it: Instance) -> None:
     if it.metrics._batch_since is None:
         it.metrics.batch_begins()
@@ -211,6 +221,11 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "samples cannot be checked": (lambda it: (it.works(), it.metrics.quality.failures.inc()), 6, {"QualityUnchecked"}),
     "the reference is kept": (lambda it: (it.works(), is_old(it)), 17, {"ReferenceKept", "ReferenceOld"}),
     "an outlet is away": (lambda it: (it.works(), lacks(it)), 9, {"OutletAway", "OutletFull"}),
+    "an outlet is waited for": (
+        waits_for_an_outlet,
+        12,
+        {"OutletAway", "OutletFull", "NotRunning", "NotReady", "Behind", "QueryRestarts"},
+    ),
     "readings are slow": (is_slow, 17, {"Slow"}),
 }
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from service import clock
 from service.errors import CheckpointError, FencedError, OutletError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections, outlet, tables
@@ -151,6 +152,22 @@ def test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batc
     for each in found:
         outbox.remove(each)
     assert not outbox.entries(newest=10)
+
+
+def test_an_entry_that_comes_again_has_the_time_of_its_first_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for epoch, now_ms in ((1, 5_000), (1, 70_000), (2, 200_000)):
+        monkeypatch.setattr(clock, "now_ms", lambda now_ms=now_ms: now_ms)
+        outbox = Outbox(Local(tmp_path))
+        assert not outbox.entries(newest=8)
+        stored = outbox.store(Position.of(micro_batch(epoch, 9)), [closed("a")], "watermark", {})
+        assert stored.at_ms == 5_000
+    (tmp_path / stored.name).write_bytes(b"damaged")
+    outbox = Outbox(Local(tmp_path))
+    assert not outbox.entries(newest=8)
+    assert outbox.store(Position.of(micro_batch(2, 9)), [closed("a")], "watermark", {}).at_ms == 200_000
+    assert outbox.store(Position.of(micro_batch(2, 10)), [closed("a")], "watermark", {}).at_ms == 200_000
 
 
 @pytest.mark.parametrize("keep", [0, 3, 40, -1])
