@@ -8,7 +8,7 @@
 #   make sql     ten questions in SQL over 100,000 devices, against the oracle (JSON=sql.json)
 #   make parity  an hour of the stream against its backfills, three outlets after faults against the oracle (SEED=7 JSON=parity.json)
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 INPUTS=2 JSON=out.json; all rows without ID)
-#   make cluster hosts, masters, ZooKeeper and networks fail; needs root and iproute2   (ONLY=driver_moved SEED=7 JSON=out.json)
+#   make cluster hosts, masters, ZooKeeper and networks fail; needs root, iproute2 and Go   (ONLY=driver_moved SEED=7 JSON=out.json)
 #   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make upgrade the previous release, this version, the previous release on one checkpoint, under load   (JSON=out.json)

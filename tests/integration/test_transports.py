@@ -32,6 +32,7 @@ from service.commands.check import checks
 from service.errors import ReferenceDataError, RegistryError
 from service.kafka import clients, source, topics
 from service.kafka.offsets import edges
+from service.publication import meta
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
 from service.redis.link import Budget, Link, Place
@@ -169,6 +170,8 @@ def test_redis_over_tls_lets_each_user_do_what_it_is_for(
             assert service.info("server")["redis_version"]
             assert reader.hgetall("tidemark:window:a") == {b"mean": b"20"}
             assert reader.xread({"tidemark:changes": "0"}) == []
+            meta.require_stored(of("tidemark"))  # a start looks for the values of several shards, too
+            assert reader.get("{tidemark:0}:meta") is None
             forbidden = [
                 service.flushall,
                 lambda: service.set("elsewhere", "1"),
@@ -199,7 +202,7 @@ def test_redis_over_tls_lets_each_user_do_what_it_is_for(
 def test_a_redis_cluster_over_tls_lets_each_user_do_what_it_is_for(
     tmp_path: Path, secret: Path, authority: Authority
 ) -> None:
-    users = (DEPLOY / "redis-users.conf").read_text().replace("~tidemark:", "~{tidemark:")
+    users = (DEPLOY / "redis-users.conf").read_text()
     password = hashlib.sha256(AWKWARD.encode()).hexdigest()
     (tmp_path / "users.conf").write_text(users.replace("0" * 64, password))
     cluster = RedisCluster(tmp_path, replicas=0, settings={"include": str(tmp_path / "users.conf")})

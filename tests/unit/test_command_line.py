@@ -55,6 +55,16 @@ def test_help_of_every_command_has_one_example_of_it(
     assert "--debug" in text
 
 
+def test_help_shows_the_words_in_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, expected in (
+        (["views", "add"], "[[views]]"),
+        (["init"], "[kafka.options]"),
+        (["demo"], "tidemark[demo]"),
+    ):
+        assert main([*words, "--help"]) == 0
+        assert expected in capsys.readouterr().out
+
+
 def test_help_imports_no_engine_and_no_client() -> None:
     program = (
         "import sys; from service.cli import main; main(['--help']); "
