@@ -83,7 +83,7 @@ class Jdbc:
             self._epoch = epoch
             self._note((reached or Position(0, -1)).by(epoch))
             self._connection.commit()
-            return reached if reached is not None and reached.batch >= 0 else None
+            return outlet.written(reached)
 
     def write(self, entry: Entry) -> int:
         with self._named():
@@ -172,7 +172,7 @@ class Jdbc:
         self._connection.unwrap(kind).getCopyAPI().copyIn(copy, stream)
 
     def _merge(self, names: Sequence[str]) -> None:
-        """Replace rows that are not newer. A value whose count would fall is older, whatever its revision."""
+        """Replace rows that are not newer: of a smaller revision, or of the same one with no more readings."""
         values = ", ".join(f'"{name}" = excluded."{name}"' for name in names if name not in self._key)
         self._run(
             f"insert into {self._table} as present ({_names(names)}) "

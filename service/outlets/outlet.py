@@ -120,11 +120,18 @@ def identity(name: str, settings: Settings) -> str:
     return f"{settings.redis.prefix}.{name}"
 
 
+def written(reached: Position | None) -> Position | None:
+    """Return a stored position; None for one that `open` has stored before the first entry."""
+    return reached if reached is not None and reached.batch >= 0 else None
+
+
 def require_newest(reached: Position | None, epoch: int, place: str) -> None:
     """Raise FencedError if a term after `epoch` has written to an outlet."""
     if reached is not None and reached.writer > epoch:
         what = f"{place}: epoch {reached.writer} has written there, this is epoch {epoch}"
-        raise FencedError(what, remedy="Another writer uses this outlet: this process must end")
+        raise FencedError(
+            what, remedy="Another writer uses this outlet. If there is none: docs/outlets.md#a-larger-epoch"
+        )
 
 
 def parse(text: str | bytes, place: str) -> Position:

@@ -53,7 +53,7 @@ class Parquet:
             if there == pafs.FileType.File:
                 what = f"{self._place}: it is a file"
                 raise OutletRefusedError(what, remedy="Name a folder")
-            reached = self._read_position(system, root)
+            reached = outlet.written(self._read_position(system, root))
         return f"{self._options.path}, " + (f"has {reached}" if reached is not None else "new")
 
     def open(self, epoch: int) -> Position | None:
@@ -66,7 +66,7 @@ class Parquet:
             self._write_position(system, root, (reached or Position(0, -1)).by(epoch))
             for folder, names in self._folders(system, root).items():
                 self._finish(system, folder, names)
-            return reached
+            return outlet.written(reached)
 
     def write(self, entry: Entry) -> int:
         with self._named():
@@ -113,8 +113,7 @@ class Parquet:
                 text = stream.read()
         except FileNotFoundError:
             return None
-        reached = outlet.parse(text, self._place)
-        return reached if reached.batch >= 0 else None
+        return outlet.parse(text, self._place)
 
     def _write_position(self, system: pafs.FileSystem, root: str, position: Position) -> None:
         _replace(system, f"{root}/{POSITION}", position.to_json().encode())
