@@ -37,7 +37,7 @@ class Broker(ServerProcess):
     times (CreateTime) is neither refused nor deleted. Messages up to 16 MiB pass.
 
     With an `authority` there are two more listeners, `secure("SCRAM")` (SASL_SSL, SCRAM-SHA-512, users by `add_user`) and
-    `secure("MUTUAL")` (mutual TLS).
+    `secure("MUTUAL")` (mutual TLS). Who comes in by them may do everything with a resource that has no ACL.
     """
 
     name = "kafka"
@@ -180,6 +180,9 @@ class Broker(ServerProcess):
             "listener.name.mutual.ssl.client.auth": "required",
             "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
             "listener.name.scram.scram-sha-512.sasl.jaas.config": login,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
         }
 
     def _settings(self) -> dict[str, object]:
