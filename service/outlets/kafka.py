@@ -10,7 +10,6 @@ the transactional producer, which aborts what an older one has begun and refuses
 
 import io
 import json
-import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -151,8 +150,8 @@ class Kafka:
         documents = _plain(rows).to_pylist()
         if self._avro is None:
             for row in documents:
-                present = {name: value for name, value in row.items() if _is_json(value)}
-                yield json.dumps(present, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+                present = {name: value for name, value in row.items() if value is not None}
+                yield json.dumps(present, ensure_ascii=False, separators=(",", ":")).encode()
             return
         number, schema = self._avro
         head = _WIRE.pack(0, number)
@@ -244,11 +243,6 @@ def _plain(rows: pa.Table) -> pa.Table:
     """Rows with times as ms since the epoch."""
     fields = [field.with_type(pa.int64()) if field.type == tables.TIME else field for field in rows.schema]
     return rows.cast(pa.schema(fields))
-
-
-def _is_json(value: object) -> bool:
-    """Whether a JSON object has the value: JSON has no infinity, which the deviation of readings of 1e200 is."""
-    return math.isfinite(value) if isinstance(value, float) else value is not None
 
 
 def _produce(producer: Producer, topic: str, key: bytes, value: bytes) -> None:

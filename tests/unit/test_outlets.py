@@ -1,7 +1,6 @@
 """Outlets without the pass: positions, the outbox, deliveries, files, and the example of docs/outlets.md."""
 
 import json
-import math
 import re
 import threading
 from collections.abc import Callable
@@ -18,12 +17,11 @@ from service import clock
 from service.errors import CheckpointError, FencedError, OutletError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections, outlet, tables
-from service.outlets.kafka import Kafka
 from service.outlets.outbox import EpochBehindError, Outbox, Stored
 from service.outlets.outlet import Entry, Outlet, Position
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets
-from service.settings import KafkaOutlet, ParquetOutlet, Settings
+from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
 from state import codec, windows
 from state.layout import Changes, session_schema, status_schema
@@ -149,18 +147,6 @@ def test_an_older_writer_of_files_is_locked_out_by_open_before_the_first_entry(t
     with pytest.raises(FencedError, match="epoch 57 has written there, this is epoch 56"):
         old.write(entry_of(settings, Position.of(micro_batch(56, 0)), closed("a")))
     assert "new" in new.check()
-
-
-def test_json_of_a_topic_has_no_number_that_is_not_finite(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
-    rows = entry_of(settings, Position.of(micro_batch(1, 0)), closed("a")).rows
-    for name, value in (("stddev", math.inf), ("mean", math.nan)):
-        rows = rows.set_column(rows.column_names.index(name), name, pa.array([value]))
-    made = Kafka(KafkaOutlet(name="t", kind="kafka", topic="t", format="json"), settings)
-    (value,) = made._values(rows)
-    document = json.loads(value, parse_constant=pytest.fail)
-    assert document["min"] == 1
-    assert not {"stddev", "mean"} & document.keys()
 
 
 def test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batches(tmp_path: Path) -> None:
