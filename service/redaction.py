@@ -53,7 +53,8 @@ def _masked(assigned: re.Match[str]) -> str:
 
 
 def _secrets(settings: "Settings") -> Iterator[str]:
-    for _, section in settings:
+    sections = (each for _, value in settings for each in (value if isinstance(value, tuple) else (value,)))
+    for section in sections:
         for name, value in getattr(section, "__dict__", {}).items():
             if hasattr(value, "get_secret_value"):
                 yield from _passwords(value.get_secret_value())

@@ -19,10 +19,7 @@ def settings(**sections: Any) -> Any:
         "views": [{"name": "all", "window": "1 m"}],
         "redis": {"url": "redis://localhost"},
     }
-    return parse(
-        {name: {**base.get(name, {}), **section} for name, section in {**{n: {} for n in ()}, **sections}.items()}
-        | {name: base[name] for name in base if name not in sections}
-    )
+    return parse({**base, **sections})
 
 
 def test_secrets_of_the_settings_go_in_every_form_that_a_text_may_have_them_in(tmp_path: Path) -> None:
@@ -35,6 +32,14 @@ def test_secrets_of_the_settings_go_in_every_form_that_a_text_may_have_them_in(t
     secrets = secrets_of(loaded)
     for text in ("p%40ss%2Fword", "p@ss/word", 'quo"te\\d', json.dumps('quo"te\\d'), "in-the-url", "of-the-db"):
         assert redacted(f"a {text} b", secrets) in {f"a {MASK} b", f'a "{MASK}" b'}
+
+
+def test_secrets_of_outlets_are_secrets() -> None:
+    database = {"kind": "jdbc", "name": "pg", "url": "jdbc:postgresql://h/d", "table": "t", "password": "of-the-db"}
+    topic = {"kind": "kafka", "name": "kf", "topic": "x", "format": "json", "bootstrap": "h:1", "user": "u"}
+    more = {"password": "of-kafka", "options": {"ssl.key.password": "of-the-key"}}
+    loaded = settings(outlets=[database, topic | more])
+    assert {"of-the-db", "of-kafka", "of-the-key"} <= set(secrets_of(loaded))
 
 
 @pytest.mark.parametrize(
