@@ -104,10 +104,10 @@ def shown(settings: Settings) -> dict[str, Any]:
     """Return the settings in effect, durations in ms, without secrets: an address has no login, an option only its name."""
     document = settings.model_dump(mode="json")
     document["redis"]["url"] = redis_client.address(settings.redis)
-    for name in ("kafka", "registry"):
-        if document[name] is not None:
-            options = document[name]["options"]
-            document[name]["options"] = {key: value if key in SHOWN_OPTIONS else MASK for key, value in options.items()}
+    for section in (document["kafka"], document["registry"], *document["outlets"]):
+        if section is not None and "options" in section:
+            options = section["options"]
+            section["options"] = {key: value if key in SHOWN_OPTIONS else MASK for key, value in options.items()}
     reference = document["reference"]
     if reference is not None:
         from service.reference.database import address  # noqa: PLC0415 - it loads Spark's Python package

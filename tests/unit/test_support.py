@@ -21,6 +21,7 @@ from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
+from service.settings import parse
 from tests.reports import REPORT
 
 CANARY = "CANARY"
@@ -152,6 +153,13 @@ def test_the_archive_has_settings_versions_state_metrics_checkpoint_and_redis(
     assert store["meta"] == '{"contract": 3}'
     assert store["server"]["role"] == "master"
     assert "not to be read" not in "".join(texts.values())
+
+
+def test_an_option_of_an_outlet_is_only_its_name(document: dict[str, Any]) -> None:
+    options = {"sasl.oauthbearer.config": f"x={CANARY}", "security.protocol": "SASL_SSL"}
+    outlet = {"kind": "kafka", "name": "kf", "topic": "x", "format": "json", "bootstrap": "h:1", "options": options}
+    [shown] = support.shown(parse({**document, "outlets": [outlet]}))["outlets"]
+    assert shown["options"] == {"sasl.oauthbearer.config": "***", "security.protocol": "SASL_SSL"}
 
 
 def test_what_cannot_be_had_is_named_and_the_rest_is_there(
