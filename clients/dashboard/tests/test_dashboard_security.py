@@ -205,6 +205,18 @@ def test_a_token_is_asked_for_and_kept_by_the_browser(world: World, options: Opt
             assert answer.headers["location"] == "/"
 
 
+@pytest.mark.parametrize("path", ["/login", "/loginx", "/static/none", "/healthzx"])
+def test_who_has_no_token_sees_nothing_of_the_service(path: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef")
+    app = build(Options(token_file=tmp_path / "token", hosts=("testserver",)))
+    error = {"code": "SOURCE", "text": "Kafka at kafka-1.internal:9093 does not answer", "at_ms": 1}
+    app.state.site.sources.service.status = {"state": "restarting", "last_error": error}
+    app.state.site.sources.redis.failed("Redis at redis.internal:6379 does not answer")
+    answer = TestClient(app).get(path, headers={"Accept": "text/html"})
+    assert "internal" not in answer.text
+    assert "freshness" not in answer.text
+
+
 def test_options_that_would_show_the_fleet_to_everybody_are_refused(tmp_path: Path) -> None:
     short, good = tmp_path / "short", tmp_path / "good"
     short.write_text("12345")

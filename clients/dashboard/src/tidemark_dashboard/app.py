@@ -23,7 +23,7 @@ from tidemark_dashboard.glossary import GLOSSARY, REASONS
 from tidemark_dashboard.live import MOST, Hub, Live, Rendered
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.pages import NotFoundError, Page, address, device, fleet, key, pipeline, views
-from tidemark_dashboard.security import Guard, Headers, login, logout
+from tidemark_dashboard.security import STATIC, Guard, Headers, login, logout
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import FILTERS
 
@@ -61,10 +61,9 @@ class Site:
             await self.sources.close()
 
     def html(self, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
-        """A page; it says how fresh its values are."""
-        freshness = self.sources.freshness()
+        """A page; it says how fresh its values are, unless the context has None for `freshness`."""
         text = self._templates.get_template(template).render(
-            {"events": "", "page": "", "title": "", **context, "freshness": freshness}
+            {"events": "", "page": "", "title": "", "freshness": self.sources.freshness(), **context}
         )
         return HTMLResponse(text, status)
 
@@ -166,6 +165,8 @@ def build(options: Options) -> Starlette:
         return site.events(page, request) if page else PlainTextResponse("no such page\n", 404)
 
     async def missing(request: Request, _: Exception) -> Response:
+        if request.url.path.startswith(STATIC):  # a path that needs no token
+            return PlainTextResponse("no such file\n", 404)
         return site.html("missing.html", {"title": "Not found", "reason": "There is no page at this address"}, 404)
 
     async def healthz(_: Request) -> Response:

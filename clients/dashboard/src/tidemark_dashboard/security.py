@@ -30,8 +30,10 @@ POLICY = "; ".join(
 )
 """A browser runs and fetches nothing but the files of the package, whatever a device has sent."""
 COOKIE = "tidemark"
-OPEN = ("/static/", "/login", "/healthz")
-"""Paths that need no token."""
+STATIC = "/static/"
+"""The paths of the package's files."""
+OPEN = frozenset({"/login", "/healthz"})
+"""Paths that need no token, in addition to those of STATIC. Their answers have nothing of the service."""
 WRONG_S = 0.5
 """How long the answer to a wrong token takes."""
 MOST_BYTES = 4_096
@@ -53,7 +55,7 @@ class Headers:
                 headers["Referrer-Policy"] = "same-origin"
                 headers["Cross-Origin-Opener-Policy"] = "same-origin"
                 headers["Cross-Origin-Resource-Policy"] = "same-origin"
-                headers["Cache-Control"] = "no-cache" if scope["path"].startswith("/static/") else "no-store"
+                headers["Cache-Control"] = "no-cache" if scope["path"].startswith(STATIC) else "no-store"
             await send(message)
 
         await self._app(scope, receive, start if scope["type"] == "http" else send)
@@ -77,7 +79,7 @@ class Guard:
             answer = PlainTextResponse(f"This dashboard is not {name!r}: start it with --host {name}\n", 421)
         elif scope["method"] not in {"GET", "HEAD", "POST"}:
             answer = PlainTextResponse("Only GET is answered\n", 405)
-        elif self._token and not scope["path"].startswith(OPEN) and not self._is_known(headers):
+        elif self._token and not _is_open(scope["path"]) and not self._is_known(headers):
             answer = self._refusal(scope, headers)
         await (answer or self._app)(scope, receive, send)
 
@@ -104,8 +106,9 @@ def login(token: str, html: Callable[..., Response], *, is_secure: bool) -> Any:
 
     async def answer(request: Request) -> Response:
         wanted = _local(request.query_params.get("next", "/"))
+        context = {"title": "Sign in", "next": wanted, "freshness": None}
         if request.method != "POST":
-            return html("login.html", {"title": "Sign in", "next": wanted, "is_wrong": False})
+            return html("login.html", {**context, "is_wrong": False})
         body = b""
         async for piece in request.stream():
             body += piece
@@ -114,7 +117,7 @@ def login(token: str, html: Callable[..., Response], *, is_secure: bool) -> Any:
         fields: Mapping[str, list[str]] = parse_qs(body.decode("utf-8", "replace"))
         if not _equal(fields.get("token", [""])[0].strip(), token):
             await asyncio.sleep(WRONG_S)
-            return html("login.html", {"title": "Sign in", "next": wanted, "is_wrong": True}, 403)
+            return html("login.html", {**context, "is_wrong": True}, 403)
         response = RedirectResponse(wanted, 303)
         response.set_cookie(COOKIE, proof(token), httponly=True, samesite="lax", secure=is_secure, path="/")
         return response
@@ -132,6 +135,10 @@ async def logout(_: Request) -> Response:
 def proof(token: str) -> str:
     """What a cookie has in place of the token."""
     return hmac.new(token.encode(), b"tidemark dashboard", hashlib.sha256).hexdigest()
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN or path.startswith(STATIC)
 
 
 def _equal(given: str, expected: str) -> bool:
