@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx2
 import pytest
 from served import DEVICES, Server, filled, options, pages, shared_answers, shared_server, wait, world
 from starlette.testclient import TestClient
@@ -17,6 +19,7 @@ from load.fleet.payloads import PAGE, TERMINAL
 from tidemark_dashboard import runbook
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options, OptionsError
+from tidemark_dashboard.service import Service
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = [text for text in (*PAGE, *TERMINAL) if text != "\ud800"]
@@ -240,6 +243,27 @@ def test_the_password_of_redis_is_on_no_page(shared_server: Server, world: World
     with TestClient(build(replace(options, redis=url, hosts=("testserver",)))) as pages:
         for path in ("/", "/views", "/pipeline"):
             assert "hunter2" not in pages.get(path).text
+
+
+def test_the_login_of_an_address_is_on_no_page() -> None:
+    async def ask() -> Service:
+        service = Service("http://u:hunter2@svc:9400", "https://u:hunt%40er2@prom", asyncio.Event(), lambda: None)
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(502))
+        async with httpx2.AsyncClient(transport=transport) as client:
+            await service._ask_service(client)
+            await service._ask_prometheus(client)
+        return service
+
+    service = asyncio.run(ask())
+    for reason, address in ((service.health.reason, "http://svc"), (service.alerts_health.reason, "https://prom")):
+        assert "hunt" not in reason
+        assert address in reason
+
+
+def test_the_login_of_an_address_is_not_in_the_message_that_refuses_it() -> None:
+    with pytest.raises(OptionsError, match="'svc:9400'") as caught:
+        Options(service="u:hunter2@svc:9400").check()
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_runbook_of_the_package_is_that_of_the_repository() -> None:

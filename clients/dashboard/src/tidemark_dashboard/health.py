@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
+
+_LOGIN = re.compile(r"://[^/\s]*@")
 
 
 def now_ms() -> int:
@@ -27,4 +30,5 @@ class Health:
         self.answered_ms, self.failed_ms, self.reason = now_ms(), 0, ""
 
     def failed(self, reason: str) -> None:
-        self.failed_ms, self.reason = self.failed_ms or now_ms(), reason
+        """Keep why there was no answer, without the logins of URLs: pages show it."""
+        self.failed_ms, self.reason = self.failed_ms or now_ms(), _LOGIN.sub("://", reason)

@@ -80,7 +80,7 @@ class Options:
             raise OptionsError(msg)
         for name, url in (("--service", self.service), ("--prometheus", self.prometheus)):
             if url and urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
-                msg = f"{name} {url!r}: give a URL that begins with http:// or https://"
+                msg = f"{name} {url.rpartition('@')[2]!r}: give a URL that begins with http:// or https://"
                 raise OptionsError(msg)
 
 
