@@ -20,6 +20,8 @@ _ASSIGNED = re.compile(
     rf"""({_NAME}\\?["']?\s*[=:]\s*)(?:(\\?")[^"]*?(\\?")|(')[^']*(')|[^\s,;&"'{{}}()[\]]+)""", re.IGNORECASE
 )
 """Such a name with its value: in quotes, in quotes that JSON has escaped, or up to a space or a separator."""
+_PLACES = (".location", ".file", ".url")
+"""Ends of names of options whose values say where a secret is, such as `ssl.key.location`."""
 _PARAMETER = re.compile(rf"[?&;][\w.-]{{0,40}}{_NAME}=([^&;#]+)", re.IGNORECASE)
 _HEADER = re.compile(r"\b(authorization\\?[\"']?\s*[=:]\s*\\?[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"',]+", re.IGNORECASE)
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
@@ -44,6 +46,16 @@ def stripped(text: str, secrets: Sequence[str]) -> str:
     """`redacted`, for texts that leave the machine: also without values that names such as `password=` call secret, and keys."""
     text = _PRIVATE_KEY.sub(MASK, redacted(text, secrets))
     return _HEADER.sub(rf"\1{MASK}", _ASSIGNED.sub(_masked, text))
+
+
+def is_secret(option: str, value: str) -> bool:
+    """Return whether an option of a client library has a secret, by its name or in its value."""
+    return (bool(_OPTION.search(option)) and not option.endswith(_PLACES)) or has_secret(value)
+
+
+def has_secret(text: str) -> bool:
+    """Return whether a text has what `stripped` takes out without knowing the secrets."""
+    return stripped(text, ()) != text
 
 
 def _masked(assigned: re.Match[str]) -> str:

@@ -75,9 +75,9 @@ def init(
     )
     if option:
         kafka["options"] = _options(option)
-    if "@" in redis and ":" in redis.partition("://")[2].rpartition("@")[0]:
-        message = "has a password, which would be in the file: use --redis-password-file"
-        raise typer.BadParameter(message, param_hint="--redis")
+    _check_address("--redis", redis)
+    _check_address("--registry", registry)
+    _check_address("--reference", reference)
     with progress.bar("records") as watch:
         request = places.Request(
             config,
@@ -133,15 +133,26 @@ def _files(folder: Path, **files: Path | None) -> dict[str, object]:
     return shown
 
 
+def _check_address(option: str, url: str | None) -> None:
+    """Raise BadParameter for a URL with a password."""
+    from service.redaction import has_secret
+
+    if url is not None and (":" in url.partition("://")[2].rpartition("@")[0] or has_secret(url)):
+        message = f"has a password, which would be in the file: use {option}-password-file"
+        raise typer.BadParameter(message, param_hint=option)
+
+
 def _options(pairs: list[str]) -> dict[str, str]:
+    from service.redaction import is_secret
+
     options = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
             message = f"{pair!r} is not NAME=VALUE"
             raise typer.BadParameter(message, param_hint="--option")
-        if any(word in name for word in ("password", "secret", "jaas")):
-            message = f"{name} is a secret, which would be in the file: use --password-file"
+        if is_secret(name, value):
+            message = f"{name} has a secret, which would be in the file: use --password-file or --key, or write the file by hand"
             raise typer.BadParameter(message, param_hint="--option")
         options[name] = value
     return options

@@ -11,6 +11,7 @@ from typer import main as typer_main
 
 from service.cli import entry, main
 from service.cli.command import app
+from service.cli.first import _options
 from service.cli.output import report
 from service.commands import progress
 from service.commands.finding import Line, ok
@@ -112,6 +113,37 @@ def test_a_wrong_option_ends_with_2_and_is_named(
         main([*arguments, "--config", "x"])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (("--redis", "redis://u:canary@h:6379/0"), "--redis-password-file"),
+        (("--redis", "redis://h:6379/0?password=canary"), "--redis-password-file"),
+        (("--registry", "https://u:canary@h"), "--registry-password-file"),
+        (
+            ("--reference", "jdbc:postgresql://h/d?user=u&password=canary", "--query", "q"),
+            "--reference-password-file",
+        ),
+        (("--option", "sasl.password=canary"), "--password-file"),
+        (("--option", "ssl.key.pem=canary"), "--key"),
+        (("--option", "sasl.oauthbearer.config=client_id=me client_secret=canary"), "by hand"),
+    ],
+)
+def test_init_refuses_what_would_be_a_password_in_the_file(
+    words: tuple[str, ...], instead: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["init", "--bootstrap", "h:1", "--topic", "t", "--config", str(tmp_path / "t.toml"), "--yes", *words])
+    assert ended.value.code == 2
+    message = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert instead in message
+    assert "canary" not in message
+
+
+def test_init_takes_options_that_say_where_a_secret_is() -> None:
+    pairs = ["ssl.key.location=/keys/own.pem", "sasl.oauthbearer.token.endpoint.url=https://login.example.com/token"]
+    assert list(_options(pairs)) == ["ssl.key.location", "sasl.oauthbearer.token.endpoint.url"]
 
 
 def test_reasons_are_completed_by_the_shell() -> None:
