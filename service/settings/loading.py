@@ -1,6 +1,7 @@
 """Reading the settings: the file, the environment's overrides, and the problems of both as one error."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,8 +59,12 @@ def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path 
     return _resolve(settings, folder) if folder is not None else settings
 
 
-_SECRET = ("url", "password", "options", "secret")
-"""Words in a key whose value is never shown. A section's own value may hold an address, and of Redis only numbers are shown."""
+_SECRET = ("url", "password", "options", "secret", "endpoint")
+"""Words in a key whose value is never shown. Of Redis only numbers are shown."""
+_ADDRESSES = ("redis", "reference", "registry", "otel")
+"""Sections that may be given as an address by mistake, which is not shown."""
+_ADDRESS = re.compile("://|jdbc:")
+"""What an address has, which may have a password; no such value is shown."""
 
 
 _RULES = {
@@ -102,8 +107,9 @@ def _lines(problem: Any) -> list[str]:
         return [f"{place}: unknown key. Remove it or mend its spelling"]
     if kind == "missing":
         return [f"{place}: is missing and has no default"]
-    is_secret = any(word in place for word in _SECRET) or place in {"redis", "reference"}
+    is_secret = any(word in place for word in _SECRET) or place in _ADDRESSES
     is_secret = is_secret or (place.startswith("redis.") and not isinstance(value, int | float))
+    is_secret = is_secret or (isinstance(value, str) and _ADDRESS.search(value) is not None)
     shown = "" if isinstance(value, dict | list) else f" = {'***' if is_secret else repr(value)}"
     return [f"{place}{shown}: {message}"]
 

@@ -535,6 +535,11 @@ def test_a_refused_scalar_of_redis_or_options_is_not_in_the_message(tmp_path):
         {"redis": {"timeout": address}},
         {"redis": {"chunk": address}},
         {"reference": address},
+        {"registry": "https://u:hunter2@registry"},
+        {"otel": "u:hunter2@collector"},
+        {"otel": {"endpoint": "https://u:hunter2@collector/v1/traces"}},
+        {"otel": {"endpoint": "u:hunter2@collector:4318"}},
+        {"outlets": ["jdbc:postgresql://h/d?user=u&password=hunter2"]},
         {"kafka": {"options": address}},
         {"kafka": {"options": {"sasl.jaas.config": ["hunter2"]}}},
     ):
