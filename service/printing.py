@@ -22,5 +22,5 @@ def counted(count: int, noun: str) -> str:
 
 
 def document(content: Any) -> str:
-    """JSON of one line, in ASCII without control characters."""
-    return json.dumps(content).replace("\x7f", "\\u007f")
+    """JSON of one line, in ASCII without control characters. Raises ValueError for NaN and infinities."""
+    return json.dumps(content, allow_nan=False).replace("\x7f", "\\u007f")

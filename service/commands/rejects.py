@@ -207,7 +207,8 @@ def _all(entry: _Entry, loaded: settings.Settings) -> dict[str, Any]:
         for name, value in (("key", reject.key), ("value", reject.value))
     }
     headers = [[name, None if text is None else base64.b64encode(text).decode()] for name, text in reject.headers]
-    decoded = json.loads(json.dumps(entry.seen.fields, default=str))
+    # JSON has neither NaN nor infinities: they become text.
+    decoded = json.loads(json.dumps(entry.seen.fields, default=str), parse_constant=str)
     more = {"decoded": decoded, "stopped_at": entry.seen.stop, "why": entry.seen.why, "headers": headers}
     return {**entry.document(loaded), **encoded, **more}
 

@@ -1,13 +1,15 @@
 """What an operator reads about a reject: the field, its value, and what was expected."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.admission.readings import TOO_MANY
-from service.commands import dissect
+from service.commands import dissect, rejects
 from service.commands.explain import explain
+from service.printing import document
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import RECORD_KEY, Settings, parse
 from service.units import rough_duration
@@ -162,3 +164,10 @@ def test_a_duration_is_exact_below_ten_minutes_and_short_above() -> None:
     assert {ms: rough_duration(ms) for ms in cases} == cases
     assert rough_duration(3 * 86_400_000) == "3 d"
     assert rough_duration(9_000_000_000_000_000) == "285192.8 years"
+
+
+def test_a_reject_with_a_number_that_json_does_not_have_is_json() -> None:
+    seen = dissect.Dissected({"temp": float("nan"), "hum": [float("-inf")]}, {}, 1)
+    reject = Reject(Coordinates("readings", 0, 1), "not_finite", "temp = nan", NOW_MS, 1, 1, b"a", b"x", ())
+    shown = document(rejects._all(rejects._Entry(reject, seen, "a", "open"), settings()))
+    assert json.loads(shown, parse_constant=pytest.fail)["decoded"] == {"temp": "NaN", "hum": ["-Infinity"]}
