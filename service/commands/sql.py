@@ -1,15 +1,17 @@
 """`tidemark sql`: answer a question in SQL as a table for people, as JSON or as CSV.
 
-JSON is one list of objects, CSV has a line of column names; times are ISO 8601 in UTC, and null is empty in CSV. Text of a
-device or a sender is data in both. In a table and on a terminal, control characters are escaped.
+JSON is one list of objects, in which the second column of a name gets `_2`. CSV has a line of column names. Times are ISO 8601 in
+UTC, and null is empty in CSV. Text of a device or a sender is data in both. In a table and on a terminal, control characters are
+escaped.
 """
 
 import csv
 import io
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +41,7 @@ def ask(settings: Settings, text: str) -> pa.Table:
 def show(answer: pa.Table, form: str) -> None:
     """Print an answer in the form "table", "json" or "csv"."""
     if form == "json":
-        names = answer.column_names
+        names = _distinct(answer.column_names)
         rows = (dict(zip(names, map(_plain, row), strict=True)) for row in _rows(answer))
         print("[", end="")  # noqa: T201
         for number, row in enumerate(rows):
@@ -78,11 +80,25 @@ def _plain(value: Any) -> Any:
         return _time(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, Decimal):  # also a sum of whole numbers, which DuckDB computes with 128 bits
+        return float(value) if value.as_tuple().exponent else int(value)
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names with _2, _3 and so on after a name that is used already: an object has each name once."""
+    distinct: list[str] = []
+    for name in names:
+        each, number = name, 1
+        while each in distinct:
+            number += 1
+            each = f"{name}_{number}"
+        distinct.append(each)
+    return distinct
 
 
 def _text(value: Any) -> str:

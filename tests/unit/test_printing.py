@@ -1,10 +1,13 @@
 """Nothing that a device writes acts on the terminal of who reads it."""
 
 import json
+from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from load.fleet.payloads import PAGE, TERMINAL
+from service.commands import sql
 from service.printing import document, printable, say
 
 
@@ -28,3 +31,21 @@ def test_a_document_says_the_same_and_is_plain_text(payload: str) -> None:
 def test_what_is_harmless_is_printed_as_it_is() -> None:
     assert printable("S\u00fcd \u6e29\u5ea6 \U0001f321 a|b") == "S\u00fcd \u6e29\u5ea6 \U0001f321 a|b"
     assert printable("a\x1b[2Jb\n") == r"a\x1b[2Jb\n"
+
+
+def test_a_sum_of_whole_numbers_is_a_number_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    answer = duckdb.connect().execute("select sum(n) as readings from (select 5::bigint as n)").to_arrow_table()
+    sql.show(answer, "json")
+    assert json.loads(capsys.readouterr().out) == [{"readings": 5}]
+
+
+def test_decimals_are_numbers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    sql.show(pa.table({"price": [Decimal("1.50"), None], "large": [Decimal(2**70), Decimal(0)]}), "json")
+    assert json.loads(capsys.readouterr().out) == [{"price": 1.5, "large": 2**70}, {"price": None, "large": 0}]
+
+
+def test_columns_of_one_name_are_all_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = pa.Table.from_arrays([pa.array([n]) for n in range(4)], names=["start", "start", "start_2", "end"])
+    sql.show(answer, "json")
+    assert json.loads(capsys.readouterr().out) == [{"start": 0, "start_2": 1, "start_2_2": 2, "end": 3}]
