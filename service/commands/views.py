@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,13 +83,18 @@ def remove(path: Path, name: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace the settings file, with the mode and the owner that it has. Raises SettingsError."""
-    new = path.with_name(f".{path.name}.new")
+    """Replace the settings file, with the mode and the owner that it has. A link to it stays a link. Raises SettingsError."""
+    place = path.resolve()
+    new = place.with_name(f".{place.name}.new")
     try:
+        former = place.stat()
         new.write_text(text, encoding="utf-8")
-        new.chmod(path.stat().st_mode & 0o777)
-        os.replace(new, path)
+        os.chown(new, former.st_uid, former.st_gid)
+        new.chmod(former.st_mode & 0o777)
+        os.replace(new, place)
     except OSError as error:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
         msg = f"{path} cannot be replaced ({error.strerror})"
         raise SettingsError(msg, remedy="Change it where it is kept, and send SIGHUP to the service") from error
 

@@ -126,6 +126,32 @@ def test_a_file_keeps_its_mode(config: Path) -> None:
     assert [path.name for path in config.parent.iterdir()] == [config.name]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_keeps_its_owner(config: Path) -> None:
+    os.chown(config, 1234, 1235)
+    views.write(config, TEXT + "\n")
+    assert (config.stat().st_uid, config.stat().st_gid) == (1234, 1235)
+
+
+def test_a_link_to_a_file_stays_a_link(config: Path) -> None:
+    link = config.with_name("link.toml")
+    link.symlink_to(config.name)
+    views.write(link, TEXT + "\n")
+    assert link.is_symlink()
+    assert config.read_text() == TEXT + "\n"
+
+
+def test_a_file_that_cannot_be_replaced_leaves_no_other(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", refuse)
+    with pytest.raises(SettingsError, match="cannot be replaced"):
+        views.write(config, TEXT + "\n")
+    assert config.read_text() == TEXT
+    assert [path.name for path in config.parent.iterdir()] == [config.name]
+
+
 def test_a_signal_is_for_a_process_of_this_system_only() -> None:
     here = owner.here()
     assert owner.pid_of(here) == os.getpid()
